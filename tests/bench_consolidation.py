@@ -28,8 +28,9 @@ from wintermute.messages import Reply, Request
 from wintermute.night.agents import BUILTIN
 from wintermute.night.consolidation import Consolidation
 from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
-from wintermute.night.raw_material import Consolidations, FolderTalk, conversation_at
+from wintermute.night.raw_material import Consolidations, FolderTalk
 from wintermute.templates import Template
+from wintermute.wiki.conversations import ConversationFolder
 from wintermute.wiki.store import WikiStore
 
 GOAL = 0.5
@@ -96,8 +97,7 @@ async def measured(house: House, talk: str, *, warm: bool) -> float:
     store = WikiStore(house.stores.wiki.root)
     if warm:
         store.pages()
-    folder = conversation_at(store.root, talk)
-    assert folder is not None
+    folder = ConversationFolder(store.root, talk)
     work, TimedModels.seconds = at_work(house, store), 0.0
     began = time.perf_counter()
     job = await work.consolidate(FolderTalk(store.root, folder), BUILTIN)

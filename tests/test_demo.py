@@ -505,6 +505,21 @@ def test_a_terminal_deletes_a_message_as_a_client_does(tmp_path: Path) -> None:
     assert homeserver_rows(tmp_path, gone) == [(1,)]
 
 
+@pytest.mark.slow
+def test_what_was_said_becomes_a_page_that_is_recalled(tmp_path: Path) -> None:
+    """W-058, W-078: by the real command beside the real daemon; the answer comes from the page."""
+    lines = ["my garden has two apple trees", "/pages", "/new", "what do you know about my garden?"]
+    said = "\n".join(demo("--folder", tmp_path, typed="\n".join(lines)))
+    store = tmp_path / "bot" / "data" / "wiki"
+    page = (store / "semantic" / "Your garden.md").read_text()
+    assert "- You said: my garden has two apple trees." in page
+    assert "[[episodic-raw/" in page
+    assert "[[Your garden]]" in (store / "meta" / "Index.md").read_text()
+    assert "semantic/Your garden.md" in said
+    assert "The page *Your garden* says:" in said
+    assert "<recall>" not in said
+
+
 async def test_a_client_that_joins_in_is_the_person_and_sees_no_red_shields(tmp_path: Path) -> None:
     """Issue 13: signed by the person at the terminal, then by itself with the recovery key."""
     if what_is_missing():

@@ -104,7 +104,6 @@ def test_all_parts_stand_in_order_with_dividers_between_them() -> None:
         wiki=wiki_text(
             "Unused. {{IF_INCLUDE_RECALL}}\nAsk for pages.\n{{/IF_INCLUDE_RECALL}}",
             "---\ncreated: 2025-01-01\n---\n\n# Index\n- [[Lyon]]\n",
-            has_pages=True,
         ),
         tasks=task_lines([task("Fix auth bug", 2, schedule="daily at 09:00")]),
         summary=inert("They spoke of Lyon."),
@@ -175,8 +174,8 @@ def test_ranked_memories_are_one_line_each_best_first() -> None:
 def test_the_wiki_shows_its_index_without_frontmatter(index: str, shown: str) -> None:
     """P-015, P-016."""
     block = "{{IF_INCLUDE_RECALL}}\nRecall.\n{{/IF_INCLUDE_RECALL}}\n"
-    assert wiki_text(block, index, has_pages=True) == shown
-    assert wiki_text(block, index, has_pages=False) == ""
+    assert wiki_text(block, index) == shown
+    assert wiki_text(block, None) == ""
 
 
 def test_active_tasks_are_sorted_by_priority_then_age() -> None:
@@ -252,7 +251,7 @@ def test_no_data_adds_a_part_or_a_divider_or_a_tag(
         core=core_text(core),
         memories=ranked_lines([memories, core]) if ranked else flat_lines(memories),
         ranked=ranked,
-        wiki=wiki_text("", wiki, has_pages=True),
+        wiki=wiki_text("", wiki),
         tasks=task_lines([task(work, schedule=skill)]),
         summary=inert(summary),
         skills=skill_lines([Skill("name", skill)]),

@@ -18,6 +18,7 @@ from tests.world.model import Calls, ContextTooLarge, ModelServer, Seen, Step, T
 from tests.world.pages import GARDEN, PAGES, POND, SHED, FilePages
 from wintermute.config.schema import Context
 from wintermute.config.schema import SubSessionSettings as Limits
+from wintermute.conversation.view import smaller
 from wintermute.conversation.words import UNSAID
 from wintermute.messages import Json
 from wintermute.wiki.recall import (
@@ -480,7 +481,7 @@ async def test_tool_and_part_are_there_while_there_is_a_page(
     assert told_first == [
         each for each in asked if layout == "system" or each.startswith(("Core", "Memory W"))
     ]
-    assert "# Memory Wiki\nRecall what is linked.\n\n# Index" in system
+    assert "# Memory Wiki\n## Recalling a page\n" in system
 
 
 @pytest.mark.parametrize("mode", ["full", "minimal"])
@@ -502,7 +503,7 @@ async def test_sub_sessions_of_the_owner_recall_as_well(
         assert await house.spoken() == ["ok"]
     asked = [seen for seen in model.requests if objective(seen)]
     assert [("recall" in tools(seen)) for seen in asked] == [mode == "full"] * 2
-    assert ("# Memory Wiki\nRecall" in asked[0].messages[0]["content"]) is (mode == "full")
+    assert ("# Memory Wiki\n" in asked[0].messages[0]["content"]) is (mode == "full")
     given = told(asked[1], "tag")
     assert (given[0] == page("Garden", GARDEN)) is (mode == "full")
     assert (given[0].startswith("<cathedral>unknown tool: recall")) is (mode == "minimal")
@@ -582,15 +583,14 @@ async def test_a_long_page_is_cut_before_a_person_is(
     tmp_path: Path, model: ModelServer, form: Form
 ) -> None:
     """L-036, L-043: and nobody is told that their own message was cut."""
-    pages = FilePages(tmp_path / "wiki", PAGES | {"semantic/Long.md": "word " * 9_000})
-    most = 16_000
+    pages = FilePages(tmp_path / "wiki", PAGES | {"semantic/Long.md": "word " * 1_000})
 
     def choose(seen: Seen) -> Step | None:
-        return ContextTooLarge() if len(json.dumps(seen.messages)) > most else None
+        return ContextTooLarge() if len(json.dumps(seen.messages)) > 10_000 else None
 
     model.keyed(choose)
     model.script(recall(form, "Long"), Text("fine"))
-    asked = "a question " * 300
+    asked = "a question " * 700
     async with wiki_house(tmp_path, model, pages) as house:
         await tell(house, asked)
         assert await house.spoken() == ["fine"]
@@ -600,9 +600,24 @@ async def test_a_long_page_is_cut_before_a_person_is(
     assert last[-1]["content"].endswith("word \n</memory>")
 
 
+def test_what_is_left_out_never_parts_a_tag_from_its_page() -> None:
+    """L-036."""
+    asks = [
+        {"role": "assistant", "content": "<recall>Garden</recall>"},
+        {"role": "user", "content": page("Garden", GARDEN)},
+        {"role": "assistant", "content": "So."},
+    ]
+    said = [{"role": "user", "content": f"{n}?"} for n in range(6)]
+    past = [said[0], *asks, said[1], *asks, said[2], *asks, said[3], *asks, said[4], *asks]
+    less = smaller((*past, said[5]), kept=1)
+    assert less is not None
+    assert less[0]["content"].endswith("left out to fit the model's window …]\n\n4?")
+    assert less[1:] == (*asks, said[5])
+
+
 async def test_an_index_that_is_too_large_is_named(tmp_path: Path, model: ModelServer) -> None:
     """F-023, P-015: with what to do about it."""
-    pages = FilePages(tmp_path / "wiki", PAGES | {"meta/Index.md": "- [[Garden]]\n" * 9_000})
+    pages = FilePages(tmp_path / "wiki", PAGES | {"meta/Index.md": "- [[Garden]] " * 9_000})
     model.keyed(lambda _: ContextTooLarge())
     async with wiki_house(tmp_path, model, pages, prompts=PROMPTS) as house:
         await tell(house, "hi")

@@ -5,21 +5,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_forgetting import SCOPE
 from tests.test_loop_resume import answered_once, began, casting, completed, took_turn
 from tests.test_loop_resume import reply as turn_of
-from tests.test_recall import EACH, Form, page, recall, told, tools, twice, wiki_house
+from tests.test_recall import EACH, Form, page, recall, tell, told, tools, twice, wiki_house
 from tests.test_runs import ended
 from tests.world.clock import FakeClock
 from tests.world.delegating import done
 from tests.world.house import PROMPTS, open_house
 from tests.world.model import Calls as Called
 from tests.world.model import Empty, ModelServer, Text, Use
-from tests.world.pages import GARDEN, POND, FilePages
+from tests.world.pages import GARDEN, PAGES, POND, FilePages
 from tests.world.promised import MORNING, after, promise
 from tests.world.terminal import Terminal
 from wintermute.config.schema import SubSessionSettings as Limits
 from wintermute.config.schema import starter_config
 from wintermute.messages import Call
+from wintermute.night.forgetting import forget
 from wintermute.tasks.schedules import PlanRequest
 
 OWNER = "@you:example.org"
@@ -140,3 +142,23 @@ async def test_a_run_of_a_task_has_no_pages(tmp_path: Path, model: ModelServer, 
     assert all("recall" not in tools(seen) for seen in model.requests)
     assert "# Memory Wiki" not in model.requests[0].messages[0]["content"]
     assert "unknown tool: recall" in model.requests[1].messages[-1]["content"]
+
+
+@EACH
+@pytest.mark.breaks("forgetting")
+async def test_a_page_that_repeats_what_was_forgotten_is_shown_no_more(
+    tmp_path: Path, model: ModelServer, form: Form
+) -> None:
+    """L-048: the record of it is blank, and the conversation goes on."""
+    (tmp_path / "MEMORIES.txt").write_text("Ann is allergic to peanuts.\n")
+    pages = FilePages(tmp_path / "wiki", PAGES | {"semantic/Ann.md": "Ann is allergic to peanuts."})
+    model.script(recall(form, "Ann"), Text("I see."), Text("Yes."))
+    async with wiki_house(tmp_path, model, pages) as house:
+        await tell(house, "who?")
+        await forget(house.stores, await house.stores.facts.live(SCOPE))
+        await tell(house, "and?")
+        assert await house.spoken() == ["I see.", "Yes."]
+    last = model.requests[-1].messages
+    assert "peanuts" not in json.dumps(last)
+    given = "" if form == "gate" else "<cathedral>[this message was erased]</cathedral>"
+    assert last[3]["content"] == given

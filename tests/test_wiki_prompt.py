@@ -33,6 +33,7 @@ SHAPE = f"You are.\n\n{OPEN}\n## Recall\nAsk.\n{CLOSE}\n\n{ROOT}\n"
         (SHAPE, "", True, "You are.\n\n## Recall\nAsk."),
         # within a line
         (f"See {ROOT}!", "# I", False, "See # I!"),
+        (f"See\n{ROOT}", "\n\n# I\n\n", False, "See\n# I"),
         (f"Be kind. {OPEN}Ask. {CLOSE}Be brief.", "", True, "Be kind. Ask. Be brief."),
         (f"Be kind. {OPEN}Ask. {CLOSE}Be brief.", "", False, "Be kind. Be brief."),
         (f"{OPEN}Ask.{CLOSE} Be brief.\nEnd.", "", False, "Be brief.\nEnd."),
@@ -63,7 +64,7 @@ def test_markers_that_stand_in_the_index_are_words(has_pages: bool) -> None:
     """W-023: they are neither filled in nor taken out, and open no block."""
     index = f"# Index\n\n{OPEN}\n- [[A]] {ROOT}\n{CLOSE}\n\\1 {{content}}"
     assert runtime_text(f"Be kind.\n\n{ROOT}", index, has_pages=has_pages).endswith(index)
-    assert wiki_text(SHAPE, index, has_pages=True) == f"## Recall\nAsk.\n\n{index}"
+    assert wiki_text(SHAPE, index) == f"## Recall\nAsk.\n\n{index}"
 
 
 def test_an_index_cannot_pass_for_a_part_of_the_prompt() -> None:
@@ -102,12 +103,12 @@ def test_of_an_index_with_endless_lines_so_many_characters_are_shown() -> None:
 
 def test_the_part_of_a_room_has_the_block_and_the_index_but_no_second_role() -> None:
     """W-021, P-015."""
-    assert wiki_text(SHAPE, INDEX, has_pages=True) == "## Recall\nAsk.\n\n# Index\n\n- [[Lyon]]"
-    assert wiki_text(SHAPE, INDEX, has_pages=False) == ""
-    assert wiki_text(SHAPE, "", has_pages=True) == "## Recall\nAsk."
+    assert wiki_text(SHAPE, INDEX) == "## Recall\nAsk.\n\n# Index\n\n- [[Lyon]]"
+    assert wiki_text(SHAPE, None) == ""
+    assert wiki_text(SHAPE, "") == "## Recall\nAsk."
     two = f"{OPEN}\nAsk.\n{CLOSE} and {OPEN}{ROOT}\nNow.{CLOSE}"
-    assert wiki_text(two, "# I", has_pages=True) == "Ask.\n\n# I\nNow."
-    assert wiki_text("You are.", "# I", has_pages=True) == "# I"
+    assert wiki_text(two, "# I") == "Ask.\n\n# I\nNow."
+    assert wiki_text("You are.", "# I") == "# I"
 
 
 PIECES = st.lists(st.sampled_from([*MARKS, "\n", "\n\n", " ", "word", "# ", "{", "_"]), max_size=12)
@@ -119,7 +120,7 @@ def test_no_marker_of_a_template_reaches_the_model(
 ) -> None:
     """W-022."""
     filled = runtime_text(template, index, has_pages=has_pages)
-    part = wiki_text(template, index or "", has_pages=has_pages)
+    part = wiki_text(template, (index or "") if has_pages else None)
     assert [mark for mark in MARKS if mark in filled or mark in part] == []
 
 
@@ -132,10 +133,8 @@ def test_the_instructions_may_speak_of_the_wiki_too() -> None:
     )
     sections = parse(text, "BASE_PROMPT.txt")
     assert chosen(sections, None) == "Be kind.\n\nBe brief."
-    assert chosen(sections, None, "# I", has_pages=True) == (
-        "Be kind. Ask.\n\nPages: # I\n\nBe brief."
-    )
-    assert chosen(sections, None, "# I", has_pages=False) == "Be kind.\n\nBe brief."
+    assert chosen(sections, None, "# I") == ("Be kind. Ask.\n\nPages: # I\n\nBe brief.")
+    assert chosen(sections, None) == "Be kind.\n\nBe brief."
 
 
 async def test_where_there_is_no_wiki_the_instructions_are_silent_on_it(tmp_path: Path) -> None:

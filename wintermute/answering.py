@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import Asking, Folding
 from wintermute.conversation.cast import Loop
 from wintermute.conversation.casting import AGAIN, Branching, Casting
+from wintermute.conversation.folder_chat import FolderChat, FolderPrompt
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.rooms import Rooms
 from wintermute.conversation.state import CastSettings, Prompt, Speaker
@@ -31,8 +32,16 @@ from wintermute.memory.meaning import PART as MEANING
 from wintermute.messages import Request, Size
 from wintermute.night.learning import Background, learning
 from wintermute.night.quiet import Quiet
-from wintermute.prompt.assemble import CORE, INSTRUCTIONS, WIKI, chosen, core_text, joined
-from wintermute.prompt.gather import Gather, Instructions, Oversize, Texts, WikiText
+from wintermute.prompt.assemble import (
+    CORE,
+    INSTRUCTIONS,
+    WIKI,
+    chosen,
+    core_text,
+    joined,
+    wiki_text,
+)
+from wintermute.prompt.gather import Gather, Instructions, Oversize, Texts
 from wintermute.schedule.edited_notices import EditedNotices
 from wintermute.schedule.firing import Firing
 from wintermute.schedule.promises import Promises
@@ -43,7 +52,7 @@ from wintermute.tools.files import ReadFile, Roots, WriteFile
 from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView, SearchMemory
 from wintermute.tools.recall import RecallTool
 from wintermute.tools.task import TaskTool
-from wintermute.wiki.recall import RECALL, PageSource
+from wintermute.wiki.recall import RECALL
 from wintermute.work.delegation import Bounds, Delegation, WorkerTexts
 from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
 from wintermute.work.runner import Kind, Runner
@@ -82,11 +91,8 @@ class Answering:
             group.create_task(self.edited.run())
 
 
-def tools_of(
-    config: Config, stores: Stores, pages: PageSource | None = None
-) -> tuple[AnyTool, ...]:
-    """All tools there are, but those that hand out work. `pages`: those of the owner's wiki."""
-    recalling = () if pages is None else (RecallTool(pages, stores.casts, stores.owner),)
+def tools_of(config: Config, stores: Stores) -> tuple[AnyTool, ...]:
+    """All tools there are, but those that hand out work."""
     roots = Roots(config.data_dir, config.tools.files.roots, stores.owner)
     view = MemoriesView(stores.memories, stores.places)
     return (
@@ -97,7 +103,7 @@ def tools_of(
         SearchMemory(stores.memories, stores.facts, stores.tasks.zone, config.memory.top_k),
         TaskTool(stores.tasks),
         AddSkill(stores.skills, stores.owner),
-        *recalling,
+        RecallTool(stores.wiki, stores.casts, stores.owner),
     )
 
 
@@ -114,18 +120,13 @@ def answering(
     kinds: Iterable[Kind[Any]] = (),
     tools: Iterable[AnyTool] | None = None,
     prompt: Prompt | None = None,
-    pages: PageSource | None = None,
-    wiki: WikiText | None = None,
 ) -> Answering:
-    """Build it on what is open, with more `kinds` of work, and the owner's wiki: its `pages`, and what is told of them.
-
-    `tools` instead of all, and a `prompt` for rooms, are for tests.
-    """
+    """Build it on what is open, with more `kinds` of work. `tools` instead of all, and a `prompt` for rooms, are for tests."""
     limits, hidden = config.sub_sessions, config.tools.ephemeral
     max_tokens, own_models = config.loop.max_tokens, bool(config.llm.roles.sub_sessions)
     layout, small = config.context.layout, texts.small
     top_k = config.memory.top_k
-    gather = Gather(stores, texts.instructions, clock, layout, small=small, top_k=top_k, wiki=wiki)
+    gather = Gather(stores, texts.instructions, clock, layout, small, top_k, texts.runtime)
     folding = Folding(stores, models, texts.compaction, config.context, hidden)
     asking = Asking(models, folding, Telling(stores, hidden), hidden)
     loop = Loop(stores, asking, Gates(stores, redact.tree, config.llm.small), folding, clock)
@@ -133,7 +134,7 @@ def answering(
     workers = WorkerTexts(gather, texts.worker, texts.small_worker)
     bounds = Bounds(limits, max_tokens, tuple(config.llm.backends), own_models)
     delegation = Delegation(stores, loop, workers, bounds, speaker, clock)
-    own = tools_of(config, stores, pages) if tools is None else tools
+    own = tools_of(config, stores) if tools is None else tools
     handing = delegating(delegation, limits, config.timezone) if config.levels else ()
     toolbox = Toolbox([*own, *handing])
     of_run = RunSettings.of(limits, config.levels, max_tokens, own_models=own_models)
@@ -159,6 +160,26 @@ def answering(
 
     edited = EditedNotices(stores, speaker, clock)
     return Answering(rooms, runner, promises, edited, toolbox)
+
+
+def folder_chat(
+    config: Config,
+    stores: Stores,
+    models: Models,
+    texts: Texts,
+    clock: CheckedClock,
+    redact: Redaction,
+    model: str | None,
+) -> FolderChat:
+    """What answers in conversations that are folders; `model`: a backend instead of those of chats."""
+    hidden = config.tools.ephemeral
+    folding = Folding(stores, models, texts.compaction, config.context, hidden)
+    asking = Asking(models, folding, Telling(stores, hidden), hidden)
+    loop = Loop(stores, asking, Gates(stores, redact.tree, config.llm.small), folding, clock)
+    tools = Toolbox([RecallTool(stores.wiki, stores.casts, stores.owner)])
+    wards = replace(Wards.of(config.loop), require_done=False)
+    settings = CastSettings(tools, FolderPrompt(""), backend=model, wards=wards)
+    return FolderChat(stores, loop, settings, redact, clock)
 
 
 async def _embed(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:
@@ -221,24 +242,19 @@ def _told(found: Iterable[tuple[str, Judgement]]) -> tuple[str, ...]:
     return tuple(f"{name}: {one.text}" for name, one in found if one.state != "ok")
 
 
-async def fixed_part(
-    config: Config,
-    stores: Stores,
-    texts: Texts,
-    toolbox: Toolbox,
-    wiki: WikiText | None = None,
-) -> Request:
+async def fixed_part(config: Config, stores: Stores, texts: Texts, toolbox: Toolbox) -> Request:
     """What every question in the owner's chats has, and next to nothing else."""
     scope = stores.owner.scope
     core, toolbox = core_text(await stores.core.text(scope)), await toolbox.within(scope)
-    index = await wiki() if wiki is not None and RECALL in toolbox.names else ""
+    index = await stores.wiki.index_text() if RECALL in toolbox.names else None
+    wiki = wiki_text(texts.runtime.text(), index)
     done = config.loop.require_done_tool
 
     def asked(instructions: Instructions, size: Size, small: Request | None = None) -> Request:
-        told = chosen(instructions.sections(), toolbox.offered(size))
+        told = chosen(instructions.sections(), toolbox.offered(size), index)
         system = {
             "role": "system",
-            "content": joined([(INSTRUCTIONS, told), (CORE, core), (WIKI, index)]),
+            "content": joined([(INSTRUCTIONS, told), (CORE, core), (WIKI, wiki)]),
         }
         said = {"role": "user", "content": "Reply with: ok"}
         return Request((system, said), toolbox.definitions(size, done=done), done, small)

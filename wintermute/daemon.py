@@ -17,6 +17,7 @@ from wintermute.config.lock import has_room, hold
 from wintermute.config.read import environment
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction, secret_values
+from wintermute.config.wiki import with_model
 from wintermute.db import Database, Patience, open_database
 from wintermute.errors import (
     DeviceSpent,
@@ -230,7 +231,7 @@ async def open_wintermute(
 
     hide(session.access_token, session.pickle_key)
     async with (
-        aclosing(Models(config.llm, database, clock, ids, config.timezone, redact)) as models,
+        aclosing(_models(config, database, clock, ids, redact)) as models,
         closing(_stores(config, database, models, clock, ids, redact)) as stores,
         open_client(matrix, session, folder, ids, clock, people, clock, hide) as client,
     ):
@@ -287,7 +288,7 @@ async def open_chat(
         async with open_database(config.data_dir / "wintermute.db") as database:
             texts = await _texts(config, database)
             clock = CheckedClock(SystemClock(), await ClockMarks(database).last())
-            models = Models(config.llm, database, clock, new_id, config.timezone, redact)
+            models = _models(config, database, clock, new_id, redact)
             stores = _stores(config, database, models, clock, new_id, redact)
             await models.recall()
             await prepare(stores)
@@ -312,6 +313,13 @@ async def open_chat(
                     part.cancel()
 
 
+def _models(
+    config: Config, database: Database, clock: Clock, ids: NewId, redact: Redaction
+) -> Models:
+    llm = with_model(config.llm, config.wiki.model)
+    return Models(llm, database, clock, ids, config.timezone, redact)
+
+
 def _stores(
     config: Config,
     database: Database,
@@ -325,6 +333,7 @@ def _stores(
         timezone=config.timezone,
         memory=config.memory,
         embedder=open_embedder(config.memory, models, clock),
+        wiki=config.wiki_store,
     )
 
 

@@ -12,11 +12,12 @@ log = logging.getLogger(__name__)
 
 MOST_BYTES = 1_000_000
 SMALL = ".small.txt"
-"""How the texts for small models are called. Folders from before they were shipped have none."""
+"""How the texts for small models are called."""
 NOTHING_KEPT: Mapping[str, str] = {}
 RUNTIME = "runtime/default.md"
 CONSOLIDATION = "consolidation/default.md"
 """What the wiki is told to a model with, and what makes its pages (W-020, W-061)."""
+WIKI = (RUNTIME, CONSOLIDATION)
 
 
 def shipped_folder() -> Path:
@@ -41,7 +42,8 @@ def shipped_prompts() -> dict[str, str]:
 def read_template(folder: Path, name: str) -> str:
     """The text of a prompt file as it is now, so that an edit counts at once.
 
-    A text for small models that is missing is the shipped one.
+    Where a text for small models, or of the wiki, is missing, it is the shipped one: folders from
+    before they were shipped have none.
 
     Raises: ConfigurationError when it is missing or empty; PromptUnreadable when it is not text.
     """
@@ -51,7 +53,7 @@ def read_template(folder: Path, name: str) -> str:
         text = "" if content is None else decoded(content)
     except FileUnusable as problem:
         raise PromptUnreadable(f"prompt file {path} {problem}") from problem
-    if content is None and name.endswith(SMALL):
+    if content is None and (name.endswith(SMALL) or name in WIKI):
         return shipped_prompts()[name]
     if content is None:
         raise ConfigurationError(

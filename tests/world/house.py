@@ -63,6 +63,7 @@ from wintermute.prompt.gather import Gather, Recall, read_texts
 from wintermute.schedule.promises import Promises
 from wintermute.stores import Stores, closing, prepare
 from wintermute.wiki.recall import RECALL
+from wintermute.wiki.store import WikiStore
 from wintermute.work.delegation import Delegation
 from wintermute.work.runner import Kind, Runner
 from wintermute.work.runs import Runs
@@ -337,8 +338,9 @@ async def open_house(
         shared = (database, folder, config.owner, checked, new_id, redact)
         stores = Stores.of(*shared, timezone=ZONE, memory=config.memory, embedder=embedder)
         stores = replace(stores, inbox=inbox_type(database, checked, redact), prompts=files)
+        stores = replace(stores, wiki=WikiStore(pages.root)) if pages else stores
         texts = read_texts(files, config.seed)
-        own, wanted = tools_of(config, stores, pages), {DONE: done, RECALL: True}
+        own, wanted = tools_of(config, stores), {DONE: done, RECALL: True}
         models = models_type(config.llm, database, checked, new_id, ZONE, redact, lambda: 0.0)
         async with aclosing(models), closing(stores):
             await prepare(stores)
@@ -347,7 +349,6 @@ async def open_house(
                 kinds=[kind(stores, speaker, checked) for kind in kinds],
                 tools=[*gates, *(tool for tool in own if wanted.get(tool.name, prompts))],
                 prompt=_prompt(prompt, prompts, context.layout),
-                wiki=pages.index if pages else None,
             )
             gather = Gather(stores, texts.instructions, checked, context.layout)
             yield House(stores, clock, checked, speaker, gather, models, answers)

@@ -227,6 +227,7 @@ async def _fixed(config: Config) -> Request | None:
                     *(opened, config.data_dir, config.owner, clock, new_id),
                     timezone=zone,
                     memory=config.memory,
+                    wiki=config.wiki_store,
                 )
                 speaker, checked = TerminalSpeaker(Output(lambda: None)), CheckedClock(clock)
                 async with aclosing(Models(config.llm, opened, clock, new_id, zone)) as models:

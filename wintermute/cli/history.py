@@ -6,8 +6,12 @@ import click
 
 from wintermute.changes.change_sets import ChangeSet, ItemKind
 from wintermute.changes.undo import Undone
-from wintermute.cli.opening import Report, on_stores, tell, with_stores
-from wintermute.cli.options import reporting
+from wintermute.cli.opening import (
+    Report,
+    on_stores,
+    with_stores,
+)
+from wintermute.cli.options import reporting, tell
 from wintermute.clock import stamp
 from wintermute.commands.tasks import set_lines, undone_lines
 from wintermute.config.schema import Config

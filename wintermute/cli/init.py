@@ -8,11 +8,13 @@ from pathlib import Path
 import click
 
 from wintermute.cli.options import json_option
-from wintermute.config.schema import starter_config
+from wintermute.clock import SystemClock
+from wintermute.config.schema import WIKI, starter_config
 from wintermute.errors import WintermuteError
 from wintermute.memory.core import CORE, EMPTY_CORE
 from wintermute.memory.status import Machine, first_backend
-from wintermute.templates import shipped_prompts
+from wintermute.templates import RUNTIME, shipped_prompts
+from wintermute.wiki.store import WikiStore
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NEXT = """
@@ -60,7 +62,10 @@ def _make(folder: Path, config: str) -> list[tuple[Path, bool]]:
     made = [(folder / "config.yaml", _write(folder / "config.yaml", config))]
     made += [(path, _folder(path)) for path in folders]
     files[data / CORE] = EMPTY_CORE
-    return made + [(path, _write(path, text)) for path, text in files.items()]
+    made += [(path, _write(path, text)) for path, text in files.items()]
+    store, today = WikiStore(data / WIKI), SystemClock().now().date()
+    runtime = (data / "prompts" / RUNTIME).read_text("utf-8")
+    return made + [(store.root / path, new) for path, new in store.init(today, runtime).items()]
 
 
 def _folder(path: Path) -> bool:

@@ -17,8 +17,8 @@ from urllib.parse import quote
 import click
 
 from wintermute import __version__
-from wintermute.cli.opening import say, with_stores
-from wintermute.cli.options import LazyGroup, config_option, redacted, reporting
+from wintermute.cli.opening import with_stores
+from wintermute.cli.options import LazyGroup, config_option, redacted, reporting, say
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.llm.calls import attempts

@@ -31,10 +31,6 @@ VERBS = {
 class Program(LazyGroup):
     """All commands, and what becomes of an expected failure."""
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
-
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -47,6 +43,7 @@ class Program(LazyGroup):
 @click.group(
     cls=Program,
     lazy={verb: f"wintermute.cli.{verb}" for verb in VERBS},
+    lines=VERBS,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, message="wintermute %(version)s")

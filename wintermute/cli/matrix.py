@@ -10,8 +10,8 @@ from typing import Final
 import click
 
 from wintermute.cli.check import show
-from wintermute.cli.opening import open_config, say
-from wintermute.cli.options import config_option, reporting
+from wintermute.cli.opening import open_config
+from wintermute.cli.options import config_option, reporting, say
 from wintermute.clock import SystemClock
 from wintermute.config.lock import hold
 from wintermute.config.schema import Config

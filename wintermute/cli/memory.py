@@ -29,11 +29,10 @@ from wintermute.cli.opening import (
     on_stores,
     scope_of,
     scope_option,
-    tell,
     with_models,
     with_stores,
 )
-from wintermute.cli.options import config_option, redacted, reporting, write_whole
+from wintermute.cli.options import config_option, redacted, reporting, tell, write_whole
 from wintermute.clock import SystemClock, stamp
 from wintermute.commands.memories import fact_line
 from wintermute.config.schema import Config

@@ -13,13 +13,11 @@ import click
 from wintermute.cli.opening import (
     Report,
     on_stores,
-    say,
     scope_of,
     scope_option,
-    tell,
     with_stores,
 )
-from wintermute.cli.options import reporting
+from wintermute.cli.options import reporting, say, tell
 from wintermute.clock import stamp
 from wintermute.commands.memories import Learnt, Provenance, Said, day, fact_line, provenance
 from wintermute.commands.tasks import brief

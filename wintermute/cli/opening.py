@@ -4,12 +4,11 @@ With a running daemon or without. Logs are for the person at 3 a.m.: one line pe
 """
 
 import asyncio
-import json
 import logging
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -18,13 +17,13 @@ from typing import Any, TypeVar
 
 import click
 
-from wintermute.cli.options import CONFIG, REDACT, redacted, reporting
+from wintermute.cli.options import CONFIG, REDACT, reporting, tell
 from wintermute.clock import SystemClock
 from wintermute.config.document import Problem
 from wintermute.config.read import environment, read_with_gaps, unreadable
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction, secret_values
-from wintermute.config.wiki import with_model
+from wintermute.config.wiki import WikiSettings, daemon_wiki, with_model
 from wintermute.db import open_database
 from wintermute.errors import ConfigurationError
 from wintermute.ids import new_id
@@ -37,6 +36,7 @@ from wintermute.memory.exchange import SCOPE
 from wintermute.stores import Stores, closing
 
 FORMAT = "%(levelname)s %(message)s part=%(name)s"
+DATABASE = "wintermute.db"
 PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
 
 log = logging.getLogger(__name__)
@@ -134,48 +134,46 @@ def with_stores(ctx: click.Context, work: Callable[[Stores, Config], Awaitable[R
 
 
 def with_models(
-    ctx: click.Context, work: Callable[[Stores, Config, Models], Awaitable[Result]]
+    ctx: click.Context,
+    work: Callable[[Stores, Config, Models], Awaitable[Result]],
+    wiki: Callable[[Config], WikiSettings] = daemon_wiki,
+    level: str = "warning",
 ) -> Result:
-    """The same, with the models as well."""
-    config, clock = open_config(ctx, spared="matrix"), SystemClock()
-    folder = data_folder(config)
+    """The same, with the models as well. `wiki`: which one is meant, and who works on it."""
+    config = open_config(ctx, level=level, spared="matrix")
 
     async def opened() -> Result:
-        async with open_database(folder / "wintermute.db") as database:
-            zone = config.timezone
-            llm = with_model(config.llm, config.wiki.model)
-            models = Models(llm, database, clock, new_id, zone)
-            stores = Stores.of(
-                *(database, folder, config.owner, clock, new_id),
-                timezone=zone,
-                memory=config.memory,
-                embedder=open_embedder(config.memory, models, clock),
-            )
-            async with aclosing(models), closing(stores):
-                return await work(stores, config, models)
+        async with opened_stores(config, wiki(config)) as (stores, models):
+            return await work(stores, config, models)
 
     return asyncio.run(opened())
 
 
-def data_folder(config: Config) -> Path:
-    """Where everything is kept. Raises: ConfigurationError when there is no such folder."""
-    if not config.data_dir.is_dir():
+@asynccontextmanager
+async def opened_stores(
+    config: Config, settings: WikiSettings
+) -> AsyncIterator[tuple[Stores, Models]]:
+    """The stores of a configuration, with this wiki, and the models.
+
+    Raises: ConfigurationError when the data folder is not there.
+    """
+    folder, clock, zone = config.data_dir, SystemClock(), config.timezone
+    if not folder.is_dir():
         raise ConfigurationError(
-            f"the data folder {config.data_dir} does not exist: make it with `wintermute init DIR`,"
+            f"the data folder {folder} does not exist: make it with `wintermute init DIR`,"
             " or correct data_dir"
         )
-    return config.data_dir
-
-
-def say(ctx: click.Context, *lines: str) -> None:
-    """Print lines without the secrets of the configuration."""
-    for line in lines:
-        click.echo(redacted(ctx, line))
-
-
-def tell(ctx: click.Context, values: Any, *lines: str, as_json: bool) -> None:
-    """Print values as JSON for a program, or lines for a person."""
-    say(ctx, *([json.dumps(values, indent=2, ensure_ascii=False)] if as_json else lines))
+    async with open_database(folder / DATABASE) as database:
+        models = Models(with_model(config.llm, settings.model), database, clock, new_id, zone)
+        stores = Stores.of(
+            *(database, folder, config.owner, clock, new_id),
+            timezone=zone,
+            memory=config.memory,
+            embedder=open_embedder(config.memory, models, clock),
+            wiki=settings.store,
+        )
+        async with aclosing(models), closing(stores):
+            yield stores, models
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The options that commands share, and where they leave what they were given."""
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -39,11 +40,22 @@ def reporting(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class LazyGroup(click.Group):
-    """Commands, some in modules that are loaded when they are called; `lazy`: which by name."""
+    """Commands, some in modules that are loaded when they are called.
 
-    def __init__(self, *args: Any, lazy: Mapping[str, str], **more: Any) -> None:
+    `lazy`: where each of those is: a module, or `module:name`. `lines`: what is said of all commands
+    in the help of the group, so that it loads none of them.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        lazy: Mapping[str, str],
+        lines: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
         super().__init__(*args, **more)
         self._lazy = lazy
+        self._lines = lines
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *self._lazy]
@@ -51,8 +63,16 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._lazy:
             return super().get_command(ctx, cmd_name)
-        command: click.Command = import_module(self._lazy[cmd_name]).command
+        module, _, name = self._lazy[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), name or "command")
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self._lines is None:
+            super().format_commands(ctx, formatter)
+            return
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self._lines.items()))
 
 
 @contextmanager
@@ -83,3 +103,14 @@ def redacted(ctx: click.Context, text: str) -> str:
     """Text without the secrets of the configuration and the login, as far as they were read."""
     redact: Callable[[str], str] = ctx.meta.get(REDACT, str)
     return redact(text)
+
+
+def say(ctx: click.Context, *lines: str) -> None:
+    """Print lines without the secrets of the configuration."""
+    for line in lines:
+        click.echo(redacted(ctx, line))
+
+
+def tell(ctx: click.Context, values: Any, *lines: str, as_json: bool) -> None:
+    """Print values as JSON for a program, or lines for a person."""
+    say(ctx, *([json.dumps(values, indent=2, ensure_ascii=False)] if as_json else lines))

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, replace
 
 import click
 
-from wintermute.cli.opening import tell, with_stores
-from wintermute.cli.options import reporting
+from wintermute.cli.opening import with_stores
+from wintermute.cli.options import reporting, tell
 from wintermute.cli.replay import described
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Config

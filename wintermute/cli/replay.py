@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 import click
 
 from wintermute.answering import tools_of
-from wintermute.cli.opening import say, with_stores
-from wintermute.cli.options import REDACT, reporting
+from wintermute.cli.opening import with_stores
+from wintermute.cli.options import REDACT, reporting, say
 from wintermute.cli.script import (
     Diverged,
     Event,

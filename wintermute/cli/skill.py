@@ -6,8 +6,12 @@ from typing import BinaryIO
 import click
 
 from wintermute.changes.change_sets import Reason
-from wintermute.cli.opening import Report, on_stores, tell, with_stores
-from wintermute.cli.options import reporting
+from wintermute.cli.opening import (
+    Report,
+    on_stores,
+    with_stores,
+)
+from wintermute.cli.options import reporting, tell
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.stores import Stores

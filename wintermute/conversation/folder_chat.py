@@ -61,7 +61,7 @@ def steps_of(messages: Sequence[MessageFile]) -> tuple[Step, ...]:
 
 def _recorded(casts: Sequence[Cast]) -> Iterator[tuple[Step, Cast]]:
     """The steps that a branch has on record, each with the last of its casts."""
-    for cast, later in zip(casts, [*casts[1:], None], strict=True):
+    for cast, later in zip(casts, [*casts, None][1:], strict=True):
         if later is not None and later.event_id is not None and later.event_id == cast.event_id:
             continue  # it was not answered, and asked again
         if cast.reason == ENTERED:
@@ -121,8 +121,9 @@ class FolderChat:
             raise WintermuteError(ANSWERED if steps else "There is no message: add one first")
         conversation, cast = await self._opened(str(folder.path.resolve()), steps)
         told = "\n\n".join(each.text for each in messages if each.role == "system")
-        settings = replace(self._settings, prompt=FolderPrompt(told))
         scope = self._stores.owner.scope
+        toolbox = await self._settings.toolbox.within(scope)
+        settings = replace(self._settings, toolbox=toolbox, prompt=FolderPrompt(told))
         caller = Caller(
             *(conversation, scope, cast.id, "owner", cast.event_id), begun=cast.started_at
         )

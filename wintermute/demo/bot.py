@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import json
 import re
+import sys
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -16,13 +17,15 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import httpx2
 
+from wintermute.clock import SystemClock
 from wintermute.config.read import read_config
-from wintermute.config.schema import URL, Config, Secret
+from wintermute.config.schema import URL, WIKI, Config, Secret
 from wintermute.demo.homeserver import Child, leashed, write
 from wintermute.errors import ConfigurationError
 from wintermute.memory.status import Machine, first_backend
 from wintermute.messages import Json
-from wintermute.templates import shipped_prompts
+from wintermute.templates import RUNTIME, shipped_prompts
+from wintermute.wiki.store import WikiStore
 
 LOCAL = {"Ollama": "http://127.0.0.1:11434/v1", "llama.cpp": "http://127.0.0.1:8080/v1"}
 LOCAL_SECONDS = 0.3
@@ -142,6 +145,7 @@ def _plain(value: Any, secrets: dict[str, str]) -> Any:
 
 
 READY_SECONDS = 60.0
+COMMAND_SECONDS = 300.0
 READY = " ready device="
 """In the daemon's log: it knows its rooms, and others can encrypt for it."""
 
@@ -165,6 +169,8 @@ class Bot:
             (prompts / name).parent.mkdir(mode=0o700, exist_ok=True)
             if not (prompts / name).exists():
                 write(prompts / name, text)
+        runtime, today = shipped_prompts()[RUNTIME], SystemClock().now().date()
+        WikiStore(prompts.parent / WIKI).init(today, runtime)
         write(self._folder / "password", password)
         config = {
             "data_dir": "data",
@@ -180,6 +186,26 @@ class Bot:
             "memory_harvest": dict(found.harvest),
         }
         write(self._config, json.dumps(config, indent=2, ensure_ascii=False))  # JSON is YAML
+
+    async def command(self, environment: Mapping[str, str], *words: str) -> str:
+        """What one of our own commands prints, beside the daemon."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "wintermute", "--config", str(self._config), *words),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            cwd=self._folder,
+            env=environment,
+        )
+        try:
+            printed, _ = await asyncio.wait_for(process.communicate(), COMMAND_SECONDS)
+        except TimeoutError:
+            return f"it takes longer than {COMMAND_SECONDS:.0f} seconds: left"
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        return printed.decode(errors="replace").rstrip()
 
     def running(self, environment: Mapping[str, str]) -> AbstractAsyncContextManager[Child]:
         """`wintermute run`. Raises: ConfigurationError when the model's settings are wrong."""

@@ -4,7 +4,7 @@ What is typed goes to the room, and what the bot says there is shown.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,6 +144,7 @@ async def present(matrix: Matrix, folder: Path) -> AsyncIterator[DemoPerson]:
 
 YOU, BOT = "you> ", "wintermute> "
 DELETE = "/delete "
+PAGES = "/pages"
 PATIENCE_SECONDS = 90.0  # after 60 the daemon tells why there is no answer
 
 
@@ -157,16 +158,18 @@ class Dialogue:
         daemons: Database,
         show: Callable[[str], None],
         draw: Callable[[str], str],
+        command: Callable[..., Awaitable[str]],
     ) -> None:
         """`daemons`: the daemon's own database, to see which messages are an answer.
 
-        `draw` makes of a message what is shown.
+        `draw` makes of a message what is shown, `command` runs one of the program's own beside it.
         """
         self._person = person
         self._room_id = room_id
         self._database = daemons
         self._show = show
         self._draw = draw
+        self._command = command
         self._texts: dict[str, str] = {}
         self._parts: set[str] = set()
 
@@ -186,7 +189,7 @@ class Dialogue:
     async def _say(self, line: str) -> None:
         """A line that the homeserver does not take, such as a very long one, ends nothing."""
         try:
-            if not await self._deleted(line):
+            if not await self._done_here(line):
                 await self._person.say(self._room_id, line)
         except WintermuteError as error:
             self._show(f"not sent: {harmless(str(error))}")
@@ -199,8 +202,15 @@ class Dialogue:
         async for line in lines:
             if line.strip():
                 self._show(YOU + line)
-                if not await self._deleted(line):
+                if not await self._done_here(line):
                     await self._answered(await self._person.say(self._room_id, line))
+
+    async def _done_here(self, line: str) -> bool:
+        """Whether a line is nothing to say: `/delete WORDS`, and `/pages`, which makes pages."""
+        if line.strip() != PAGES:
+            return await self._deleted(line)
+        self._show(await self._command("wiki", "consolidate", "--conversation", self._room_id))
+        return True
 
     async def _deleted(self, line: str) -> bool:
         """Do what a graphical client does with its menu: `/delete WORDS` is never said to the bot.

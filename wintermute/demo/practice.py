@@ -4,6 +4,7 @@
 tools gave it tells as the store says it, errors included. Its words stand in `replies.toml`.
 """
 
+import html
 import json
 import re
 import tomllib
@@ -14,11 +15,15 @@ from functools import cache, partial
 from importlib import resources
 from typing import Any
 
+from wintermute.demo.pages import page_answer
 from wintermute.demo.unasked import statements, unasked
 from wintermute.messages import Json
 from wintermute.prompt.assemble import DIVIDER, MEMORIES, SUMMARY, TIME
 from wintermute.prompt.block import time_told, told, without_blocks
 from wintermute.text import one_line, shortened
+from wintermute.wiki.links import links_in
+from wintermute.wiki.pages import without_matter
+from wintermute.wiki.recall import RECALL
 
 MOST_SHOWN = 30
 SEARCH = "search_memory"
@@ -132,6 +137,8 @@ class PracticeView:
     facts: tuple[str, ...] = ()
     tasks: tuple[ShownTask, ...] = ()
     skills: tuple[ShownSkill, ...] = ()
+    pages: tuple[str, ...] = ()
+    """The titles that the index of the wiki links to."""
     now: str = ""
     tools: Collection[str] = field(default_factory=frozenset)
 
@@ -161,6 +168,7 @@ def seen(messages: Sequence[Json], tools: Collection[str]) -> PracticeView:
             ShownTask(*match.groups()) for match in _all(TASK, parts.get("Active Tasks", ()))
         ),
         skills=tuple(ShownSkill(*match.groups()) for match in _all(SKILL, parts.get("Skills", ()))),
+        pages=links_in("\n".join(parts.get("Memory Wiki", ()))),
         now=time_told(said) or " ".join(parts.get(TIME, ())),
         tools=tools,
     )
@@ -233,6 +241,7 @@ def _mapping(value: Any) -> Json:
 
 
 MOST_RAW = 4_000
+PAGE = re.compile(r'<memory name="(.*?)">\n(.*)\n</memory>', re.DOTALL)
 PAST = {"add": "added", "complete": "completed", "delete": "deleted", "pause": "paused"}
 
 
@@ -252,10 +261,19 @@ def reported(result: ToolResult) -> str:
             return _changed_task(result.arguments, task_id, content, row.get("next_due"))
         case "add_skill", {"path": str(path), "created": created}:
             return phrase("learnt" if created else "relearnt", path=f"`{path}`")
+        case "recall", _ if found := PAGE.fullmatch(result.text):
+            return phrase("page", title=html.unescape(found[1]), text=_shown_page(found[2]))
         case "read_file", _:
             return shortened(result.text, MOST_RAW).strip() or phrase("nothing")
     text = shortened(result.text, MOST_RAW).strip() or phrase("nothing")
     return phrase("raw", tool=result.tool, text=text)
+
+
+def _shown_page(text: str) -> str:
+    """What a page says, without its frontmatter, title and sources."""
+    body = without_matter(html.unescape(text)).strip()
+    lines = [line for line in body.split("\n") if not line.startswith(("# ", "Source: "))]
+    return shortened("\n".join(lines).strip(), MOST_RAW) or phrase("nothing")
 
 
 def _changed_task(arguments: Json, task_id: str, content: str, due: object) -> str:
@@ -328,6 +346,8 @@ def answer(messages: Sequence[Json], tools: Collection[str]) -> Utterance:
     if not tools and messages and (known := unasked(messages)) is not None:
         return Say(known)
     now = seen(messages, tools)
+    if not tools and (page := page_answer(now.text)) is not None:
+        return Say(page)
     if HISTORY in now.text and not tools:
         return _summed_up(now.text.rpartition(HISTORY)[2])
     if now.results:
@@ -429,8 +449,12 @@ def _call_me(now: PracticeView, name: str) -> Utterance:
 
 def _about(now: PracticeView, topic: str) -> Utterance:
     topic = topic.strip(QUOTES)
+    opened = _opened(now, topic)
     if SEARCH in now.tools:
-        return _looked_up(now, "" if topic.lower() in EVERYTHING else topic)
+        asked = _looked_up(now, "" if topic.lower() in EVERYTHING else topic)
+        return Use((*opened, *asked.calls)) if isinstance(asked, Use) else asked
+    if opened:
+        return Use(opened)
     told = [_told(now, fact) for fact in now.facts]
     if topic.lower() in EVERYTHING:
         return say("about_you", facts=listed(told)) if told else say("nothing_at_all")
@@ -438,6 +462,12 @@ def _about(now: PracticeView, topic: str) -> Utterance:
     if not found:
         return say("nothing_about", topic=topic)
     return say("about", topic=topic, facts=listed(found))
+
+
+def _opened(now: PracticeView, topic: str) -> tuple[ToolCall, ...]:
+    """The page of the wiki whose title has the words of a topic."""
+    found = (title for title in now.pages if RECALL in now.tools and is_about(title, topic))
+    return tuple(ToolCall(RECALL, {"title": title}) for title in found)[:1]
 
 
 def _looked_up(now: PracticeView, query: str) -> Utterance:
@@ -542,7 +572,10 @@ def _time(now: PracticeView, _: str) -> Utterance:
 def _otherwise(now: PracticeView, line: str) -> Utterance:
     """A question may be about something that is remembered; else it says what it can do."""
     topic = words(line)
+    titles = [title for title in now.pages if RECALL in now.tools and words(title) <= topic]
     asked = now.text.rstrip().endswith(("?", "？"))  # noqa: RUF001  the wide one is meant
+    if asked and titles:
+        return Use((ToolCall(RECALL, {"title": titles[0]}),))
     if asked and topic and SEARCH in now.tools:
         return _looked_up(now, f"{line}?")
     if not asked and statements(now.text):

@@ -5,6 +5,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ async def _perform(plan: DemoPlan) -> None:
         step(f"{user_id} is logged in, with keys")
         await daemon.until(lambda: daemon.said(READY), READY_SECONDS)
         step(f"{bot_id} is ready, with keys")
-        cast = _Cast(server, daemon, bot, person, bot_id)
+        cast = _Cast(server, daemon, bot, person, bot_id, environment)
         await _first_of(
             person.listen(), synapse.lost(), daemon.lost(), _converse(plan, kept, cast, step)
         )
@@ -139,6 +140,8 @@ class _Cast:
     bot: Bot
     person: DemoPerson
     bot_id: str
+    environment: Mapping[str, str]
+    """What the daemon was started with."""
 
 
 async def _model(plan: DemoPlan, stack: AsyncExitStack) -> FoundModel:
@@ -180,6 +183,7 @@ async def _converse(
         raise WintermuteError(f"the bot does not come:\n{cast.daemon.tail()}") from None
     step("you are in an encrypted room with it: type a message, or /help; Ctrl-D ends")
     step("/delete WORDS deletes your newest message that has these words, as any client can")
+    step("/pages makes pages of what was said, as `wintermute wiki consolidate` does")
     plan.show(
         CARD.format(
             folder=plan.folder,
@@ -190,7 +194,8 @@ async def _converse(
         )
     )
     async with open_database(cast.bot.database, read_only=True) as database:
-        dialogue = Dialogue(cast.person, room_id, database, plan.show, plan.draw)
+        command = partial(cast.bot.command, cast.environment)
+        dialogue = Dialogue(cast.person, room_id, database, plan.show, plan.draw, command)
         if plan.lines is None:
             await dialogue.typed()
             return

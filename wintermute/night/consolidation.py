@@ -11,9 +11,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, tzinfo
 from functools import partial
-from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock
 from wintermute.config.secrets import Redaction
@@ -69,7 +68,7 @@ class Consolidation:
         store: WikiStore,
         agents: Mapping[str, PageAgent],
         clock: Clock,
-        zone: ZoneInfo,
+        zone: tzinfo | None,
         kept: Consolidations | None,
         redact: Redaction,
     ) -> None:

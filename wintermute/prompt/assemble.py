@@ -15,6 +15,7 @@ from wintermute.errors import ConfigurationError
 from wintermute.skills.skills import Skill
 from wintermute.tasks.tasks import Task
 from wintermute.text import untagged
+from wintermute.wiki.pages import MOST_INDEX_LINES, without_matter
 
 TOOLS = frozenset(
     {"append_memory", "task", "add_skill", "spawn_sub_session", "call_agent", "call_agent_batch"}
@@ -72,15 +73,14 @@ def chosen(
     sections: Collection[Section],
     tools: Collection[str] | None,
     index: str | None = None,
-    *,
-    has_pages: bool = False,
 ) -> str:
     """The instructions for someone who has these tools; None: all there are (P-025..P-027).
 
-    Filled in as by `runtime_text`, whether they speak of the wiki or not (W-023).
+    Filled in as by `runtime_text`, whether they speak of the wiki or not (W-023). `index`: of a wiki
+    that has pages.
     """
     bodies = (
-        runtime_text(section.body, index, has_pages=has_pages)
+        runtime_text(section.body, index, has_pages=index is not None)
         for section in sections
         if section.requires is None or tools is None or not section.requires.isdisjoint(tools)
     )
@@ -197,7 +197,6 @@ STRUCTURE = re.compile(
     rf"\n([^\S\n]*)(?=#+[^\S\n]*(?:{OURS})|-{{3,}}[^\S\n]*(?:\n|\Z))", re.IGNORECASE
 )
 BULLET = re.compile(r"^[ \t]*[-*][ \t]+\S", re.MULTILINE)
-FRONTMATTER = re.compile(r"\A---[ \t]*\n(?:.*\n)*?---[ \t]*(?:\n|\Z)")
 LOAD = "Load a skill with read_file when relevant to the current task."
 
 
@@ -231,8 +230,8 @@ def ranked_lines(facts: Sequence[str], top_k: int | None = None) -> str:
 MEMORY_ROOT = "__MEMORY_ROOT__"
 OPEN, CLOSE = r"\{\{IF_INCLUDE_RECALL\}\}", r"\{\{/IF_INCLUDE_RECALL\}\}"
 RECALL_BLOCK = re.compile(f"{OPEN}(.*?){CLOSE}", re.DOTALL)
-INDEX_LINES = 100
 INDEX_CHARACTERS = 20_000
+"""The most that is shown of it, as of its lines."""
 SHORTENED = "[truncated: {} of {} {} of the index shown]"
 
 
@@ -251,12 +250,9 @@ def runtime_text(template: str, index: str | None, *, has_pages: bool) -> str:
     return text.replace(MEMORY_ROOT, shown).strip("\n")
 
 
-def wiki_text(template: str, index: str, *, has_pages: bool) -> str:
-    """How to recall pages, as the template says, and the index; nothing without a page (P-015).
-
-    With an empty index how to recall alone, for where the index is told apart from it.
-    """
-    if not has_pages:
+def wiki_text(template: str, index: str | None) -> str:
+    """How to recall pages, as the template says, and the index; None: there is no page (P-015)."""
+    if index is None:
         return ""
     blocks = "\n\n".join(block.strip() for block in RECALL_BLOCK.findall(template))
     whole = blocks if MEMORY_ROOT in blocks else f"{blocks}\n\n{MEMORY_ROOT}"
@@ -271,14 +267,14 @@ def _without(pattern: str, text: str, lines: int = 2) -> str:
 
 def index_text(index: str) -> str:
     """The index without its frontmatter; of a long one the beginning, saying so (W-023, W-024)."""
-    text = FRONTMATTER.sub("", index.replace("\r\n", "\n"))
+    text = without_matter(index.replace("\r\n", "\n"))
     lines = text.rstrip().lstrip("\n").splitlines()
-    whole = inert("\n".join(lines[:INDEX_LINES]))
+    whole = inert("\n".join(lines[:MOST_INDEX_LINES]))
     shown = inert(whole[:INDEX_CHARACTERS])  # again: a line cut short may be a divider now
     if shown != whole:
         note = SHORTENED.format(len(shown), len(whole), "characters")
-    elif len(lines) > INDEX_LINES:
-        note = SHORTENED.format(INDEX_LINES, len(lines), "lines")
+    elif len(lines) > MOST_INDEX_LINES:
+        note = SHORTENED.format(MOST_INDEX_LINES, len(lines), "lines")
     else:
         return shown
     return f"{shown}\n{note}"

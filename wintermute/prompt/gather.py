@@ -6,7 +6,7 @@ a person is told in a block of its own (L-070).
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -35,6 +35,7 @@ from wintermute.prompt.assemble import (
     ranked_lines,
     skill_lines,
     task_lines,
+    wiki_text,
 )
 from wintermute.prompt.block import OPENED, Changing, Layout
 from wintermute.stores import Stores
@@ -167,9 +168,6 @@ def text_of(body: str) -> str:
 
 log = logging.getLogger(__name__)
 
-WikiText = Callable[[], Awaitable[str]]
-"""How pages are recalled, and which there are (P-015)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Recall:
@@ -200,11 +198,11 @@ class Gather:
         layout: Layout = "append",
         small: Instructions | None = None,
         top_k: int = TOP_K,
-        wiki: WikiText | None = None,
+        runtime: Template | None = None,
     ) -> None:
         """`small`: the instructions for small models, if they have their own. `top_k`: memories.
 
-        `wiki`: what those are told who may recall its pages.
+        `runtime`: what those are told who may recall pages; None: nobody is.
         """
         self.layout: Layout = layout
         self._small = small or instructions
@@ -212,7 +210,7 @@ class Gather:
         self._instructions = instructions
         self._clock = clock
         self._top_k = top_k
-        self._wiki = wiki
+        self._runtime = runtime
 
     async def system(
         self,
@@ -236,10 +234,15 @@ class Gather:
             return await self._lasting(scope, tools, size)
         return await self.gather(scope, tools, query, size)
 
-    def instructions(self, tools: Collection[str], size: Size) -> str:
+    async def instructions(self, tools: Collection[str], size: Size) -> str:
         """Those for whoever has these tools."""
         of_size = self._small if size == "small" else self._instructions
-        return chosen(of_size.sections(), tools)
+        return chosen(of_size.sections(), tools, await self._index(tools))
+
+    async def _index(self, tools: Collection[str]) -> str | None:
+        """The index of the wiki, for those who may recall its pages."""
+        told = self._runtime is not None and RECALL in tools
+        return await self._stores.wiki.index_text() if told else None
 
     async def gather(
         self, scope: str, tools: Collection[str], query: Recall | None = None, size: Size = "full"
@@ -270,13 +273,14 @@ class Gather:
         return replace(parts, skills="") if size == "small" and parts.skills == LOAD else parts
 
     async def _lasting(self, scope: str, tools: Collection[str], size: Size) -> Parts:
-        instructions = self.instructions(tools, size)
+        instructions = await self.instructions(tools, size)
         if not instructions:
             raise ConfigurationError(
                 "BASE_PROMPT.txt has no section for these tools: let one of them require always"
             )
         core = core_text(await self._stores.core.text(scope))
-        wiki = await self._wiki() if self._wiki is not None and RECALL in tools else ""
+        runtime = self._runtime.text() if self._runtime else ""
+        wiki = wiki_text(runtime, await self._index(tools))
         return Parts(instructions=instructions, core=core, wiki=wiki)
 
     async def _changing(self, scope: str, query: Recall | None) -> Changing:

@@ -6,7 +6,8 @@ from wintermute.loom.casts import Casts
 from wintermute.messages import Json
 from wintermute.owner import Owner
 from wintermute.tools.definition import brief, definition
-from wintermute.wiki.recall import RECALL, PageSource, RecalledPage, not_found, refused
+from wintermute.wiki.recall import RECALL, RecalledPage, not_found, refused
+from wintermute.wiki.store import WikiStore
 
 
 class RecallTool:
@@ -15,7 +16,7 @@ class RecallTool:
     name = RECALL
     durable = True
 
-    def __init__(self, pages: PageSource, casts: Casts, owner: Owner) -> None:
+    def __init__(self, pages: WikiStore, casts: Casts, owner: Owner) -> None:
         self.description, self.parameters = definition(self.name)
         self.brief = brief(self.name)
         self._pages = pages

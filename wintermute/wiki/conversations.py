@@ -1,6 +1,7 @@
-"""Conversations as folders of message files, `NNNN-ROLE.md`, in the order of their names (W-036).
+"""Conversations as folders of message files, `NNNN-ROLE.md`, in the order of their numbers (W-036).
 
-People put files there as well, change and remove them. `meta/conversations.json` lists the folders.
+People put files there as well, change and remove them; those without a number come first, in the
+order of their names. `meta/conversations.json` lists the folders.
 """
 
 import fcntl
@@ -17,12 +18,12 @@ from typing import Literal, get_args
 from wintermute.errors import FileUnusable, StoreUnusable, WintermuteError
 from wintermute.files import folder_of
 from wintermute.wiki.folder import StoreFolder, told
-from wintermute.wiki.links import CONVERSATIONS
+from wintermute.wiki.links import CONVERSATIONS, RAW, is_name, legible
 from wintermute.wiki.store import LISTED
 
 Role = Literal["system", "user", "assistant"]
 ROLES: Mapping[str, Role] = {role: role for role in get_args(Role)}
-NAME = re.compile(r"(?:(\d+)-)?(?:.*-)?(system|user|assistant)\.md", re.DOTALL)
+NAME = re.compile(r"(?:(\d{1,18})-)?(?:.*-)?(system|user|assistant)\.md")
 SYSTEM = "0000-system.md"
 """Before whatever somebody has put there."""
 
@@ -51,20 +52,17 @@ class ConversationFolder:
     def messages(self) -> tuple[MessageFile, ...]:
         """Those that are there now, in order. Raises: WintermuteError for what is no message."""
         found = []
-        for name in self._names():
-            match = NAME.fullmatch(name)
-            if match is None:
-                continue
+        for name, role in _in_order(self._names()):
             try:
                 text = self._files.exact(self._below + name)
             except (FileUnusable, FileNotFoundError) as problem:
-                raise WintermuteError(f"{self.path / name}: {problem}") from problem
-            found.append(MessageFile(name, ROLES[match[2]], text.rstrip("\n")))
+                raise WintermuteError(f"{legible(str(self.path / name))} {problem}") from problem
+            found.append(MessageFile(name, role, text.rstrip("\n")))
         return tuple(found)
 
     def strangers(self) -> tuple[str, ...]:
         """The names of what is no message file."""
-        return tuple(name for name in self._names() if not NAME.fullmatch(name))
+        return tuple(legible(name) for name in self._names() if not _match(name))
 
     def _names(self) -> list[str]:
         parts = [*self._below.split("/")] if self._below else [""]
@@ -72,16 +70,20 @@ class ConversationFolder:
             with folder_of(self._files.root, parts) as folder, os.scandir(folder) as entries:
                 return sorted(entry.name for entry in entries if not entry.name.startswith("."))
         except OSError as error:
-            raise WintermuteError(f"{self.path}: no conversation: {error.strerror}") from error
+            named = legible(str(self.path))
+            raise WintermuteError(f"{named} is no conversation: {error.strerror}") from error
 
     def append(self, role: Role, text: str) -> str:
-        """Write a message behind all others; the name of its file.
+        """Write a message behind all others, the first of the system before them; its file's name.
 
-        Within `held`, else two could take one number. Raises: StoreUnusable.
+        Within `held`, else two could take one number. Raises: WintermuteError.
         """
-        numbers = (NAME.fullmatch(name) for name in self._names())
-        last = max((int(found[1] or 0) for found in numbers if found), default=0)
-        name = SYSTEM if role == "system" and not last else f"{last + 1:04}-{role}.md"
+        if self._below.startswith(f"{RAW}/"):
+            raise WintermuteError(f"{self._below} is kept word for word: nothing is added to it")
+        there = _in_order(self._names())
+        last = max((_number(name) for name, _ in there), default=0)
+        is_first = role == "system" and all(each != "system" for _, each in there)
+        name = SYSTEM if is_first else f"{last + 1:04}-{role}.md"
         with told(self.path):
             self._files.put(self._below + name, f"{text}\n")
         return name
@@ -96,6 +98,21 @@ class ConversationFolder:
             yield
         finally:
             os.close(folder)
+
+
+def _match(name: str) -> re.Match[str] | None:
+    return NAME.fullmatch(name) if is_name(name) else None
+
+
+def _number(name: str) -> int:
+    found = _match(name)
+    return int(found[1] or 0) if found else 0
+
+
+def _in_order(names: list[str]) -> list[tuple[str, Role]]:
+    """Those of messages, each with its role."""
+    found = [(name, ROLES[match[2]]) for name in names if (match := _match(name))]
+    return sorted(found, key=lambda each: (_number(each[0]), each[0]))
 
 
 def create(files: StoreFolder, now: datetime) -> str:
@@ -164,6 +181,11 @@ def listed(files: StoreFolder) -> tuple[str, ...]:
         if not isinstance(path, str):
             raise StoreUnusable(_damaged(files, _line_of(text, path), "is no path"))
     return tuple(found)
+
+
+def is_there(files: StoreFolder, path: str) -> bool:
+    """Whether a conversation that is listed still has its folder."""
+    return os.path.isdir(files.root / path)  # noqa: PTH112  Path's own may raise
 
 
 def _damaged(files: StoreFolder, line: int, what: str) -> str:

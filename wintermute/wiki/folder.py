@@ -16,11 +16,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shlex import quote
 
 from wintermute.errors import FileUnusable, StoreMissing, StoreUnusable
 from wintermute.files import folder_of
 from wintermute.ids import new_id
-from wintermute.wiki.links import INDEX, JOBS, Presence
+from wintermute.wiki.links import INDEX, JOBS, Presence, legible
 from wintermute.wiki.pages import MOST_BYTES
 
 APPLYING = f"{JOBS}/applying"
@@ -70,8 +71,10 @@ class StoreFolder:
     def _locked(self, how: int) -> Iterator[None]:
         try:
             folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError as error:
+        except (FileNotFoundError, NotADirectoryError, ValueError) as error:
             raise StoreMissing(missing(self.root)) from error
+        except OSError as error:
+            raise StoreUnusable(f"{self.root} cannot be read: {error.strerror}") from error
         try:
             fcntl.flock(folder, how)
             if self.presence(APPLYING) == "file":
@@ -87,6 +90,8 @@ class StoreFolder:
         for n, change in enumerate(changes):
             if change.after is not None:
                 self.put(f"{JOBS}/{job}/{OUTPUT}/{n}", change.after)
+                with folder_of(self.root, change.path.split("/"), make=True):
+                    pass
         values = [asdict(each) for each in changes]
         self.put(f"{JOBS}/{job}/{CHANGES}", json.dumps(values, ensure_ascii=False, indent=1) + "\n")
 
@@ -99,19 +104,28 @@ class StoreFolder:
         return self._finish()
 
     def _finish(self) -> tuple[str, ...]:
-        with suppress(FileNotFoundError):
+        try:
             job = self.exact(APPLYING).strip()
-            edited = [
-                change.path
-                for n, change in enumerate(self.changes_of(job))
-                if not self._place(change, f"{JOBS}/{job}/{OUTPUT}/{n}")
-            ]
-            self.remove(APPLYING)
-            return tuple(edited)
-        return ()
+        except FileNotFoundError:  # somebody else has finished it
+            return ()
+        try:
+            changes = self.changes_of(job)
+        except (FileUnusable, FileNotFoundError) as problem:
+            told = f"names {legible(job)!r}, which has no usable {CHANGES}: delete it"
+            raise StoreUnusable(f"{self.root / APPLYING} {told}") from problem
+        edited = [
+            change.path
+            for n, change in enumerate(changes)
+            if not self._place(change, f"{JOBS}/{job}/{OUTPUT}/{n}")
+        ]
+        self.remove(APPLYING)
+        return tuple(edited)
 
     def _place(self, change: FileChange, staged: str) -> bool:
-        now = self._now(change.path)
+        try:
+            now = self._text(change.path)
+        except FileUnusable:
+            return False
         if now == change.after:
             self.remove(staged)
             return True
@@ -131,15 +145,6 @@ class StoreFolder:
             os.replace(from_[-1], to[-1], src_dir_fd=source, dst_dir_fd=target)
             os.fsync(target)
         return True
-
-    def _now(self, path: str) -> str | None:
-        """A file as it is, if it is text; else nothing that we have written."""
-        try:
-            return self.exact(path)
-        except FileNotFoundError:
-            return None
-        except FileUnusable:
-            return ""
 
     def changes_of(self, job: str) -> tuple[FileChange, ...]:
         """What a job has changed, or wanted to. Raises: FileNotFoundError, FileUnusable."""
@@ -181,55 +186,65 @@ class StoreFolder:
         parts = path.split("/")
         try:
             with folder_of(self.root, parts) as folder:
-                descriptor = os.open(parts[-1], READ, dir_fd=folder)
+                return content_in(folder, parts[-1])
         except FileNotFoundError:
             return None
         except OSError as error:
             raise FileUnusable(f"cannot be read: {error.strerror}") from error
-        with os.fdopen(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise FileUnusable("is no plain file: not opened")
-            if found.st_size > MOST_BYTES:
-                raise FileUnusable(f"has over {MOST_BYTES:,} bytes: not read")
-            return file.read()
+        except ValueError as error:
+            raise FileUnusable("has a name that is not UTF-8") from error
 
-    def exact(self, path: str) -> str:
-        """The text of a file to the letter. Raises: FileNotFoundError, FileUnusable."""
+    def _text(self, path: str) -> str | None:
         content = self.content(path)
         if content is None:
-            raise FileNotFoundError(errno.ENOENT, "does not exist", path)
+            return None
         try:
             return content.decode()
         except UnicodeDecodeError as error:
             raise FileUnusable(f"is not UTF-8 at byte {error.start}") from error
 
+    def exact(self, path: str) -> str:
+        """The text of a file to the letter. Raises: FileNotFoundError, FileUnusable."""
+        text = self._text(path)
+        if text is None:
+            raise FileNotFoundError(errno.ENOENT, "does not exist", path)
+        return text
+
     def presence(self, path: str) -> Presence:
         """What stands at a path; no link is followed, whatever is in the way (W-019)."""
-        parts = path.split("/")
         try:
-            with folder_of(self.root, parts) as folder:
+            parts = path.split("/")
+            with folder_of(self.root, parts, guard=_no_link) as folder:
                 found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
-        except (OSError, ValueError):
-            return "link" if any(map(self._is_link, _above(parts))) else "none"
-        if stat.S_ISLNK(found.st_mode):
-            return "link"
+        except OSError as error:
+            return "link" if error.errno == errno.ELOOP else "none"
+        except ValueError:
+            return "none"
         return "file" if stat.S_ISREG(found.st_mode) else "none"
 
-    def _is_link(self, parts: Sequence[str]) -> bool:
-        """Whether a link stands there, below folders that are none."""
-        with suppress(OSError, ValueError), folder_of(self.root, parts) as folder:
-            return stat.S_ISLNK(os.stat(parts[-1], dir_fd=folder, follow_symlinks=False).st_mode)
-        return False
+
+def _no_link(folder: int, entry: str, _writing: bool, /) -> None:
+    if stat.S_ISLNK(os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mode):
+        raise OSError(errno.ELOOP, "is a link", entry)
 
 
-def _above(parts: Sequence[str]) -> list[Sequence[str]]:
-    return [parts[:n] for n in range(1, len(parts))]
+def content_in(folder: int, name: str) -> bytes:
+    """The bytes of a plain file in an open folder. Raises: OSError, FileUnusable."""
+    descriptor = os.open(name, READ, dir_fd=folder)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise FileUnusable("is no plain file: not opened")
+        if found.st_size > MOST_BYTES:
+            raise FileUnusable(f"has over {MOST_BYTES:,} bytes: not read")
+        return os.read(descriptor, found.st_size)
+    finally:
+        os.close(descriptor)
 
 
 def missing(root: Path) -> str:
     """What to say where no store is (W-005)."""
-    return f"{root} is no wiki store: `wintermute wiki init --store {root}` makes one"
+    return f"{root} is no wiki store: `wintermute wiki init --store {quote(str(root))}` makes one"
 
 
 @contextmanager

@@ -4,7 +4,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from wintermute.wiki.links import ENDING, INDEX, Names, PresenceOf, Unresolved, is_page, resolve
+from wintermute.wiki.links import (
+    ENDING,
+    INDEX,
+    Names,
+    Presence,
+    PresenceOf,
+    Unresolved,
+    is_page,
+    legible,
+    resolve,
+)
 from wintermute.wiki.pages import MOST_INDEX_LINES, MOST_TOKENS, WikiPage
 
 
@@ -18,7 +28,7 @@ class BrokenLink:
 
     def __str__(self) -> str:
         """As W-045 prints it."""
-        said = f"{shown(self.page)}: [[{self.target}]]"
+        said = f"{shown(self.page)}: [[{legible(self.target)}]]"
         if self.why.reason == "ambiguous":
             return f"{said} (ambiguous: {', '.join(self.why.paths)})"
         return f"{said} (outside the store)" if self.why.reason == "outside" else said
@@ -55,33 +65,48 @@ class LinkGraph:
 
     def __init__(self, pages: Mapping[str, WikiPage], names: Names, look: PresenceOf) -> None:
         """`pages`: those, and the index, by their paths. `look`: see `links.resolve`."""
+        self._given = pages
         self._pages = dict(sorted(pages.items()))
         self._names = names
         self._look = look
-        self._found: dict[str, str | Unresolved] = {}
+        self._looked: dict[str, Presence] = {}
+        targets = {target for page in self._pages.values() for target in page.links}
+        self._found = {each: resolve(each, names, self._presence, near=False) for each in targets}
+
+    def _presence(self, path: str) -> Presence:
+        found = self._looked[path] = self._look(path)
+        return found
+
+    def is_of(self, pages: Mapping[str, WikiPage], names: Names) -> bool:
+        """Whether it is that of these pages, and what else they link to is as it was."""
+        return (pages is self._given and names is self._names) and all(
+            self._look(path) == found for path, found in self._looked.items()
+        )
 
     def backlinks(self, path: str) -> tuple[str, ...]:
         """The pages that link to a file, sorted; the index as well (W-043)."""
         return tuple(sorted(self._incoming.get(path, ())))
 
-    @property
+    @cached_property
     def orphans(self) -> tuple[str, ...]:
         """The pages that neither another page nor the index links to, sorted (W-044)."""
         return tuple(
-            path for path in self._pages if is_page(path) and not self._incoming.get(path, set())
+            path
+            for path in self._pages
+            if is_page(path) and not self._incoming.get(path, set()) - {path}
         )
 
-    @property
+    @cached_property
     def broken(self) -> tuple[BrokenLink, ...]:
         """The links that mean no page, or several (W-045)."""
         return tuple(
             BrokenLink(path, target, found)
             for path, page in self._pages.items()
             for target in page.links
-            if isinstance(found := self._resolved(target), Unresolved)
+            if isinstance(found := self._found[target], Unresolved)
         )
 
-    @property
+    @cached_property
     def linked(self) -> Mapping[str, frozenset[str]]:
         """The files that each page links to."""
         return {path: frozenset(self._targets(page)) for path, page in self._pages.items()}
@@ -91,32 +116,21 @@ class LinkGraph:
         incoming: dict[str, set[str]] = {}
         for path, page in self._pages.items():
             for target in self._targets(page):
-                if target != path:
-                    incoming.setdefault(target, set()).add(path)
+                incoming.setdefault(target, set()).add(path)
         return incoming
 
     def _targets(self, page: WikiPage) -> Iterator[str]:
-        for target in page.links:
-            found = self._resolved(target)
-            if isinstance(found, str):
-                yield found
-
-    def _resolved(self, target: str) -> str | Unresolved:
-        found = self._found.get(target)
-        if found is None:
-            found = self._found[target] = resolve(target, self._names, self._look, near=False)
-        return found
+        return (found for each in page.links if isinstance(found := self._found[each], str))
 
     def problems(self, odd: Mapping[str, str]) -> tuple[WikiProblem, ...]:
         """Everything that is to be mended (W-051). `odd`: what stands there and is not read."""
-        return (
-            *self._broken(),
-            *(WikiProblem("orphan", path, "", "no page links to it") for path in self.orphans),
-            *self._ambiguous(),
-            *self._unread(),
-            *(WikiProblem("not read", path, "", why) for path, why in sorted(odd.items())),
-            *self._long(),
-        )
+        unread = (WikiProblem("not read", path, "", why) for path, why in sorted(odd.items()))
+        return (*self._own_problems, *unread)
+
+    @cached_property
+    def _own_problems(self) -> tuple[WikiProblem, ...]:
+        orphans = (WikiProblem("orphan", path, "", "no page links to it") for path in self.orphans)
+        return (*self._broken(), *orphans, *self._ambiguous(), *self._unread(), *self._long())
 
     def _broken(self) -> Iterator[WikiProblem]:
         for link in self.broken:

@@ -39,13 +39,12 @@ from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.wiki.conversations import delist, enlist
 from wintermute.wiki.folder import APPLYING, CREATE, PART, FileChange, StoreFolder, told
-from wintermute.wiki.links import INDEX, JOBS, META, PAGE_FOLDERS, RAW
+from wintermute.wiki.links import INDEX, JOBS, PAGE_FOLDERS, RAW
+from wintermute.wiki.store import OUTSIDE
 from wintermute.wiki.verdict import UNLINKABLE, ours_after
 
 JOB = "job.json"
 WRITTEN = f"{JOBS}/written"
-OUTSIDE = f"{META}/outside.json"
-"""Lists the raw copies in which text from outside may stand."""
 INTERRUPTED = "interrupted"
 UNDO = "undo"
 """The agent of jobs that take others back."""
@@ -450,11 +449,7 @@ def _stage(
 ) -> None:
     with told(files.root):
         last = FileChange(done.file, text_at(files, done.file), done.text())
-        whole = (*changes, *beside(), last)
-        files.stage(done.name, whole)
-        for change in whole:  # a disk that is full by then refuses folders as well
-            with folder_of(files.root, change.path.split("/"), make=True):
-                pass
+        files.stage(done.name, (*changes, *beside(), last))
 
 
 def _applied(files: StoreFolder, job: str) -> tuple[str, ...]:

@@ -8,7 +8,6 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 from heapq import nlargest
 from pathlib import PurePosixPath
 from typing import Literal
@@ -17,6 +16,8 @@ ENDING = ".md"
 INDEX = "meta/Index.md"
 PAGE_FOLDERS = ("semantic", "episodic")
 META, RAW, JOBS, CONVERSATIONS = "meta", "episodic-raw", "sleep", "conversations"
+DEEPEST = 32
+"""Folders one within the other; what lies deeper is not read."""
 BY_PATH_ONLY = (RAW, CONVERSATIONS)
 """Folders whose files have no titles: there are many, and nobody remembers their names."""
 
@@ -25,14 +26,33 @@ Presence = Literal["file", "link", "none"]
 PresenceOf = Callable[[str], Presence]
 
 LINK = re.compile(r"\[\[([^\[\]\n]*)\]\]")
-RUN = re.compile(r"`+")
-FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
-BLANK = re.compile(r"\n[ \t>]*\n")
+FENCE = re.compile(
+    r"^(?:[ \t>]|(?P<item>[-*+]|\d{1,9}[.)])[ \t])*(?P<run>`{3,}|~{3,})(?P<rest>[^\n]*)$",
+    re.MULTILINE,
+)
+SPAN = re.compile(
+    r"""
+    ` (?: (?:(?<!\\`)|(?<=\\\\`)) (`{0,7}+) (?!`)
+          (?: [^`\n]++
+            | \n (?![ \t>]* (?: \n | (?: \#{1,6} | [-*+] | \d{1,9}[.)] ) [ \t] ))
+            | (?! `\1 (?!`) ) `++
+          )*+
+          ` \1 (?!`)
+        | (?<=\\`) (?<!\\\\`)
+        | `*+
+      )
+    """,
+    re.VERBOSE,
+)
+"""A code span within one block of text, or else backticks that begin none: escaped, or not closed."""
+CONTROL = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""What can be neither typed nor shown in a line."""
 MOST_LINKS = 10_000
 """Of one page; more are no links of a person, and are not followed."""
 NEAREST = 3
 FAR = 2
 """Letters by which a title may differ from the one that is suggested."""
+MOST_SHOWN = 300
 
 
 def links_in(text: str) -> tuple[str, ...]:
@@ -68,13 +88,15 @@ def without_code(text: str) -> str:
 
 def _fences(text: str) -> Iterator[tuple[int, int]]:
     """From where to where each fence goes; one that is not closed, to the end."""
+    if "```" not in text and "~~~" not in text:
+        return
     opened: re.Match[str] | None = None
     for line in FENCE.finditer(text):
-        run, rest = line[1], line[2]
+        run, rest = line["run"], line["rest"]
         if opened is None:
             if run[0] == "~" or "`" not in rest:
                 opened = line
-        elif run[0] == opened[1][0] and len(run) >= len(opened[1]) and not rest.strip():
+        elif run.startswith(opened["run"]) and not line["item"] and not rest.strip():
             yield opened.start(), line.end()
             opened = None
     if opened is not None:
@@ -82,44 +104,13 @@ def _fences(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _without_spans(text: str) -> str:
-    if "`" not in text:
-        return text
-    ends = _ends(text)
-    pieces: list[str] = []
-    at = 0
-    for run in RUN.finditer(text):
-        if run.start() < at:
-            continue
-        end = ends[len(run[0])].after(run.end())
-        if end is not None and not BLANK.search(text, run.end(), end):
-            pieces += [text[at : run.start()], _blanked(text[run.start() : end])]
-            at = end
-    return "".join([*pieces, text[at:]])
-
-
-class _Ends:
-    """Where runs of backticks of one length end; asked from the front to the back."""
-
-    def __init__(self) -> None:
-        self.places: list[int] = []
-        self._next = 0
-
-    def after(self, place: int) -> int | None:
-        """The first that begins at or behind a place, if there is one."""
-        while self._next < len(self.places) and self.places[self._next] <= place:
-            self._next += 1
-        return self.places[self._next] if self._next < len(self.places) else None
-
-
-def _ends(text: str) -> dict[int, _Ends]:
-    found: dict[int, _Ends] = {}
-    for run in RUN.finditer(text):
-        found.setdefault(len(run[0]), _Ends()).places.append(run.end())
-    return found
+    return SPAN.sub(lambda found: _blanked(found[0]) if found[1] is not None else found[0], text)
 
 
 def _blanked(code: str) -> str:
-    return re.sub(r"[^\n]", " ", code)
+    if "\n" not in code:
+        return " " * len(code)
+    return "\n".join(" " * len(line) for line in code.split("\n"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +125,7 @@ class Unresolved:
 
     def __str__(self) -> str:
         """What every interface says (W-016, W-017, W-019)."""
-        shown = self.title if self.title.isprintable() else ascii(self.title)
+        shown = legible(self.title)
         match self.reason:
             case "empty":
                 return "empty title"
@@ -181,9 +172,24 @@ class Names:
     def like(self, title: str) -> tuple[str, ...]:
         """The three names that are most like a title, for whoever has to choose another."""
         near, words = self.near(title), set(_words(title))
-        shared = (name for name in self._by_name if words & set(_words(name)))
-        ranked = nlargest(NEAREST, shared, key=lambda name: _ratio(title, name))
+        shared = (name for name in self._by_name if any(map(name.casefold().__contains__, words)))
+        ranked = nlargest(NEAREST, shared, key=lambda name: _likeness(words, set(_words(name))))
         return tuple(dict.fromkeys((*near, *ranked)))[:NEAREST]
+
+
+def legible(title: str) -> str:
+    """A title, or what stands in a link, as it is shown: in one line, and no longer than that."""
+    safe = CONTROL.sub(lambda mark: ascii(mark[0])[1:-1], title[: MOST_SHOWN + 1])
+    return safe if len(safe) <= MOST_SHOWN else f"{safe[:MOST_SHOWN]}…"
+
+
+def is_name(name: str) -> bool:
+    """Whether a file or a folder of this name belongs to the store.
+
+    A dot in front hides it; blanks around it nobody sees, and nobody types them in a title.
+    """
+    bare = name.removesuffix(ENDING)
+    return not name.startswith(".") and bare == bare.strip() and not CONTROL.search(name)
 
 
 def name_of(path: str) -> str:
@@ -220,12 +226,14 @@ def _resolved(title: str, names: Names, look: PresenceOf) -> str | Unresolved:
     if found is not None:
         return found
     if "/" not in title:
-        return _named(title, title.removesuffix(ENDING), names)
+        name = title.removesuffix(ENDING)
+        return _named(title, name if names.named(name) else title, names)
     return Unresolved("missing", title, is_path=True)
 
 
 def _at(path: str, names: Names, look: PresenceOf) -> str | Unresolved | None:
-    if path.split("/")[0] == JOBS:
+    parts = path.split("/")
+    if parts[0] == JOBS or len(parts) > DEEPEST or not all(map(is_name, parts)):
         return None
     for each in (path, path + ENDING) if path.endswith(ENDING) else (path + ENDING,):
         if each in names.paths:
@@ -256,11 +264,12 @@ def _nearest(missing: Unresolved, names: Names) -> tuple[str, ...]:
 
 
 def _words(text: str) -> list[str]:
-    return [word for word in re.findall(r"\w+", text.casefold()) if len(word) > 2]
+    words = re.findall(r"\w+", text.casefold())
+    return [word for word in words if len(word) > 2 or not word.isascii()]
 
 
-def _ratio(title: str, name: str) -> float:
-    return SequenceMatcher(None, title.casefold(), name.casefold(), autojunk=False).ratio()
+def _likeness(words: set[str], others: set[str]) -> float:
+    return len(words & others) / len(words | others)
 
 
 def _distance(one: str, other: str) -> int:

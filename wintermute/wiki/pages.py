@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from datetime import date
+from sys import intern
 
 import yaml
 
@@ -27,7 +28,7 @@ FRESH_INDEX = "First instantiation. No memory has been gathered yet."
 
 @dataclass(frozen=True, slots=True)
 class WikiPage:
-    """What a page is, without its text. `characters`: of all of it.
+    """What a page is, without its text. `characters`: of all of it. `lines`: below its frontmatter.
 
     `problems`: what its frontmatter has that W-010 does not know. `unusable`: why it cannot be read.
     """
@@ -58,7 +59,8 @@ def read_page(content: bytes) -> WikiPage:
     except FileUnusable as problem:
         return WikiPage(unusable=str(problem))
     problems, body = examined(text)
-    return WikiPage(links_in(body), problems, len(text), body.count("\n") + 1)
+    links = tuple(map(intern, links_in(body)))
+    return WikiPage(links, problems, len(text), body.strip("\n").count("\n") + 1)
 
 
 def text_of(content: bytes) -> str:

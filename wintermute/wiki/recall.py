@@ -9,7 +9,7 @@ What it was told so far in a cast are results: a page as its record, why there i
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from wintermute.messages import Json
 from wintermute.text import shortened, untagged
@@ -53,18 +53,6 @@ class RecalledPage:
     def record(self, title: str) -> Json:
         """As the loom keeps what `recall` gave for a title."""
         return {"title": title, "path": self.path, "outside": self.outside, "text": self.text}
-
-
-class PageSource(Protocol):
-    """The pages that can be asked for."""
-
-    async def recalled(self, title: str) -> RecalledPage | str:
-        """The page that a title means; or why there is none: `not_found`, `ambiguous`."""
-        ...
-
-    async def has_pages(self) -> bool:
-        """Whether there is a page besides the index."""
-        ...
 
 
 def not_found(title: str, nearest: Iterable[str] = ()) -> str:

@@ -8,23 +8,26 @@ The files are the truth. What is kept in memory of them is looked at again whene
 read again where it changed.
 """
 
+import asyncio
+import errno
+import json
 import os
-import stat
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from sys import intern
 
+from wintermute.errors import FileUnusable, StoreMissing
 from wintermute.files import folder_of
-from wintermute.wiki.folder import READ, StoreFolder, told
+from wintermute.wiki.folder import StoreFolder, content_in, told
 from wintermute.wiki.graph import LinkGraph, WikiProblem
 from wintermute.wiki.links import (
     BY_PATH_ONLY,
     CONVERSATIONS,
+    DEEPEST,
     ENDING,
     INDEX,
     JOBS,
@@ -32,22 +35,42 @@ from wintermute.wiki.links import (
     PAGE_FOLDERS,
     RAW,
     Names,
+    Presence,
     Unresolved,
+    is_name,
     is_page,
+    legible,
+    links_in,
+    name_of,
     resolve,
+    target_of,
 )
-from wintermute.wiki.pages import FRESH_INDEX, MOST_BYTES, WikiPage, page_text, read_page
+from wintermute.wiki.pages import (
+    FRESH_INDEX,
+    WikiPage,
+    page_text,
+    read_page,
+    text_of,
+    without_matter,
+)
+from wintermute.wiki.recall import RecalledPage, ambiguous, not_found
+from wintermute.wiki.search import WikiHit, line_with, ranked, weights, words_of
 
 FOLDERS = (*PAGE_FOLDERS, RAW, JOBS, META)
 LISTED = f"{META}/conversations.json"
 SNAPSHOT = f"{META}/system-runtime.md"
 OLD_INDEX = "index.md"
+OUTSIDE = f"{META}/outside.json"
+"""Lists the raw conversations in which text from outside may stand."""
 UNTITLED = (JOBS, *BY_PATH_ONLY)
 SETTLED = 100_000_000
 """Nanoseconds after which a file's time tells whether it was written again: clocks tick in steps."""
 
-PageStamp = tuple[int, int, int]
-UNSETTLED: PageStamp = (-1, 0, 0)
+GONE = (errno.ENOENT, errno.ENOTDIR)
+
+UNSETTLED = (-1, 0, 0)
+Stamped = tuple[tuple[int, int, int], WikiPage | None]
+"""A page and the time, size and number of its file when it was read; None: it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +85,14 @@ class _Listing:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The Markdown files that have titles, and what stands among them and is not read, with why."""
+    """The Markdown files that have titles, and what stands among them and is not read, with why.
+
+    `pages`: the names of those that are pages, and of the index, by their folders.
+    """
 
     names: Names
     odd: dict[str, str]
+    pages: dict[str, tuple[str, ...]]
 
 
 class WikiStore:
@@ -74,8 +101,10 @@ class WikiStore:
     def __init__(self, root: Path) -> None:
         self.files = StoreFolder(root)
         self._listings: dict[str, _Listing] = {}
-        self._tree = Tree(Names(()), {})
-        self._pages: dict[str, tuple[PageStamp, WikiPage]] = {}
+        self._tree = _tree({})
+        self._stamped: dict[str, dict[str, Stamped]] = {}
+        self._pages: Mapping[str, WikiPage] = {}
+        self._graph = LinkGraph(self._pages, self._tree.names, self.files.presence)
         self._guard = threading.RLock()
 
     @property
@@ -143,40 +172,79 @@ class WikiStore:
         ahead = [top]
         while ahead:
             folder = ahead.pop()
-            with suppress(OSError):
-                found[folder] = self._listed(folder)
-                inner = (_joined(folder, name) for name in found[folder].folders)
-                ahead += [each for each in inner if each not in without]
+            found[folder] = self._listed(folder)
+            inner = (_joined(folder, name) for name in found[folder].folders)
+            ahead += [each for each in inner if each not in without]
         return found
 
     def _listed(self, folder: str) -> _Listing:
         """The entries of a folder; those that were seen before, if it did not change since."""
         now = time.time_ns()
-        with folder_of(self.root, [*_parts(folder), ""]) as opened:
-            mtime = os.fstat(opened).st_mtime_ns
-            known = self._listings.get(folder)
-            if known is not None and known.mtime == mtime:
-                return known
-            with os.scandir(opened) as entries:
-                return _listing(mtime if now - mtime > SETTLED else -1, entries)
+        try:
+            with folder_of(self.root, [*_parts(folder), ""]) as opened:
+                mtime = os.fstat(opened).st_mtime_ns
+                known = self._listings.get(folder)
+                if known is not None and known.mtime == mtime:
+                    return known
+                with os.scandir(opened) as entries:
+                    found = _listing(mtime if now - mtime > SETTLED else -1, entries)
+        except OSError as error:
+            why = () if error.errno in GONE else (("", f"cannot be read: {error.strerror}"),)
+            return _Listing(-1, (), (), why)
+        if len(_parts(folder)) + 1 < DEEPEST:
+            return found
+        deep = tuple((name, f"is the {DEEPEST}th folder in another") for name in found.folders)
+        return replace(found, folders=(), odd=(*found.odd, *deep))
 
-    def pages(self) -> dict[str, WikiPage]:
+    def pages(self) -> Mapping[str, WikiPage]:
         """Every page, and the index, as it is now. Only those that changed are read again."""
         with self._guard:
-            wanted = [path for path in self.tree().names.paths if is_page(path) or path == INDEX]
-            found: dict[str, tuple[PageStamp, WikiPage]] = {}
-            for folder, names in _by_folder(wanted).items():
-                with suppress(OSError), folder_of(self.root, [*_parts(folder), ""]) as opened:
-                    for name in names:
-                        with suppress(OSError):
-                            path = f"{folder}/{name}"
-                            found[path] = self._page(opened, name, self._pages.get(path))
-            self._pages = found
-            return {path: page for path, (_, page) in found.items()}
+            wanted = self.tree().pages
+            found = {folder: self._pages_in(folder, names) for folder, names in wanted.items()}
+            if found != self._stamped:
+                self._stamped = found
+                self._pages = {
+                    f"{folder}/{name}": page
+                    for folder, pages in found.items()
+                    for name, (_, page) in pages.items()
+                    if page is not None
+                }
+            return self._pages
+
+    def _pages_in(self, folder: str, names: Sequence[str]) -> dict[str, Stamped]:
+        known = self._stamped.get(folder, {})
+        try:
+            with folder_of(self.root, [*_parts(folder), ""]) as opened:
+                return {name: _page(opened, name, known.get(name)) for name in names}
+        except OSError:  # it was there a moment ago
+            return {}
 
     def graph(self) -> LinkGraph:
         """What links to what, now."""
-        return LinkGraph(self.pages(), self.tree().names, self.files.presence)
+        with self._guard:
+            pages, names = self.pages(), self._tree.names
+            if not self._graph.is_of(pages, names):
+                self._graph = LinkGraph(pages, names, self.files.presence)
+            return self._graph
+
+    def search(self, question: str, most: int) -> tuple[WikiHit, ...]:
+        """The pages that have these words, and those that are linked with them; the best first."""
+        words, linked = words_of(question), self.graph().linked
+        found = {path: each for path, text in self._texts() if (each := weights(words, path, text))}
+        hits = ranked(found, len(linked), linked, most)
+        return tuple(replace(hit, line=line_with(words, self._said(hit.path))) for hit in hits)
+
+    def _said(self, path: str) -> str:
+        with suppress(FileUnusable):
+            return _text(self.files.content(path) or b"")
+        return ""
+
+    def _texts(self) -> Iterator[tuple[str, str]]:
+        """What pages say, as far as they can be read, read now."""
+        for folder, names in self.tree().pages.items():
+            with suppress(OSError), folder_of(self.root, [*_parts(folder), ""]) as opened:
+                pages = (name for name in names if is_page(f"{folder}/{name}"))
+                yield from ((f"{folder}/{name}", _text_in(opened, name)) for name in pages)
 
     def problems(self) -> tuple[WikiProblem, ...]:
         """What is to be mended, and what lies there that nobody reads (W-051, W-077)."""
@@ -194,16 +262,58 @@ class WikiStore:
                 found |= {_joined(at, name): why for name, why in listing.odd}
         return found
 
-    def _page(
-        self, folder: int, name: str, known: tuple[PageStamp, WikiPage] | None
-    ) -> tuple[PageStamp, WikiPage]:
-        seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        stamp = (seen.st_mtime_ns, seen.st_size, seen.st_ino)
-        if known is not None and known[0] == stamp:
-            return known
-        now = time.time_ns()
-        page = _read(folder, name)
-        return (stamp if now - seen.st_mtime_ns > SETTLED else UNSETTLED, page)
+    async def recalled(self, title: str) -> RecalledPage | str:
+        """The page that a title means, for a model; or what it is told instead (W-028, W-029)."""
+        return await asyncio.to_thread(self._recalled, title)
+
+    def _recalled(self, title: str) -> RecalledPage | str:
+        names = self.tree().names
+        found = resolve(title, names, _untold, near=False)
+        if isinstance(found, Unresolved):
+            found = resolve(target_of(title.strip().strip("[]")), names, _untold, near=False)
+        try:
+            if isinstance(found, str):
+                with self.files.reading():
+                    text = text_of(self.files.content(found) or b"")
+                return RecalledPage(found, text, self._is_outside(text))
+        except (FileUnusable, StoreMissing):
+            found = Unresolved("missing", title)
+        if found.reason == "ambiguous":
+            return ambiguous(title, found.paths)
+        return not_found(title, names.like(name_of(title.strip())))
+
+    def _is_outside(self, text: str) -> bool:
+        """Whether a page cites a conversation with text from outside."""
+        cited = {link.rpartition("/")[0] for link in links_in(text) if link.startswith(f"{RAW}/")}
+        if not cited:
+            return False
+        try:
+            listed = json.loads(self.files.exact(OUTSIDE))
+        except FileNotFoundError:
+            return False
+        except (FileUnusable, ValueError, RecursionError):
+            return True  # better once too often
+        return not isinstance(listed, list) or not cited.isdisjoint(map(str, listed))
+
+    async def has_pages(self) -> bool:
+        """Whether there is a page besides the index (W-022)."""
+        return await asyncio.to_thread(lambda: self.exists and self.tree().names.has_pages)
+
+    async def index_text(self) -> str | None:
+        """The index as it is now; None: there is none that can be read."""
+        return await asyncio.to_thread(self._index_text)
+
+    def _index_text(self) -> str | None:
+        try:
+            content = self.files.content(INDEX)
+            return None if content is None else text_of(content)
+        except FileUnusable:
+            return None
+
+
+def _untold(_path: str) -> Presence:
+    """What has no title is not for models: raw copies, jobs, and what is no plain file (W-018)."""
+    return "none"
 
 
 def _made(folder: Path) -> bool:
@@ -222,18 +332,13 @@ def _joined(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def _by_folder(paths: Iterable[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for path in paths:
-        folder, _, name = path.rpartition("/")
-        found.setdefault(folder, []).append(name)
-    return found
-
-
 def _tree(listings: Mapping[str, _Listing]) -> Tree:
+    pages = {at: each.files for at, each in listings.items() if at.split("/")[0] in PAGE_FOLDERS}
     names = Names(_joined(at, name) for at, each in listings.items() for name in each.files)
+    if INDEX in names.paths:
+        pages[META] = (INDEX.removeprefix(f"{META}/"),)
     odd = {_joined(at, name): why for at, each in listings.items() for name, why in each.odd}
-    return Tree(names, odd)
+    return Tree(names, odd, pages)
 
 
 def _listing(mtime: int, entries: "Iterator[os.DirEntry[str]]") -> _Listing:
@@ -243,8 +348,8 @@ def _listing(mtime: int, entries: "Iterator[os.DirEntry[str]]") -> _Listing:
     for entry in entries:
         if entry.name.startswith("."):
             continue
-        if not _is_text(entry.name):
-            odd.append((ascii(entry.name), "has a name that is not UTF-8"))
+        if not is_name(entry.name):
+            odd.append((legible(entry.name), "has a name that cannot be typed: not read"))
         elif entry.is_symlink():
             odd.append((entry.name, "is a link: not followed"))
         elif entry.is_dir(follow_symlinks=False):
@@ -256,19 +361,28 @@ def _listing(mtime: int, entries: "Iterator[os.DirEntry[str]]") -> _Listing:
     return _Listing(mtime, tuple(files), tuple(folders), tuple(odd))
 
 
-def _is_text(name: str) -> bool:
+def _page(folder: int, name: str, known: Stamped | None) -> Stamped:
+    """A page as it is now; what is known of it, if it did not change."""
     try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        stamp = (seen.st_mtime_ns, seen.st_size, seen.st_ino)
+        if known is not None and known[0] == stamp:
+            return known
+        settled = time.time_ns() - seen.st_mtime_ns > SETTLED  # asked before it is read
+        return (stamp if settled else UNSETTLED, read_page(content_in(folder, name)))
+    except FileNotFoundError:
+        return (UNSETTLED, None)
+    except OSError as error:
+        return (UNSETTLED, WikiPage(unusable=f"cannot be read: {error.strerror}"))
+    except FileUnusable as problem:
+        return (UNSETTLED, WikiPage(unusable=str(problem)))
 
 
-def _read(folder: int, name: str) -> WikiPage:
-    descriptor = os.open(name, READ, dir_fd=folder)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return WikiPage(unusable="is no plain file: not opened")
-        page = read_page(file.read(MOST_BYTES + 1))
-    links = tuple(map(intern, page.links))
-    return WikiPage(links, page.problems, page.characters, page.lines, page.unusable)
+def _text_in(folder: int, name: str) -> str:
+    with suppress(OSError, FileUnusable):
+        return _text(content_in(folder, name))
+    return ""
+
+
+def _text(content: bytes) -> str:
+    return without_matter(text_of(content))

@@ -20,12 +20,14 @@ from pathlib import PurePosixPath
 from wintermute.wiki.folder import FileChange
 from wintermute.wiki.graph import LinkGraph, WikiProblem
 from wintermute.wiki.links import (
+    DEEPEST,
     ENDING,
     FENCE,
     INDEX,
     Names,
     Presence,
     PresenceOf,
+    is_name,
     is_page,
     links_in,
     name_of,
@@ -149,6 +151,8 @@ def path_problem(path: str) -> str:
         return "lies outside the store"
     if not is_page(path):
         return "is neither in semantic/ nor in episodic/, nor the index"
+    if len(parts) > DEEPEST:
+        return "lies too deep"
     if not path.endswith(ENDING):
         return f"does not end in {ENDING}"
     if any(not _is_linkable(part) for part in parts) or not name_of(path):
@@ -158,12 +162,11 @@ def path_problem(path: str) -> str:
 
 def _is_linkable(part: str) -> bool:
     return (
-        part.isprintable()
+        is_name(part)
+        and part.isprintable()
         and part == part.strip()
-        and not part.startswith(".")
         and not UNLINKABLE & {*part}
-        and name_of(part) == name_of(part).strip()
-        and len(part.encode("utf-8", "surrogatepass")) <= MOST_NAME_BYTES
+        and len(part.encode()) <= MOST_NAME_BYTES
     )
 
 
@@ -212,9 +215,10 @@ def _code(text: str) -> Iterator[str]:
     """The fenced blocks of a text, with their fences."""
     opened: re.Match[str] | None = None
     for line in FENCE.finditer(text):
+        run = line["run"]
         if opened is None:
             opened = line
-        elif line[1][0] == opened[1][0] and len(line[1]) >= len(opened[1]) and not line[2].strip():
+        elif run.startswith(opened["run"]) and not line["rest"].strip():
             yield " ".join(text[opened.start() : line.end()].split())
             opened = None
     if opened is not None:

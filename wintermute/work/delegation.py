@@ -292,7 +292,7 @@ class WorkerInstructions:
         return worker_prompt(
             self.mode,
             minimal=(self.texts.small if size == "small" else self.texts.minimal).text(),
-            instructions=self.texts.gather.instructions(tools, size),
+            instructions=await self.texts.gather.instructions(tools, size),
             parts=await self.texts.gather.shown(scope, tools, None, size) if full else None,
             objective=self.objective,
             context=self.context,

@@ -1,0 +1,124 @@
+"""What is forgotten goes from the wiki: raw copies, conversations, job folders and lines of pages (M-030)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.test_forgetting_messages import forgotten, learn
+from tests.test_forgetting_scopes import forget_all
+from tests.test_harvest import say
+from tests.test_redactions import take_back
+from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.model import ModelServer
+from tests.world.terminal import Terminal
+from wintermute.night.forget_pages import CONSOLIDATE_AGAIN
+
+WORD = "zimtkanarie"
+FACT = f"The bird is a {WORD}"
+MATTER = "---\ncreated: 2026-05-04\nupdated: 2026-05-04\n---\n\n"
+RAW = "episodic-raw/20260504/birds"
+SOURCE = f"Source: [[{RAW}/0001-user]]"
+OTHER = "episodic-raw/20260505/garden"
+STORE = {
+    "meta/Index.md": f"{MATTER}# Index\n\n- [[Bird]]: {FACT}.\n- [[Garden]]\n",
+    "meta/conversations.json": "[]",
+    "semantic/Bird.md": f"{MATTER}# Bird\n\n{FACT}, bought in May.\n\n{SOURCE}\n",
+    "semantic/Garden.md": f"{MATTER}# Garden\n\nRoses grow there.\n- {FACT}\n- See [[Bird]]. {FACT}.\n"
+    f"\n{SOURCE}\nSource: [[{OTHER}/0001-user]]\n",
+    "semantic/Shed.md": f"{MATTER}# Shed\n\nA spade.\n",
+    f"{RAW}/0001-user.md": f"{FACT}\n",
+    f"{OTHER}/0001-user.md": "Roses grow in the garden\n",
+    "conversations/20260504-090000/0001-user.md": f"Did you know? {FACT}!\n",
+    "sleep/20260504-010000/job.json": '{"status": "applied"}',
+    "sleep/20260504-010000/diff.patch": f"--- a\n+++ b\n+{FACT}\n+Roses\n",
+    "sleep/20260504-010000/changes.json": json.dumps(
+        [{"path": "semantic/Bird.md", "before": None, "after": f"# Bird\n\n{FACT}.\n"}]
+    ),
+    "sleep/20260504-010000/agent.stdout.txt": f"I wrote that {FACT}.",
+}
+
+
+def furnish(root: Path) -> Path:
+    for name, text in STORE.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def texts(root: Path) -> dict[str, str]:
+    paths = (path for path in sorted(root.rglob("*")) if path.is_file())
+    return {path.relative_to(root).as_posix(): path.read_text() for path in paths}
+
+
+async def owed(house: House) -> list[str]:
+    rows = await house.rows("SELECT args FROM jobs WHERE name = ? ORDER BY args", CONSOLIDATE_AGAIN)
+    return [json.loads(row["args"])["page"] for row in rows]
+
+
+async def test_a_memory_that_is_forgotten_is_in_no_file_of_the_wiki(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: lines go, links and what else stands there stay; what lost its source waits for a yes."""
+    root = furnish(tmp_path / "wiki")
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        await learn(house, model, "Remember something of mine", FACT)
+        await forget_all(house)
+        found = texts(root)
+        assert not [name for name, text in found.items() if WORD in text.lower()]
+        assert found["semantic/Bird.md"] == f"{MATTER}# Bird\n\n\n{SOURCE}\n"
+        assert found["semantic/Garden.md"] == (
+            f"{MATTER}# Garden\n\nRoses grow there.\n- [[Bird]]\n"
+            f"\n{SOURCE}\nSource: [[{OTHER}/0001-user]]\n"
+        )
+        assert found["meta/Index.md"] == f"{MATTER}# Index\n\n- [[Bird]]\n- [[Garden]]\n"
+        assert found["semantic/Shed.md"] == STORE["semantic/Shed.md"]
+        assert found[f"{OTHER}/0001-user.md"] == STORE[f"{OTHER}/0001-user.md"]
+        assert found.keys() == STORE.keys()
+        json.loads(found["sleep/20260504-010000/changes.json"])
+        wishes = await house.stores.proposals.open_in(f"person:{ANN}", "page")
+        assert [(wish.item, wish.text) for wish in wishes] == [("semantic/Bird.md", "")]
+        assert await owed(house) == ["semantic/Garden.md"]
+
+
+async def test_a_deleted_message_goes_from_raw_copies(tmp_path: Path, model: ModelServer) -> None:
+    """W-058, M-030."""
+    root = furnish(tmp_path / "wiki")
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        [event] = await say(house, [FACT])
+        await take_back(house, event)
+        await forgotten(house)
+    assert not [name for name, text in texts(root).items() if WORD in text.lower()]
+
+
+async def test_what_another_person_forgets_stays_in_the_owners_wiki(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-010, M-011."""
+    root = furnish(tmp_path / "wiki")
+    his: dict[str, Any] = {
+        "room": "!ben:test",
+        "sender": "@ben:test",
+        "name": "Ben",
+        "origin": "other",
+    }
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        event = await house.incoming(FACT, **his)
+        await house.said(1, "!ben:test")
+        await take_back(house, event)
+        await forgotten(house)
+    assert texts(root) == STORE
+
+
+def test_the_shell_forgets_in_the_wiki_and_names_what_it_leaves(terminal: Terminal) -> None:
+    """M-066: a repository that the person keeps, and a page that is called so."""
+    root = furnish(terminal.data / "wiki")
+    (root / ".git").mkdir()
+    (root / ".git" / "log").write_text(FACT)
+    (root / "semantic" / f"{FACT}.md").write_text(f"{MATTER}# X\n\n[[Bird]]\n")
+    fact = terminal.json("memory", "add", FACT)
+    said = terminal.says("memory", "forget", fact["id"])
+    assert ".git" in said
+    assert f"{FACT}.md" in said
+    assert (root / ".git" / "log").read_text() == FACT
+    left = {name for name, text in texts(root).items() if WORD in text.lower()}
+    assert left == {".git/log"}

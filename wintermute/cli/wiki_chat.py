@@ -1,0 +1,92 @@
+"""`wintermute wiki chat` and `generate`: conversations in folders, also beside a running daemon."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from wintermute.answering import folder_chat
+from wintermute.cli.opening import with_models
+from wintermute.cli.options import REDACT, reporting, tell
+from wintermute.cli.wiki_store import (
+    conversation_of,
+    message_of,
+    settings_of,
+    store_option,
+)
+from wintermute.clock import CheckedClock, SystemClock
+from wintermute.config.schema import Config
+from wintermute.config.secrets import UNHIDDEN
+from wintermute.config.wiki import WikiSettings
+from wintermute.llm.models import Models
+from wintermute.prompt.assemble import runtime_text
+from wintermute.prompt.gather import read_texts
+from wintermute.stores import Stores
+from wintermute.templates import read_template
+from wintermute.wiki.conversations import ConversationFolder
+from wintermute.wiki.pages import MOST_BYTES
+from wintermute.wiki.store import WikiStore
+
+conversation_option = click.option(
+    "--conversation",
+    required=True,
+    metavar="PATH",
+    help="One of the store, or a folder with nothing but messages.",
+)
+
+
+@click.command("chat")
+@conversation_option
+@store_option
+@reporting
+def chat(ctx: click.Context, store: Path | None, conversation: str, as_json: bool) -> None:
+    """Say what is on standard input in a conversation, and print the answer.
+
+    The message is stored before the model is asked, and stays when it does not answer; `generate
+    --write` asks again.
+
+    Example: echo "What do I grow?" | wintermute wiki chat --conversation conversations/20260504-090000
+    """
+    text = message_of(sys.stdin.buffer.read(MOST_BYTES + 1))
+    settings = settings_of(ctx, store)
+    folder = conversation_of(WikiStore(settings.store), conversation)
+    with folder.held():
+        folder.append("user", text)
+        answer = _answer(ctx, settings, folder)
+        name = folder.append("assistant", answer)
+    tell(ctx, {"answer": answer, "name": name}, answer, as_json=as_json)
+
+
+@click.command("generate")
+@conversation_option
+@click.option("--write", is_flag=True, help="Add the answer, and print the name of its file.")
+@store_option
+@reporting
+def generate(
+    ctx: click.Context, store: Path | None, conversation: str, write: bool, as_json: bool
+) -> None:
+    """Have the last message of a conversation answered, and print the answer.
+
+    Example: wintermute wiki generate --conversation conversations/20260504-090000 --write
+    """
+    settings = settings_of(ctx, store)
+    folder = conversation_of(WikiStore(settings.store), conversation)
+    with folder.held():
+        answer = _answer(ctx, settings, folder)
+        name = folder.append("assistant", answer) if write else None
+    tell(ctx, {"answer": answer, "name": name}, name or answer, as_json=as_json)
+
+
+def _answer(ctx: click.Context, settings: WikiSettings, folder: ConversationFolder) -> str:
+    """What the model answers to the last message. Raises: WintermuteError."""
+
+    async def work(stores: Stores, config: Config, models: Models) -> str:
+        prompts = config.data_dir / "prompts"
+        texts = read_texts(prompts, config.opening, wiki=config.wiki)
+        redact, clock = ctx.meta.get(REDACT, UNHIDDEN), CheckedClock(SystemClock())
+        runtime = read_template(settings.runtime_prompt.parent, settings.runtime_prompt.name)
+        index, has_pages = await stores.wiki.index_text(), await stores.wiki.has_pages()
+        answers = folder_chat(config, stores, models, texts, clock, redact, settings.model)
+        return await answers.answer(folder, runtime_text(runtime, index, has_pages=has_pages))
+
+    return with_models(ctx, work, lambda _: settings, level="error")

@@ -1,0 +1,391 @@
+"""What `wintermute wiki` does with a store alone: no model, no database, no complete configuration."""
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from datetime import datetime
+from functools import wraps
+from pathlib import Path, PurePosixPath
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from wintermute.cli.options import CONFIG, reporting, tell
+from wintermute.clock import SystemClock
+from wintermute.config.read import environment, read_with_gaps
+from wintermute.config.schema import DATA, WIKI, Config
+from wintermute.config.wiki import WikiSettings, command_wiki
+from wintermute.errors import (
+    ConfigurationError,
+    FileUnusable,
+    StoreMissing,
+    StoreUnusable,
+    WintermuteError,
+)
+from wintermute.files import decoded
+from wintermute.templates import RUNTIME, read_template, shipped_prompts
+from wintermute.text import harmless
+from wintermute.wiki.conversations import ROLES, ConversationFolder, create, is_there, listed
+from wintermute.wiki.folder import missing
+from wintermute.wiki.graph import WikiProblem, shown
+from wintermute.wiki.links import CONVERSATIONS, INDEX, Unresolved, legible
+from wintermute.wiki.pages import MOST_BYTES, read_page, text_of
+from wintermute.wiki.store import LISTED, OLD_INDEX, WikiStore
+
+Found = tuple[Any, Iterable[str]]
+"""Values for a program, lines for a person."""
+
+store_option = click.option(
+    "--store",
+    type=click.Path(path_type=Path, readable=False),
+    metavar="PATH",
+    help="The folder of the pages; default: the configured one.",
+)
+raw_option = click.option(
+    "--raw", is_flag=True, help="Conversations in episodic-raw have titles, too."
+)
+
+
+def settings_of(ctx: click.Context, store: Path | None) -> WikiSettings:
+    """What is meant by a command that was given this store, or none.
+
+    A configuration that cannot be read matters only where it alone would tell (W-056).
+    """
+    here = Path.cwd()
+    try:
+        return command_wiki(store, environment(), here, _config(ctx))
+    except ConfigurationError:
+        found = command_wiki(store, environment(), here, None)
+        if store is None and found.store == here / DATA / WIKI:
+            raise
+        return found
+
+
+def _config(ctx: click.Context) -> Config:
+    return read_with_gaps(ctx.meta[CONFIG], environment())[0]
+
+
+def local_now(ctx: click.Context) -> datetime:
+    """Now, in the configured time zone, or else in that of the machine."""
+    now = SystemClock().now()
+    try:
+        return now.astimezone(ZoneInfo(_config(ctx).timezone))
+    except ConfigurationError:
+        return now.astimezone()
+
+
+def on_pages(work: Callable[..., Found]) -> Callable[..., None]:
+    """A command that looks at a store while nobody writes, and says what it found."""
+
+    @store_option
+    @reporting
+    @wraps(work)
+    def run(ctx: click.Context, /, store: Path | None, as_json: bool, **given: Any) -> None:
+        wiki = WikiStore(settings_of(ctx, store).store)
+        with wiki.files.reading():
+            values, lines = work(wiki, **given)
+        tell(ctx, values, *lines, as_json=as_json)
+
+    return run
+
+
+def _found(wiki: WikiStore, title: str, *, raw: bool = False) -> str:
+    found = wiki.resolve(title, raw=raw)
+    if isinstance(found, Unresolved):
+        raise WintermuteError(str(found))
+    return found
+
+
+def _content(wiki: WikiStore, path: str) -> bytes:
+    try:
+        content = wiki.files.content(path)
+    except FileUnusable as problem:
+        raise WintermuteError(f"{path} {problem}") from problem
+    if content is None:
+        raise WintermuteError(f"{path} is gone: somebody has just removed it")
+    return content
+
+
+def conversation_of(wiki: WikiStore, named: str) -> ConversationFolder:
+    """One of the store, by its path there, or any folder with nothing but message files (W-038).
+
+    Raises: WintermuteError.
+    """
+    path, root = PurePosixPath(named), _resolved(wiki.root)
+    if not path.is_absolute() and ".." not in path.parts and os.path.lexists(root / path):
+        return _stored(wiki, str(path))
+    folder = _resolved(Path(named))
+    if folder.is_relative_to(root):
+        return _stored(wiki, folder.relative_to(root).as_posix())
+    found = ConversationFolder(folder)
+    strangers = found.strangers()
+    if strangers:
+        raise WintermuteError(
+            f"{folder} holds {strangers[0]}: only a folder with nothing but messages is a conversation"
+        )
+    return found
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # not permitted, a ring of links, NUL
+        raise WintermuteError(f"{legible(str(path))} is no folder that can be entered") from error
+
+
+def _stored(wiki: WikiStore, path: str) -> ConversationFolder:
+    with wiki.files.reading():
+        if not path.startswith(f"{CONVERSATIONS}/") and path not in listed(wiki.files):
+            raise WintermuteError(
+                f"{legible(path)} is no conversation: `wintermute wiki conversations` lists them"
+            )
+    return ConversationFolder(wiki.root, path)
+
+
+@click.command("init")
+@store_option
+@reporting
+def init(ctx: click.Context, store: Path | None, as_json: bool) -> None:
+    """Make a store, or what is missing in one.
+
+    What is there stays as it is. The index of an old store, index.md, is taken over.
+
+    Example: wintermute wiki init --store ~/wiki
+    """
+    settings = settings_of(ctx, store)
+    wiki, prompt = WikiStore(settings.store), settings.runtime_prompt
+    text = (
+        read_template(prompt.parent, prompt.name) if prompt.exists() else shipped_prompts()[RUNTIME]
+    )
+    is_old = not wiki.exists and wiki.files.presence(OLD_INDEX) == "file"
+    made = wiki.init(local_now(ctx).date(), text)
+    if is_old:
+        click.echo(f"{OLD_INDEX} was taken over as {INDEX}", err=True)
+    if wiki.has_two_indexes:
+        click.echo(f"{OLD_INDEX} is not used beside {INDEX}: both stay as they are", err=True)
+    values = {
+        "store": str(wiki.root),
+        "made": [path for path, new in made.items() if new],
+        "taken_over": is_old,
+        "two_indexes": wiki.has_two_indexes,
+    }
+    tell(ctx, values, str(wiki.root), as_json=as_json)
+
+
+@click.command("read")
+@click.argument("title")
+@raw_option
+@store_option
+@reporting
+def read(ctx: click.Context, store: Path | None, title: str, raw: bool, as_json: bool) -> None:
+    """Print a page as it is.
+
+    Example: wintermute wiki read "Garden"
+    """
+    wiki = WikiStore(settings_of(ctx, store).store)
+    with wiki.files.reading():
+        path = _found(wiki, title, raw=raw)
+        content = _content(wiki, path)
+    if as_json:
+        tell(ctx, {"path": path, "text": _decoded(path, content)}, as_json=True)
+    else:
+        click.echo(content, nl=False)
+
+
+def _decoded(path: str, content: bytes) -> str:
+    try:
+        return text_of(content)
+    except FileUnusable as problem:
+        raise WintermuteError(f"{path} {problem}") from problem
+
+
+@click.command("resolve")
+@click.argument("title")
+@raw_option
+@on_pages
+def resolve(wiki: WikiStore, title: str, raw: bool) -> Found:
+    """Print the path of the page that a title means.
+
+    A title is the name of a page, or its path in the store.
+
+    Example: wintermute wiki resolve semantic/Garden
+    """
+    path = _found(wiki, title, raw=raw)
+    return {"path": path}, [path]
+
+
+@click.command("backlinks")
+@click.argument("title")
+@on_pages
+def backlinks(wiki: WikiStore, title: str) -> Found:
+    """List the pages that link to a page.
+
+    Example: wintermute wiki backlinks "Garden"
+    """
+    found = wiki.graph().backlinks(_found(wiki, title))
+    return found, map(shown, found)
+
+
+@click.command("orphans")
+@on_pages
+def orphans(wiki: WikiStore) -> Found:
+    """List the pages that no other page links to.
+
+    Example: wintermute wiki orphans
+    """
+    found = wiki.graph().orphans
+    return found, map(shown, found)
+
+
+@click.command("broken")
+@on_pages
+def broken(wiki: WikiStore) -> Found:
+    """List the links that mean no page, or several.
+
+    Example: wintermute wiki broken
+    """
+    found = wiki.graph().broken
+    values = [
+        {
+            "page": each.page,
+            "target": each.target,
+            "reason": each.why.reason,
+            "paths": each.why.paths,
+        }
+        for each in found
+    ]
+    return values, map(str, found)
+
+
+@click.command("tokens")
+@click.argument("title", metavar="FILE")
+@on_pages
+def tokens(wiki: WikiStore, title: str) -> Found:
+    """Print about how many tokens a page has.
+
+    That is a quarter of its characters.
+
+    Example: wintermute wiki tokens semantic/Garden.md
+    """
+    path = _found(wiki, title)
+    page = read_page(_content(wiki, path))
+    if page.unusable:
+        raise WintermuteError(f"{path} {page.unusable}")
+    return {"path": path, "tokens": page.tokens}, [str(page.tokens)]
+
+
+@click.command("create-conversation")
+@store_option
+@reporting
+def create_conversation(ctx: click.Context, store: Path | None, as_json: bool) -> None:
+    """Make a new conversation, and print its path.
+
+    Example: wintermute wiki create-conversation
+    """
+    wiki = WikiStore(settings_of(ctx, store).store)
+    now = local_now(ctx)
+    with wiki.files.writing():
+        if not wiki.exists:
+            raise StoreMissing(missing(wiki.root))
+        path = create(wiki.files, now)
+    tell(ctx, {"path": path}, path, as_json=as_json)
+
+
+@click.command("conversations")
+@on_pages
+def conversations(wiki: WikiStore) -> Found:
+    """List the conversations.
+
+    Example: wintermute wiki conversations
+    """
+    lost = {path: not is_there(wiki.files, path) for path in listed(wiki.files)}
+    lines = (f"{legible(path)}{' (missing)' if gone else ''}" for path, gone in lost.items())
+    return [{"path": path, "missing": gone} for path, gone in lost.items()], lines
+
+
+@click.command("add-message")
+@click.option(
+    "--conversation",
+    required=True,
+    metavar="PATH",
+    help="One of the store, or a folder with nothing but messages.",
+)
+@click.argument("role", type=click.Choice([*ROLES]))
+@store_option
+@reporting
+def add_message(
+    ctx: click.Context, store: Path | None, conversation: str, role: str, as_json: bool
+) -> None:
+    """Add a message from standard input to a conversation.
+
+    Nothing is answered; prints the name of the new file. A system message is the first of all.
+
+    Example: echo Hello | wintermute wiki add-message --conversation conversations/20260504-090000 user
+    """
+    text = message_of(sys.stdin.buffer.read(MOST_BYTES + 1))
+    folder = conversation_of(WikiStore(settings_of(ctx, store).store), conversation)
+    with folder.held():
+        name = folder.append(ROLES[role], text)
+    tell(ctx, {"name": name, "path": str(folder.path / name)}, name, as_json=as_json)
+
+
+def message_of(content: bytes) -> str:
+    """A message that was given. Raises: click.UsageError for a blank one; WintermuteError."""
+    if len(content) > MOST_BYTES:
+        raise WintermuteError(f"the message has over {MOST_BYTES:,} bytes: shorten it")
+    try:
+        text = decoded(content).replace("\r\n", "\n").rstrip()
+    except FileUnusable as problem:
+        raise WintermuteError(f"the message {problem}") from problem
+    if not text:
+        raise click.UsageError("the message is blank: give it on standard input")
+    return text
+
+
+@click.command("search")
+@click.argument("words")
+@click.option(
+    "--k", "most", type=click.IntRange(min=1), default=10, show_default=True, help="How many pages."
+)
+@on_pages
+def search(wiki: WikiStore, words: str, most: int) -> Found:
+    """Look for words in the pages, without a model.
+
+    What a page is called weighs more than what it says; pages that are linked with the best ones
+    come last.
+
+    Example: wintermute wiki search "roses in the garden"
+    """
+    found = wiki.search(words, most)
+    lines = []
+    for hit in found:
+        beside = f" (linked with {shown(hit.linked_with)})" if hit.linked_with else ""
+        lines += [f"{shown(hit.path)}{beside}", f"    {harmless(hit.line)}"]
+    return [asdict(hit) for hit in found], lines
+
+
+@click.command("check")
+@store_option
+@reporting
+def check(ctx: click.Context, store: Path | None, as_json: bool) -> None:
+    """Say what is to be mended.
+
+    Broken links, pages that no other links to, names that several have, frontmatter, pages and an
+    index that are too long, and what cannot be read. Exit code 1 if there is anything.
+
+    Example: wintermute wiki check --store ~/wiki
+    """
+    wiki = WikiStore(settings_of(ctx, store).store)
+    with wiki.files.reading():
+        found = [*wiki.problems(), *_damaged(wiki)]
+    tell(ctx, [asdict(each) for each in found], *map(str, found), as_json=as_json)
+    ctx.exit(1 if found else 0)
+
+
+def _damaged(wiki: WikiStore) -> Iterable[WikiProblem]:
+    try:
+        listed(wiki.files)
+    except StoreUnusable as problem:
+        yield WikiProblem("damaged list", LISTED, "", str(problem))

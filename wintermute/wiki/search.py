@@ -1,0 +1,122 @@
+"""Looking for words in pages, without a model: what a page is called weighs more than what it says. Pure.
+
+Upper case and accents make no difference, and a word is found within a longer one as well.
+"""
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from wintermute.wiki.links import is_page, name_of
+
+NAME, HEADING, TEXT = 8.0, 3.0, 1.0
+WHOLE = 1.5
+"""How much more weight it has to be a word of its own."""
+GOOD = 0.5
+"""Of the best score: pages that are linked with one as good as that are found as well."""
+MOST_GOOD = 10
+WIDTH = 120
+"""Characters that are shown of a line."""
+ACCENTS = re.compile("[\u0300-\u036f]+")
+HEADINGS = re.compile(r"^[ \t]*#{1,6}[ \t].*$", re.MULTILINE)
+
+Weights = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WikiHit:
+    """A page that was found. `linked_with`: the page because of which, where it has no word itself.
+
+    `line`: one that has the words, or the first one.
+    """
+
+    path: str
+    score: float
+    linked_with: str = ""
+    line: str = ""
+
+
+def words_of(question: str) -> tuple[str, ...]:
+    """What is looked for, each word once."""
+    return tuple(dict.fromkeys(re.findall(r"\w+", folded(question))))
+
+
+def folded(text: str) -> str:
+    """A text without upper case and accents."""
+    if text.isascii():
+        return text.lower()
+    return ACCENTS.sub("", unicodedata.normalize("NFKD", text.casefold()))
+
+
+def weights(words: tuple[str, ...], path: str, text: str) -> Weights:
+    """How much each word counts in a page; nothing where none of them is in it."""
+    name, said = folded(name_of(path)), folded(text)
+    if not any(word in name or word in said for word in words):
+        return ()
+    headings = "\n".join(HEADINGS.findall(said))
+    return tuple(
+        NAME * _within(word, name) + HEADING * _within(word, headings) + TEXT * _count(word, said)
+        for word in words
+    )
+
+
+def _within(word: str, text: str) -> float:
+    if word not in text:
+        return 0.0
+    return WHOLE if re.search(rf"\b{word}\b", text) else 1.0
+
+
+def _count(word: str, text: str) -> float:
+    """Once is 1, and however often less than 2."""
+    times = text.count(word)
+    return 2 * times / (times + 1)
+
+
+def ranked(
+    found: Mapping[str, Weights], pages: int, linked: Mapping[str, frozenset[str]], most: int
+) -> list[WikiHit]:
+    """The best pages first; then those that have no word and are linked with the best.
+
+    `found`: what each page weighs that has one. `pages`: how many there are. `linked`: to what each
+    links.
+    """
+    columns = zip(*found.values(), strict=True)
+    rare = [math.log(1 + pages / max(1, sum(map(bool, column)))) for column in columns]
+    scores = {path: _score(each, rare) for path, each in found.items()}
+    hits = sorted((WikiHit(*each) for each in scores.items()), key=_first)[:most]
+    good = [hit for hit in hits[:MOST_GOOD] if hit.score >= GOOD * hits[0].score]
+    beside: dict[str, WikiHit] = {}
+    for hit in good:
+        for path in _neighbours(hit.path, linked):
+            if path not in found:
+                known = beside.setdefault(path, WikiHit(path, 0.0, hit.path))
+                beside[path] = WikiHit(path, known.score + hit.score, known.linked_with)
+    return [*hits, *sorted(beside.values(), key=_first)][:most]
+
+
+def _score(each: Weights, rare: list[float]) -> float:
+    there = sum(map(bool, each)) / len(each)
+    return there * sum(weight * often for weight, often in zip(each, rare, strict=True))
+
+
+def _first(hit: WikiHit) -> tuple[float, str]:
+    return -hit.score, hit.path
+
+
+def _neighbours(path: str, linked: Mapping[str, frozenset[str]]) -> Iterator[str]:
+    yield from filter(is_page, linked.get(path, ()))
+    yield from (each for each, targets in linked.items() if path in targets and is_page(each))
+
+
+def line_with(words: tuple[str, ...], text: str) -> str:
+    """The line of a page that has most of the words, or else its first one; shortened."""
+    lines = [line for each in text.splitlines() if (line := each.strip())]
+    if not lines:
+        return ""
+    best = max(lines, key=lambda line: sum(word in folded(line) for word in words))
+    places = [place for word in words if (place := folded(best).find(word)) >= 0]
+    start = max(0, min(places, default=0) - WIDTH // 3) if len(best) > WIDTH else 0
+    end = start + WIDTH
+    return f"{'…' if start else ''}{best[start:end].strip()}{'…' if len(best) > end else ''}"
