@@ -23,7 +23,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from tests import bench_loop, bench_promises, bench_prompt, bench_readers, bench_tokens
+from tests import bench_loop, bench_promises, bench_prompt, bench_readers, bench_tokens, bench_wiki
 from tests.world.bot import Bot, write_settings
 from tests.world.homeserver import Homeserver, Login
 from tests.world.model import ModelServer
@@ -284,6 +284,7 @@ async def bench(rounds: int, only: str | None) -> None:
             show(help_cpu())
             for part in (bench_prompt, bench_tokens, bench_loop, bench_promises, bench_readers):
                 show(await part.rows())
+            show(await bench_wiki.rows())
             show(await run.memory_and_start())
         show(await run.latency(encrypted=False))
         show(await run.latency(encrypted=True))

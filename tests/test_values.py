@@ -33,6 +33,7 @@ from wintermute.memory.fact import Fact, FileLine, Queue
 from wintermute.memory.vectors import Space
 from wintermute.messages import Call, Json, Request
 from wintermute.night.harvest import Backlog, Cursor, ReadAgain, Wording
+from wintermute.night.raw_material import OpenConsolidation
 from wintermute.tasks.occurrences import Due, Occurrence
 from wintermute.tasks.tasks import Task
 
@@ -55,6 +56,7 @@ READ: dict[type[Any], tuple[str, ...]] = {
     Link: (),
     Locked: (),
     Observation: (),
+    OpenConsolidation: (),
     Occurrence: (),
     OpenRow: (),
     Outgoing: ("late",),

@@ -1,16 +1,16 @@
 """All stores over one database in one value, which is handed down instead of lists of them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from wintermute.changes.change_sets import ChangeSets
+from wintermute.changes.change_sets import ChangeSets, ItemKind
 from wintermute.changes.proposals import Proposals
-from wintermute.changes.undo import Undo
+from wintermute.changes.undo import FileItems, Undo
 from wintermute.clock import Clock
-from wintermute.config.schema import Memory
+from wintermute.config.schema import WIKI, Memory
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database
 from wintermute.health.health import ClockMarks, EditedFiles, Health
@@ -41,6 +41,7 @@ from wintermute.skills.skills import Skills
 from wintermute.tasks.occurrences import Occurrences, TaskRuns
 from wintermute.tasks.tasks import Tasks
 from wintermute.wiki.store import WikiStore
+from wintermute.wiki.taking_back import WikiPages
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,8 @@ class Stores:
         wiki: Path | None = None,
     ) -> "Stores":
         """The owner's days are those of `timezone`; without `memory` it is kept as a list."""
-        memory, health = memory or Memory(), Health(database, clock)
-        places, edited = Places(data_dir, owner), EditedFiles(database)
+        memory, wiki = memory or Memory(), wiki or data_dir / WIKI
+        places, health = Places(data_dir, owner), Health(database, clock)
         changes, jobs = ChangeSets(database, clock, new_id), Jobs(clock, new_id)
         facts = Facts(database, changes, clock, new_id, _owed(memory, jobs), health)
         meaning = _meaning(memory, database, new_id, embedder, health)
@@ -116,7 +117,7 @@ class Stores:
             health=health,
             clock_marks=ClockMarks(database),
             jobs=jobs,
-            edited=edited,
+            edited=EditedFiles(database),
             model_calls=ModelCalls(database, clock, new_id),
             token_counts=TokenCounts(database, clock),
             inbox=Inbox(database, clock, redact),
@@ -130,7 +131,7 @@ class Stores:
             sub_sessions=SubSessions(database, clock, new_id),
             changes=changes,
             proposals=Proposals(database, clock, new_id),
-            core=Core(places, edited),
+            core=Core(places, EditedFiles(database)),
             core_pages=pages,
             facts=facts,
             recalls=Recalls(database, clock),
@@ -142,8 +143,8 @@ class Stores:
             occurrences=occurrences,
             runs=TaskRuns(database, clock),
             skills=skills,
-            wiki=WikiStore(wiki or data_dir / "wiki"),
-            undo=_undo(database, changes, facts, tasks, skills, pages),
+            wiki=WikiStore(wiki),
+            undo=_undo(database, changes, facts, tasks, skills, pages, wiki),
         )
 
 
@@ -200,9 +201,12 @@ def _undo(
     facts: Facts,
     tasks: Tasks,
     skills: Skills,
-    pages: CorePages,
+    core: CorePages,
+    wiki: Path,
 ) -> Undo:
-    return Undo(database, changes, {"fact": facts, "task": tasks}, {"skill": skills, "core": pages})
+    """The one way back for all that can be changed."""
+    files: Mapping[ItemKind, FileItems] = {"skill": skills, "core": core, "page": WikiPages(wiki)}
+    return Undo(database, changes, {"fact": facts, "task": tasks}, files)
 
 
 def _meaning(

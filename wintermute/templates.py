@@ -17,7 +17,7 @@ NOTHING_KEPT: Mapping[str, str] = {}
 RUNTIME = "runtime/default.md"
 CONSOLIDATION = "consolidation/default.md"
 """What the wiki is told to a model with, and what makes its pages (W-020, W-061)."""
-WIKI = (RUNTIME, CONSOLIDATION)
+WIKI = ("runtime/", "consolidation/")
 
 
 def shipped_folder() -> Path:
@@ -53,7 +53,7 @@ def read_template(folder: Path, name: str) -> str:
         text = "" if content is None else decoded(content)
     except FileUnusable as problem:
         raise PromptUnreadable(f"prompt file {path} {problem}") from problem
-    if content is None and (name.endswith(SMALL) or name in WIKI):
+    if content is None and (name.endswith(SMALL) or name.startswith(WIKI)):
         return shipped_prompts()[name]
     if content is None:
         raise ConfigurationError(

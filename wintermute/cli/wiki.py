@@ -20,10 +20,16 @@ VERBS = {
         "Have the last message of a conversation answered, and print the answer.",
     ),
     "chat": ("wiki_chat", "Say what is on standard input in a conversation, and print the answer."),
-    "consolidate": ("wiki_pages", "Make pages of a conversation."),
-    "undo": ("wiki_pages", "Take back what a job did to pages."),
+    "consolidate": (
+        "wiki_pages",
+        "Make pages of a conversation, or of what is new in a chat.",
+    ),
     "search": ("wiki_store", "Look for words in the pages, without a model."),
     "check": ("wiki_store", "Say what is to be mended."),
+    "undo": (
+        "wiki_pages",
+        "Take back what a job did; what was edited since stays.",
+    ),
 }
 """By verb the module it stands in, and its line, which is repeated here so that help loads none."""
 
@@ -38,7 +44,7 @@ VERBS = {
     lines={verb: line for verb, (_, line) in VERBS.items()},
 )
 def command() -> None:
-    """Pages that link to each other: read, search, check.
+    """Pages that link to each other, and grow out of conversations.
 
     Example: wintermute wiki read Index
     """

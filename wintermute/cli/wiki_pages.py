@@ -109,9 +109,9 @@ def consolidate(
     wait: bool,
     store: Path | None,
 ) -> None:
-    """Make pages of a conversation.
+    """Make pages of a conversation, or of what is new in a chat.
 
-    Of a direct chat of yours, named by its room, that is what was said there since the last time.
+    Of a chat it takes what was said there since the last time.
 
     Example: wintermute wiki consolidate --conversation conversations/20260504-101500 --dry-run
     """
@@ -204,9 +204,9 @@ def _tell_preview(ctx: click.Context, done: Preview, *, as_json: bool) -> None:
 @store_option
 @reporting
 def undo(ctx: click.Context, as_json: bool, job: str | None, store: Path | None) -> None:
-    """Take back what a job did to pages.
+    """Take back what a job did; what was edited since stays.
 
-    Without JOB, the newest one of which something is left. What was edited since stays.
+    Without JOB the newest that is not taken back yet.
 
     Example: wintermute wiki undo 20260504-101500
     """

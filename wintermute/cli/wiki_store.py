@@ -123,7 +123,7 @@ def conversation_of(wiki: WikiStore, named: str) -> ConversationFolder:
     strangers = found.strangers()
     if strangers:
         raise WintermuteError(
-            f"{folder} holds {strangers[0]}: only a folder with nothing but messages is a conversation"
+            f"{legible(str(folder))} holds {strangers[0]}: only a folder with nothing but messages is a conversation"
         )
     return found
 

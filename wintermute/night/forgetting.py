@@ -42,6 +42,7 @@ from wintermute.memory.sense import beginnings, main_words
 from wintermute.night.core_update import NAME as CORE_UPDATE
 from wintermute.night.forget_pages import GIT, CutPages, Unsaid, forget_in_pages
 from wintermute.night.harvest import Harvests
+from wintermute.night.raw_material import raw_files
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import OCCURRENCES
 from wintermute.tasks.tasks import TASKS
@@ -375,7 +376,8 @@ async def _cut_pages(stores: Stores, gone: _Gone, telling: Sequence[str]) -> Cut
         return CutPages()
     at = hashlib.sha256("\n".join([*gone.events, *telling]).encode()).hexdigest()[:16]
     facts = [fact.text for fact in gone.facts]
-    return await forget_in_pages(stores, Unsaid(telling, facts), at=at)
+    files = await raw_files(stores.database, gone.events)
+    return await forget_in_pages(stores, Unsaid(telling, facts, files), at=at)
 
 
 async def _cut_cores(stores: Stores, gone: _Gone, lines: Sequence[str]) -> None:

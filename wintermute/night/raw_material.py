@@ -7,7 +7,7 @@ what came of it; until the pages are known to be in place it can go back.
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -320,6 +320,15 @@ class Consolidations:
             if each.change_set_id:
                 await self._stores.changes.withdraw(tx, each.change_set_id)
             await tx.execute("DELETE FROM consolidations WHERE job = ?", (each.job,))
+
+
+async def raw_files(source: Transaction | Database, events: Collection[str]) -> list[str]:
+    """The files of raw copies that say what was said in these events."""
+    query = (
+        "SELECT DISTINCT path FROM raw_messages"
+        " WHERE event_id IN (SELECT value FROM json_each(?)) ORDER BY path"
+    )
+    return await source.scalars(query, (json.dumps(sorted(events)),))
 
 
 def _drop_raw(files: StoreFolder, raw: str) -> None:

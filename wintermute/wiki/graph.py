@@ -85,16 +85,13 @@ class LinkGraph:
 
     def backlinks(self, path: str) -> tuple[str, ...]:
         """The pages that link to a file, sorted; the index as well (W-043)."""
-        return tuple(sorted(self._incoming.get(path, ())))
+        return tuple(self._incoming.get(path, ()))
 
     @cached_property
     def orphans(self) -> tuple[str, ...]:
         """The pages that neither another page nor the index links to, sorted (W-044)."""
-        return tuple(
-            path
-            for path in self._pages
-            if is_page(path) and not self._incoming.get(path, set()) - {path}
-        )
+        pages = filter(is_page, self._pages)
+        return tuple(path for path in pages if self._incoming.get(path, [path]) == [path])
 
     @cached_property
     def broken(self) -> tuple[BrokenLink, ...]:
@@ -106,17 +103,17 @@ class LinkGraph:
             if isinstance(found := self._found[target], Unresolved)
         )
 
-    @cached_property
+    @property
     def linked(self) -> Mapping[str, frozenset[str]]:
         """The files that each page links to."""
         return {path: frozenset(self._targets(page)) for path, page in self._pages.items()}
 
     @cached_property
-    def _incoming(self) -> dict[str, set[str]]:
-        incoming: dict[str, set[str]] = {}
+    def _incoming(self) -> dict[str, list[str]]:
+        incoming: dict[str, list[str]] = {}
         for path, page in self._pages.items():
-            for target in self._targets(page):
-                incoming.setdefault(target, set()).add(path)
+            for target in dict.fromkeys(self._targets(page)):
+                incoming.setdefault(target, []).append(path)
         return incoming
 
     def _targets(self, page: WikiPage) -> Iterator[str]:

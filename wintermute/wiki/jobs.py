@@ -39,8 +39,7 @@ from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.wiki.conversations import delist, enlist
 from wintermute.wiki.folder import APPLYING, CREATE, PART, FileChange, StoreFolder, told
-from wintermute.wiki.links import INDEX, JOBS, PAGE_FOLDERS, RAW
-from wintermute.wiki.store import OUTSIDE
+from wintermute.wiki.links import INDEX, JOBS, OUTSIDE, PAGE_FOLDERS, RAW
 from wintermute.wiki.verdict import UNLINKABLE, ours_after
 
 JOB = "job.json"

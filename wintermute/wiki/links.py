@@ -18,6 +18,8 @@ PAGE_FOLDERS = ("semantic", "episodic")
 META, RAW, JOBS, CONVERSATIONS = "meta", "episodic-raw", "sleep", "conversations"
 DEEPEST = 32
 """Folders one within the other; what lies deeper is not read."""
+OUTSIDE = f"{META}/outside.json"
+"""Lists the raw conversations in which text from outside may stand."""
 BY_PATH_ONLY = (RAW, CONVERSATIONS)
 """Folders whose files have no titles: there are many, and nobody remembers their names."""
 
@@ -80,13 +82,13 @@ def without_code(text: str) -> str:
         return text
     pieces: list[str] = []
     at = 0
-    for start, end in _fences(text):
+    for start, end in fences(text):
         pieces += [_without_spans(text[at:start]), _blanked(text[start:end])]
         at = end
     return "".join([*pieces, _without_spans(text[at:])])
 
 
-def _fences(text: str) -> Iterator[tuple[int, int]]:
+def fences(text: str) -> Iterator[tuple[int, int]]:
     """From where to where each fence goes; one that is not closed, to the end."""
     if "```" not in text and "~~~" not in text:
         return

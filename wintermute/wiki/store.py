@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from sys import intern
 
 from wintermute.errors import FileUnusable, StoreMissing
 from wintermute.files import folder_of
@@ -32,6 +33,7 @@ from wintermute.wiki.links import (
     INDEX,
     JOBS,
     META,
+    OUTSIDE,
     PAGE_FOLDERS,
     RAW,
     Names,
@@ -60,8 +62,6 @@ FOLDERS = (*PAGE_FOLDERS, RAW, JOBS, META)
 LISTED = f"{META}/conversations.json"
 SNAPSHOT = f"{META}/system-runtime.md"
 OLD_INDEX = "index.md"
-OUTSIDE = f"{META}/outside.json"
-"""Lists the raw conversations in which text from outside may stand."""
 UNTITLED = (JOBS, *BY_PATH_ONLY)
 SETTLED = 100_000_000
 """Nanoseconds after which a file's time tells whether it was written again: clocks tick in steps."""
@@ -204,7 +204,7 @@ class WikiStore:
             if found != self._stamped:
                 self._stamped = found
                 self._pages = {
-                    f"{folder}/{name}": page
+                    intern(f"{folder}/{name}"): page
                     for folder, pages in found.items()
                     for name, (_, page) in pages.items()
                     if page is not None
@@ -329,7 +329,7 @@ def _parts(folder: str) -> list[str]:
 
 
 def _joined(folder: str, name: str) -> str:
-    return f"{folder}/{name}" if folder else name
+    return intern(f"{folder}/{name}" if folder else name)
 
 
 def _tree(listings: Mapping[str, _Listing]) -> Tree:

@@ -22,11 +22,11 @@ from wintermute.wiki.graph import LinkGraph, WikiProblem
 from wintermute.wiki.links import (
     DEEPEST,
     ENDING,
-    FENCE,
     INDEX,
     Names,
     Presence,
     PresenceOf,
+    fences,
     is_name,
     is_page,
     links_in,
@@ -213,16 +213,7 @@ def _plain(text: str) -> str:
 
 def _code(text: str) -> Iterator[str]:
     """The fenced blocks of a text, with their fences."""
-    opened: re.Match[str] | None = None
-    for line in FENCE.finditer(text):
-        run = line["run"]
-        if opened is None:
-            opened = line
-        elif run.startswith(opened["run"]) and not line["rest"].strip():
-            yield " ".join(text[opened.start() : line.end()].split())
-            opened = None
-    if opened is not None:
-        yield " ".join(text[opened.start() :].split())
+    return (" ".join(text[start:end].split()) for start, end in fences(text))
 
 
 def set_aside(
