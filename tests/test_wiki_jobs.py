@@ -43,8 +43,8 @@ from wintermute.wiki.pages import FRESH_INDEX, read_page
 from wintermute.wiki.store import WikiStore
 from wintermute.wiki.taking_back import WikiPages, take_back
 from wintermute.wiki.verdict import (
+    PageVerdict,
     StoreView,
-    Verdict,
     judged,
     lines_of,
     lost,
@@ -71,7 +71,7 @@ def change(shelf: Shelf, path: str, after: str | None) -> FileChange:
     return FileChange(path, before, after)
 
 
-def verdict(shelf: Shelf, changes: list[FileChange], **more: object) -> Verdict:
+def verdict(shelf: Shelf, changes: list[FileChange], **more: object) -> PageVerdict:
     """With every page ours, so that only what is told may stay."""
     ours = {path: lines_of(text.decode()) for path, text in shelf.pages().items()}
     known: dict[str, object] = {"today": TODAY, "ours": ours} | more
@@ -225,7 +225,7 @@ def test_problems_that_were_there_stand_against_nothing(tmp_path: Path) -> None:
 
 
 def test_a_page_that_was_not_planned_is_refused(tmp_path: Path) -> None:
-    """W-078: and a plan of more than 20 pages."""
+    """W-078."""
     shelf = Shelf.make(tmp_path)
     [roses] = wanted(
         shelf, Roses="# Roses\n\nThree red ones, one white.\n\n```\nprune --in march\n```"
@@ -235,8 +235,6 @@ def test_a_page_that_was_not_planned_is_refused(tmp_path: Path) -> None:
     assert verdict(shelf, [roses], plan={GARDEN}, index=index).reasons == (
         "semantic/Roses.md is not in the plan",
     )
-    many = {ROSES, *(f"semantic/{n}.md" for n in range(20))}
-    assert "more than 20" in verdict(shelf, [roses], plan=many, index=index).reasons[0]
 
 
 def test_a_page_that_loses_a_line_of_a_person_is_proposed_and_others_are_changed(
@@ -301,7 +299,8 @@ def test_a_look_at_what_changes_finds_what_a_look_at_everything_does(
     links = {**before, INDEX: index}
     after = links | {path: [*links.get(path, ()), *found] for path, found in more.items()}
     was, now = ({path: linking(each) for path, each in one.items()} for one in (links, after))
-    found = objections(whole(was), [FileChange(path, was.get(path), now[path]) for path in more])
+    changes = [FileChange(path, was.get(path), now[path]) for path in more]
+    found = objections(whole(was), whole(was).after(changes), list(more))
     new = problems(whole(now)) - problems(whole(was))
     assert bool(found) is bool(new)
     if not any(kind == "ambiguous name" for kind, *_ in new):  # else others' links mean nothing

@@ -26,6 +26,7 @@ from wintermute.night.consolidation import Consolidation, Preview
 from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
 from wintermute.night.raw_material import ChatTalk, Consolidations, FolderTalk, RawMaterial
 from wintermute.templates import Template
+from wintermute.text import harmless
 from wintermute.wiki.folder import missing
 from wintermute.wiki.jobs import WikiJob
 from wintermute.wiki.store import WikiStore
@@ -45,7 +46,7 @@ class _Home:
     redact: Redaction
 
     @classmethod
-    def of(cls, ctx: click.Context, store: Path | None, *, whole: bool) -> "_Home":
+    def meant(cls, ctx: click.Context, store: Path | None, *, whole: bool) -> "_Home":
         """`whole`: a complete configuration is needed. Raises: ConfigurationError; StoreMissing."""
         settings = settings_of(ctx, store)
         if not WikiStore(settings.store).exists:
@@ -115,7 +116,7 @@ def consolidate(
 
     Example: wintermute wiki consolidate --conversation conversations/20260504-101500 --dry-run
     """
-    home = _Home.of(ctx, store, whole=agent == BUILTIN)
+    home = _Home.meant(ctx, store, whole=agent == BUILTIN)
     zone = local_now(ctx).tzinfo
 
     async def work() -> WikiJob | Preview | None:
@@ -190,10 +191,10 @@ def _tell_job(ctx: click.Context, job: WikiJob | None, *, as_json: bool) -> None
 def _tell_preview(ctx: click.Context, done: Preview, *, as_json: bool) -> None:
     values: dict[str, Any] = {"diff": done.diff, "refused": done.refused}
     values["proposed"] = [page.change.path for page in done.verdict.proposed]
-    tell(ctx, values, *done.diff.splitlines(), as_json=as_json)
+    tell(ctx, values, *harmless(done.diff).splitlines(), as_json=as_json)
     for page in done.verdict.proposed:
         told = f"{page.change.path} would wait for you: {page.reason}"
-        click.echo(redacted(ctx, told), err=True)
+        click.echo(redacted(ctx, harmless(told)), err=True)
     if done.refused and not as_json:
         raise WintermuteError(f"nothing of this would be changed: {done.refused}")
     ctx.exit(1 if done.refused else 0)
@@ -210,7 +211,7 @@ def undo(ctx: click.Context, as_json: bool, job: str | None, store: Path | None)
 
     Example: wintermute wiki undo 20260504-101500
     """
-    home = _Home.of(ctx, store, whole=False)
+    home = _Home.meant(ctx, store, whole=False)
     now = local_now(ctx)
 
     async def work() -> TakenBack:
