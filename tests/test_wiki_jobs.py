@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, date, datetime
@@ -25,6 +26,7 @@ from wintermute.wiki.jobs import (
     alone,
     begin,
     drop_raw,
+    is_under_way,
     keep_raw,
     listed_jobs,
     numbered,
@@ -548,6 +550,28 @@ async def test_what_a_record_refuses_is_not_put_in_place(tmp_path: Path) -> None
     assert json.loads(shelf.read(job.file))["status"] == "failed"
 
 
+async def test_a_disk_that_is_full_right_after_the_record_leaves_the_pages(tmp_path: Path) -> None:
+    """W-065: nothing is under way then, so that nobody finishes it later."""
+    shelf = Shelf.make(tmp_path)
+    job = begin(shelf.files, WikiJob("", "builtin", "talk"), NOW)
+    before, changes, seen = shelf.pages(), two(shelf), SeenPages(shelf.files)
+
+    @asynccontextmanager
+    async def recording():  # type: ignore[no-untyped-def]  # one of a Recording
+        yield None
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+
+    try:
+        with pytest.raises(WintermuteError, match="cannot be written"):
+            await put_in_place(shelf.files, job, changes, list, seen, recording)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert not is_under_way(shelf.files, job)
+    with shelf.files.reading():
+        assert shelf.pages() == before
+    assert json.loads(shelf.read(job.file))["reason"] == "interrupted"
+
+
 async def test_an_undo_restores_the_pages_byte_for_byte(tmp_path: Path) -> None:
     """W-067: and what it took back can be had again."""
     shelf = Shelf.make(tmp_path)
@@ -603,6 +627,23 @@ async def test_an_older_job_can_be_taken_back_from_under_a_newer_one(tmp_path: P
     assert done.kept == (pond,)
     assert shelf.read(pond) == text
     assert "[[Pond]]" not in shelf.read(GARDEN)
+
+
+async def test_what_a_newer_job_wrote_again_is_not_taken_back_with_the_older(
+    tmp_path: Path,
+) -> None:
+    """W-067: three jobs, of which the third says what the first did."""
+    shelf = Shelf.make(tmp_path)
+    pond = "semantic/Pond.md"
+    shelf.write(pond, page("# Pond\n\nCarp.\n\n[[Garden]]"))
+    jobs = []
+    for minute, fish in enumerate(("Koi.", "Carp.", "Koi.")):
+        text = page(f"# Pond\n\n{fish}\n\n[[Garden]]")
+        jobs.append(await placed(shelf, change(shelf, pond, text), at=NOW.replace(minute=minute)))
+    with pytest.raises(WintermuteError, match="its pages were changed since and stay"):
+        await take_back(shelf.files, jobs[0].name, NOW.replace(minute=30))
+    await take_back(shelf.files, jobs[2].name, NOW.replace(minute=31))
+    assert "Carp." in shelf.read(pond)
 
 
 @pytest.mark.parametrize("name", ["20260504-999999", "../../etc", "written", "", "x/y"])
