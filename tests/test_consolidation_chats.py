@@ -24,6 +24,7 @@ from wintermute.night.raw_material import ChatTalk, Consolidations
 from wintermute.templates import Template
 from wintermute.wiki.jobs import WikiJob
 
+pytestmark = pytest.mark.breaks("edited wiki", perhaps=True)
 SCOPE = f"person:{ANN}"
 BEN = "@ben:test"
 GROUP: dict[str, Any] = {"room": "!club:test", "scope": CLUB, "direct": False}

@@ -185,7 +185,7 @@ async def take_back(
         if not is_under_way(files, job):
             failed = replace(ended, reason=str(problem), exit_code=1)
             with suppress(WintermuteError):
-                note(files, failed, {FILE: failed.text()})
+                note(files, failed, {FILE: failed.as_json()})
         raise
     return TakenBack(done, back.changes, back.kept)
 
