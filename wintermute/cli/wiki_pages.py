@@ -28,7 +28,7 @@ from wintermute.night.raw_material import ChatTalk, Consolidations, FolderTalk, 
 from wintermute.templates import Template
 from wintermute.text import harmless
 from wintermute.wiki.folder import missing
-from wintermute.wiki.jobs import WikiJob
+from wintermute.wiki.page_jobs import WikiJob
 from wintermute.wiki.store import WikiStore
 from wintermute.wiki.taking_back import TakenBack, take_back
 

@@ -33,8 +33,8 @@ from wintermute.night.raw_material import Talk
 from wintermute.templates import Template
 from wintermute.text import clean
 from wintermute.wiki.folder import READ, FileChange, StoreFolder, told
-from wintermute.wiki.jobs import WikiJob, text_at
 from wintermute.wiki.links import INDEX, JOBS, PAGE_FOLDERS
+from wintermute.wiki.page_jobs import WikiJob, text_at
 from wintermute.wiki.pages import text_of
 from wintermute.wiki.store import FOLDERS, WikiStore
 from wintermute.wiki.verdict import StoreView

@@ -21,7 +21,8 @@ from wintermute.files import to_its_end
 from wintermute.night.agents import REPORT, PageAgent, PageTask, PageWork
 from wintermute.night.raw_material import Consolidations, RawMaterial, Talk
 from wintermute.wiki.folder import FileChange, StoreFolder
-from wintermute.wiki.jobs import (
+from wintermute.wiki.links import INDEX
+from wintermute.wiki.page_jobs import (
     JOB,
     SeenPages,
     WikiJob,
@@ -40,7 +41,6 @@ from wintermute.wiki.jobs import (
     written_change,
     written_lines,
 )
-from wintermute.wiki.links import INDEX
 from wintermute.wiki.store import WikiStore
 from wintermute.wiki.verdict import PageVerdict, StoreView, judged
 

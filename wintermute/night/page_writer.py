@@ -26,8 +26,8 @@ from wintermute.night.raw_material import Consolidations
 from wintermute.templates import Template, fill
 from wintermute.text import clean, one_line, shortened, untagged
 from wintermute.wiki.folder import FileChange
-from wintermute.wiki.jobs import text_at
 from wintermute.wiki.links import ENDING, INDEX, RAW, Names, is_page, links_in, name_of, resolve
+from wintermute.wiki.page_jobs import text_at
 from wintermute.wiki.pages import (
     MOST_INDEX_LINES,
     MOST_TOKENS,

@@ -25,7 +25,7 @@ from wintermute.stores import Stores
 from wintermute.text import shortened
 from wintermute.wiki.conversations import ConversationFolder, MessageFile
 from wintermute.wiki.folder import FileChange, StoreFolder
-from wintermute.wiki.jobs import WikiJob, drop_raw, numbered, raw_name, read_job, recorded
+from wintermute.wiki.page_jobs import WikiJob, drop_raw, numbered, raw_name, read_job, recorded
 from wintermute.wiki.verdict import ProposedPage
 
 CHAT = "chat"

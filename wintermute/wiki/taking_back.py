@@ -17,8 +17,9 @@ from wintermute.files import to_its_end
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.wiki.folder import FileChange, StoreFolder, told
-from wintermute.wiki.jobs import JOB as FILE
-from wintermute.wiki.jobs import (
+from wintermute.wiki.links import JOBS
+from wintermute.wiki.page_jobs import JOB as FILE
+from wintermute.wiki.page_jobs import (
     UNDO,
     UNDOING,
     WRITTEN,
@@ -39,7 +40,6 @@ from wintermute.wiki.jobs import (
     written_change,
     written_lines,
 )
-from wintermute.wiki.links import JOBS
 from wintermute.wiki.verdict import lines_of, path_problem
 
 NOTHING = "nothing is left to take back"
