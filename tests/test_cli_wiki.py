@@ -189,7 +189,7 @@ def test_a_settings_file_that_cannot_be_read_is_named(root: Path, tmp_path: Path
 
 @pytest.mark.parametrize("title", ["Garden", " Garden ", "semantic/Garden", "semantic/Garden.md"])
 def test_a_page_is_printed_byte_for_byte(root: Path, title: str) -> None:
-    """W-009, W-041: by its name, not by its heading."""
+    """W-009, W-041, W-042: by its name, not by its heading."""
     assert wiki(root, "read", title).stdout_bytes == GARDEN.encode()
     assert said(root, "read", title) == {"path": "semantic/Garden.md", "text": GARDEN}
     assert says(root, "resolve", title) == ["semantic/Garden.md"]

@@ -45,7 +45,7 @@ def chat(ctx: click.Context, store: Path | None, conversation: str, as_json: boo
     The message is stored before the model is asked, and stays when it does not answer; `generate
     --write` asks again.
 
-    Example: echo "What do I grow?" | wintermute wiki chat --conversation conversations/20260504-090000
+    Example: wintermute wiki chat --conversation conversations/20260504-090000 < question.md
     """
     text = message_of(sys.stdin.buffer.read(MOST_BYTES + 1))
     settings = settings_of(ctx, store)

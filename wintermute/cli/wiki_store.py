@@ -34,7 +34,7 @@ from wintermute.wiki.links import CONVERSATIONS, INDEX, Unresolved, legible
 from wintermute.wiki.pages import MOST_BYTES, read_page, text_of
 from wintermute.wiki.store import LISTED, OLD_INDEX, WikiStore
 
-Found = tuple[Any, Iterable[str]]
+WikiFound = tuple[Any, Iterable[str]]
 """Values for a program, lines for a person."""
 
 store_option = click.option(
@@ -76,7 +76,7 @@ def local_now(ctx: click.Context) -> datetime:
         return now.astimezone()
 
 
-def on_pages(work: Callable[..., Found]) -> Callable[..., None]:
+def on_pages(work: Callable[..., WikiFound]) -> Callable[..., None]:
     """A command that looks at a store while nobody writes, and says what it found."""
 
     @store_option
@@ -205,7 +205,7 @@ def _decoded(path: str, content: bytes) -> str:
 @click.argument("title")
 @raw_option
 @on_pages
-def resolve(wiki: WikiStore, title: str, raw: bool) -> Found:
+def resolve(wiki: WikiStore, title: str, raw: bool) -> WikiFound:
     """Print the path of the page that a title means.
 
     A title is the name of a page, or its path in the store.
@@ -219,7 +219,7 @@ def resolve(wiki: WikiStore, title: str, raw: bool) -> Found:
 @click.command("backlinks")
 @click.argument("title")
 @on_pages
-def backlinks(wiki: WikiStore, title: str) -> Found:
+def backlinks(wiki: WikiStore, title: str) -> WikiFound:
     """List the pages that link to a page.
 
     Example: wintermute wiki backlinks "Garden"
@@ -230,7 +230,7 @@ def backlinks(wiki: WikiStore, title: str) -> Found:
 
 @click.command("orphans")
 @on_pages
-def orphans(wiki: WikiStore) -> Found:
+def orphans(wiki: WikiStore) -> WikiFound:
     """List the pages that no other page links to.
 
     Example: wintermute wiki orphans
@@ -241,7 +241,7 @@ def orphans(wiki: WikiStore) -> Found:
 
 @click.command("broken")
 @on_pages
-def broken(wiki: WikiStore) -> Found:
+def broken(wiki: WikiStore) -> WikiFound:
     """List the links that mean no page, or several.
 
     Example: wintermute wiki broken
@@ -262,7 +262,7 @@ def broken(wiki: WikiStore) -> Found:
 @click.command("tokens")
 @click.argument("title", metavar="FILE")
 @on_pages
-def tokens(wiki: WikiStore, title: str) -> Found:
+def tokens(wiki: WikiStore, title: str) -> WikiFound:
     """Print about how many tokens a page has.
 
     That is a quarter of its characters.
@@ -295,7 +295,7 @@ def create_conversation(ctx: click.Context, store: Path | None, as_json: bool) -
 
 @click.command("conversations")
 @on_pages
-def conversations(wiki: WikiStore) -> Found:
+def conversations(wiki: WikiStore) -> WikiFound:
     """List the conversations.
 
     Example: wintermute wiki conversations
@@ -322,7 +322,7 @@ def add_message(
 
     Nothing is answered; prints the name of the new file. A system message is the first of all.
 
-    Example: echo Hello | wintermute wiki add-message --conversation conversations/20260504-090000 user
+    Example: wintermute wiki add-message --conversation conversations/20260504-090000 user < hello.md
     """
     text = message_of(sys.stdin.buffer.read(MOST_BYTES + 1))
     folder = conversation_of(WikiStore(settings_of(ctx, store).store), conversation)
@@ -350,7 +350,7 @@ def message_of(content: bytes) -> str:
     "--k", "most", type=click.IntRange(min=1), default=10, show_default=True, help="How many pages."
 )
 @on_pages
-def search(wiki: WikiStore, words: str, most: int) -> Found:
+def search(wiki: WikiStore, words: str, most: int) -> WikiFound:
     """Look for words in the pages, without a model.
 
     What a page is called weighs more than what it says; pages that are linked with the best ones

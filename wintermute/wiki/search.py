@@ -22,7 +22,7 @@ WIDTH = 120
 ACCENTS = re.compile("[\u0300-\u036f]+")
 HEADINGS = re.compile(r"^[ \t]*#{1,6}[ \t].*$", re.MULTILINE)
 
-Weights = tuple[float, ...]
+WordWeights = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def folded(text: str) -> str:
     return ACCENTS.sub("", unicodedata.normalize("NFKD", text.casefold()))
 
 
-def weights(words: tuple[str, ...], path: str, text: str) -> Weights:
+def weights(words: tuple[str, ...], path: str, text: str) -> WordWeights:
     """How much each word counts in a page; nothing where none of them is in it."""
     name, said = folded(name_of(path)), folded(text)
     if not any(word in name or word in said for word in words):
@@ -75,7 +75,7 @@ def _count(word: str, text: str) -> float:
 
 
 def ranked(
-    found: Mapping[str, Weights], pages: int, linked: Mapping[str, frozenset[str]], most: int
+    found: Mapping[str, WordWeights], pages: int, linked: Mapping[str, frozenset[str]], most: int
 ) -> list[WikiHit]:
     """The best pages first; then those that have no word and are linked with the best.
 
@@ -96,7 +96,7 @@ def ranked(
     return [*hits, *sorted(beside.values(), key=_first)][:most]
 
 
-def _score(each: Weights, rare: list[float]) -> float:
+def _score(each: WordWeights, rare: list[float]) -> float:
     there = sum(map(bool, each)) / len(each)
     return there * sum(weight * often for weight, often in zip(each, rare, strict=True))
 

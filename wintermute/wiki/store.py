@@ -267,16 +267,22 @@ class WikiStore:
         return await asyncio.to_thread(self._recalled, title)
 
     def _recalled(self, title: str) -> RecalledPage | str:
+        try:
+            with self.files.reading():
+                return self._looked_up(title)
+        except StoreMissing:
+            return not_found(title, ())
+
+    def _looked_up(self, title: str) -> RecalledPage | str:
         names = self.tree().names
         found = resolve(title, names, _untold, near=False)
         if isinstance(found, Unresolved):
             found = resolve(target_of(title.strip().strip("[]")), names, _untold, near=False)
         try:
             if isinstance(found, str):
-                with self.files.reading():
-                    text = text_of(self.files.content(found) or b"")
+                text = text_of(self.files.content(found) or b"")
                 return RecalledPage(found, text, self._is_outside(text))
-        except (FileUnusable, StoreMissing):
+        except FileUnusable:
             found = Unresolved("missing", title)
         if found.reason == "ambiguous":
             return ambiguous(title, found.paths)
