@@ -17,7 +17,7 @@ from wintermute.changes.change_sets import Change, Reason
 from wintermute.changes.undo import Undo
 from wintermute.errors import StoreBusy, StoreChanged, WintermuteError
 from wintermute.wiki.folder import FileChange
-from wintermute.wiki.jobs import (
+from wintermute.wiki.page_jobs import (
     SeenPages,
     WikiJob,
     alone,
