@@ -1,6 +1,7 @@
 """Conversations in folders, held through the shell beside everything else (W-025, W-036, W-048)."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +204,14 @@ async def test_two_at_once_wait_for_each_other_beside_a_daemon(
     assert [name.rpartition("-")[2] for name in files(talk)] == [
         *("system.md", "user.md", "assistant.md", "user.md", "assistant.md")
     ]
+
+
+def test_status_and_check_have_a_line_of_the_wiki(terminal: Terminal, talk: Path) -> None:
+    """Issue 20, 8: pages, broken links, the last job."""
+    (terminal.data / "wiki" / "semantic" / "Bare.md").write_text(f"{PAGE}\n[[Nowhere]]\n")
+    terminal.says("memory", "add", "Likes tea")
+    for command in ("status", "check"):
+        told = terminal.run(command, "--json").stdout
+        (line,) = [each for each in json.loads(told) if each["name"] == "wiki"]
+        assert line["state"] == "ok"
+        assert line["text"] == "2 pages, 1 broken link"

@@ -42,6 +42,8 @@ from wintermute.prompt.gather import FALLBACK, FILE, FILE_SMALL, Instructions, r
 from wintermute.stores import Stores, closing
 from wintermute.templates import read_template, shipped_prompts
 from wintermute.terminal.screen import Output, TerminalSpeaker
+from wintermute.wiki.finding import wiki_finding
+from wintermute.wiki.store import WikiStore
 
 
 def show(ctx: click.Context, facts: Iterable[Finding], *, as_json: bool) -> None:
@@ -207,6 +209,7 @@ async def _probe(config: Config, lacking: Collection[str]) -> list[Finding]:
         *unusable_files(Places(config.data_dir, config.owner)),
         Finding("time zone", "ok", time),
         await _memory(config),
+        wiki_finding(WikiStore(config.wiki_store), ZoneInfo(config.timezone)),
         *models,
         *await _homeserver(config),
         *await noticed(config.data_dir / "wintermute.db"),

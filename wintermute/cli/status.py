@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import aclosing
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import click
 
@@ -23,6 +24,8 @@ from wintermute.memory.core import Places
 from wintermute.memory.status import NAME, with_memory
 from wintermute.prompt.edited import unusable_files
 from wintermute.stores import Stores
+from wintermute.wiki.finding import wiki_finding
+from wintermute.wiki.store import WikiStore
 
 
 @click.command("status")
@@ -48,7 +51,8 @@ async def _facts(config: Config) -> list[Finding]:
     here = [_daemon(config.data_dir), check.disk(config.data_dir)]
     here += [database] if database.state == "fail" else []
     places = Places(config.data_dir, config.owner)
-    return [*here, *stored, *unusable_files(places, config.data_dir / "prompts")]
+    wiki = wiki_finding(WikiStore(config.wiki_store), ZoneInfo(config.timezone))
+    return [*here, *stored, wiki, *unusable_files(places, config.data_dir / "prompts")]
 
 
 async def _memory(config: Config, database: Database) -> Finding:

@@ -26,6 +26,7 @@ from wintermute.owner import is_owner
 from wintermute.prompt.edited import unusable_files
 from wintermute.stores import Stores
 from wintermute.text import one_line
+from wintermute.wiki.finding import wiki_finding
 
 OBJECTIVE_CHARACTERS = 100
 
@@ -198,6 +199,7 @@ class ChatCommands:
         found = await gather(stores.database, self._clock, zone, self._ceilings)
         facts = with_memory(found, await stores.memory_status.finding())
         facts += tuple(await asyncio.to_thread(unusable_files, stores.places, stores.prompts))
+        facts += (await asyncio.to_thread(wiki_finding, stores.wiki, stores.tasks.zone),)
         asked = is_owner(row.origin)
         if not (asked and stores.owner.owns(scope)):
             # Details may name other people's rooms, and are nobody else's business.
@@ -242,7 +244,8 @@ def _taken_back(change: Change, partly: bool) -> str:
         return f"what I always keep in mind is {'partly ' if partly else ''}as it was before"
     thing = {"fact": "memory"}.get(change.kind, change.kind)
     named = change.after or change.before or {}
-    text = plain(str(named.get("text") or named.get("content") or change.item))
+    said = None if change.kind == "page" else named.get("text") or named.get("content")
+    text = plain(str(said or change.item))
     if change.after is None:
         return f"{thing} taken out again: {text}"
     if change.before is None:

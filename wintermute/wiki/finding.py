@@ -1,0 +1,37 @@
+"""What a status says of the wiki: pages, broken links, the last job."""
+
+from datetime import datetime, tzinfo
+
+from wintermute.errors import WintermuteError
+from wintermute.health.health import Finding
+from wintermute.text import counted
+from wintermute.wiki.links import is_page
+from wintermute.wiki.page_jobs import WikiJob, listed_jobs
+from wintermute.wiki.store import WikiStore
+
+PART = "wiki"
+NO_STORE = "no pages yet -> `wintermute wiki init` makes a store"
+
+
+def wiki_finding(store: WikiStore, zone: tzinfo) -> Finding:
+    """One line; it takes as long as a look at every page that changed."""
+    if not store.exists:
+        return Finding(PART, "ok", NO_STORE)
+    try:
+        with store.files.reading():
+            pages = sum(map(is_page, store.pages()))
+            broken = len(store.graph().broken)
+            job = next(iter(listed_jobs(store.files)), None)
+    except WintermuteError as problem:
+        return Finding(PART, "warn", str(problem))
+    told = [counted(pages, "page"), counted(broken, "broken link")]
+    told += [_last(job, zone)] if job else []
+    failed = job is not None and job.status != "applied"
+    numbers = {"pages": pages, "broken_links": broken}
+    return Finding(PART, "warn" if failed else "ok", ", ".join(told), numbers)
+
+
+def _last(job: WikiJob, zone: tzinfo) -> str:
+    at = datetime.fromisoformat(job.start).astimezone(zone)
+    why = f" ({job.reason}) -> see sleep/{job.name}/report.md" if job.status != "applied" else ""
+    return f"last job {at:%Y-%m-%d %H:%M} {job.status}{why}"
