@@ -533,8 +533,8 @@ async def test_a_long_conversation_is_read_in_pieces(
     ("words", "code", "said"),
     [
         (("--conversation", "nowhere"), 1, "no conversation nowhere: name a folder"),
-        (("--conversation", "conversations"), 1, "has no messages"),
-        (("--conversation", "semantic"), 1, "has no messages"),
+        (("--conversation", "conversations/empty"), 1, "has no messages"),
+        (("--conversation", "semantic"), 1, "is no conversation"),
         ((), 2, "Missing option '--conversation'"),
         (("--conversation", "x", "--agent", "codex"), 2, "no command configured for agent 'codex'"),
         (("--conversation", "x", "--store", "gone"), 1, "wintermute wiki init --store"),
@@ -550,7 +550,7 @@ async def test_what_cannot_be_consolidated_is_said_in_a_line(
 ) -> None:
     """W-005, W-063: before any copy, registration or folder."""
     ready(terminal, model)
-    (shelf.root / "conversations").mkdir()
+    (shelf.root / "conversations/empty").mkdir(parents=True)
     before = {*shelf.root.rglob("*")}
     done = await beside(terminal, "wiki", "consolidate", *words)
     assert done.returncode == code
@@ -574,7 +574,7 @@ async def test_a_conversation_outside_the_store_has_nothing_but_messages(
     assert str(outside) in json.loads(shelf.read("meta/conversations.json"))
     (outside / "diary.txt").write_text("mine")
     done = await consolidate(terminal, str(outside))
-    assert (done.returncode, b"holds more than messages: diary.txt" in done.stderr) == (1, True)
+    assert (done.returncode, b"holds diary.txt: only a folder" in done.stderr) == (1, True)
 
 
 async def test_what_pages_and_the_program_said_is_not_what_somebody_said(

@@ -22,8 +22,9 @@ from wintermute.night.consolidation import Consolidation
 from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
 from wintermute.night.raw_material import ChatTalk, Consolidations
 from wintermute.templates import Template
-from wintermute.wiki.jobs import WikiJob
+from wintermute.wiki.page_jobs import WikiJob
 
+pytestmark = pytest.mark.breaks("edited wiki", perhaps=True)
 SCOPE = f"person:{ANN}"
 BEN = "@ben:test"
 GROUP: dict[str, Any] = {"room": "!club:test", "scope": CLUB, "direct": False}

@@ -226,3 +226,19 @@ async def test_pages_are_those_of_before_or_of_after_whenever_an_undo_dies(
     every = int(request.config.getoption("every"))
     assert every <= EVERY
     await survives(undo, undo.points(max(1, every // 8)))
+
+
+@pytest.mark.parametrize("path", [GARDEN, POND])
+async def test_an_edit_after_a_kill_stays_when_the_rest_is_finished(
+    consolidation: Killed, path: str
+) -> None:
+    """W-066: in the middle of the step that counts, before or after that page was in place."""
+    renames = ["os.rename"] * (2 if path == GARDEN else 3)
+    await consolidation.killed(consolidation.place(RECORD, "COMMIT", *renames))
+    shelf = shelf_of(consolidation.bot)
+    assert (shelf.root / "sleep/applying").exists()
+    shelf.write(path, "Mine, and mine alone.\n")
+    pages = looked(consolidation.bot)
+    assert pages[path] == b"Mine, and mine alone.\n"
+    [other] = {GARDEN, POND} - {path}
+    assert undated(pages)[other] == undated(consolidation.after)[other]

@@ -46,6 +46,11 @@ PLACEHOLDERS = {
     "OVERSIZE_TASKS.txt": ("size", "limit"),
     "OVERSIZE_SKILLS.txt": ("size", "limit"),
     "runtime/default.md": ("IF_INCLUDE_RECALL",),
+    "consolidation/plan.md": ("instructions", "entries", "index", "transcript"),
+    "consolidation/page.md": (
+        *("instructions", "path", "action", "reason", "title", "today"),
+        *("page", "entries", "transcript"),
+    ),
     "TASK_RUN.txt": ("instruction", "task", "content", "due", "late", "number", "last"),
 }
 ANSWERS = {
@@ -56,6 +61,7 @@ ANSWERS = {
     "SPLIT_PROMPT.txt": [{"contents"}, {"contents"}],
     "RECONSTRUCTION_PROMPT.txt": [{"memories", "coverage"}],
     "CORE_UPDATE_PROMPT.txt": [{"should_update", "core_markdown"}] * 2,
+    "consolidation/plan.md": [{"pages"}, {"pages"}],
 }
 KANA = re.compile(r"[\u3041-\u30ff]")
 HAN = re.compile(r"[\u4e00-\u9fff]")

@@ -32,8 +32,9 @@ from wintermute.night.agents import (
     without_secrets,
 )
 from wintermute.night.consolidation import Consolidation
-from wintermute.night.raw_material import FolderTalk, conversation_at
+from wintermute.night.raw_material import FolderTalk
 from wintermute.templates import Template, shipped_folder
+from wintermute.wiki.conversations import ConversationFolder
 from wintermute.wiki.folder import FileChange
 from wintermute.wiki.store import WikiStore
 
@@ -345,10 +346,14 @@ def test_a_command_that_is_not_there_is_said(terminal: Terminal, shelf: Shelf) -
 async def gone(pid: int) -> None:
     """Wait until a process is at work no more: killed it is already, or this takes for ever."""
     async with asyncio.timeout(WITHIN):
-        with suppress(OSError):
-            stat = Path("/proc") / str(pid) / "stat"
-            while stat.read_text().rpartition(")")[2].split()[0] != "Z":  # noqa: ASYNC110  it is no child of ours, and tells nobody
-                await asyncio.sleep(0.01)
+        while state(pid) not in ("", "Z"):  # noqa: ASYNC110  the kernel tells nobody
+            await asyncio.sleep(0.01)
+
+
+def state(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
 
 
 async def started(folder: Path, script: str, seconds: float = 20.0, given: str = "") -> PageWork:
@@ -480,9 +485,7 @@ def home(shelf: Shelf, script: str, seconds: float = 30.0) -> Consolidation:
 
 
 def folder_talk(shelf: Shelf) -> FolderTalk:
-    found = conversation_at(shelf.root, shelf.conversation())
-    assert found is not None
-    return FolderTalk(shelf.root, found)
+    return FolderTalk(shelf.root, ConversationFolder(shelf.root, shelf.conversation()))
 
 
 async def test_a_program_that_takes_too_long_has_failed(tmp_path: Path) -> None:

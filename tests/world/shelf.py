@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Self
 
-from wintermute.wiki.folder import StoreFolder
+from wintermute.wiki.folder import FileChange, StoreFolder
 from wintermute.wiki.pages import page_text
 from wintermute.wiki.store import WikiStore
 
@@ -89,3 +89,9 @@ class Shelf:
         """What was copied word for word."""
         files = (self.root / "episodic-raw").rglob("*.md")
         return {file.relative_to(self.root).as_posix(): file.read_text() for file in files}
+
+
+def change(shelf: Shelf, path: str, after: str | None) -> FileChange:
+    """A file of a store is to say this."""
+    before = shelf.read(path) if (shelf.root / path).exists() else None
+    return FileChange(path, before, after)

@@ -7,8 +7,8 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -36,6 +36,7 @@ from wintermute.memory.exchange import SCOPE
 from wintermute.stores import Stores, closing
 
 FORMAT = "%(levelname)s %(message)s part=%(name)s"
+DATABASE = "wintermute.db"
 PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
 
 log = logging.getLogger(__name__)
@@ -140,35 +141,39 @@ def with_models(
 ) -> Result:
     """The same, with the models as well. `wiki`: which one is meant, and who works on it."""
     config = open_config(ctx, level=level, spared="matrix")
-    settings = wiki(config)
-    folder, clock = data_folder(config), SystemClock()
 
     async def opened() -> Result:
-        async with open_database(folder / "wintermute.db") as database:
-            zone = config.timezone
-            llm = with_model(config.llm, settings.model)
-            models = Models(llm, database, clock, new_id, zone)
-            stores = Stores.of(
-                *(database, folder, config.owner, clock, new_id),
-                timezone=zone,
-                memory=config.memory,
-                embedder=open_embedder(config.memory, models, clock),
-                wiki=settings.store,
-            )
-            async with aclosing(models), closing(stores):
-                return await work(stores, config, models)
+        async with opened_stores(config, wiki(config)) as (stores, models):
+            return await work(stores, config, models)
 
     return asyncio.run(opened())
 
 
-def data_folder(config: Config) -> Path:
-    """Where everything is kept. Raises: ConfigurationError when there is no such folder."""
-    if not config.data_dir.is_dir():
+@asynccontextmanager
+async def opened_stores(
+    config: Config, settings: WikiSettings
+) -> AsyncIterator[tuple[Stores, Models]]:
+    """The stores of a configuration, with this wiki, and the models.
+
+    Raises: ConfigurationError when the data folder is not there.
+    """
+    folder, clock, zone = config.data_dir, SystemClock(), config.timezone
+    if not folder.is_dir():
         raise ConfigurationError(
-            f"the data folder {config.data_dir} does not exist: make it with `wintermute init DIR`,"
+            f"the data folder {folder} does not exist: make it with `wintermute init DIR`,"
             " or correct data_dir"
         )
-    return config.data_dir
+    async with open_database(folder / DATABASE) as database:
+        models = Models(with_model(config.llm, settings.model), database, clock, new_id, zone)
+        stores = Stores.of(
+            *(database, folder, config.owner, clock, new_id),
+            timezone=zone,
+            memory=config.memory,
+            embedder=open_embedder(config.memory, models, clock),
+            wiki=settings.store,
+        )
+        async with aclosing(models), closing(stores):
+            yield stores, models
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,114 +1,90 @@
-"""Conversations that become pages, and the way back: `wintermute wiki consolidate` and `undo`."""
+"""`wintermute wiki consolidate` and `undo`: conversations become pages, and there is a way back."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from datetime import tzinfo
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import click
 
-from wintermute.cli.opening import data_folder, open_config
-from wintermute.cli.options import CONFIG, REDACT, redacted, reporting, tell
-from wintermute.cli.wiki_store import settings_of, store_option
-from wintermute.clock import Clock, SystemClock
+from wintermute.cli.opening import DATABASE, open_config, open_with_gaps, opened_stores
+from wintermute.cli.options import REDACT, redacted, reporting, tell
+from wintermute.cli.wiki_store import conversation_of, local_now, settings_of, store_option
+from wintermute.clock import SystemClock
 from wintermute.config.read import environment
 from wintermute.config.schema import Config
 from wintermute.config.secrets import UNHIDDEN, Redaction, secret_values
-from wintermute.config.wiki import WikiSettings, command_wiki, with_model
-from wintermute.db import open_database
-from wintermute.errors import ConfigurationError, WintermuteError
-from wintermute.ids import new_id
+from wintermute.config.wiki import WikiSettings
+from wintermute.errors import ConfigurationError, StoreMissing, WintermuteError
 from wintermute.llm.models import Models
 from wintermute.night.agents import BUILTIN, PageAgent, ProgramAgent, without_secrets
 from wintermute.night.consolidation import Consolidation, Preview
 from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
-from wintermute.night.raw_material import (
-    ChatTalk,
-    Consolidations,
-    FolderTalk,
-    RawMaterial,
-    conversation_at,
-)
-from wintermute.stores import Stores, closing
+from wintermute.night.raw_material import ChatTalk, Consolidations, FolderTalk, RawMaterial
 from wintermute.templates import Template
-from wintermute.wiki.folder import StoreFolder, missing
-from wintermute.wiki.jobs import WikiJob
+from wintermute.text import harmless
+from wintermute.wiki.folder import missing
+from wintermute.wiki.page_jobs import WikiJob
 from wintermute.wiki.store import WikiStore
 from wintermute.wiki.taking_back import TakenBack, take_back
 
-DATABASE = "wintermute.db"
-UTC = "UTC"
 ONLY_BUILTIN = "what was said in a chat is made into pages by the agent builtin only"
+NO_CONVERSATION = "there is no conversation {named}: name a folder of messages"
 NOTHING_NEW = "Nothing was said since the last time."
 
 
 @dataclass(frozen=True, slots=True)
-class _Wiki:
+class _Home:
     """Which store is meant, and what there is beside it. `config`: None for a store alone."""
 
     settings: WikiSettings
     config: Config | None
     redact: Redaction
 
-    @property
-    def zone(self) -> ZoneInfo:
-        """Where days begin."""
-        return ZoneInfo(self.config.timezone if self.config else UTC)
+    @classmethod
+    def meant(cls, ctx: click.Context, store: Path | None, *, whole: bool) -> "_Home":
+        """`whole`: a complete configuration is needed. Raises: ConfigurationError; StoreMissing."""
+        settings = settings_of(ctx, store)
+        if not WikiStore(settings.store).exists:
+            raise StoreMissing(missing(settings.store))
+        config = open_config(ctx, spared="matrix") if whole else _config(ctx)
+        return cls(settings, config, ctx.meta.get(REDACT, UNHIDDEN))
 
     @property
-    def is_ours(self) -> bool:
-        """Whether it is the store of the configuration, of which a database knows."""
-        return self.config is not None and (
-            self.config.wiki_store.resolve() == self.settings.store.resolve()
+    def wiki(self) -> WikiStore:
+        """The store."""
+        return WikiStore(self.settings.store)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a database knows what becomes of this store: it is that of the configuration."""
+        return (
+            self.config is not None
+            and (self.config.data_dir / DATABASE).exists()
+            and self.config.wiki_store.resolve() == self.settings.store.resolve()
         )
 
     @asynccontextmanager
     async def opened(
-        self, clock: Clock
+        self, *, models: bool
     ) -> AsyncIterator[tuple[Consolidations | None, Models | None]]:
-        """What is recorded, where this store is; and the models, where there is a configuration."""
-        if self.config is None or not self.config.data_dir.is_dir():
+        """What is recorded, where this store is; and the models, where they are wanted."""
+        if self.config is None or not (models or self.is_recorded):
             yield None, None
             return
-        config, zone = self.config, self.config.timezone
-        async with open_database(config.data_dir / DATABASE) as database:
-            llm = with_model(config.llm, self.settings.model)
-            stores = Stores.of(
-                *(database, config.data_dir, config.owner, clock, new_id, self.redact),
-                timezone=zone,
-                memory=config.memory,
-                wiki=config.wiki_store,
-            )
-            models = Models(llm, database, clock, new_id, zone, self.redact)
-            async with aclosing(models), closing(stores):
-                await models.recall()
-                yield (Consolidations(stores, clock) if self.is_ours else None), models
-
-
-def _wiki(ctx: click.Context, store: Path | None, *, needs_config: bool) -> _Wiki:
-    """What a command is about. Raises: ConfigurationError; StoreMissing."""
-    config = _config(ctx) if not needs_config else open_config(ctx, spared="matrix")
-    if config and needs_config:
-        data_folder(config)
-    settings = (
-        command_wiki(store, environment(), Path.cwd(), config)
-        if config
-        else settings_of(ctx, store)
-    )
-    if not WikiStore(settings.store).exists:
-        raise WintermuteError(missing(settings.store))
-    return _Wiki(settings, config, ctx.meta.get(REDACT, UNHIDDEN))
+        async with opened_stores(self.config, self.settings) as (stores, asked):
+            kept = Consolidations(stores, SystemClock()) if self.is_recorded else None
+            yield kept, asked
 
 
 def _config(ctx: click.Context) -> Config | None:
-    """The configuration, where there is one that can be used."""
-    if not ctx.meta[CONFIG].exists():
-        return None
+    """The configuration, if there is one that can be read."""
     try:
-        return open_config(ctx, spared="matrix")
+        return open_with_gaps(ctx, level="warning")[0]
     except ConfigurationError:
         return None
 
@@ -140,20 +116,17 @@ def consolidate(
 
     Example: wintermute wiki consolidate --conversation conversations/20260504-101500 --dry-run
     """
-    wiki = _wiki(ctx, store, needs_config=agent == BUILTIN)
+    home = _Home.meant(ctx, store, whole=agent == BUILTIN)
+    zone = local_now(ctx).tzinfo
 
     async def work() -> WikiJob | Preview | None:
-        clock = SystemClock()
-        async with wiki.opened(clock) as (kept, models):
-            agents = _agents(wiki, kept, models, agent)
-            home = Consolidation(
-                WikiStore(wiki.settings.store), agents, clock, wiki.zone, kept, wiki.redact
-            )
-            home.agent(agent)
-            material = _material(wiki, kept, conversation, agent)
+        async with home.opened(models=agent == BUILTIN) as (kept, models):
+            at_work = _at_work(home, kept, models, zone)
+            at_work.agent(agent)
+            material = _material(home, kept, conversation, agent)
             if dry_run:
-                return await home.preview(material, agent)
-            return await home.consolidate(material, agent, wait=wait)
+                return await at_work.preview(material, agent)
+            return await at_work.consolidate(material, agent, wait=wait)
 
     done = asyncio.run(work())
     if isinstance(done, Preview):
@@ -162,37 +135,41 @@ def consolidate(
         _tell_job(ctx, done, as_json=as_json)
 
 
+def _at_work(
+    home: _Home, kept: Consolidations | None, models: Models | None, zone: tzinfo | None
+) -> Consolidation:
+    agents = _agents(home, kept, models)
+    return Consolidation(home.wiki, agents, SystemClock(), zone, kept, home.redact)
+
+
 def _agents(
-    wiki: _Wiki, kept: Consolidations | None, models: Models | None, wanted: str
+    home: _Home, kept: Consolidations | None, models: Models | None
 ) -> Mapping[str, PageAgent]:
-    """Who can be asked; the files of the one that is built in are read only where it is `wanted`."""
-    settings = wiki.settings
-    instructions = _template(settings.consolidation_prompt)
-    secrets = secret_values(wiki.config) if wiki.config else ()
-    given = without_secrets(environment(), secrets, wiki.redact)
+    """Who can be asked: the one that is built in where there are `models`."""
+    settings, config = home.settings, home.config
+    prompt = settings.consolidation_prompt
+    instructions = Template(prompt.parent, prompt.name)
+    secrets = secret_values(config) if config else ()
+    given = without_secrets(environment(), secrets, home.redact)
     agents: dict[str, PageAgent] = {
         name: ProgramAgent(name, command, instructions, given)
         for name, command in settings.agent_cmds.items()
     }
-    if wanted == BUILTIN and wiki.config and models:
-        folder = wiki.config.data_dir / "prompts"
-        plan, page = (Template(folder, f"consolidation/{name}.md") for name in ("plan", "page"))
+    if config and models:
+        names = ("consolidation/plan.md", "consolidation/page.md")
+        plan, page = (Template(config.data_dir / "prompts", name) for name in names)
         model = PageModel(models, settings.model)
         agents[BUILTIN] = PageWriter(model, WriterPrompts(instructions, plan, page), kept)
     return agents
 
 
-def _template(path: Path) -> Template:
-    return Template(path.parent, path.name)
-
-
-def _material(wiki: _Wiki, kept: Consolidations | None, named: str, agent: str) -> RawMaterial:
-    root = wiki.settings.store
-    folder = conversation_at(root, named)
-    if folder is not None:
-        return FolderTalk(root, folder)
+def _material(home: _Home, kept: Consolidations | None, named: str, agent: str) -> RawMaterial:
+    """A folder, or else a chat. Raises: WintermuteError."""
+    wiki = home.wiki
+    if os.path.lexists(wiki.root / named) or os.path.lexists(named):
+        return FolderTalk(wiki.root, conversation_of(wiki, named))
     if kept is None:
-        raise WintermuteError(f"there is no conversation {named}: name a folder of messages")
+        raise WintermuteError(NO_CONVERSATION.format(named=named))
     if agent != BUILTIN:
         raise WintermuteError(ONLY_BUILTIN)
     return ChatTalk(kept, named)
@@ -214,10 +191,10 @@ def _tell_job(ctx: click.Context, job: WikiJob | None, *, as_json: bool) -> None
 def _tell_preview(ctx: click.Context, done: Preview, *, as_json: bool) -> None:
     values: dict[str, Any] = {"diff": done.diff, "refused": done.refused}
     values["proposed"] = [page.change.path for page in done.verdict.proposed]
-    tell(ctx, values, *done.diff.splitlines(), as_json=as_json)
+    tell(ctx, values, *harmless(done.diff).splitlines(), as_json=as_json)
     for page in done.verdict.proposed:
         told = f"{page.change.path} would wait for you: {page.reason}"
-        click.echo(redacted(ctx, told), err=True)
+        click.echo(redacted(ctx, harmless(told)), err=True)
     if done.refused and not as_json:
         raise WintermuteError(f"nothing of this would be changed: {done.refused}")
     ctx.exit(1 if done.refused else 0)
@@ -234,16 +211,13 @@ def undo(ctx: click.Context, as_json: bool, job: str | None, store: Path | None)
 
     Example: wintermute wiki undo 20260504-101500
     """
-    wiki = _wiki(ctx, store, needs_config=False)
+    home = _Home.meant(ctx, store, whole=False)
+    now = local_now(ctx)
 
     async def work() -> TakenBack:
-        clock = SystemClock()
-        files = StoreFolder(wiki.settings.store)
-        now = clock.now().astimezone(wiki.zone)
-        if not wiki.is_ours or not (wiki.config and (wiki.config.data_dir / DATABASE).exists()):
-            return await take_back(files, job, now)
-        async with wiki.opened(clock) as (kept, _):
-            return await take_back(files, job, now, kept.taking_back if kept else None)
+        async with home.opened(models=False) as (kept, _):
+            recording = kept.taking_back if kept else None
+            return await take_back(home.wiki.files, job, now, recording)
 
     done = asyncio.run(work())
     gone = [change.path for change in done.changes if change.after is None]

@@ -33,8 +33,8 @@ from wintermute.night.raw_material import Talk
 from wintermute.templates import Template
 from wintermute.text import clean
 from wintermute.wiki.folder import READ, FileChange, StoreFolder, told
-from wintermute.wiki.jobs import WikiJob, text_at
 from wintermute.wiki.links import INDEX, JOBS, PAGE_FOLDERS
+from wintermute.wiki.page_jobs import WikiJob, text_at
 from wintermute.wiki.pages import text_of
 from wintermute.wiki.store import FOLDERS, WikiStore
 from wintermute.wiki.verdict import StoreView
@@ -151,7 +151,7 @@ class _Output:
         """Nobody will print there."""
         os.close(self._out)
 
-    def text(self) -> str:
+    def printed(self) -> str:
         """What was kept."""
         said = clean(self._kept.decode("utf-8", "replace"))
         return f"{said}\n[cut off here: it went on]\n" if self._more else said
@@ -192,7 +192,7 @@ async def run(
         await asyncio.wait(parts, timeout=DRAIN_SECONDS)
         for part in parts:
             part.cancel()  # who has left the group may hold its outputs for ever
-    return Ended(process.returncode or 0, out.text(), err.text(), late)
+    return Ended(process.returncode or 0, out.printed(), err.printed(), late)
 
 
 async def _started(

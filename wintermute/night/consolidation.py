@@ -11,9 +11,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, tzinfo
 from functools import partial
-from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock
 from wintermute.config.secrets import Redaction
@@ -22,7 +21,8 @@ from wintermute.files import to_its_end
 from wintermute.night.agents import REPORT, PageAgent, PageTask, PageWork
 from wintermute.night.raw_material import Consolidations, RawMaterial, Talk
 from wintermute.wiki.folder import FileChange, StoreFolder
-from wintermute.wiki.jobs import (
+from wintermute.wiki.links import INDEX
+from wintermute.wiki.page_jobs import (
     JOB,
     SeenPages,
     WikiJob,
@@ -41,9 +41,8 @@ from wintermute.wiki.jobs import (
     written_change,
     written_lines,
 )
-from wintermute.wiki.links import INDEX
 from wintermute.wiki.store import WikiStore
-from wintermute.wiki.verdict import StoreView, Verdict, judged
+from wintermute.wiki.verdict import PageVerdict, StoreView, judged
 
 DIFF, PROPOSED = "diff.patch", "proposed.patch"
 OUT, ERR = "agent.stdout.txt", "agent.stderr.txt"
@@ -57,7 +56,7 @@ class Preview:
     """What a job would do. `diff`: as `patch` reads it; `refused`: why it would do nothing."""
 
     diff: str
-    verdict: Verdict
+    verdict: PageVerdict
     refused: str
 
 
@@ -69,7 +68,7 @@ class Consolidation:
         store: WikiStore,
         agents: Mapping[str, PageAgent],
         clock: Clock,
-        zone: ZoneInfo,
+        zone: tzinfo | None,
         kept: Consolidations | None,
         redact: Redaction,
     ) -> None:
@@ -134,12 +133,12 @@ class Consolidation:
 
     async def _worked(self, job: WikiJob, talk: Talk, worker: PageAgent) -> WikiJob:
         """Let the agent work, and do what it wants as far as that may be."""
-        done = _Done(PageWork(exit_code=1), Verdict())
+        done = _Done(PageWork(exit_code=1), PageVerdict())
         try:
             job = await self._copied(job, talk)
             seen = await to_its_end(partial(SeenPages, self._files))
             task = await self._task(talk, job)
-            done = _Done(await worker.pages(task), Verdict())
+            done = _Done(await worker.pages(task), PageVerdict())
             done = await self._judged(task, done.work)
             if not done.refused:
                 return await self._placed(job, talk, done, seen)
@@ -159,7 +158,7 @@ class Consolidation:
     async def _copied(self, job: WikiJob, talk: Talk) -> WikiJob:
         """The conversation stands in the store word for word, and everybody knows where (W-059)."""
         job = replace(job, raw_copy=await to_its_end(partial(self._raw, talk)))
-        await to_its_end(partial(note, self._files, job, {JOB: job.text()}))
+        await to_its_end(partial(note, self._files, job, {JOB: job.as_json()}))
         if self._kept is not None:
             await self._kept.begun(job, talk)
         await to_its_end(partial(_keep, self._files, job.raw_copy, talk))
@@ -170,11 +169,11 @@ class Consolidation:
 
     async def _judged(self, task: PageTask, work: PageWork) -> "_Done":
         if work.failed or work.objections:
-            return _Done(work, Verdict(reasons=work.objections))
+            return _Done(work, PageVerdict(reasons=work.objections))
         verdict = await to_its_end(partial(_verdict, task, work))
         secret = [each.path for each in verdict.changes if self._hides(each.after or "")]
         reasons = tuple(f"{path} would hold a secret of the configuration" for path in secret)
-        return _Done(work, Verdict(reasons=reasons) if reasons else verdict)
+        return _Done(work, PageVerdict(reasons=reasons) if reasons else verdict)
 
     def _hides(self, text: str) -> bool:
         return self._redact(text) != text
@@ -204,7 +203,7 @@ class Consolidation:
             job = replace(job, raw_copy="")
         end, code = self._now().isoformat(timespec="seconds"), done.work.exit_code or 1
         job = replace(job, end=end, exit_code=code, reason=self._redact(job.reason))
-        texts = {**self._texts(done), REPORT: self._report(job, done), JOB: job.text()}
+        texts = {**self._texts(done), REPORT: self._report(job, done), JOB: job.as_json()}
         with _told_later(job):
             await to_its_end(partial(note, self._files, job, texts))
             if self._kept is not None:
@@ -239,7 +238,7 @@ class _Done:
     """What an agent did, and what may become of it."""
 
     work: PageWork
-    verdict: Verdict
+    verdict: PageVerdict
 
     @property
     def refused(self) -> str:
@@ -271,7 +270,7 @@ def _keep(files: StoreFolder, raw: str, talk: Talk) -> None:
         keep_raw(files, raw, talk.files, "" if talk.part else talk.named)
 
 
-def _verdict(task: PageTask, work: PageWork) -> Verdict:
+def _verdict(task: PageTask, work: PageWork) -> PageVerdict:
     files = task.store.files
     return judged(
         task.view,

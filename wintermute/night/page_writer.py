@@ -9,7 +9,7 @@ does to the store. The line that cites the conversation is written by us (W-078)
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, cast
@@ -26,8 +26,8 @@ from wintermute.night.raw_material import Consolidations
 from wintermute.templates import Template, fill
 from wintermute.text import clean, one_line, shortened, untagged
 from wintermute.wiki.folder import FileChange
-from wintermute.wiki.jobs import text_at
 from wintermute.wiki.links import ENDING, INDEX, RAW, Names, is_page, links_in, name_of, resolve
+from wintermute.wiki.page_jobs import text_at
 from wintermute.wiki.pages import (
     MOST_INDEX_LINES,
     MOST_TOKENS,
@@ -36,9 +36,11 @@ from wintermute.wiki.pages import (
     tokens,
     without_matter,
 )
-from wintermute.wiki.verdict import MOST_PAGES, StoreView, path_problem
+from wintermute.wiki.verdict import UNLINKABLE, StoreView, path_problem
 
 ROLE = "dreaming"
+MOST_PAGES = 20
+"""Of one plan."""
 MOST_PIECE = 16_000
 SHARE = 0.4
 """Of a conversation that is shown at once: so many tokens, and so much of the window at most."""
@@ -148,13 +150,7 @@ def _path(given: str, names: Names) -> str:
     if "/" in path and path_problem(path):
         return path
     name = name_of(path).casefold()
-    same = {
-        each
-        for known in {*names.near(name_of(path)), name_of(path)}
-        if known.casefold() == name
-        for each in names.named(known)
-        if is_page(each)
-    }
+    same = [each for each in names.paths if is_page(each) and name_of(each).casefold() == name]
     return min(same) if len(same) == 1 else path
 
 
@@ -192,30 +188,39 @@ def without_sources(text: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", SOURCE.sub("", text)).strip()
 
 
-def names_for(piece: str, names: Names, room: int) -> list[str]:
-    """The names of pages that a conversation may be about, those it speaks of most first.
+class KnownNames:
+    """The names of all pages, by the words in them."""
 
-    `room`: how many tokens they may have.
-    """
-    known = sorted({name_of(path) for path in names.paths if is_page(path)})
-    if len(known) > ALL_NAMES:
-        said = {word.casefold() for word in WORDS.findall(piece)}
-        rated = [(_share(name, said), name) for name in known]
-        known = [name for share, name in sorted(rated, key=lambda each: -each[0]) if share > 0]
-    found: list[str] = []
-    for name in known:
-        room -= estimate(name) + 1
-        if room < 0:
-            break
-        found.append(name)
-    return found
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._words = {name_of(path): _words(name_of(path)) for path in paths if is_page(path)}
+        self._of_word: dict[str, list[str]] = {}
+        for name, words in self._words.items():
+            for word in words:
+                self._of_word.setdefault(word, []).append(name)
+
+    def about(self, text: str, room: int) -> list[str]:
+        """Those that a text may be about, the likeliest first; in so many tokens."""
+        known: Iterable[str] = sorted(self._words)
+        if len(self._words) > ALL_NAMES:
+            said = _words(text)
+            near = {name for word in said for name in self._of_word.get(word, ())}
+            known = sorted(near, key=lambda name: (-_share(self._words[name], said), name))
+        found: list[str] = []
+        for name in known:
+            room -= estimate(name) + 1
+            if room < 0:
+                break
+            found.append(name)
+        return found
 
 
-def _share(name: str, said: Collection[str]) -> float:
+def _words(text: str) -> frozenset[str]:
+    return frozenset(word for word in WORDS.findall(text.casefold()) if len(word) > 1)
+
+
+def _share(words: Collection[str], said: Collection[str]) -> float:
     """How much of a name was said, by its letters."""
-    words = [word for word in WORDS.findall(name.casefold()) if len(word) > 2]
-    whole = sum(map(len, words))
-    return sum(len(word) for word in words if word in said) / whole if whole else 0.0
+    return sum(len(word) for word in words if word in said) / sum(map(len, words))
 
 
 class PageWriter:
@@ -233,14 +238,17 @@ class PageWriter:
         """Raises: ModelError; AnswerUnusable; QuestionWithdrawn."""
         texts: dict[str, FileChange] = {}
         plan: list[PlannedPage] = []
-        room = min(MOST_PIECE, int(SHARE * self._model.window))
-        for piece in pieces(task.talk.blocks, room):
+        window, known_names = self._model.window, KnownNames(task.view.names.paths)
+        for piece in pieces(task.talk.blocks, min(MOST_PIECE, int(SHARE * window))):
             view = task.view.after(texts.values())
-            pages = await self._plan(task, view, piece)
+            names = known_names.about(piece, int(NAMES_SHARE * window))
+            names += [name_of(path) for path in texts]
+            pages = await self._plan(task, view, piece, list(dict.fromkeys(names)))
             plan += pages
+            shown = _Shown(piece, (*names, *(name_of(page.path) for page in pages)), view)
             for page in pages:
                 known = texts.get(page.path)
-                texts[page.path] = await self._page(task, view, page, pages, piece, known)
+                texts[page.path] = await self._page(task, page, shown, known)
         said = [{"path": p.path, "action": p.action, "reason": p.reason} for p in plan]
         lines = [f"- {page.path}: {page.reason}" for page in plan] or ["Nothing is worth a page."]
         return PageWork(
@@ -250,15 +258,15 @@ class PageWriter:
             report="\n".join(lines) + "\n",
         )
 
-    async def _plan(self, task: PageTask, view: StoreView, piece: str) -> tuple[PlannedPage, ...]:
-        window = self._model.window
+    async def _plan(
+        self, task: PageTask, view: StoreView, piece: str, names: Sequence[str]
+    ) -> tuple[PlannedPage, ...]:
         index = await to_its_end(partial(text_at, task.store.files, INDEX))
         shown = "\n".join(without_matter(index or "").splitlines()[:MOST_INDEX_LINES])
-        names = names_for(piece, view.names, int(NAMES_SHARE * window))
         values = {
             "instructions": self._instructions(task),
             "entries": _listed(names),
-            "index": shortened(shown, int(INDEX_SHARE * window) * 3),
+            "index": shortened(shown, int(INDEX_SHARE * self._model.window) * 3),
             "transcript": piece,
         }
         template = self._prompts.plan.text()
@@ -268,28 +276,20 @@ class PageWriter:
         )
 
     async def _page(
-        self,
-        task: PageTask,
-        view: StoreView,
-        page: PlannedPage,
-        plan: Sequence[PlannedPage],
-        piece: str,
-        known: FileChange | None,
+        self, task: PageTask, page: PlannedPage, shown: "_Shown", known: FileChange | None
     ) -> FileChange:
         if known is None:
             known = await to_its_end(partial(_present, task, page.path))
-        now = known.after or ""
-        names = names_for(piece, view.names, int(NAMES_SHARE * self._model.window))
-        names += [name_of(each.path) for each in plan] + list(_linked(now, view))
-        title = name_of(page.path)
+        now, title = known.after or "", name_of(page.path)
+        names = dict.fromkeys((*shown.names, *_linked(now, shown.view)))
         values = {
             "path": page.path,
             "action": page.action,
             "reason": page.reason,
             "title": title,
             "page": without_sources(now) or NEW,
-            "entries": _listed(name for name in dict.fromkeys(names) if name != title),
-            "transcript": piece,
+            "entries": _listed([name for name in names if name != title]),
+            "transcript": shown.piece,
         }
         question = fill(
             self._prompts.page.text(),
@@ -300,8 +300,7 @@ class PageWriter:
             *(self._model, ROLE, question, lambda reply: page_in(reply, title), AGAIN),
             sources=self._sources(task),
         )
-        citation = f"{task.raw}/{task.talk.files[0][0].removesuffix(ENDING)}"
-        return replace(known, after=cited(text, task.raw, citation, now))
+        return replace(known, after=cited(text, task.raw, _citation(task), now))
 
     def _instructions(self, task: PageTask) -> str:
         return self._prompts.instructions.text().strip().replace(CONVERSATION, task.raw)
@@ -312,6 +311,15 @@ class PageWriter:
             return None
         events = tuple(dict.fromkeys(event for event, _ in task.talk.events))
         return QuestionSources(events, partial(self._kept.stands, part))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What every page of a plan is made with: a piece of the conversation, and what can be linked."""
+
+    piece: str
+    names: tuple[str, ...]
+    view: StoreView
 
 
 def _present(task: PageTask, path: str) -> FileChange:
@@ -326,6 +334,13 @@ def _present(task: PageTask, path: str) -> FileChange:
     return FileChange(path, exact, text_of(content))
 
 
+def _citation(task: PageTask) -> str:
+    """What stands for the whole conversation: its first message that somebody said."""
+    names = [name for name, _ in task.talk.files if not UNLINKABLE & {*name}]
+    said = [name for name in names if not name.endswith("system.md")]
+    return f"{task.raw}/{(said or names or [''])[0].removesuffix(ENDING)}"
+
+
 def _linked(text: str, view: StoreView) -> Iterator[str]:
     """The names of the pages that a text links to."""
     for link in links_in(text):
@@ -334,5 +349,5 @@ def _linked(text: str, view: StoreView) -> Iterator[str]:
             yield link
 
 
-def _listed(names: "Iterator[str] | Sequence[str]") -> str:
+def _listed(names: Sequence[str]) -> str:
     return "\n".join(f"- {name}" for name in names) or NOTHING

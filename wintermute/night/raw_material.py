@@ -25,7 +25,7 @@ from wintermute.stores import Stores
 from wintermute.text import shortened
 from wintermute.wiki.conversations import ConversationFolder, MessageFile
 from wintermute.wiki.folder import FileChange, StoreFolder
-from wintermute.wiki.jobs import WikiJob, drop_raw, numbered, raw_name, read_job, recorded
+from wintermute.wiki.page_jobs import WikiJob, drop_raw, numbered, raw_name, read_job, recorded
 from wintermute.wiki.verdict import ProposedPage
 
 CHAT = "chat"
@@ -97,8 +97,6 @@ class FolderTalk:
         if not messages:
             raise WintermuteError(f"{path} has no messages: nothing can be made of it")
         inside = path.is_relative_to(self._store)
-        if not inside and (others := self._conversation.strangers()):
-            raise WintermuteError(f"{path} holds more than messages: {others[0]}")
         files = StoreFolder(path)
         try:
             texts = tuple((each.name, files.exact(each.name)) for each in messages)
@@ -106,16 +104,6 @@ class FolderTalk:
             raise WintermuteError(f"{path}: {problem}") from problem
         named = path.relative_to(self._store).as_posix() if inside else str(path)
         return Talk(named, raw_name(path.name), texts, tuple(_blocks(messages)))
-
-
-def conversation_at(store: Path, given: str) -> ConversationFolder | None:
-    """The folder that somebody means, in the store or anywhere; None: there is none (W-038)."""
-    for path in (store / given, Path(given).absolute()):
-        if path.is_dir():
-            inside = path.is_relative_to(store) and ".." not in path.parts
-            below = path.relative_to(store).as_posix() if inside else ""
-            return ConversationFolder(store, below) if below else ConversationFolder(path)
-    return None
 
 
 def _blocks(messages: Sequence[MessageFile]) -> Iterator[str]:

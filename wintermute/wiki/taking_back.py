@@ -17,8 +17,9 @@ from wintermute.files import to_its_end
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.wiki.folder import FileChange, StoreFolder, told
-from wintermute.wiki.jobs import JOB as FILE
-from wintermute.wiki.jobs import (
+from wintermute.wiki.links import JOBS
+from wintermute.wiki.page_jobs import JOB as FILE
+from wintermute.wiki.page_jobs import (
     UNDO,
     UNDOING,
     WRITTEN,
@@ -39,7 +40,6 @@ from wintermute.wiki.jobs import (
     written_change,
     written_lines,
 )
-from wintermute.wiki.links import JOBS
 from wintermute.wiki.verdict import lines_of, path_problem
 
 NOTHING = "nothing is left to take back"
@@ -185,7 +185,7 @@ async def take_back(
         if not is_under_way(files, job):
             failed = replace(ended, reason=str(problem), exit_code=1)
             with suppress(WintermuteError):
-                note(files, failed, {FILE: failed.text()})
+                note(files, failed, {FILE: failed.as_json()})
         raise
     return TakenBack(done, back.changes, back.kept)
 

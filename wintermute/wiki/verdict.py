@@ -20,12 +20,14 @@ from pathlib import PurePosixPath
 from wintermute.wiki.folder import FileChange
 from wintermute.wiki.graph import LinkGraph, WikiProblem
 from wintermute.wiki.links import (
+    DEEPEST,
     ENDING,
     INDEX,
     Names,
     Presence,
     PresenceOf,
     fences,
+    is_name,
     is_page,
     links_in,
     name_of,
@@ -41,8 +43,6 @@ from wintermute.wiki.pages import (
     without_matter,
 )
 
-MOST_PAGES = 20
-"""Of one plan."""
 MOST_NAME_BYTES = 255
 UNLINKABLE = frozenset("[]|#\\")
 """Marks that would end a link too early, or mean something else in it."""
@@ -65,6 +65,8 @@ class StoreView:
     def after(self, changes: Iterable[FileChange], files: Collection[str] = ()) -> "StoreView":
         """The same with these changes; `files`: others that would be there by then."""
         texts = {change.path: change.after for change in changes}
+        if not texts and not files:
+            return self
         there = {path: read_page(text.encode()) for path, text in texts.items() if text is not None}
         gone = texts.keys() - there.keys()
         pages = {path: page for path, page in self.pages.items() if path not in gone} | there
@@ -107,7 +109,7 @@ class ProposedPage:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PageVerdict:
     """What becomes of the changes of a job. `reasons`: why none of them is made; then nothing is."""
 
     changes: tuple[FileChange, ...] = ()
@@ -124,20 +126,22 @@ def judged(
     plan: Collection[str] | None = None,
     index: str = "",
     files: Collection[str] = (),
-) -> Verdict:
+) -> PageVerdict:
     """What becomes of changes (W-064).
 
     `ours`: by page, the lines that we wrote. `plan`: the pages that were named before; then new ones
     get their line in the `index` where no other page links to them. `files`: what else will be there.
     """
     if reasons := misplaced(changes, plan):
-        return Verdict(reasons=reasons)
+        return PageVerdict(reasons=reasons)
     kept, proposed = set_aside(redated(changes, today), ours)
-    if plan is not None and (line := indexed(view, kept, index)):
-        kept = (*(each for each in kept if each.path != INDEX), *redated([line], today))
-    if reasons := objections(view, kept, files):
-        return Verdict(reasons=reasons)
-    return Verdict(kept, proposed)
+    after = view.after(kept, files)
+    if plan is not None and (line := indexed(after, kept, index)):
+        lines = redated([line], today)
+        kept, after = (*(each for each in kept if each.path != INDEX), *lines), after.after(lines)
+    if reasons := objections(view, after, [change.path for change in kept]):
+        return PageVerdict(reasons=reasons)
+    return PageVerdict(kept, proposed)
 
 
 def path_problem(path: str) -> str:
@@ -149,6 +153,8 @@ def path_problem(path: str) -> str:
         return "lies outside the store"
     if not is_page(path):
         return "is neither in semantic/ nor in episodic/, nor the index"
+    if len(parts) > DEEPEST:
+        return "lies too deep"
     if not path.endswith(ENDING):
         return f"does not end in {ENDING}"
     if any(not _is_linkable(part) for part in parts) or not name_of(path):
@@ -158,12 +164,11 @@ def path_problem(path: str) -> str:
 
 def _is_linkable(part: str) -> bool:
     return (
-        part.isprintable()
+        is_name(part)
+        and part.isprintable()
         and part == part.strip()
-        and not part.startswith(".")
         and not UNLINKABLE & {*part}
-        and name_of(part) == name_of(part).strip()
-        and len(part.encode("utf-8", "surrogatepass")) <= MOST_NAME_BYTES
+        and len(part.encode()) <= MOST_NAME_BYTES
     )
 
 
@@ -244,8 +249,6 @@ def misplaced(changes: Sequence[FileChange], plan: Collection[str] | None) -> tu
             known = examined(_plain(change.before))[0] if change.before is not None else ()
             new = [each for each in examined(_plain(change.after))[0] if each not in known]
             told += [f"{change.path}: {problem}" for problem in new]
-    if plan is not None and len(plan) > MOST_PAGES:
-        told.append(f"the plan names {len(plan)} pages, more than {MOST_PAGES}")
     return tuple(told)
 
 
@@ -265,15 +268,11 @@ def _redated(text: str, before: str | None, today: date) -> str:
     return dated(text, today, _plain(before))
 
 
-def objections(
-    view: StoreView, changes: Sequence[FileChange], files: Collection[str] = ()
-) -> tuple[str, ...]:
-    """The problems that a store would have with these changes, and has not now (W-064).
+def objections(view: StoreView, after: StoreView, paths: Collection[str]) -> tuple[str, ...]:
+    """The problems that a store would have after changes of these pages, and has not now (W-064).
 
     They take away no link, for such were set aside.
     """
-    after = view.after(changes, files)
-    paths = [change.path for change in changes]
     known = {problem.identity for problem in _problems(view, paths)}
     told = [str(each) for each in _problems(after, paths) if each.identity not in known]
     new = {path for path in paths if is_page(path) and path not in view.pages}
@@ -289,10 +288,9 @@ def _problems(view: StoreView, paths: Collection[str]) -> list[WikiProblem]:
     return [problem for problem in found if problem.kind in PAGE_PROBLEMS]
 
 
-def indexed(view: StoreView, changes: Sequence[FileChange], index: str) -> FileChange | None:
+def indexed(after: StoreView, changes: Sequence[FileChange], index: str) -> FileChange | None:
     """The index with a line for each new page that no other links to; None: none is needed."""
     made = [change for change in changes if change.before is None and is_page(change.path)]
-    after = view.after(changes)
     links = after.links_to({change.path for change in made})
     lines = [
         f"- [[{_shortest(after.names, change.path)}]]: {_opening(change.after or '')}"

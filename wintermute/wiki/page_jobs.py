@@ -92,7 +92,7 @@ class WikiJob:
         """Whether it is at work, or was killed at it."""
         return self.status == "failed" and self.reason == INTERRUPTED
 
-    def text(self) -> str:
+    def as_json(self) -> str:
         """What its file holds."""
         return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
 
@@ -106,7 +106,7 @@ def begin(files: StoreFolder, job: WikiJob, now: datetime) -> WikiJob:
             n += 1
             name = f"{stem}-{n}"
         job = replace(job, name=name, start=now.isoformat(timespec="seconds"))
-        files.put(job.file, job.text())
+        files.put(job.file, job.as_json())
     return job
 
 
@@ -436,7 +436,7 @@ async def put_in_place(
             stay = tuple(path for path in paths if path not in edited)
             said = f"edited meanwhile, so left as it is: {', '.join(edited)}"
             done = replace(done, changed_files=stay, reason=said)
-            await to_its_end(partial(note, files, done, {JOB: done.text()}))
+            await to_its_end(partial(note, files, done, {JOB: done.as_json()}))
     return done
 
 
@@ -447,12 +447,8 @@ def _stage(
     beside: Callable[[], Sequence[FileChange]],
 ) -> None:
     with told(files.root):
-        last = FileChange(done.file, text_at(files, done.file), done.text())
-        whole = (*changes, *beside(), last)
-        files.stage(done.name, whole)
-        for change in whole:  # a disk that is full by then refuses folders as well
-            with folder_of(files.root, change.path.split("/"), make=True):
-                pass
+        last = FileChange(done.file, text_at(files, done.file), done.as_json())
+        files.stage(done.name, (*changes, *beside(), last))
 
 
 def _applied(files: StoreFolder, job: str) -> tuple[str, ...]:

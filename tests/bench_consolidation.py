@@ -1,0 +1,136 @@
+"""What making pages of a conversation costs beside the model: seconds in a large store.
+
+    python -m tests.bench_consolidation [--pages 10000] [--messages 200] [--folder FOLDER]
+
+A store of so many pages with four links each, a conversation of so many messages, a scripted model
+that changes two pages and makes one. Cold: nothing of the store is in our memory, as in a command;
+warm: its pages were read before, as in a daemon. What the model takes is counted apart.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from tests.test_consolidation import PAGE_CALL, asked, block
+from tests.world.house import PROMPTS, House, open_house
+from tests.world.model import ModelServer, Seen, Step, Text
+from tests.world.shelf import Shelf, page
+from wintermute.config.secrets import UNHIDDEN
+from wintermute.llm.calls import QuestionSources
+from wintermute.llm.models import Models
+from wintermute.messages import Reply, Request
+from wintermute.night.agents import BUILTIN
+from wintermute.night.consolidation import Consolidation
+from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
+from wintermute.night.raw_material import Consolidations, FolderTalk
+from wintermute.templates import Template
+from wintermute.wiki.conversations import ConversationFolder
+from wintermute.wiki.store import WikiStore
+
+GOAL = 0.5
+ROUNDS = 5
+LINKS = 4
+WORDS = "Some words of a page that is about something else. " * 20
+
+
+class TimedModels(Models):
+    """Models that know how long they were asked."""
+
+    seconds = 0.0
+
+    async def ask_unasked(
+        self,
+        role: str,
+        request: Request,
+        sources: QuestionSources | None = None,
+        *,
+        backend: str | None = None,
+    ) -> Reply:
+        began = time.perf_counter()
+        try:
+            return await super().ask_unasked(role, request, sources, backend=backend)
+        finally:
+            TimedModels.seconds += time.perf_counter() - began
+
+
+def fill(shelf: Shelf, pages: int) -> None:
+    """Pages that link to each other, and an index that leads to one."""
+    choice = random.Random(1)
+    shelf.write("meta/Index.md", page("# Index\n\n- [[Page 0]]"))
+    for n in range(pages):
+        others = [(n + 1) % pages, *(choice.randrange(pages) for _ in range(LINKS - 1))]
+        links = " ".join(f"[[Page {each}]]" for each in others)
+        folder = "semantic" if n % 2 else "episodic"
+        shelf.write(f"{folder}/Page {n}.md", page(f"# Page {n}\n\n{WORDS}\n\nSee {links}."))
+
+
+def answers(seen: Seen) -> Step:
+    """Two pages get a line more, a third is new."""
+    if PAGE_CALL.search(asked(seen)) is None:
+        paths = ["episodic/Page 2.md", "semantic/Page 3.md", f"semantic/New {time.time_ns()}.md"]
+        entries = [{"path": path, "action": "update", "reason": "it was said"} for path in paths]
+        return Text(json.dumps({"pages": entries}))
+    now = block(seen, "memory")
+    return Text(
+        page("# New\n\nNew words, see [[Page 3]].") if now[0] == "(" else f"{now}\n\nMore.\n"
+    )
+
+
+def at_work(house: House, store: WikiStore) -> Consolidation:
+    kept = Consolidations(house.stores, house.clock)
+    prompts = (
+        Template(PROMPTS, f"consolidation/{name}.md") for name in ("default", "plan", "page")
+    )
+    writer = PageWriter(PageModel(house.models), WriterPrompts(*prompts), kept)
+    zone = house.stores.tasks.zone
+    return Consolidation(store, {BUILTIN: writer}, house.clock, zone, kept, UNHIDDEN)
+
+
+async def measured(house: House, talk: str, *, warm: bool) -> float:
+    """Seconds of one consolidation, without those of the model."""
+    store = WikiStore(house.stores.wiki.root)
+    if warm:
+        store.pages()
+    folder = ConversationFolder(store.root, talk)
+    work, TimedModels.seconds = at_work(house, store), 0.0
+    began = time.perf_counter()
+    job = await work.consolidate(FolderTalk(store.root, folder), BUILTIN)
+    took = time.perf_counter() - began - TimedModels.seconds
+    assert job is not None
+    assert job.status == "applied", job.reason
+    return took
+
+
+async def main(pages: int, messages: int, folder: Path) -> None:
+    async with (
+        ModelServer(default=answers) as model,
+        open_house(folder, model.url, models_type=TimedModels) as house,
+    ):
+        shelf = Shelf.make(house.stores.wiki.root, {})
+        fill(shelf, pages)
+        said = [("user" if n % 2 else "assistant", f"words {n} " * 20) for n in range(messages)]
+        talk = shelf.conversation(*said)
+        await measured(house, talk, warm=True)
+        print(f"{pages:,} pages, {messages} messages; seconds beside the model (goal ≤ {GOAL})")  # noqa: T201
+        for name, warm in (("warm", True), ("cold", False)):
+            took = [await measured(house, talk, warm=warm) for _ in range(ROUNDS)]
+            print(f"| {name} | {statistics.median(took):.2f} | {max(took):.2f} |")  # noqa: T201
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pages", type=int, default=10_000)
+    parser.add_argument("--messages", type=int, default=200)
+    parser.add_argument("--folder", type=Path)
+    given = parser.parse_args()
+    place = Path(tempfile.mkdtemp(dir=given.folder))
+    try:
+        asyncio.run(main(given.pages, given.messages, place))
+    finally:
+        shutil.rmtree(place)
