@@ -1,6 +1,7 @@
 """What is forgotten goes from the wiki: raw copies, conversations, job folders and lines of pages (M-030)."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,9 @@ async def test_a_memory_that_is_forgotten_is_in_no_file_of_the_wiki(
 ) -> None:
     """M-030: lines go, links and what else stands there stay; what lost its source waits for a yes."""
     root = furnish(tmp_path / "wiki")
+    half = root / "semantic" / ".part_of_a_kill"
+    half.write_text(FACT)
+    os.utime(half, (0, 0))
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
         await learn(house, model, "Remember something of mine", FACT)
         await forget_all(house)

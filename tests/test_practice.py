@@ -619,3 +619,29 @@ async def test_who_leaves_in_the_middle_of_an_answer_is_no_error(
         await reader.readuntil(b"[DONE]")  # as long as the first would have taken
         writer.close()
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_it_plans_pages_and_writes_them_by_rules() -> None:
+    """W-078: with what the templates ask for, and so that what stands there stays."""
+    talk = "you (@you:test): my garden has two apple trees.\nyou (@you:test): I like tea a lot."
+    shown = f"<transcript>\n{talk}\n</transcript>"
+    names = "<entries>\n- Your garden\n</entries>"
+    plan = f"Rules.\n{names}\nThe index:\n<memories>\n(none)\n</memories>\nTold:\n{shown}"
+    answered = answer([{"role": "user", "content": plan}], ())
+    assert isinstance(answered, Say)
+    assert [tuple(page.values())[:2] for page in json.loads(answered.text)["pages"]] == [
+        ("semantic/Your garden.md", "update"),
+        ("semantic/About you.md", "create"),
+    ]
+    dated = "---\ncreated: 2026-05-04\nupdated: 2026-05-04\n---"
+    before = "---\ncreated: 2026-01-02\nupdated: 2026-01-02\n---\n\n# Your garden\n\nA pond."
+    page = (
+        f"---\ncreated: YYYY-MM-DD\nupdated: YYYY-MM-DD\n---\nWrite one page: semantic/Your garden.md,"
+        f" update.\n{dated}\n<memory>\n{before}\n</memory>\n{names}\nTold:\n{shown}"
+    )
+    written = answer([{"role": "user", "content": page}], ())
+    assert isinstance(written, Say)
+    assert written.text == (
+        "---\ncreated: 2026-01-02\nupdated: 2026-05-04\n---\n\n# Your garden\n\nA pond.\n"
+        "- You said: my garden has two apple trees.\n"
+    )

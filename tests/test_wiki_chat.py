@@ -218,12 +218,24 @@ async def test_two_at_once_wait_for_each_other_beside_a_daemon(
     ]
 
 
-def test_status_and_check_have_a_line_of_the_wiki(terminal: Terminal, talk: Path) -> None:
+async def test_a_runtime_prompt_that_is_missing_is_named(
+    terminal: Terminal, model: ModelServer, talk: Path
+) -> None:
+    """W-057: the message is stored, and nobody is asked."""
+    (terminal.data / "prompts" / "runtime" / "default.md").unlink()
+    done = await tell(terminal, talk, "hi")
+    assert done.returncode == 2
+    assert b"runtime/default.md is missing" in done.stderr
+    assert model.requests == []
+
+
+async def test_status_and_check_have_a_line_of_the_wiki(terminal: Terminal, talk: Path) -> None:
     """Issue 20, 8: pages, broken links, the last job."""
     (terminal.data / "wiki" / "semantic" / "Bare.md").write_text(f"{PAGE}\n[[Nowhere]]\n")
     terminal.says("memory", "add", "Likes tea")
     for command in ("status", "check"):
-        told = terminal.run(command, "--json").stdout
-        (line,) = [each for each in json.loads(told) if each["name"] == "wiki"]
+        done = await beside(terminal, command, "--json")
+        assert done.stdout, done
+        (line,) = [each for each in json.loads(done.stdout) if each["name"] == "wiki"]
         assert line["state"] == "ok"
         assert line["text"] == "2 pages, 1 broken link"

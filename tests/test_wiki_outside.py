@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -42,8 +43,8 @@ TAKING_TITLES = ("read", "resolve", "backlinks", "tokens")
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A store with links that lead out of it, beside files that nobody may see."""
+def root(tmp_path: Path) -> Iterator[Path]:
+    """A store with links that lead out of it, beside files that nobody may see; we stand beside it."""
     for path in ("canary.md", "canary", "inner/canary.md", "talk/0001-user.md"):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(CANARY)
@@ -62,7 +63,8 @@ def root(tmp_path: Path) -> Path:
     (root / "out").symlink_to(tmp_path)
     (root / "conversations").symlink_to(tmp_path)
     (root / "episodic-raw").symlink_to(tmp_path)
-    return root
+    with chdir(root.parent):
+        yield root
 
 
 def everything(folder: Path) -> dict[str, bytes]:

@@ -16,7 +16,7 @@ SHOWN = re.compile(
 FILE_SPOKEN = re.compile(r"^user: (.*(?:\n  .*)*)", re.MULTILINE)
 MINE = re.compile(r"\b(?:my|our) ([^\W\d_]{2,30})", re.IGNORECASE)
 PAGE = re.compile(r"^.*?(semantic/[^\n,]+\.md), (?:create|update)\b", re.MULTILINE)
-DATED = re.compile(r"^---\ncreated: \S+\nupdated: (\S+)\n---$", re.MULTILINE)
+DATED = re.compile(r"^---\ncreated: [\d-]+\nupdated: ([\d-]+)\n---$", re.MULTILINE)
 ABOUT = "About you"
 MOST_PAGES = 5
 

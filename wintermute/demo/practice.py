@@ -343,11 +343,9 @@ Rule = Callable[[PracticeView, str], Utterance]
 
 def answer(messages: Sequence[Json], tools: Collection[str]) -> Utterance:
     """What the practice model does next with these messages and the tools of these names."""
-    if not tools and messages and (known := unasked(messages)) is not None:
+    if not tools and messages and (known := _in_background(messages)) is not None:
         return Say(known)
     now = seen(messages, tools)
-    if not tools and (page := page_answer(now.text)) is not None:
-        return Say(page)
     if HISTORY in now.text and not tools:
         return _summed_up(now.text.rpartition(HISTORY)[2])
     if now.results:
@@ -362,6 +360,12 @@ def answer(messages: Sequence[Json], tools: Collection[str]) -> Utterance:
         if match := pattern.fullmatch(line):
             return rule(now, (match[1] or "").strip() if pattern.groups else "")
     return _otherwise(now, line)
+
+
+def _in_background(messages: Sequence[Json]) -> str | None:
+    """The answer to a question of which no person knows; None: it is another."""
+    page = page_answer(_text(messages[0]))
+    return unasked(messages) if page is None else page
 
 
 def _given(now: PracticeView, result: ToolResult) -> str:

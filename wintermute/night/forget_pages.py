@@ -5,6 +5,7 @@ Each file is put in place of what it was; whatever ends this half way, it is don
 
 import asyncio
 import json
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from wintermute.db.traces import ERASED, Wanted
 from wintermute.errors import FileUnusable
 from wintermute.memory.core import goes_with
 from wintermute.stores import Stores
-from wintermute.wiki.folder import StoreFolder
+from wintermute.wiki.folder import PART, StoreFolder
 from wintermute.wiki.links import CONVERSATIONS, ENDING, JOBS, RAW, is_page, links_in, name_of
 from wintermute.wiki.pages import without_matter
 from wintermute.wiki.store import WikiStore
@@ -25,6 +26,8 @@ UNSOURCED = "nothing of what it was made of is left"
 RECORDS = (RAW, CONVERSATIONS, JOBS)
 TEXTS = (ENDING, ".json", ".txt", ".patch")
 GIT = ".git"
+YOUNG = 60_000_000_000
+"""Nanoseconds; to write a file takes far less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ def _cut(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
     if not wiki.exists:
         return CutPages()
     with files.writing():
+        _drop_parts(wiki)
         touched = set[str]()
         for path in _records(wiki):
             if _cut_record(files, path, wanted, erased=path in unsaid.files):
@@ -93,6 +97,15 @@ def _cut(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
         tuple(sorted(set(losing) - set(unsourced))),
         (*(str(wiki.root / path) for path in sorted(named)), *git),
     )
+
+
+def _drop_parts(wiki: WikiStore) -> None:
+    """Remove what a kill left half written; a young one is being written just now."""
+    before = time.time_ns() - YOUNG
+    for path in wiki.root.rglob(f"{PART}*"):
+        with suppress(OSError):
+            if path.is_file() and path.lstat().st_mtime_ns < before:
+                path.unlink()
 
 
 def _records(wiki: WikiStore) -> Iterator[str]:
