@@ -577,6 +577,23 @@ async def test_a_conversation_outside_the_store_has_nothing_but_messages(
     assert (done.returncode, b"holds diary.txt: only a folder" in done.stderr) == (1, True)
 
 
+async def test_what_was_not_said_here_is_marked_and_so_are_copies_of_it(
+    terminal: Terminal, model: ModelServer, shelf: Shelf
+) -> None:
+    """Issue 20, 3: its pages inform and never instruct; a conversation of the store is the owner's."""
+    ready(terminal, model)
+    assert (await consolidate(terminal, shelf.conversation())).returncode == 0
+    assert not (shelf.root / "meta/outside.json").exists()
+    folder = terminal.folder / "old"
+    folder.mkdir()
+    (folder / "0001-user.md").write_text("12 tulips")
+    assert (await consolidate(terminal, str(folder))).returncode == 0
+    raw = shelf.jobs()[-1]["raw_copy"]
+    assert json.loads(shelf.read("meta/outside.json")) == [raw]
+    assert (await consolidate(terminal, raw)).returncode == 0
+    assert json.loads(shelf.read("meta/outside.json")) == [raw, shelf.jobs()[-1]["raw_copy"]]
+
+
 async def test_what_pages_and_the_program_said_is_not_what_somebody_said(
     terminal: Terminal, model: ModelServer, shelf: Shelf
 ) -> None:

@@ -84,6 +84,18 @@ async def test_a_page_is_recalled_and_its_tag_is_in_no_file(
     assert "recall" not in "".join(files(talk)[name] for name in list(files(talk))[1:])
 
 
+async def test_no_tag_is_in_an_answer_where_there_is_no_page(
+    terminal: Terminal, model: ModelServer, talk: Path
+) -> None:
+    """W-027, W-028: who asks nevertheless is told that there is none."""
+    (terminal.data / "wiki" / "semantic" / "Garden.md").unlink()
+    model.script(Text("Let me see. <recall>Garden</recall>"), Text("I do not know."))
+    assert (await tell(terminal, talk, "what do I grow?")).stdout == b"I do not know.\n"
+    assert files(talk)["0002-assistant.md"] == "I do not know.\n"
+    (_, told) = said(model.requests[1])[-1]
+    assert told.startswith("<cathedral>No memory page is named 'Garden'.")
+
+
 async def test_the_model_sees_the_files_as_somebody_left_them(
     terminal: Terminal, model: ModelServer, talk: Path
 ) -> None:

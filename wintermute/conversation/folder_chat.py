@@ -122,8 +122,8 @@ class FolderChat:
         conversation, cast = await self._opened(str(folder.path.resolve()), steps)
         told = "\n\n".join(each.text for each in messages if each.role == "system")
         scope = self._stores.owner.scope
-        toolbox = await self._settings.toolbox.within(scope)
-        settings = replace(self._settings, toolbox=toolbox, prompt=FolderPrompt(told))
+        # Tools stay where there is no page: else a tag that asks for one would be text (W-027).
+        settings = replace(self._settings, prompt=FolderPrompt(told))
         caller = Caller(
             *(conversation, scope, cast.id, "owner", cast.event_id), begun=cast.started_at
         )

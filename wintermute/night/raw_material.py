@@ -25,7 +25,15 @@ from wintermute.stores import Stores
 from wintermute.text import shortened
 from wintermute.wiki.conversations import ConversationFolder, MessageFile
 from wintermute.wiki.folder import FileChange, StoreFolder
-from wintermute.wiki.page_jobs import WikiJob, drop_raw, numbered, raw_name, read_job, recorded
+from wintermute.wiki.page_jobs import (
+    WikiJob,
+    drop_raw,
+    numbered,
+    outside,
+    raw_name,
+    read_job,
+    recorded,
+)
 from wintermute.wiki.verdict import ProposedPage
 
 CHAT = "chat"
@@ -81,7 +89,10 @@ class RawMaterial(Protocol):
 
 
 class FolderTalk:
-    """A folder of message files."""
+    """A folder of message files.
+
+    Nobody said here what was brought from outside the store, nor what a copy of such says.
+    """
 
     def __init__(self, store: Path, conversation: ConversationFolder) -> None:
         self._store = store
@@ -103,7 +114,8 @@ class FolderTalk:
         except (FileUnusable, FileNotFoundError) as problem:
             raise WintermuteError(f"{path}: {problem}") from problem
         named = path.relative_to(self._store).as_posix() if inside else str(path)
-        return Talk(named, raw_name(path.name), texts, tuple(_blocks(messages)))
+        is_outside = not inside or named in outside(StoreFolder(self._store))
+        return Talk(named, raw_name(path.name), texts, tuple(_blocks(messages)), is_outside)
 
 
 def _blocks(messages: Sequence[MessageFile]) -> Iterator[str]:
