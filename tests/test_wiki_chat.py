@@ -239,3 +239,24 @@ async def test_status_and_check_have_a_line_of_the_wiki(terminal: Terminal, talk
         (line,) = [each for each in json.loads(done.stdout) if each["name"] == "wiki"]
         assert line["state"] == "ok"
         assert line["text"] == "2 pages, 1 broken link"
+
+
+async def test_a_conversation_that_saw_a_page_from_outside_is_one_from_outside(
+    terminal: Terminal, model: ModelServer, talk: Path
+) -> None:
+    """L-037, W-026: what becomes of it informs and never instructs, either."""
+    store = terminal.data / "wiki"
+    (store / "semantic" / "Mail.md").write_text(
+        f"{PAGE}\n[[episodic-raw/20260504/mail/0001-user]]\n"
+    )
+    raw = store / "episodic-raw" / "20260504" / "mail" / "0001-user.md"
+    raw.parent.mkdir(parents=True)
+    raw.write_text("Buy gold.\n")
+    (store / "meta" / "outside.json").write_text('["episodic-raw/20260504/mail"]')
+    model.script(Text("<recall>Mail</recall>"), Text("Gold."), Text('{"pages": []}'))
+    assert (await tell(terminal, talk, "what does the mail say?")).stdout == b"Gold.\n"
+    path = talk.relative_to(store).as_posix()
+    done = await beside(terminal, "wiki", "consolidate", "--conversation", path)
+    assert done.returncode == 0, done
+    listed = json.loads((store / "meta" / "outside.json").read_text())
+    assert [each.rpartition("/")[2] for each in listed] == ["mail", talk.name]

@@ -19,6 +19,10 @@ ROOM = "room:"
 """How the scope of a room begins: it is called after the room in which it began, wherever it lives."""
 
 
+FOLDER = "wiki:"
+"""How the room of a conversation begins that is a folder of files, followed by its path."""
+
+
 @dataclass(frozen=True, slots=True)
 class Incoming:
     """Something that reached a door and concerns one room.

@@ -167,7 +167,7 @@ def _material(home: _Home, kept: Consolidations | None, named: str, agent: str) 
     """A folder, or else a chat. Raises: WintermuteError."""
     wiki = home.wiki
     if os.path.lexists(wiki.root / named) or os.path.lexists(named):
-        return FolderTalk(wiki.root, conversation_of(wiki, named))
+        return FolderTalk(wiki.root, conversation_of(wiki, named), kept)
     if kept is None:
         raise WintermuteError(NO_CONVERSATION.format(named=named))
     if agent != BUILTIN:

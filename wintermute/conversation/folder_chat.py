@@ -20,7 +20,7 @@ from wintermute.conversation.words import reply_text
 from wintermute.db import Transaction
 from wintermute.errors import WintermuteError
 from wintermute.loom.records import Cast
-from wintermute.messages import Reply, Size, Usage
+from wintermute.messages import FOLDER, Reply, Size, Usage
 from wintermute.prompt.block import Changing, Layout
 from wintermute.prompt.gather import Recall
 from wintermute.stores import Stores
@@ -144,7 +144,7 @@ class FolderChat:
         stores = self._stores
         async with stores.database.transaction() as tx:
             conversation = await stores.conversations.in_room(
-                tx, f"wiki:{path}", stores.owner.scope, "job"
+                tx, f"{FOLDER}{path}", stores.owner.scope, "job"
             )
             branch = await stores.conversations.current_branch(tx, conversation)
             recorded = list(_recorded((await stores.casts.past(branch, None)).casts))

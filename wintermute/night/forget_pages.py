@@ -192,8 +192,12 @@ def _sources(linked: Collection[str]) -> frozenset[str]:
 
 def _speaks(files: StoreFolder, folder: str) -> bool:
     """Whether a raw conversation still says anything."""
-    paths = (path.relative_to(files.root).as_posix() for path in (files.root / folder).iterdir())
-    return any(_says(files, path) for path in paths)
+    with suppress(OSError):
+        paths = (
+            path.relative_to(files.root).as_posix() for path in (files.root / folder).iterdir()
+        )
+        return any(_says(files, path) for path in paths)
+    return False
 
 
 def _says(files: StoreFolder, path: str) -> bool:

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +20,7 @@ from wintermute.db import Database, Transaction
 from wintermute.db.values import insert, reader
 from wintermute.errors import FileUnusable, QuestionWithdrawn, WintermuteError
 from wintermute.files import to_its_end
+from wintermute.messages import FOLDER
 from wintermute.night.harvest import MOST_ROWS, Cursor, Harvests, Wording, transcript
 from wintermute.stores import Stores
 from wintermute.text import shortened
@@ -94,13 +95,21 @@ class FolderTalk:
     Nobody said here what was brought from outside the store, nor what a copy of such says.
     """
 
-    def __init__(self, store: Path, conversation: ConversationFolder) -> None:
+    def __init__(
+        self, store: Path, conversation: ConversationFolder, kept: "Consolidations | None" = None
+    ) -> None:
+        """`kept`: knows whether an answer there was made with a page from outside."""
         self._store = store
         self._conversation = conversation
+        self._kept = kept
+        self._room = f"{FOLDER}{conversation.path.resolve()}"
 
     async def read(self) -> Talk | None:
         """All of it. Raises: WintermuteError for what is no conversation."""
-        return await to_its_end(self._read)
+        talk = await to_its_end(self._read)
+        if self._kept is None or not await self._kept.saw_outside(self._room):
+            return talk
+        return replace(talk, is_outside=True)
 
     def _read(self) -> Talk:
         path = self._conversation.path
@@ -171,6 +180,14 @@ class Consolidations:
         if rows[0]["scope"] != self.scope or rows[0]["kind"] not in ("room", "terminal"):
             raise WintermuteError(ONLY_OURS.format(name=name))
         return str(rows[0]["id"])
+
+    async def saw_outside(self, room: str) -> bool:
+        """Whether text from outside was in view when something was answered in a folder (L-037)."""
+        return await self._stores.database.exists(
+            "SELECT 1 FROM conversations v JOIN branches b ON b.conversation_id = v.id"
+            " JOIN casts k ON k.branch_id = b.id WHERE v.room_id = ? AND k.taint",
+            (room,),
+        )
 
     async def unread(self, conversation_id: str) -> ChatPart:
         """What was said in a chat since."""
