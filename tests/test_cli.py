@@ -149,6 +149,7 @@ def test_check_names_every_broken_part_and_changes_nothing(
         "fail  prompts",
         "ok    time zone",
         "ok    memory",
+        "ok    wiki",
         "fail  model local",
         "fail  homeserver",
     ]
@@ -170,7 +171,7 @@ def test_check_names_a_secret_that_is_missing_and_goes_on_with_the_rest(
     assert [name for name, _ in lines] == [
         *("fail  config", "fail  config"),
         *("ok    data folder", "ok    disk", "ok    database", "ok    prompts", "ok    time zone"),
-        *("ok    memory", "fail  homeserver"),
+        *("ok    memory", "ok    wiki", "fail  homeserver"),
     ]
     assert "matrix.password: the environment variable WINTERMUTE_PASSWORD is empty" in done.stdout
     assert "llm.backends.local.api_key: there is no file" in done.stdout

@@ -340,18 +340,25 @@ async def open_house(
         stores = replace(stores, inbox=inbox_type(database, checked, redact), prompts=files)
         stores = replace(stores, wiki=WikiStore(pages.root)) if pages else stores
         texts = read_texts(files, config.seed)
-        own, wanted = tools_of(config, stores), {DONE: done, RECALL: True}
         models = models_type(config.llm, database, checked, new_id, ZONE, redact, lambda: 0.0)
         async with aclosing(models), closing(stores):
             await prepare(stores)
             answers = answering(
                 *(config, stores, models, texts, speaker, checked, redact),
                 kinds=[kind(stores, speaker, checked) for kind in kinds],
-                tools=[*gates, *(tool for tool in own if wanted.get(tool.name, prompts))],
+                tools=_tools(tools_of(config, stores), gates, done=done, all_of=bool(prompts)),
                 prompt=_prompt(prompt, prompts, context.layout),
             )
             gather = Gather(stores, texts.instructions, checked, context.layout)
             yield House(stores, clock, checked, speaker, gather, models, answers)
+
+
+def _tools(
+    own: Sequence[AnyTool], gates: Sequence[AnyTool], *, done: bool, all_of: bool
+) -> list[AnyTool]:
+    """The gates of a test, and of our own tools those that it wants and has not replaced."""
+    wanted = {DONE: done, RECALL: True} | {gate.name: False for gate in gates}
+    return [*gates, *(tool for tool in own if wanted.get(tool.name, all_of))]
 
 
 def _config(folder: Path, owner: str, llm: Llm, memory: Memory, harvest: MemoryHarvest) -> Config:
