@@ -23,7 +23,7 @@ from wintermute.conversation.gates import Gates
 from wintermute.conversation.receipts import done_so_far
 from wintermute.conversation.state import CastSettings, CastState, Stop, Watch
 from wintermute.conversation.toolbox import DONE, Caller
-from wintermute.conversation.view import as_text
+from wintermute.conversation.view import as_text, recalls_in_vain
 from wintermute.errors import (
     BudgetSpent,
     ConfigurationError,
@@ -38,7 +38,6 @@ from wintermute.loom.records import Cast, Turn
 from wintermute.messages import BROKEN_OFF, Reply, Usage
 from wintermute.prompt.assemble import pieces
 from wintermute.stores import Stores
-from wintermute.wiki.recall import RECALL, is_last_word
 
 log = logging.getLogger(__name__)
 
@@ -209,14 +208,9 @@ def _ended_by_text(running: CastState, turn: Turn, *, is_small: bool) -> Outcome
 def _ended_by_recalls(running: CastState) -> Outcome | None:
     """Told that it gets no more pages, it has asked for one again, and for nothing else (W-032)."""
     newest = [turn for turn in running.cast.turns if turn.error is None][-2:]
-    if len(newest) < 2 or not all(map(_recalls_in_vain, newest)):
+    if len(newest) < 2 or not all(map(recalls_in_vain, newest)):
         return None
     return Outcome("terminated", "text", running.cast.last_words)
-
-
-def _recalls_in_vain(turn: Turn) -> bool:
-    only_recalls = all(call.name == RECALL for call in turn.calls)
-    return only_recalls and any(is_last_word(seen.result) for seen in turn.observations)
 
 
 def _truncated(running: CastState, reason: str) -> Outcome:

@@ -38,7 +38,7 @@ from wintermute.prompt.block import (
     without_blocks,
 )
 from wintermute.text import shortened, untagged
-from wintermute.wiki.recall import BEGINNINGS, RECALL, notice, shown
+from wintermute.wiki.recall import BEGINNINGS, RECALL, is_last_word, notice, shown
 
 MOST_RESULT_CHARACTERS = 50_000  # L-026
 MOST_REPLY_CHARACTERS = 500  # of the last reply, as part of what memory is asked (P-012)
@@ -196,9 +196,15 @@ def _said(
             found.append({"role": "user", "content": CALL_DONE})  # L-012
         if turn.block and looks.layout == "append":
             _add(found, turn.block)
-    if cast.reason == "text" and cast.turns[-1:] and cast.turns[-1].calls and cast.result:
+    if cast.reason == "text" and cast.result and any(map(recalls_in_vain, cast.turns[-1:])):
         found.append({"role": "assistant", "content": cast.result})  # W-032
     return found
+
+
+def recalls_in_vain(turn: Turn) -> bool:
+    """Whether it asked for pages alone, and was told that it gets no more (W-032)."""
+    only_recalls = bool(turn.calls) and all(call.name == RECALL for call in turn.calls)
+    return only_recalls and any(is_last_word(seen.result) for seen in turn.observations)
 
 
 def _is_folded_over(cast: Cast, fold: Fold | None) -> bool:
