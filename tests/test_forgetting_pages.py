@@ -84,6 +84,25 @@ async def test_a_memory_that_is_forgotten_is_in_no_file_of_the_wiki(
         assert await owed(house) == ["semantic/Garden.md"]
 
 
+async def test_what_we_wrote_of_it_in_other_words_goes_as_well(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: a line that no person wrote and that says no more than the memory; from job folders, too."""
+    ours, theirs = f"Bird:   a {WORD}", f"A {WORD} is a bird"
+    root = furnish(tmp_path / "wiki")
+    page, written = root / "semantic" / "Pet.md", root / "sleep" / "written" / "semantic" / "Pet.md"
+    page.write_text(f"{MATTER}# Pet\n\n- {ours}\n- {theirs}\n")
+    written.parent.mkdir(parents=True)
+    written.write_text(f"- Bird: a {WORD}\n")
+    (root / "sleep" / "20260504-010000" / "diff.patch").write_text(f"+- {ours}\n+Roses\n")
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        await learn(house, model, "Remember something of mine", FACT)
+        await forget_all(house)
+    assert page.read_text() == f"{MATTER}# Pet\n\n- {theirs}\n"
+    assert WORD not in written.read_text()
+    assert WORD not in (root / "sleep" / "20260504-010000" / "diff.patch").read_text()
+
+
 async def test_a_deleted_message_goes_from_raw_copies(tmp_path: Path, model: ModelServer) -> None:
     """W-058, M-030."""
     root = furnish(tmp_path / "wiki")

@@ -25,7 +25,19 @@ BOTH = f"Ann's bird is a {WORD} and sings at night"
 BULLET = f"Lives with a singing {WORD}"
 PAGE = "# SOUL\n\n# TOOLS\n\n# RULE\n\n# USER\n- Likes tea\n"
 LATER = 3600.0
-OPEN = "SELECT 1 FROM jobs WHERE state IN ('waiting', 'running') AND name <> 'embeddings'"
+MATTER = "---\ncreated: 2026-05-04\nupdated: 2026-05-04\n---\n\n"
+RAW, OTHER_RAW = "episodic-raw/20260504/chat", "episodic-raw/20260505/chat"
+WIKI = {
+    "meta/Index.md": f"{MATTER}# Index\n\n- [[Bird]]: {FACT}\n- [[House]]\n",
+    "semantic/Bird.md": f"{MATTER}# Bird\n\n{SAID}\n\nSource: [[{RAW}/0001-user]]\n",
+    "semantic/House.md": f"{MATTER}# House\n\n- {FACT}\n- It has a roof\n\nSource: [[{RAW}/0001-user]]"
+    f"\nSource: [[{OTHER_RAW}/0001-user]]\n",
+    f"{RAW}/0001-user.md": f"{SAID}\n",
+    f"{OTHER_RAW}/0001-user.md": "The house has a roof\n",
+    "sleep/20260504-010000/diff.patch": f"+{FACT}\n",
+}
+"""What became of it in the wiki; the first page cites nothing else."""
+OPEN = "SELECT 1 FROM jobs WHERE state IN ('waiting', 'running') AND name NOT IN ('embeddings', 'page again')"
 LONG = "takes minutes: `make torture`"
 SCRUBBED = "SELECT 1 FROM jobs WHERE name = 'scrub' AND state = 'done'"
 
@@ -67,7 +79,10 @@ async def told(scene: Scene, backend: str) -> tuple[Person, Bot, str, list[str]]
     await bot.until(lambda: not bot.rows(OPEN))
     assert await bot.stop() == 0
     bot.set_clocks(LATER, LATER)
-    assert {"wintermute.db", "core.md"} <= set(found(bot.data))
+    for name, text in WIKI.items():
+        (bot.data / "wiki" / name).parent.mkdir(parents=True, exist_ok=True)
+        (bot.data / "wiki" / name).write_text(text)
+    assert {"wintermute.db", "core.md", "Bird.md", "House.md"} <= set(found(bot.data))
     return ann, bot, room, [said, answer.event_id]
 
 

@@ -656,3 +656,18 @@ def test_what_is_given_is_decided_by_what_was_given(earlier: Sequence[Any], titl
         assert text.startswith(begin)
         assert len(re.findall(r"(?i)</?(?:memory|cathedral)\b", text)) == 2
         assert "\n" not in text.partition("\n</memory>")[0].partition(">\n")[0]
+
+
+async def test_a_store_that_cannot_be_used_is_told_to_the_model(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """W-035: garbage where a kill leaves the name of a job; nothing crashes, and the index is left out."""
+    pages = FilePages(tmp_path / "wiki")
+    model.script(Text("<recall>Garden</recall>"), Text("I do not know."))
+    async with wiki_house(tmp_path, model, pages) as house:
+        pages.write("sleep/applying", "../nonsense")
+        await tell(house, "what grows there?")
+        assert await house.spoken() == ["I do not know."]
+    told = model.requests[1].messages[-1]["content"]
+    assert told.startswith("<cathedral>")
+    assert str(tmp_path) not in told

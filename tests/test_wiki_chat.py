@@ -11,7 +11,7 @@ from tests.test_cli_reconstruct import asks
 from tests.test_memory_beside import beside
 from tests.world.house import PROMPTS, open_house
 from tests.world.model import Fail, ModelServer, Seen, Slow, Text
-from tests.world.terminal import Terminal
+from tests.world.terminal import PASSWORD, Terminal
 
 PAGE = "---\ncreated: 2026-05-04\nupdated: 2026-05-04\n---\n\n# Garden\n\nRoses, by the pond.\n"
 
@@ -216,6 +216,20 @@ async def test_two_at_once_wait_for_each_other_beside_a_daemon(
     assert [name.rpartition("-")[2] for name in files(talk)] == [
         *("system.md", "user.md", "assistant.md", "user.md", "assistant.md")
     ]
+
+
+async def test_a_secret_that_a_model_repeats_is_in_no_file(
+    terminal: Terminal, model: ModelServer, talk: Path
+) -> None:
+    """L-089."""
+    model.script(Text(f"It is {PASSWORD}."))
+    done = await tell(terminal, talk, "what is the password?")
+    assert (done.returncode, PASSWORD.encode() in done.stdout) == (0, False)
+    assert not [file for file in terminal.data.rglob("*") if _holds(file, PASSWORD.encode())]
+
+
+def _holds(file: Path, secret: bytes) -> bool:
+    return file.is_file() and secret in file.read_bytes()
 
 
 async def test_a_runtime_prompt_that_is_missing_is_named(

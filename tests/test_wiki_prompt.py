@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from tests.test_gather import SCOPE, opened
 from tests.world.terminal import Terminal
 from wintermute.config.schema import Seed, Wiki
+from wintermute.errors import ConfigurationError
 from wintermute.prompt.assemble import chosen, parse, runtime_text, wiki_text
 from wintermute.prompt.gather import read_texts
-from wintermute.templates import CONSOLIDATION, RUNTIME, shipped_prompts
+from wintermute.templates import CONSOLIDATION, RUNTIME, Template, shipped_prompts
 
 PROMPTS = shipped_prompts()
 OPEN, CLOSE, ROOT = "{{IF_INCLUDE_RECALL}}", "{{/IF_INCLUDE_RECALL}}", "__MEMORY_ROOT__"
@@ -228,3 +229,15 @@ def test_a_named_prompt_without_a_text_is_told_by_check(terminal: Terminal) -> N
     file.write_text(" \n")
     terminal.says("init", ".")
     assert f"fail  prompts: prompt file {file} is empty" in terminal.run("check").stdout.decode()
+
+
+def test_a_prompt_of_ones_own_that_goes_missing_keeps_its_last_text(tmp_path: Path) -> None:
+    """P-066, W-055: what is shipped stands for the shipped names only."""
+    mine = tmp_path / "runtime" / "mine.md"
+    mine.parent.mkdir()
+    mine.write_text("Be kind.")
+    template = Template(tmp_path, "runtime/mine.md")
+    mine.unlink()
+    assert template.text() == "Be kind."
+    with pytest.raises(ConfigurationError, match=r"mine\.md is missing"):
+        Template(tmp_path, "runtime/mine.md")

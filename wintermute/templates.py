@@ -17,7 +17,8 @@ NOTHING_KEPT: Mapping[str, str] = {}
 RUNTIME = "runtime/default.md"
 CONSOLIDATION = "consolidation/default.md"
 """What the wiki is told to a model with, and what makes its pages (W-020, W-061)."""
-WIKI = ("runtime/", "consolidation/")
+SPARED = (SMALL, RUNTIME, CONSOLIDATION, "consolidation/plan.md", "consolidation/page.md")
+"""How the names of files end that folders from before they were shipped do not have."""
 
 
 def shipped_folder() -> Path:
@@ -53,8 +54,8 @@ def read_template(folder: Path, name: str) -> str:
         text = "" if content is None else decoded(content)
     except FileUnusable as problem:
         raise PromptUnreadable(f"prompt file {path} {problem}") from problem
-    if content is None and (name.endswith(SMALL) or name.startswith(WIKI)):
-        return shipped_prompts()[name]
+    if content is None and name.endswith(SPARED) and name in (shipped := shipped_prompts()):
+        return shipped[name]
     if content is None:
         raise ConfigurationError(
             f"prompt file {path} is missing: `wintermute init` restores the shipped one"

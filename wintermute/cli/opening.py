@@ -164,9 +164,11 @@ async def opened_stores(
             " or correct data_dir"
         )
     async with open_database(folder / DATABASE) as database:
-        models = Models(with_model(config.llm, settings.model), database, clock, new_id, zone)
+        redact = Redaction(secret_values(config))
+        llm = with_model(config.llm, settings.model)
+        models = Models(llm, database, clock, new_id, zone, redact)
         stores = Stores.of(
-            *(database, folder, config.owner, clock, new_id),
+            *(database, folder, config.owner, clock, new_id, redact),
             timezone=zone,
             memory=config.memory,
             embedder=open_embedder(config.memory, models, clock),

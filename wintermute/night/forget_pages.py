@@ -1,21 +1,28 @@
 """Forgetting reaches the wiki: raw copies, conversations, what jobs kept, and lines of pages.
 
-Each file is put in place of what it was; whatever ends this half way, it is done again (M-030).
+    looked for ─▶ what becomes of each page is owed ─▶ each file in place of what it was
+
+Whatever ends this half way, it is done again (M-030).
 """
 
 import asyncio
 import json
 import time
-from collections.abc import Collection, Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 
 from wintermute.db.traces import ERASED, Wanted
 from wintermute.errors import FileUnusable
 from wintermute.memory.core import goes_with
+from wintermute.memory.sense import beginnings
 from wintermute.stores import Stores
 from wintermute.wiki.folder import PART, StoreFolder
-from wintermute.wiki.links import CONVERSATIONS, ENDING, JOBS, RAW, is_page, links_in, name_of
+from wintermute.wiki.links import CONVERSATIONS, INDEX, JOBS, RAW, is_page, links_in, name_of
+from wintermute.wiki.page_jobs import written_lines
 from wintermute.wiki.pages import without_matter
 from wintermute.wiki.store import WikiStore
 
@@ -24,10 +31,15 @@ CONSOLIDATE_AGAIN = "page again"
 GONE = "[this message was erased]"
 UNSOURCED = "nothing of what it was made of is left"
 RECORDS = (RAW, CONVERSATIONS, JOBS)
-TEXTS = (ENDING, ".json", ".txt", ".patch")
 GIT = ".git"
 YOUNG = 60_000_000_000
 """Nanoseconds; to write a file takes far less."""
+AT_ONCE = 500
+"""Files that are looked through together: most are put aside at a glance."""
+
+Edit = Callable[[str], str]
+"""What a file becomes."""
+Contents = Iterator[tuple[str, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +53,20 @@ class Unsaid:
 
 @dataclass(frozen=True, slots=True)
 class CutPages:
-    """What became of it. `unsourced`: pages that cite nothing else; `again`: those to be made anew.
+    """What is cut. `edits`: by path. `unsourced`: pages that cite nothing else; `again`: those to be made anew.
 
     `named`: what still says it and is a person's to change.
     """
 
-    files: int = 0
+    edits: dict[str, Edit] = field(default_factory=dict)
     unsourced: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
+
+
+async def lines_in_pages(stores: Stores, facts: Sequence[str]) -> list[str]:
+    """The lines that we wrote in pages and that say no more than one of these facts did."""
+    return await asyncio.to_thread(_lines_that_say, stores.wiki, facts) if facts else []
 
 
 async def forget_in_pages(stores: Stores, unsaid: Unsaid, *, at: str) -> CutPages:
@@ -59,44 +76,74 @@ async def forget_in_pages(stores: Stores, unsaid: Unsaid, *, at: str) -> CutPage
     """
     if not unsaid.texts and not unsaid.files:
         return CutPages()
-    done = await asyncio.to_thread(_cut, stores.wiki, unsaid)
+    found = await asyncio.to_thread(_found, stores.wiki, unsaid)
     scope = stores.owner.scope
-    async with stores.database.transaction() as tx:
-        for path in done.unsourced:
+    async with stores.database.transaction() as tx:  # first: once it is cut nobody knows of it
+        for path in found.unsourced:
             await stores.proposals.offer(tx, scope, "page", "", UNSOURCED, path)
-        for path in done.again:
+        for path in found.again:
             key = f"{path} {at}"
             await stores.jobs.enqueue(tx, CONSOLIDATE_AGAIN, key, scope, {"page": path})
-    return done
+    if found.edits:
+        await asyncio.to_thread(_cut, stores.wiki.files, found.edits)
+    return found
 
 
-def _cut(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
-    files, wanted = wiki.files, Wanted(unsaid.texts)
+def _lines_that_say(wiki: WikiStore, facts: Sequence[str]) -> list[str]:
+    if not wiki.exists:
+        return []
+    stems = _stems(facts)
+    found: list[str] = []
+    with wiki.files.reading():
+        for path, content in _contents(wiki.files, _pages(wiki)):
+            if not _has_one(content, stems):
+                continue
+            ours = written_lines(wiki.files, path)
+            lines = without_matter(content.decode(errors="replace")).splitlines()
+            said = (_said(line) for line in lines if _is_ours(line, ours))
+            found += (line for line in said if goes_with(line, facts, ours=True))
+    return found
+
+
+def _found(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
+    """What says it, and what is to become of that."""
     if not wiki.exists:
         return CutPages()
-    with files.writing():
+    files, wanted = wiki.files, Wanted(unsaid.texts)
+    with files.reading():
         _drop_parts(wiki)
-        touched = set[str]()
-        for path in _records(wiki):
-            if _cut_record(files, path, wanted, erased=path in unsaid.files):
-                touched.add(path)
-        raw = {path.rpartition("/")[0] for path in touched if path.startswith(f"{RAW}/")}
-        linked = wiki.graph().linked
-        changed = {path for path in linked if _cut_page(files, path, wanted, unsaid.facts)}
-        sources = {path: _sources(found) for path, found in linked.items() if is_page(path)}
-        losing = [path for path, found in sources.items() if path in changed or found & raw]
-        speaking = {folder: _speaks(files, folder) for path in losing for folder in sources[path]}
-        unsourced = [
-            path for path in losing if sources[path] and not any(map(speaking.get, sources[path]))
-        ]
-    named = [path for path in linked if wanted.is_in(name_of(path))]
-    git = [str(wiki.root / GIT)] if changed | touched and (wiki.root / GIT).exists() else []
-    return CutPages(
-        len(touched | changed),
-        tuple(sorted(unsourced)),
-        tuple(sorted(set(losing) - set(unsourced))),
-        (*(str(wiki.root / path) for path in sorted(named)), *git),
-    )
+        edits = _of_records(wiki, wanted, unsaid.files)
+        raw = {path.rpartition("/")[0] for path in (*edits, *unsaid.files) if _is_raw(path)}
+        pages = _of_pages(wiki, wanted, unsaid.facts)
+        others = wiki.tree().names.paths - {*_pages(wiki)}
+        named = [path for path in _pages(wiki) if wanted.is_in(name_of(path))]
+        named += [path for path, _ in _saying(_contents(files, sorted(others)), wanted)]
+        unsourced, again = _losing(wiki, {*pages}, raw, edits) if pages or raw else ((), ())
+    edits |= pages
+    git = [str(wiki.root / GIT)] if edits and (wiki.root / GIT).exists() else []
+    return CutPages(edits, unsourced, again, (*(str(wiki.root / path) for path in named), *git))
+
+
+def _losing(
+    wiki: WikiStore, changed: Collection[str], raw: Collection[str], edits: dict[str, Edit]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The pages that lose something: those that cite nothing else, and the others."""
+    linked = {path: found for path, found in wiki.graph().linked.items() if is_page(path)}
+    sources = {path: _sources(found) for path, found in linked.items()}
+    losing = sorted(path for path, of in sources.items() if path in changed or of & {*raw})
+    speaking = {of: _speaks(wiki.files, of, edits) for path in losing for of in sources[path]}
+    left = {path for path in losing if not sources[path] or any(map(speaking.get, sources[path]))}
+    return tuple(path for path in losing if path not in left), tuple(sorted(left))
+
+
+def _cut(files: StoreFolder, edits: dict[str, Edit]) -> None:
+    with files.writing():
+        for path, edit in edits.items():
+            with suppress(FileUnusable):
+                content = files.content(path)  # as somebody may have saved it meanwhile
+                text = None if content is None else content.decode(errors="replace")
+                if text is not None and (left := edit(text)) != text:
+                    files.put(path, left)
 
 
 def _drop_parts(wiki: WikiStore) -> None:
@@ -108,34 +155,24 @@ def _drop_parts(wiki: WikiStore) -> None:
                 path.unlink()
 
 
-def _records(wiki: WikiStore) -> Iterator[str]:
-    """The files of conversations and jobs, as paths in the store."""
-    for top in RECORDS:
-        for path in sorted((wiki.root / top).rglob("*")):
-            if path.name.endswith(TEXTS) or top == JOBS:
-                yield path.relative_to(wiki.root).as_posix()
-
-
-def _cut_record(files: StoreFolder, path: str, wanted: Wanted, *, erased: bool) -> bool:
-    """Whether there was anything to cut out of a file."""
-    try:
-        content = files.content(path)
-    except FileUnusable:
-        return False
-    if content is None:
-        return False
-    if erased:
-        files.put(path, f"{GONE}\n")
-        return content.decode(errors="replace").strip() != GONE
-    if not wanted.said_in(content):
-        return False
-    files.put(
-        path, _without(content.decode(errors="replace"), wanted, is_json=path.endswith(".json"))
+def _of_records(wiki: WikiStore, wanted: Wanted, erased: Collection[str]) -> dict[str, Edit]:
+    paths = (
+        path.relative_to(wiki.root).as_posix()
+        for top in RECORDS
+        for path in sorted((wiki.root / top).rglob("*"))
     )
-    return True
+    edits: dict[str, Edit] = {
+        path: partial(_record_without, wanted=wanted, is_json=path.endswith(".json"))
+        for path, _ in _saying(_contents(wiki.files, paths), wanted)
+    }
+    return edits | {path: _erased for path in erased if wiki.files.presence(path) == "file"}
 
 
-def _without(text: str, wanted: Wanted, *, is_json: bool) -> str:
+def _erased(_text: str) -> str:
+    return f"{GONE}\n"
+
+
+def _record_without(text: str, wanted: Wanted, *, is_json: bool) -> str:
     if is_json:
         with suppress(ValueError, RecursionError):
             value = wanted.cut_all(json.loads(text), ERASED)
@@ -143,40 +180,70 @@ def _without(text: str, wanted: Wanted, *, is_json: bool) -> str:
     return wanted.cut(text, ERASED)
 
 
-def _cut_page(files: StoreFolder, path: str, wanted: Wanted, facts: Sequence[str]) -> bool:
-    """Whether a page said it, in a line that went, or over several."""
-    try:
-        text = files.exact(path)
-    except (FileUnusable, FileNotFoundError):
-        return False
-    written = _written(files, path)
-    left = without_lines(text, wanted, facts, written)
-    if left == text:
-        return False
-    files.put(path, left)
-    return True
+def _of_pages(wiki: WikiStore, wanted: Wanted, facts: Sequence[str]) -> dict[str, Edit]:
+    stems = _stems(facts)
+    edits: dict[str, Edit] = {}
+    for batch in _batches(_contents(wiki.files, _pages(wiki))):
+        said = {*wanted.among([content for _, content in batch])}
+        for n, (path, content) in enumerate(batch):
+            if n in said or _has_one(content, stems):
+                ours = written_lines(wiki.files, path)
+                edit = partial(without_lines, wanted=wanted, facts=facts, written=ours)
+                text = content.decode(errors="replace")
+                if edit(text) != text:
+                    edits[path] = edit
+    return edits
 
 
-def _written(files: StoreFolder, path: str) -> frozenset[str]:
-    """The lines of a page that we wrote."""
-    with suppress(FileUnusable, FileNotFoundError):
-        return frozenset(files.exact(f"{JOBS}/written/{path}").splitlines())
-    return frozenset()
+def _pages(wiki: WikiStore) -> list[str]:
+    return sorted(path for path in wiki.tree().names.paths if is_page(path) or path == INDEX)
+
+
+def _contents(files: StoreFolder, paths: Collection[str] | Iterator[str]) -> Contents:
+    for path in paths:
+        with suppress(FileUnusable):
+            content = files.content(path)
+            if content is not None:
+                yield path, content
+
+
+def _saying(contents: Contents, wanted: Wanted) -> Contents:
+    for batch in _batches(contents):
+        for n in wanted.among([content for _, content in batch]):
+            yield batch[n]
+
+
+def _batches(contents: Contents) -> Iterator[list[tuple[str, bytes]]]:
+    while batch := list(islice(contents, AT_ONCE)):
+        yield batch
+
+
+def _stems(facts: Sequence[str]) -> list[bytes]:
+    """What stands in whatever says no more than one of these."""
+    return [stem.encode() for stem in sorted({stem for fact in facts for stem in beginnings(fact)})]
+
+
+def _has_one(content: bytes, stems: Sequence[bytes]) -> bool:
+    if not stems:
+        return False
+    lower = content.lower()
+    if not content.isascii():  # as `beginnings` writes them
+        text = unicodedata.normalize("NFKC", content.decode(errors="replace"))
+        lower = text.casefold().encode()
+    return any(stem in lower for stem in stems)
 
 
 def without_lines(text: str, wanted: Wanted, facts: Sequence[str], written: Collection[str]) -> str:
     """A page without the lines that say it; of one that links to pages, the links stay.
 
-    `written`: the lines that no person wrote.
+    `written`: the lines that no person wrote, as `lines_of` gives them.
     """
     body = without_matter(text)
     head = text[: len(text) - len(body)]
     kept = []
     for line in body.splitlines(keepends=True):
-        said = line.strip().lstrip("-*+>#0123456789. \t")
-        if said and (
-            wanted.is_in(said) or goes_with(said, facts, ours=line.rstrip("\n") in written)
-        ):
+        said = _said(line)
+        if said and (wanted.is_in(said) or goes_with(said, facts, ours=_is_ours(line, written))):
             links = [f"[[{target}]]" for target in links_in(line)]
             kept += [f"- {' '.join(links)}\n"] if links else []
         else:
@@ -185,24 +252,32 @@ def without_lines(text: str, wanted: Wanted, facts: Sequence[str], written: Coll
     return head + (wanted.cut(left, ERASED) if wanted.is_in(left) else left)
 
 
+def _said(line: str) -> str:
+    return line.strip().lstrip("-*+>#0123456789. \t")
+
+
+def _is_ours(line: str, written: Collection[str]) -> bool:
+    return " ".join(line.split()) in written
+
+
+def _is_raw(path: str) -> bool:
+    return path.startswith(f"{RAW}/")
+
+
 def _sources(linked: Collection[str]) -> frozenset[str]:
     """The raw conversations that a page cites."""
-    return frozenset(path.rpartition("/")[0] for path in linked if path.startswith(f"{RAW}/"))
+    return frozenset(path.rpartition("/")[0] for path in linked if _is_raw(path))
 
 
-def _speaks(files: StoreFolder, folder: str) -> bool:
-    """Whether a raw conversation still says anything."""
+def _speaks(files: StoreFolder, folder: str, edits: dict[str, Edit]) -> bool:
+    """Whether a raw conversation still says anything once these are made."""
     with suppress(OSError):
-        paths = (
+        paths = [
             path.relative_to(files.root).as_posix() for path in (files.root / folder).iterdir()
-        )
-        return any(_says(files, path) for path in paths)
+        ]
+        for path, content in _contents(files, paths):
+            text = content.decode(errors="replace")
+            left = edits[path](text) if path in edits else text
+            if left.strip() not in ("", GONE, ERASED):
+                return True
     return False
-
-
-def _says(files: StoreFolder, path: str) -> bool:
-    try:
-        text = files.exact(path)
-    except (FileUnusable, FileNotFoundError):
-        return False
-    return text.strip() not in ("", GONE, ERASED)

@@ -40,7 +40,7 @@ from wintermute.memory.origins import (
 )
 from wintermute.memory.sense import beginnings, main_words
 from wintermute.night.core_update import NAME as CORE_UPDATE
-from wintermute.night.forget_pages import GIT, CutPages, Unsaid, forget_in_pages
+from wintermute.night.forget_pages import GIT, CutPages, Unsaid, forget_in_pages, lines_in_pages
 from wintermute.night.harvest import Harvests
 from wintermute.night.raw_material import raw_files
 from wintermute.stores import Stores
@@ -279,6 +279,7 @@ async def _erase(
 ) -> Forgotten:
     """Erase every record of it in steps, so that no answer waits for all of them."""
     lines = [line for _, _, _, cut in await _cores(stores, gone) for line in cut]
+    lines += await _page_lines(stores, gone)
     told = {*gone.traces(), *filter(_is_recognisable, lines), *known}
     telling = sorted(told.union(fact.id for fact in gone.facts))
     # What says where to look goes soon: a run after this one, which was killed, has to know it.
@@ -310,7 +311,7 @@ async def _erase(
         await stores.edited.erase(tx, edited)
     return Forgotten(
         facts=purged,
-        records=records + pages.files,
+        records=records + len(pages.edits),
         unfinished=unfinished,
         short=(),
         quoted=quoted,
@@ -368,6 +369,12 @@ async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> tuple[int,
         records += await stores.proposals.erase(tx, found)
         said_by_us, unsent = await stores.outbox.forget(tx, events, found)
     return records + received + said_by_us, max(running, unanswered) + unsent
+
+
+async def _page_lines(stores: Stores, gone: _Gone) -> list[str]:
+    """What pages say of it in words of ours, which records of them repeat."""
+    ours = stores.owner.scope in gone.scopes
+    return await lines_in_pages(stores, [fact.text for fact in gone.facts] if ours else [])
 
 
 async def _cut_pages(stores: Stores, gone: _Gone, telling: Sequence[str]) -> CutPages:
@@ -575,6 +582,8 @@ def _files(stores: Stores, scopes: Sequence[str], wanted: Wanted) -> list[str]:
         if first == SCOPES and not own.intersection(set(path.parents) - {folder}):
             continue
         if first in OURS or first.startswith("wintermute.db") or path.name == MEMORIES:
+            continue
+        if path.is_relative_to(stores.wiki.root):  # looked through apart
             continue
         with suppress(MemoryFileUnusable):
             if path.is_file() and wanted.said_in(TextFile(path, str(path)).content() or b""):

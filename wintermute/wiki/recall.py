@@ -32,6 +32,7 @@ NOT_FOUND = (
 )
 NEAREST = " Nearest: {names}."
 AMBIGUOUS = "'{title}' is ambiguous: {paths}. Recall one of these paths."
+UNREADABLE = "The memory pages cannot be read at the moment. Answer without them."
 GIVEN = "The page '{title}' was already given in this turn. Answer without recalling it again."
 LIMIT = f"The limit of {MOST_PAGES} recalls in this turn is reached. Answer without further recall."
 LAST_WORD = re.compile(
@@ -67,6 +68,11 @@ def ambiguous(title: str, paths: Iterable[str]) -> str:
     shown = [_in_line(path.removesuffix(".md"), MOST_NAME) for path in paths]
     listed = ", ".join(shown[:MOST_PATHS])
     return notice(AMBIGUOUS.format(title=_in_line(title, MOST_TITLE), paths=listed))
+
+
+def out_of_order() -> str:
+    """Nobody can read pages now (W-035)."""
+    return notice(UNREADABLE)
 
 
 def already_given(title: str) -> str:

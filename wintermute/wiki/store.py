@@ -21,7 +21,7 @@ from datetime import date
 from pathlib import Path
 from sys import intern
 
-from wintermute.errors import FileUnusable, StoreMissing
+from wintermute.errors import FileUnusable, StoreMissing, StoreUnusable
 from wintermute.files import folder_of
 from wintermute.wiki.folder import StoreFolder, content_in, told
 from wintermute.wiki.graph import LinkGraph, WikiProblem
@@ -55,7 +55,7 @@ from wintermute.wiki.pages import (
     text_of,
     without_matter,
 )
-from wintermute.wiki.recall import RecalledPage, ambiguous, not_found
+from wintermute.wiki.recall import RecalledPage, ambiguous, not_found, out_of_order
 from wintermute.wiki.search import WikiHit, line_with, ranked, weights, words_of
 
 FOLDERS = (*PAGE_FOLDERS, RAW, JOBS, META)
@@ -272,6 +272,8 @@ class WikiStore:
                 return self._looked_up(title)
         except StoreMissing:
             return not_found(title, ())
+        except StoreUnusable:  # what a kill interrupted cannot be finished: `check` says why
+            return out_of_order()
 
     def _looked_up(self, title: str) -> RecalledPage | str:
         names = self.tree().names
@@ -311,9 +313,9 @@ class WikiStore:
 
     def _index_text(self) -> str | None:
         try:
-            content = self.files.content(INDEX)
-            return None if content is None else text_of(content)
-        except FileUnusable:
+            with self.files.reading():
+                return text_of(self.files.content(INDEX) or b"")
+        except (FileUnusable, StoreMissing, StoreUnusable):
             return None
 
 
