@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.test_consolidation import CARP, PAGE_CALL, POND, asked, block, plan
+from tests.test_forgetting_messages import forgotten
 from tests.test_harvest import CLUB, Picker, say, talking
 from tests.test_harvest_outside import unlocked
 from tests.test_redactions import take_back
@@ -370,3 +371,42 @@ async def test_a_page_that_a_chat_would_take_away_waits_and_the_chat_is_read(
         assert (wish.item, "Another's." in wish.text) == (POND, True)
         assert await consolidate(house) is None
     assert shelf.pages() == before
+
+
+async def test_an_undo_in_the_chat_takes_pages_back_and_names_them(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """Issue 20, 7: page changes by us are change sets; what a person edited since stays."""
+    Pages(model)
+    async with talking(tmp_path, model, HeldClock()) as house:
+        shelf = shelf_of(house)
+        before = shelf.read(INDEX)
+        await say(house, ["I planted 12 tulips"])
+        job = await applied(house)
+        assert POND in shelf.pages()
+        await house.incoming(f"/undo {job.change_set}")
+        told = (await house.said(2))[1]
+        assert POND not in shelf.pages()
+        assert shelf.read(INDEX) == before
+    assert POND in told
+    assert "Said:" not in told
+    assert "Source:" not in told
+
+
+async def test_a_deleted_message_of_few_letters_goes_from_its_raw_copy(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: too short to be looked for, it is known by its event; the rest of the copy stays."""
+    Pages(model)
+    async with talking(tmp_path, model, HeldClock()) as house, house.working():
+        shelf = shelf_of(house)
+        short, _ = await say(house, ["12 tulips", "and 3 roses came in May"])
+        await applied(house)
+        await take_back(house, short)
+        await forgotten(house)
+        raw = shelf.raw()
+        again = await house.rows("SELECT args FROM jobs WHERE name = 'page again'")
+    texts = {path.rpartition("/")[2]: text for path, text in raw.items()}
+    assert texts["0001-user.md"] == texts["0002-assistant.md"] == "[this message was erased]\n"
+    assert texts["0003-user.md"] == "and 3 roses came in May\n"
+    assert [json.loads(row["args"]) for row in again] == [{"page": POND}]
