@@ -236,8 +236,11 @@ class Gather:
 
     async def instructions(self, tools: Collection[str], size: Size) -> str:
         """Those for whoever has these tools."""
+        return self._chosen(tools, size, await self._index(tools))
+
+    def _chosen(self, tools: Collection[str], size: Size, index: str | None) -> str:
         of_size = self._small if size == "small" else self._instructions
-        return chosen(of_size.sections(), tools, await self._index(tools))
+        return chosen(of_size.sections(), tools, index)
 
     async def _index(self, tools: Collection[str]) -> str | None:
         """The index of the wiki, for those who may recall its pages."""
@@ -273,14 +276,15 @@ class Gather:
         return replace(parts, skills="") if size == "small" and parts.skills == LOAD else parts
 
     async def _lasting(self, scope: str, tools: Collection[str], size: Size) -> Parts:
-        instructions = await self.instructions(tools, size)
+        index = await self._index(tools)
+        instructions = self._chosen(tools, size, index)
         if not instructions:
             raise ConfigurationError(
                 "BASE_PROMPT.txt has no section for these tools: let one of them require always"
             )
         core = core_text(await self._stores.core.text(scope))
         runtime = self._runtime.text() if self._runtime else ""
-        wiki = wiki_text(runtime, await self._index(tools))
+        wiki = wiki_text(runtime, index)
         return Parts(instructions=instructions, core=core, wiki=wiki)
 
     async def _changing(self, scope: str, query: Recall | None) -> Changing:
