@@ -505,8 +505,9 @@ def test_words_are_found_in_names_then_headings_then_texts_then_beside_them(root
         *("semantic/Beside (linked with semantic/Röses)", "    Only linked"),
     ]
     assert says(root, "search", "RÓSES", "--k", "1") == ["semantic/Röses", "    # x"]
-    assert says(root, "search", "zebra") == []
-    assert says(root, "search", "*.(") == []
+    assert says(root, "search", "zebra") == ["No page fits."]
+    assert says(root, "search", "*.(") == ["No page fits."]
+    assert said(root, "search", "zebra") == []
     found = said(root, "search", "roses", "--k", "1")
     assert isinstance(found, list)
     assert (found[0]["path"], found[0]["line"]) == ("semantic/Röses.md", "# x")
@@ -567,9 +568,11 @@ def test_what_is_skipped_is_reported_wherever_it_lies(root: Path) -> None:
     os.mkfifo(root / "semantic/Pipe.md")
     os.mkfifo(root / "episodic-raw/20260504/talk/pipe")
     (root / "sleep/20260504-010000/away").symlink_to("/etc")
+    (root / "semantic/Loud.MD").write_text(page("x"))
     lines = wiki(root, "check").stdout.splitlines()
     assert "not read: semantic/Pipe: is no plain file: not opened" in lines
     assert "not read: episodic-raw/20260504/talk/pipe: is no plain file: not opened" in lines
+    assert "not read: semantic/Loud.MD: does not end in .md: rename it" in lines
     assert "not read: sleep/20260504-010000/away: is a link: not followed" in lines
 
 

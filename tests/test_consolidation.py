@@ -223,6 +223,7 @@ async def test_a_conversation_without_anything_to_keep_changes_nothing(
     before = shelf.pages()
     done = await consolidate(terminal, shelf.conversation())
     assert (done.returncode, shelf.job()["status"]) == (0, "applied")
+    assert "no page was changed" in done.stdout.decode()
     assert shelf.pages() == before
     assert rows(terminal, "SELECT 1 FROM change_sets") == []
 

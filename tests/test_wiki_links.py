@@ -55,6 +55,11 @@ def look(path: str) -> Presence:
         ("[[ Foo ]] and [[Foo]]", ["Foo"]),
         ("[[b]] [[a]] [[b]]", ["b", "a"]),
         ("[[v1.2]] [[Foo.md]] [[Grüße, 世界 👩‍💻]]", ["v1.2", "Foo.md", "Grüße, 世界 👩‍💻"]),
+        # a picture that is shown in the page is no link; a page shown in it is
+        (
+            "![[plan.png]] ![[media/Rose.JPG|200]] ![[Foo]] ![[v1.2]] [[b.png]]",
+            ["Foo", "v1.2", "b.png"],
+        ),
         # none, or a part of something else
         ("[[]] [[ ]] [[|x]] [[#x]] [x] [[x] [x]]", []),
         ("[[a\nb]]", []),

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -34,6 +35,7 @@ from wintermute.wiki.taking_back import TakenBack, take_back
 
 ONLY_BUILTIN = "what was said in a chat is made into pages by the agent builtin only"
 NO_CONVERSATION = "there is no conversation {named}: name a folder of messages"
+UNCHANGED = "no page was changed"
 NOTHING_NEW = "Nothing was said since the last time."
 
 
@@ -124,6 +126,7 @@ def consolidate(
             at_work = _at_work(home, kept, models, zone)
             at_work.agent(agent)
             material = _material(home, kept, conversation, agent)
+            _progress(f"{agent} is at work")
             if dry_run:
                 return await at_work.preview(material, agent)
             return await at_work.consolidate(material, agent, wait=wait)
@@ -159,8 +162,15 @@ def _agents(
         names = ("consolidation/plan.md", "consolidation/page.md")
         plan, page = (Template(config.data_dir / "prompts", name) for name in names)
         model = PageModel(models, settings.model)
-        agents[BUILTIN] = PageWriter(model, WriterPrompts(instructions, plan, page), kept)
+        prompts = WriterPrompts(instructions, plan, page)
+        agents[BUILTIN] = PageWriter(model, prompts, kept, _progress)
     return agents
+
+
+def _progress(step: str) -> None:
+    """What is done now, for whoever waits at a terminal."""
+    if sys.stderr.isatty():
+        click.echo(f"{harmless(step)} …", err=True)
 
 
 def _material(home: _Home, kept: Consolidations | None, named: str, agent: str) -> RawMaterial:
@@ -181,7 +191,7 @@ def _tell_job(ctx: click.Context, job: WikiJob | None, *, as_json: bool) -> None
         return
     if job.status != "applied" and not as_json:
         raise WintermuteError(f"{job.folder}: {job.status}: {job.reason}")
-    lines = [f"{job.folder}: {job.status}", *job.changed_files]
+    lines = [f"{job.folder}: {job.status}", *(job.changed_files or [UNCHANGED])]
     lines += [f"{path} waits for you: see {job.folder}/report.md" for path in job.proposed]
     lines += [job.reason] if job.reason else []
     tell(ctx, asdict(job), *lines, as_json=as_json)

@@ -363,7 +363,7 @@ def search(wiki: WikiStore, words: str, most: int) -> WikiFound:
     for hit in found:
         beside = f" (linked with {shown(hit.linked_with)})" if hit.linked_with else ""
         lines += [f"{shown(hit.path)}{beside}", f"    {harmless(hit.line)}"]
-    return [asdict(hit) for hit in found], lines
+    return [asdict(hit) for hit in found], lines or ["No page fits."]
 
 
 @click.command("check")

@@ -209,7 +209,11 @@ class Dialogue:
         """Whether a line is nothing to say: `/delete WORDS`, and `/pages`, which makes pages."""
         if line.strip() != PAGES:
             return await self._deleted(line)
-        self._show(await self._command("wiki", "consolidate", "--conversation", self._room_id))
+        said = "SELECT 1 FROM conversations WHERE room_id = ?"
+        if await self._database.exists(said, (self._room_id,)):
+            self._show(await self._command("wiki", "consolidate", "--conversation", self._room_id))
+        else:
+            self._show("nothing was said yet that could become a page")
         return True
 
     async def _deleted(self, line: str) -> bool:

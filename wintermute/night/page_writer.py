@@ -9,7 +9,7 @@ does to the store. The line that cites the conversation is written by us (W-078)
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, cast
@@ -223,30 +223,42 @@ def _share(words: Collection[str], said: Collection[str]) -> float:
     return sum(len(word) for word in words if word in said) / sum(map(len, words))
 
 
+def _untold(_step: str) -> None:
+    """Nobody looks on."""
+
+
 class PageWriter:
     """Makes a plan and the pages of it, one call each."""
 
     def __init__(
-        self, model: PageModel, prompts: WriterPrompts, kept: Consolidations | None = None
+        self,
+        model: PageModel,
+        prompts: WriterPrompts,
+        kept: Consolidations | None = None,
+        progress: Callable[[str], None] = _untold,
     ) -> None:
-        """`kept`: knows whether what was said in a chat still stands."""
+        """`kept`: knows whether what was said in a chat still stands. `progress`: told each step."""
         self._model = model
         self._prompts = prompts
         self._kept = kept
+        self._progress = progress
 
     async def pages(self, task: PageTask) -> PageWork:
         """Raises: ModelError; AnswerUnusable; QuestionWithdrawn."""
         texts: dict[str, FileChange] = {}
         plan: list[PlannedPage] = []
         window, known_names = self._model.window, KnownNames(task.view.names.paths)
-        for piece in pieces(task.talk.blocks, min(MOST_PIECE, int(SHARE * window))):
+        parts = pieces(task.talk.blocks, min(MOST_PIECE, int(SHARE * window)))
+        for n, piece in enumerate(parts, 1):
+            self._progress(f"part {n} of {len(parts)}: which pages it is about")
             view = task.view.after(texts.values())
             names = known_names.about(piece, int(NAMES_SHARE * window))
             names += [name_of(path) for path in texts]
             pages = await self._plan(task, view, piece, list(dict.fromkeys(names)))
             plan += pages
             shown = _Shown(piece, (*names, *(name_of(page.path) for page in pages)), view)
-            for page in pages:
+            for k, page in enumerate(pages, 1):
+                self._progress(f"part {n} of {len(parts)}: {page.path} ({k} of {len(pages)})")
                 known = texts.get(page.path)
                 texts[page.path] = await self._page(task, page, shown, known)
         said = [{"path": p.path, "action": p.action, "reason": p.reason} for p in plan]

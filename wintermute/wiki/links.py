@@ -27,7 +27,9 @@ Presence = Literal["file", "link", "none"]
 """What stands at a path: a plain file, something that leads elsewhere, or nothing we would read."""
 PresenceOf = Callable[[str], Presence]
 
-LINK = re.compile(r"\[\[([^\[\]\n]*)\]\]")
+LINK = re.compile(r"(!?)\[\[([^\[\]\n]*)\]\]")
+ATTACHED = re.compile(r"\.(?:avif|gif|jpe?g|m4a|mov|mp[34]|ogg|pdf|png|svg|wav|webm|webp)", re.I)
+"""What files end in that editors show within a page: `![[plan.png]]` links to no page."""
 FENCE = re.compile(
     r"^(?:[ \t>]|(?P<item>[-*+]|\d{1,9}[.)])[ \t])*(?P<run>`{3,}|~{3,})(?P<rest>[^\n]*)$",
     re.MULTILINE,
@@ -58,13 +60,16 @@ MOST_SHOWN = 300
 
 
 def links_in(text: str) -> tuple[str, ...]:
-    """What a text links to, each target once, in order; nothing within code (W-011, W-012)."""
+    """What a text links to, each target once, in order; nothing within code (W-011, W-012).
+
+    A picture that is shown in it is no link.
+    """
     if "[[" not in text:
         return ()
     found: dict[str, None] = {}
     for match in LINK.finditer(without_code(text)):
-        target = target_of(match[1])
-        if target:
+        target = target_of(match[2])
+        if target and not (match[1] and ATTACHED.fullmatch(PurePosixPath(target).suffix)):
             found[target] = None
         if len(found) >= MOST_LINKS:
             break

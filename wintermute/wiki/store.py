@@ -366,6 +366,8 @@ def _listing(mtime: int, entries: "Iterator[os.DirEntry[str]]") -> _Listing:
             odd.append((entry.name, "is no plain file: not opened"))
         elif entry.name.endswith(ENDING):
             files.append(entry.name)
+        elif entry.name.lower().endswith(ENDING):
+            odd.append((entry.name, f"does not end in {ENDING}: rename it"))
     return _Listing(mtime, tuple(files), tuple(folders), tuple(odd))
 
 
