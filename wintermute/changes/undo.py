@@ -199,7 +199,7 @@ class Undo:
         self._database = database
         self._changes = changes
         self._rows = rows
-        self._files = files
+        self.files = files
 
     async def run(self, wanted: ChangeSet, items: Collection[str] | None = None) -> Undone:
         """Undo a change set, or only some of its items, in one transaction.
@@ -211,10 +211,10 @@ class Undo:
                 undone = await self.within(tx, wanted, items)
                 places = [
                     await stack.enter_async_context(
-                        self._files[change.kind].prepared(change.item, change.after)
+                        self.files[change.kind].prepared(change.item, change.after)
                     )
                     for change in undone.back
-                    if change.kind in self._files
+                    if change.kind in self.files
                 ]
             for place in places:
                 await place()
@@ -222,7 +222,7 @@ class Undo:
 
     def touches_files(self, wanted: ChangeSet) -> bool:
         """Whether it takes `run`, for what it changed lies outside of the database as well."""
-        return any(change.kind in self._files for change in wanted.changes)
+        return any(change.kind in self.files for change in wanted.changes)
 
     async def within(
         self, tx: Transaction, wanted: ChangeSet, items: Collection[str] | None = None
@@ -321,13 +321,13 @@ class Undo:
         return Undone(set_id, tuple(back), tuple(kept))
 
     async def _put(self, tx: Transaction, done: Change, why: Reason) -> bool:
-        if done.kind in self._files:
+        if done.kind in self.files:
             return True  # once this is committed
         return await self._rows[done.kind].put(tx, done.item, done.after, why)
 
     async def _state(self, tx: Transaction, change: Change) -> Json | None:
-        if change.kind in self._files:
-            return await self._files[change.kind].state(change.item)
+        if change.kind in self.files:
+            return await self.files[change.kind].state(change.item)
         return await self._rows[change.kind].state(tx, change.item)
 
 

@@ -323,6 +323,13 @@ class Tasks:
         )
         return tuple(self._task(row) for row in rows)
 
+    async def scopes(self) -> list[str]:
+        """Whose tasks are to be done, each person and room once."""
+        return await self._database.scalars(
+            "SELECT DISTINCT scope FROM tasks WHERE status = 'active' AND scope <> ? ORDER BY scope",
+            (EVERYWHERE,),
+        )
+
     async def get(self, task_id: str, scope: str | None) -> Task:
         """One task, whatever its status.
 
