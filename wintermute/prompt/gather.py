@@ -41,6 +41,7 @@ from wintermute.prompt.block import OPENED, Changing, Layout
 from wintermute.stores import Stores
 from wintermute.templates import (
     CONSOLIDATION,
+    DREAM_SKILLS,
     NOTHING_KEPT,
     RUNTIME,
     Template,
@@ -438,6 +439,11 @@ class Texts:
     split: Template
     reconstruction: Template
     core_update: Template
+    dream_memories: Template
+    dream_dedup: Template
+    dream_contradiction: Template
+    dream_tasks: Template
+    dream_skills: Template
     runtime: Template
     consolidation: Template
     kept: Mapping[str, str]
@@ -475,6 +481,11 @@ def read_texts(
         split=Template(folder, "SPLIT_PROMPT.txt", kept),
         reconstruction=Template(folder, "RECONSTRUCTION_PROMPT.txt", kept),
         core_update=Template(folder, "CORE_UPDATE_PROMPT.txt", kept),
+        dream_memories=Template(folder, "DREAM_MEMORIES_PROMPT.txt", kept),
+        dream_dedup=Template(folder, "DREAM_DEDUP_PROMPT.txt", kept),
+        dream_contradiction=Template(folder, "DREAM_CONTRADICTION_PROMPT.txt", kept),
+        dream_tasks=Template(folder, "DREAM_TASK_PROMPT.txt", kept),
+        dream_skills=Template(folder, DREAM_SKILLS, kept),
         runtime=Template(folder, _name(folder, wiki.runtime_prompt, RUNTIME), kept),
         consolidation=Template(
             folder, _name(folder, wiki.consolidation_prompt, CONSOLIDATION), kept
