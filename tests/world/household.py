@@ -8,27 +8,20 @@ what the file says of it, and what protects people against what was there.
 import asyncio
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from datetime import date
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.world.clock import HeldClock
-from tests.world.house import PROMPTS, ZONE, House, open_house
+from tests.world.house import House, open_house
 from tests.world.model import ModelServer
 from tests.world.request_rules import canary
 from tests.world.shelf import PAGES, Shelf
 from tests.world.voices import Dialogue, Language, Obeying, Voice
 from wintermute.changes.change_sets import Reason
-from wintermute.config.schema import Config, Llm, Matrix, Memory, MemoryHarvest, Seed
+from wintermute.config.schema import Dreaming, Memory, MemoryHarvest
 from wintermute.memory.fact import NewFact
 from wintermute.messages import Origin
-from wintermute.night.learning import Background
-from wintermute.night.nights import Night, Nights
-from wintermute.night.programme import tidying
-from wintermute.night.quiet import Quiet
-from wintermute.night.tidying import Tidying
-from wintermute.prompt.gather import read_texts
 from wintermute.tasks.schedules import PlanRequest
 
 CLUB = "room:!club:test"
@@ -64,14 +57,6 @@ class Person:
         return f"The boat is called {word}.", f"The boat by the lake is called {word}."
 
 
-def tidying_of(house: House, config: Config) -> Tidying:
-    """What a night of this house works with."""
-    quiet = Quiet(house.stores, house.models, config.dreaming, house.checked)
-    texts = read_texts(PROMPTS, Seed())
-    shared = (config, house.stores, house.models, texts, quiet, house.speaker, house.checked)
-    return tidying(Background(*shared))
-
-
 class Household:
     """All of them, and what there was wrong in the end."""
 
@@ -95,6 +80,7 @@ class Household:
             owner=self._people[0].sender,
             memory=RANKED,
             harvest=AT_ONCE,
+            dreaming=Dreaming(),
         )
         async with opened as house, asyncio.TaskGroup() as group:
             rooms = group.create_task(house.rooms.run())
@@ -158,15 +144,11 @@ class Household:
     async def _night(self, house: House) -> None:
         await self._clock.move(EVENING)
         await self._learn(house)
-        local = self._clock.now().astimezone(house.stores.tasks.zone)
-        await night_of(house, self._config(house), local.date())
+        await house.runner.finish("night", house.rooms.wake)
+        (night,) = await house.rows("SELECT state, phases FROM nights ORDER BY seq DESC LIMIT 1")
+        self._found += [] if night["state"] == "done" else [f"a night is not over: {night}"]
+        self._found += [f"a night failed: {night}"] if '"failed"' in night["phases"] else []
         await self._clock.move(MORNING)
-
-    def _config(self, house: House) -> Config:
-        owner = self._people[0].sender
-        matrix = Matrix(homeserver="http://localhost", user_id="@bot:test", owner=owner)
-        home = Config(data_dir=self._folder, timezone=ZONE, matrix=matrix, llm=Llm(backends={}))
-        return replace(home, memory=RANKED, memory_harvest=AT_ONCE)
 
     # What is so in the end ---------------------------------------------------------------------
 
@@ -265,12 +247,3 @@ async def unnamed(house: House, rows: Sequence[dict[str, Any]]) -> list[str]:
     named = {row["item"] for row in found}
     gone = [row for row in rows if row["retired_at"] or row["ended"]]
     return [f"went unnamed: {row['text']}" for row in gone if row["id"] not in named]
-
-
-async def night_of(house: House, config: Config, day: date) -> Night:
-    """The night of a date, from its beginning to its end."""
-    nights = Nights(house.database, house.checked)
-    async with house.database.transaction() as tx:
-        night = await nights.begin(tx, day, "schedule")
-    assert night is not None
-    return await tidying_of(house, config).tidy(night)
