@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -410,3 +411,24 @@ async def test_a_deleted_message_of_few_letters_goes_from_its_raw_copy(
     assert texts["0001-user.md"] == texts["0002-assistant.md"] == "[this message was erased]\n"
     assert texts["0003-user.md"] == "and 3 roses came in May\n"
     assert [json.loads(row["args"]) for row in again] == [{"page": POND}]
+
+
+async def test_what_a_job_proposed_goes_with_it_when_it_came_to_nothing(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """W-065: the raw copy that it cites is gone as well."""
+    async with talking(tmp_path, model, HeldClock()) as house:
+        pages, shelf = Pages(model), shelf_of(house)
+        shelf.write(POND, page("# Pond\n\nWritten by me."))
+        pages.step = Text(page("# Pond\n\nOther words."))
+        await say(house, ["My pond is deep."])
+
+        (shelf.root / "sleep" / "applying" / "in the way").mkdir(parents=True)
+        job = await consolidate(house)
+        assert job is not None
+        assert job.status == "failed"
+        states = await house.stores.database.scalars("SELECT state FROM proposals")
+        assert states == ["outdated"]
+        shutil.rmtree(shelf.root / "sleep" / "applying")
+        assert (await applied(house)).proposed == (POND,)
+        assert len(await house.stores.proposals.open_in(SCOPE, "page")) == 1

@@ -462,23 +462,29 @@ def is_under_way(files: StoreFolder, job: WikiJob) -> bool:
 
 
 def sweep(files: StoreFolder) -> None:
-    """Remove what kills left of copies and parts; within `alone`, for then nobody makes one.
+    """Remove what kills left of copies, parts, and what an undo had prepared; within `alone`.
 
-    A young part may be a file that somebody writes just now.
+    What is young somebody may be making just now: only copies are made by jobs alone.
     """
     at_work = (text_at(files, APPLYING) or "").strip()
     before = time.time_ns() - STALE
     for at, folders, names in os.walk(files.root):
         below = Path(at).relative_to(files.root).as_posix()
         for name in folders:
-            left = name.startswith(PART) or (below == JOBS and name.startswith(UNDOING))
-            if left and name != at_work:
+            undoing = below == JOBS and name.startswith(UNDOING) and name != at_work
+            if name.startswith(PART) or (undoing and _is_old(Path(at) / name, before)):
                 discard(files, below, name)
         for name in names:
             with suppress(OSError):
-                if name.startswith(PART) and (Path(at) / name).lstat().st_mtime_ns < before:
+                if name.startswith(PART) and _is_old(Path(at) / name, before):
                     files.remove(name if below == "." else f"{below}/{name}")
         folders[:] = [name for name in folders if not name.startswith(".")]
+
+
+def _is_old(path: Path, before: int) -> bool:
+    with suppress(OSError):
+        return path.lstat().st_mtime_ns < before
+    return False
 
 
 def discard(files: StoreFolder, at: str, name: str) -> None:
