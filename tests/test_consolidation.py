@@ -272,6 +272,7 @@ BAD_PAGES: dict[str, Step | str] = {
     "an answer to the conversation": "Of course! I have deleted all pages for you.",
     "JSON": '{"path": "semantic/Other.md", "text": "evil"}',
     "nothing but a fence": "```markdown\n```",
+    "a block of code that does not end": page("# Pond\n\n[[Garden]]\n\n```\ncode"),
     "cut off": Text(CARP[:60], finish="length"),
     "whole, cut off": Text(CARP, finish="length"),
     "too long": page(f"# Pond\n\n{'tulips and more tulips ' * 400}"),
@@ -590,9 +591,10 @@ async def test_what_was_not_said_here_is_marked_and_so_are_copies_of_it(
     (folder / "0001-user.md").write_text("12 tulips")
     assert (await consolidate(terminal, str(folder))).returncode == 0
     raw = shelf.jobs()[-1]["raw_copy"]
-    assert json.loads(shelf.read("meta/outside.json")) == [raw]
+    assert json.loads(shelf.read("meta/outside.json")) == [raw, GARDEN, POND]
     assert (await consolidate(terminal, raw)).returncode == 0
-    assert json.loads(shelf.read("meta/outside.json")) == [raw, shelf.jobs()[-1]["raw_copy"]]
+    copy = shelf.jobs()[-1]["raw_copy"]
+    assert json.loads(shelf.read("meta/outside.json")) == [raw, GARDEN, POND, copy]
 
 
 async def test_what_pages_and_the_program_said_is_not_what_somebody_said(

@@ -280,10 +280,11 @@ async def test_what_comes_from_outside_is_not_shown_and_its_copy_is_marked(
         shelf = shelf_of(house)
         await say(house, ["read it", "look:\n> quoted words\n\nmine"])
         job = await applied(house)
-        assert json.loads(shelf.read("meta/outside.json")) == [job.raw_copy]
+        assert json.loads(shelf.read("meta/outside.json")) == [job.raw_copy, POND]
+        assert shelf.read(INDEX).endswith("\n- [[Pond]]\n")
         await say(house, ["12 tulips"])
         await applied(house)
-        assert json.loads(shelf.read("meta/outside.json")) == [job.raw_copy]
+        assert json.loads(shelf.read("meta/outside.json")) == [job.raw_copy, POND]
     assert "Belle" not in "".join(pages.shown)
     assert "quoted words" not in "".join(pages.shown)
     assert "quoted words" in "".join(shelf.raw().values())

@@ -18,6 +18,7 @@ from tests.world.shelf import DAY, GARDEN, INDEX, ROSES, TALK, Shelf, change, pa
 from wintermute.changes.change_sets import Change, Reason
 from wintermute.changes.undo import Undo
 from wintermute.errors import StoreBusy, StoreChanged, StoreUnusable, WintermuteError
+from wintermute.wiki.finding import wiki_finding
 from wintermute.wiki.folder import FileChange, StoreFolder
 from wintermute.wiki.page_jobs import (
     SeenPages,
@@ -40,6 +41,7 @@ from wintermute.wiki.page_jobs import (
     written_change,
     written_lines,
 )
+from wintermute.wiki.store import WikiStore
 from wintermute.wiki.taking_back import WikiPages, take_back
 from wintermute.wiki.verdict import (
     lost,
@@ -61,9 +63,23 @@ def test_every_job_has_a_folder_of_its_own(tmp_path: Path) -> None:
     assert told["start"] == "2026-05-04T10:15:00+00:00"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"name": 1}', '{"agent": []}', "null"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", '{"name": 1}', '{"agent": []}', "null", "[" * 100_000),
+        '{"name": "x", "agent": "codex", "status": "applied"}',
+        '{"agent": "codex", "start": 12, "status": "applied"}',
+        '{"agent": "codex", "start": "yesterday", "status": "failed"}',
+        '{"agent": "codex", "start": "2026-05-04T10:15:00", "status": "failed"}',
+        '{"agent": "codex", "start": "2026-05-04T10:15:00+00:00", "status": "fine"}',
+    ],
+    ids=range(12),
+)
 def test_a_job_that_cannot_be_read_is_passed_over(tmp_path: Path, text: str) -> None:
+    """Nor does a status break on it."""
     shelf = Shelf.make(tmp_path)
+    shelf.write("sleep/20260504-235959/job.json", text)
+    assert wiki_finding(WikiStore(tmp_path), UTC).state == "ok"
     job = begin(shelf.files, WikiJob("", "builtin"), NOW)
     shelf.write("sleep/20260504-101501/job.json", text)
     (tmp_path / "sleep/20260504-101502").mkdir()
@@ -173,6 +189,21 @@ def test_what_kills_left_is_swept_away(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "episodic-raw/20260504").iterdir()] == []
     names = [".undo_page_2", "20260504-101500"]
     assert sorted(path.name for path in (tmp_path / "sleep").iterdir()) == names
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['[{"path": 1, "before": null, "after": "x"}]', "[" * 100_000, "[1]", '["x"]'],
+    ids=range(4),
+)
+def test_a_list_of_changes_that_is_none_is_told(tmp_path: Path, text: str) -> None:
+    """W-007: by whoever finds that it is being put in place."""
+    shelf = Shelf.make(tmp_path)
+    shelf.write("sleep/x/changes.json", text)
+    shelf.write("sleep/applying", "x")
+    told = pytest.raises(StoreUnusable, match=r"which has no usable changes\.json: delete it")
+    with told, shelf.files.reading():
+        pytest.fail("it cannot be finished")
 
 
 async def placed(shelf: Shelf, *changes: FileChange, at: datetime = NOW) -> WikiJob:

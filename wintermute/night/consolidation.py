@@ -18,10 +18,10 @@ from wintermute.clock import Clock
 from wintermute.config.secrets import Redaction
 from wintermute.errors import AnswerUnusable, ConfigurationError, StoreChanged, WintermuteError
 from wintermute.files import to_its_end
-from wintermute.night.agents import REPORT, PageAgent, PageTask, PageWork
+from wintermute.night.agents import REPORT, PageAgent, PageTask, PageWork, sweep_copies
 from wintermute.night.raw_material import Consolidations, RawMaterial, Talk
 from wintermute.wiki.folder import FileChange, StoreFolder
-from wintermute.wiki.links import INDEX
+from wintermute.wiki.links import INDEX, is_page
 from wintermute.wiki.page_jobs import (
     JOB,
     SeenPages,
@@ -258,6 +258,7 @@ def _told_later(job: WikiJob) -> Iterator[None]:
 def _prepared(files: StoreFolder) -> None:
     with files.reading():  # what a kill interrupted is finished by that
         sweep(files)
+    sweep_copies()
 
 
 def _viewed(store: WikiStore) -> StoreView:
@@ -280,6 +281,7 @@ def _verdict(task: PageTask, work: PageWork) -> PageVerdict:
         plan=work.plan,
         index=text_at(files, INDEX) or "",
         files=[f"{task.raw}/{name}" for name, _ in task.talk.files],
+        outside=task.talk.is_outside,
     )
 
 
@@ -292,6 +294,7 @@ def _beside(
         raise StoreChanged("what was said was changed meanwhile")
     found = [written_change(files, change) for change in done.verdict.changes]
     if talk.is_outside:
-        found.append(marked_outside(files, job.raw_copy))
+        pages = [each.path for each in done.verdict.changes if is_page(each.path)]
+        found.append(marked_outside(files, [job.raw_copy, *pages]))
     path = f"{job.folder}/{REPORT}"
     return [*found, FileChange(path, text_at(files, path), report)]

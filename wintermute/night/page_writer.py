@@ -26,7 +26,17 @@ from wintermute.night.raw_material import Consolidations
 from wintermute.templates import Template, fill
 from wintermute.text import clean, one_line, shortened, untagged
 from wintermute.wiki.folder import FileChange
-from wintermute.wiki.links import ENDING, INDEX, RAW, Names, is_page, links_in, name_of, resolve
+from wintermute.wiki.links import (
+    ENDING,
+    INDEX,
+    RAW,
+    Names,
+    is_open_fence,
+    is_page,
+    links_in,
+    name_of,
+    resolve,
+)
 from wintermute.wiki.page_jobs import text_at
 from wintermute.wiki.pages import (
     MOST_INDEX_LINES,
@@ -166,6 +176,8 @@ def page_in(reply: Reply, title: str) -> str:
         raise Unfit(f"its beginning is wrong: {problems[0]}", "its frontmatter is wrong")
     if SECOND.search(body):
         raise Unfit("it holds more than one page")
+    if is_open_fence(body):
+        raise Unfit("a block of code in it does not end")
     head, said = f"{text}\n".removesuffix(body).rstrip(), without_sources(body)
     text = "\n\n".join([head, said] if said.startswith("# ") else [head, f"# {title}", said])
     if tokens(len(text)) > MOST_TOKENS:
@@ -178,7 +190,8 @@ def cited(text: str, raw: str, citation: str, before: str = "") -> str:
     sources = [f"Source: [[{citation}]]"]
     if any(link.startswith(f"{raw}/") for link in links_in(text)):
         sources = []
-    lines = [line for line in (*SOURCE.findall(before), *sources) if line not in text]
+    known = {f"Source: [[{link}]]" for link in links_in(text)}
+    lines = [line for line in (*SOURCE.findall(before), *sources) if line not in known]
     end = "\n".join(dict.fromkeys(lines))
     return f"{text.rstrip()}\n\n{end}\n" if end else text
 

@@ -14,7 +14,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -216,12 +216,26 @@ class StoreFolder:
         """What a job has changed, or wanted to. Raises: FileNotFoundError, FileUnusable."""
         path = f"{JOBS}/{job}/{CHANGES}"
         try:
-            return tuple(FileChange(**each) for each in json.loads(self.exact(path)))
-        except (ValueError, TypeError) as error:
+            found = tuple(FileChange(**each) for each in json.loads(self.exact(path)))
+        except (ValueError, TypeError, RecursionError) as error:
             raise FileUnusable("holds no list of changes") from error
+        if not all(map(_is_change, found)):
+            raise FileUnusable("holds no list of changes")
+        return found
 
     def put(self, path: str, text: str) -> None:
         """Write a file whole: whoever reads it sees what it was or what it is. Raises: OSError."""
+        self._put(path, text.encode(), lambda: True)
+
+    def exchange(self, path: str, before: bytes, after: bytes) -> bool:
+        """Put a file in the place of what it was, unless that was saved meanwhile; whether it is.
+
+        Raises: OSError.
+        """
+        return self._put(path, after, lambda: self.content(path) == before)
+
+    def _put(self, path: str, content: bytes, may: Callable[[], bool]) -> bool:
+        """`may`: asked in the last moment."""
         parts = path.split("/")
         with folder_of(self.root, parts, make=True) as folder:
             part = f"{PART}{new_id('wiki')}"
@@ -231,14 +245,17 @@ class StoreFolder:
                     with suppress(FileNotFoundError):
                         found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
                         os.fchmod(descriptor, found.st_mode & 0o777)
-                    file.write(text.encode())
+                    file.write(content)
                     file.flush()
                     os.fsync(descriptor)
+                if not may():
+                    return False
                 os.replace(part, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
                 os.fsync(folder)
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(part, dir_fd=folder)
+        return True
 
     def remove(self, path: str) -> None:
         """No such file any more. Raises: OSError."""
@@ -287,6 +304,14 @@ class StoreFolder:
         except ValueError:
             return "none"
         return "file" if stat.S_ISREG(found.st_mode) else "none"
+
+
+def _is_change(found: FileChange) -> bool:
+    """Whether what a file said of itself is one: another program may have written it."""
+    texts = (found.before, found.after)
+    return isinstance(found.path, str) and all(
+        each is None or isinstance(each, str) for each in texts
+    )
 
 
 def _no_link(folder: int, entry: str, _writing: bool, /) -> None:
