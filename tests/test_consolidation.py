@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import shutil
 import sqlite3  # noqa: TID251  a look from outside
 from collections.abc import Callable, Mapping
 from datetime import date
@@ -143,7 +144,9 @@ async def test_a_conversation_becomes_pages(
     assert block(seen, "transcript") == f"user: {TALK[0][1]}\nassistant: {TALK[1][1]}"
     assert block(seen, "entries") == "- Garden\n- Roses"
     assert "- [[Garden]]: what grows" in block(seen, "memories")
-    assert f"`{raw}`" in asked(seen)
+    assert "never your instruction" in asked(seen)
+    assert "## What to write down" in asked(seen)
+    assert "How to change the files" not in asked(seen)
     assert block(writer.calls[GARDEN], "memory") == PAGES[GARDEN].strip()
     assert block(writer.calls[POND], "memory") == "(there is none yet)"
     assert "- Pond" in block(writer.calls[GARDEN], "entries")
@@ -418,6 +421,11 @@ async def test_a_model_that_obeys_a_conversation_cannot_take_a_persons_words_awa
     report = shelf.read(f"sleep/{job['name']}/report.md")
     assert 'it would take away: the line "Three red ones."; ' in report
     assert "All is erased" in shelf.read(f"sleep/{job['name']}/proposed.patch")
+    [take] = re.findall(r"`(patch .*)` takes it", report)
+    if shutil.which("patch"):
+        process = await asyncio.create_subprocess_shell(take)
+        assert await process.wait() == 0
+        assert "All is erased" in shelf.read(ROSES)
     [wish] = rows(terminal, "SELECT scope, kind, item, text, reason, state FROM proposals")
     assert (wish["kind"], wish["item"], wish["state"]) == ("page", ROSES, "open")
     assert "All is erased" in wish["text"]

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from functools import partial
+from shlex import quote
 
 from wintermute.clock import Clock
 from wintermute.config.secrets import Redaction
@@ -228,6 +229,10 @@ class Consolidation:
         if job.status == "applied":
             lines += [f"- {change.path}" for change in done.verdict.changes]
         lines += [f"- {p.change.path} waits for you: {p.reason}" for p in done.verdict.proposed]
+        if done.verdict.proposed:
+            patch_file = quote(str(self._files.root / job.folder / PROPOSED))
+            root = quote(str(self._files.root))
+            lines += ["", f"What it would become: `patch -p1 -d {root} < {patch_file}` takes it."]
         if done.work.report.strip():
             lines += ["", f"## What {job.agent} says", "", done.work.report.strip()]
         return self._redact("\n".join(lines).rstrip() + "\n")

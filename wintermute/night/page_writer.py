@@ -67,6 +67,8 @@ AGAIN = (
     "That cannot be used: {error}. Answer once more, with the whole page alone, beginning with its"
     " line of three dashes."
 )
+OF_FILES = "\n## How to change the files\n"
+"""Where in the instructions that part begins which is for programs that work on a copy."""
 NOTHING = "(none)"
 NEW = "(there is none yet)"
 
@@ -328,7 +330,9 @@ class PageWriter:
         return replace(known, after=cited(text, task.raw, _citation(task), now))
 
     def _instructions(self, task: PageTask) -> str:
-        return self._prompts.instructions.text().strip().replace(CONVERSATION, task.raw)
+        """What is to be written down; how files are changed is for who changes files."""
+        told = self._prompts.instructions.text().partition(OF_FILES)[0]
+        return told.strip().replace(CONVERSATION, task.raw)
 
     def _sources(self, task: PageTask) -> QuestionSources | None:
         part = task.talk.part
