@@ -6,7 +6,7 @@ from wintermute.memory.likeness import Likeness
 from wintermute.night.contradictions import Contradictions
 from wintermute.night.dedup import Dedup
 from wintermute.night.deeds import Deed, Deeds
-from wintermute.night.fact_deeds import Ending, Merging
+from wintermute.night.fact_deeds import EndFact, MergeFacts
 from wintermute.night.learning import Background
 from wintermute.night.nights import Nights
 from wintermute.night.tidying import NightPhase, Programme, Tidying
@@ -29,7 +29,7 @@ def tidying(own: Background) -> Tidying:
     """The night of a configuration, built on what is open."""
     stores = own.stores
     nights = Nights(stores.database, own.clock)
-    of_facts: dict[str, Deed] = {"merge": Merging(stores), "end": Ending(stores)}
+    of_facts: dict[str, Deed] = {"merge": MergeFacts(stores), "end": EndFact(stores)}
     deeds = Deeds(stores, nights, of_facts, {}, stores.undo.files)
     budget = own.config.dreaming.budget_tokens
     return Tidying(
