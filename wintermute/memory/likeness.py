@@ -81,7 +81,7 @@ class Likeness:
             self._known = (night, scope, await self._compare(scope, began))
         return self._known[2]
 
-    def forget(self) -> None:
+    def let_go(self) -> None:
         """Nobody asks for it any more."""
         self._known = None
 

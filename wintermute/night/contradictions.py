@@ -140,7 +140,7 @@ class Contradictions:
             note=f"{later} pairs wait for the next nights" if later else "",
             left=later > 0,
         )
-        self._likeness.forget()
+        self._likeness.let_go()
 
     async def _open(self, found: Compared, scope: str, groups: Clusters) -> list[FactPair]:
         """What nobody was asked about, the likest first; without what dedup is still to ask about."""
