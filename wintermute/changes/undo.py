@@ -213,11 +213,9 @@ class Undo:
             async with self._database.transaction() as tx:
                 undone = await self.within(tx, wanted, items)
                 places = [
-                places = [
                     await stack.enter_async_context(files.prepared(changes))
                     for kind, files in self.files.items()
                     if (changes := [each for each in undone.back if each.kind == kind])
-                ]
                 ]
             for place in places:
                 await place()
