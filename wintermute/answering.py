@@ -165,7 +165,7 @@ def answering(
     wards, news, seen = Wards.of(config.loop), NightReports(tidied.nights), prompt or gather
     settings = CastSettings(toolbox, seen, depth=config.levels, wards=wards, unasked=news)
     casting = Casting(stores, loop, settings, branching, oversize, speaker, trouble, clock)
-    ceilings, verbs = config.llm.budget, NightVerbs(stores, tidied, clock)
+    ceilings, verbs = config.llm.budget, NightVerbs(stores, tidied, config.dreaming, clock)
     commands = ChatCommands(stores, branching, folding, clock, ceilings, verifier, verbs)
     rooms = Rooms(stores, casting, commands, runner, speaker, trouble, clock)
     return Answering(rooms, runner, promises, EditedNotices(stores, speaker, clock), toolbox)

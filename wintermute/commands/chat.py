@@ -207,6 +207,7 @@ class ChatCommands:
         facts = with_memory(found, await stores.memory_status.finding())
         facts += tuple(await asyncio.to_thread(unusable_files, stores.places, stores.prompts))
         facts += (await asyncio.to_thread(wiki_finding, stores.wiki, stores.tasks.zone),)
+        facts += (await self._nights.finding(),)
         asked = is_owner(row.origin)
         if not (asked and stores.owner.owns(scope)):
             # Details may name other people's rooms, and are nobody else's business.

@@ -5,8 +5,11 @@ from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock
 from wintermute.commands.tasks import NOTHING_TO_UNDO, back_lines, bounded
+from wintermute.config.schema import Dreaming
 from wintermute.db import Transaction
+from wintermute.health.health import Finding
 from wintermute.mailbox.inbox import Waiting
+from wintermute.night.finding import night_finding
 from wintermute.night.night_jobs import owe_asked
 from wintermute.night.night_undo import undo_items
 from wintermute.night.nights import Night, NightItem
@@ -38,13 +41,19 @@ LOOKED_THROUGH = 60
 class NightVerbs:
     """Answers `/night` and `/dream`, for those who are in a room now."""
 
-    def __init__(self, stores: Stores, tidying: Tidying, clock: Clock) -> None:
+    def __init__(self, stores: Stores, tidying: Tidying, dreaming: Dreaming, clock: Clock) -> None:
         self._stores = stores
+        self._dreaming = dreaming
         self._nights = tidying.nights
         self._phases = tidying.phases
         self._deeds = tidying.deeds
         self._questions = Questions(stores, tidying.nights)
         self._clock = clock
+
+    async def finding(self) -> Finding:
+        """What `/status` says of nights."""
+        stores, zone = self._stores, self._stores.tasks.zone
+        return await night_finding(stores.database, self._clock, self._dreaming, zone)
 
     async def dream(self, tx: Transaction, row: Waiting, _scope: str) -> str:
         """Owe a night now; how it went is told when it ends."""
