@@ -71,6 +71,16 @@ class Proposals:
             (scope, kind, item, but),
         )
 
+    async def withdraw_citing(
+        self, tx: Transaction, scope: str, kind: ItemKind, source: str
+    ) -> None:
+        """What waits there and names a source that came to nothing waits no more."""
+        await tx.execute(
+            "UPDATE proposals SET state = 'outdated' WHERE scope = ? AND kind = ?"
+            " AND state = 'open' AND instr(text, ?)",
+            (scope, kind, source),
+        )
+
     async def open_in(self, scope: str, kind: ItemKind) -> list[Proposal]:
         """What waits for an answer, oldest first."""
         rows = await self._database.rows(

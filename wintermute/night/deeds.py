@@ -129,9 +129,10 @@ class Deeds:
                     await self._stores.changes.record(tx, why, changes)
                     places = [
                         await stack.enter_async_context(
-                            self._files[change.kind].prepared(change.item, change.after)
+                            files.prepared([each for each in changes if each.kind == kind])
                         )
-                        for change in changes
+                        for kind, files in self._files.items()
+                        if any(change.kind == kind for change in changes)
                     ]
                 done = await self._over(tx, item, names, str(why.into), new=new)
             if done:

@@ -26,7 +26,17 @@ from wintermute.night.raw_material import Consolidations
 from wintermute.templates import Template, fill
 from wintermute.text import clean, one_line, shortened, untagged
 from wintermute.wiki.folder import FileChange
-from wintermute.wiki.links import ENDING, INDEX, RAW, Names, is_page, links_in, name_of, resolve
+from wintermute.wiki.links import (
+    ENDING,
+    INDEX,
+    RAW,
+    Names,
+    is_open_fence,
+    is_page,
+    links_in,
+    name_of,
+    resolve,
+)
 from wintermute.wiki.page_jobs import text_at
 from wintermute.wiki.pages import (
     MOST_INDEX_LINES,
@@ -57,6 +67,8 @@ AGAIN = (
     "That cannot be used: {error}. Answer once more, with the whole page alone, beginning with its"
     " line of three dashes."
 )
+OF_FILES = "\n## How to change the files\n"
+"""Where in the instructions that part begins which is for programs that work on a copy."""
 NOTHING = "(none)"
 NEW = "(there is none yet)"
 
@@ -166,6 +178,8 @@ def page_in(reply: Reply, title: str) -> str:
         raise Unfit(f"its beginning is wrong: {problems[0]}", "its frontmatter is wrong")
     if SECOND.search(body):
         raise Unfit("it holds more than one page")
+    if is_open_fence(body):
+        raise Unfit("a block of code in it does not end")
     head, said = f"{text}\n".removesuffix(body).rstrip(), without_sources(body)
     text = "\n\n".join([head, said] if said.startswith("# ") else [head, f"# {title}", said])
     if tokens(len(text)) > MOST_TOKENS:
@@ -178,7 +192,8 @@ def cited(text: str, raw: str, citation: str, before: str = "") -> str:
     sources = [f"Source: [[{citation}]]"]
     if any(link.startswith(f"{raw}/") for link in links_in(text)):
         sources = []
-    lines = [line for line in (*SOURCE.findall(before), *sources) if line not in text]
+    known = {f"Source: [[{link}]]" for link in links_in(text)}
+    lines = [line for line in (*SOURCE.findall(before), *sources) if line not in known]
     end = "\n".join(dict.fromkeys(lines))
     return f"{text.rstrip()}\n\n{end}\n" if end else text
 
@@ -315,7 +330,9 @@ class PageWriter:
         return replace(known, after=cited(text, task.raw, _citation(task), now))
 
     def _instructions(self, task: PageTask) -> str:
-        return self._prompts.instructions.text().strip().replace(CONVERSATION, task.raw)
+        """What is to be written down; how files are changed is for who changes files."""
+        told = self._prompts.instructions.text().partition(OF_FILES)[0]
+        return told.strip().replace(CONVERSATION, task.raw)
 
     def _sources(self, task: PageTask) -> QuestionSources | None:
         part = task.talk.part

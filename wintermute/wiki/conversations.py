@@ -157,7 +157,8 @@ def delist(files: StoreFolder, *paths: str) -> None:
 
 
 def _list(files: StoreFolder, paths: Sequence[str]) -> None:
-    files.put(LISTED, json.dumps([*paths], indent=2, ensure_ascii=False) + "\n")
+    odd = not all(map(is_encodable, paths))  # another program may have written them
+    files.put(LISTED, json.dumps([*paths], indent=2, ensure_ascii=odd) + "\n")
 
 
 def listed(files: StoreFolder) -> tuple[str, ...]:
@@ -181,6 +182,15 @@ def listed(files: StoreFolder) -> tuple[str, ...]:
         if not isinstance(path, str):
             raise StoreUnusable(_damaged(files, _line_of(text, path), "is no path"))
     return tuple(found)
+
+
+def is_encodable(path: str) -> bool:
+    """Whether it can be the name of a file: a lone half of a letter of two halves cannot."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_there(files: StoreFolder, path: str) -> bool:
