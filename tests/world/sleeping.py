@@ -191,10 +191,9 @@ async def sleeping(
         built.append(tidying(own))
         return built[-1]
 
+    settings: dict[str, Any] = {"prompts": PROMPTS, "clock": clock, "memory": memory}
     async with open_house(
-        *(folder, model.url),
-        **{"prompts": PROMPTS, "clock": clock, "memory": memory, "dreaming": dreaming} | more,
-        night=night,
+        folder, model.url, night=night, dreaming=dreaming, **(settings | more)
     ) as house:
         sleep = Sleep(house, clock, built[-1], model)
         model.keyed(sleep.answer)
