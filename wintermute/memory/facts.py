@@ -32,8 +32,10 @@ from wintermute.memory.fact import (
     entry,
     fact_of,
     facts_of,
+    is_protected,
     key,
     met,
+    renamed,
     retirements,
     revived,
     state_of,
@@ -392,7 +394,7 @@ class Facts:
         old = await self.live(was, tx)
         if not old:
             return
-        taken = await self.take(tx, [_renamed(fact, why.scope) for fact in old])
+        taken = await self.take(tx, [renamed(fact, why.scope) for fact in old])
         heirs = {fact.id: done.fact.id for fact, done in zip(old, taken, strict=True)}
         gone = await self.retire_unrecorded(tx, was, list(heirs), why.cause, heirs)
         changes = [done.change for done in taken if done.change]
@@ -441,7 +443,7 @@ class Facts:
         await tx.execute_many(*await asyncio.to_thread(insert_many, "facts", batch.inserts))
         await tx.execute_many(
             "UPDATE facts SET source = :source, origins = :origins, valid_to = :valid_to,"
-            " ended = :ended, taint = :taint WHERE id = :id",
+            " ended = :ended, taint = :taint, protected = :protected WHERE id = :id",
             [stored(update) for update in batch.updates],
         )
         await self._renew(tx, [row["id"] for row in batch.inserts])
@@ -569,6 +571,7 @@ class Facts:
             "id": item,
             "text": state["text"],
             "source": state["source"],
+            "protected": is_protected(state),
             "speaker": state.get("speaker"),
             "until": until,
             "ended": until is not None and until <= stamp(self._clock.now()),
@@ -576,7 +579,7 @@ class Facts:
             "now": stamp(self._clock.now()),
         }
         done = await tx.execute(
-            "UPDATE facts SET text = :text, source = :source, speaker = :speaker,"
+            "UPDATE facts SET text = :text, source = :source, speaker = :speaker, protected = :protected,"
             # A line in another spelling is in the file, and to be written anew.
             " exported = CASE WHEN text = :text OR NOT exported THEN exported ELSE 2 END,"
             " stored_at = CASE WHEN retired_at IS NULL THEN stored_at ELSE :now END,"
@@ -686,15 +689,3 @@ class Facts:
             f"UPDATE facts SET exported = {LISTED} WHERE scope = ? AND exported <> {LISTED}",
             (scope,),
         )
-
-
-def _renamed(fact: Fact, scope: str) -> NewFact:
-    return NewFact(
-        scope,
-        fact.text,
-        fact.source,
-        fact.speaker,
-        fact.origins,
-        at=fact.created_at,
-        valid_from=fact.valid_from,
-    )

@@ -27,7 +27,6 @@ from wintermute.errors import MemoryFileUnusable, ToolFailed
 from wintermute.files import to_its_end
 from wintermute.memory.core import Places, SaidOnce, TextFile
 from wintermute.memory.fact import (
-    EXPLICIT,
     Fact,
     FileLine,
     NewFact,
@@ -557,7 +556,7 @@ class FlatFile:
 
 def _accepted(old: Sequence[Fact], text: str, gone: set[str]) -> list[tuple[str, Source]]:
     """The lines that may stand for the old facts. Raises: ToolFailed."""
-    if problem := refusal([(fact.text, fact.source == EXPLICIT) for fact in old], text):
+    if problem := refusal([(fact.text, fact.protected) for fact in old], text):
         raise ToolFailed(problem)
     known = gone.union(key(fact.text) for fact in old)
     new = listed(text)
