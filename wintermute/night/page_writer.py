@@ -46,7 +46,7 @@ from wintermute.wiki.pages import (
     tokens,
     without_matter,
 )
-from wintermute.wiki.verdict import UNLINKABLE, StoreView, path_problem
+from wintermute.wiki.verdict import UNLINKABLE, StoreView, path_problem, shortest_link
 
 ROLE = "dreaming"
 MOST_PAGES = 20
@@ -204,10 +204,11 @@ def without_sources(text: str) -> str:
 
 
 class KnownNames:
-    """The names of all pages, by the words in them."""
+    """What all pages are linked by, by the words in their names."""
 
-    def __init__(self, paths: Iterable[str]) -> None:
-        self._words = {name_of(path): _words(name_of(path)) for path in paths if is_page(path)}
+    def __init__(self, names: Names) -> None:
+        pages = filter(is_page, names.paths)
+        self._words = {shortest_link(names, path): _words(name_of(path)) for path in pages}
         self._of_word: dict[str, list[str]] = {}
         for name, words in self._words.items():
             for word in words:
@@ -262,16 +263,17 @@ class PageWriter:
         """Raises: ModelError; AnswerUnusable; QuestionWithdrawn."""
         texts: dict[str, FileChange] = {}
         plan: list[PlannedPage] = []
-        window, known_names = self._model.window, KnownNames(task.view.names.paths)
+        window, known_names = self._model.window, KnownNames(task.view.names)
         parts = pieces(task.talk.blocks, min(MOST_PIECE, int(SHARE * window)))
         for n, piece in enumerate(parts, 1):
             self._progress(f"part {n} of {len(parts)}: which pages it is about")
             view = task.view.after(texts.values())
             names = known_names.about(piece, int(NAMES_SHARE * window))
-            names += [name_of(path) for path in texts]
+            names += [shortest_link(view.names, path) for path in texts]
             pages = await self._plan(task, view, piece, list(dict.fromkeys(names)))
             plan += pages
-            shown = _Shown(piece, (*names, *(name_of(page.path) for page in pages)), view)
+            names += [shortest_link(view.names, page.path) for page in pages]
+            shown = _Shown(piece, tuple(names), view)
             for k, page in enumerate(pages, 1):
                 self._progress(f"part {n} of {len(parts)}: {page.path} ({k} of {len(pages)})")
                 known = texts.get(page.path)
@@ -307,7 +309,7 @@ class PageWriter:
     ) -> FileChange:
         if known is None:
             known = await to_its_end(partial(_present, task, page.path))
-        now, title = known.after or "", name_of(page.path)
+        now, title, own = known.after or "", name_of(page.path), page.path.removesuffix(ENDING)
         names = dict.fromkeys((*shown.names, *_linked(now, shown.view)))
         values = {
             "path": page.path,
@@ -315,7 +317,7 @@ class PageWriter:
             "reason": page.reason,
             "title": title,
             "page": without_sources(now) or NEW,
-            "entries": _listed([name for name in names if name != title]),
+            "entries": _listed([name for name in names if name not in (title, own)]),
             "transcript": shown.piece,
         }
         question = fill(
