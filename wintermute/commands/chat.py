@@ -12,7 +12,7 @@ from wintermute.changes.change_sets import Change, ChangeSet
 from wintermute.changes.undo import Undone
 from wintermute.clock import Clock
 from wintermute.commands.memories import Forgetting, Remembered
-from wintermute.commands.tasks import Reminding, TaskVerbs, bounded, kept_words, plain
+from wintermute.commands.tasks import Reminding, TaskVerbs, bounded, kept_words
 from wintermute.config.schema import BudgetSettings
 from wintermute.conversation.asking import Folding
 from wintermute.conversation.casting import Branching
@@ -25,7 +25,7 @@ from wintermute.night.harvest import Harvests
 from wintermute.owner import is_owner
 from wintermute.prompt.edited import unusable_files
 from wintermute.stores import Stores
-from wintermute.text import one_line
+from wintermute.text import one_line, plain
 from wintermute.wiki.finding import wiki_finding
 
 OBJECTIVE_CHARACTERS = 100

@@ -7,7 +7,7 @@ from datetime import datetime
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
-from wintermute.commands.tasks import MOST_LINES, bounded, plain
+from wintermute.commands.tasks import MOST_LINES, bounded
 from wintermute.db import Transaction
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import ANYBODY
@@ -20,7 +20,7 @@ from wintermute.messages import ROOM
 from wintermute.night.forget_jobs import owe_forgetting
 from wintermute.night.harvest import Harvests, Wording
 from wintermute.stores import Stores
-from wintermute.text import counted, display_name, one_line, shortened
+from wintermute.text import counted, display_name, one_line, plain, shortened
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June"),

@@ -4,7 +4,6 @@
 makes a promise without a model (T-062).
 """
 
-import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -25,16 +24,10 @@ from wintermute.tasks.occurrences import LATE, Occurrence
 from wintermute.tasks.parse import clock_time, readable, weekdays
 from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Target, Task, Tasks
+from wintermute.text import plain
 
 MOST = 160  # characters of one side of a change
 MOST_LINES = 50
-# What would format in the middle of a line, or make a block of it at its beginning.
-MARK = re.compile(r"[\\`*<\[~|&]|(?<!\w)_|_(?!\w)|^[#>+-]|(?<=^\d)[.)]")
-
-
-def plain(text: str) -> str:
-    """Text in which Markdown marks are only marks: facts and tasks are quoted, not formatted."""
-    return MARK.sub(r"\\\g<0>", text)
 
 
 def bounded(lines: list[str], count: int = 0) -> str:

@@ -238,6 +238,11 @@ class Conversations:
             {"branch": await self.current_branch(tx, conversation_id), "turn": turn_id},
         )
 
+    async def first(self, tx: Transaction) -> datetime | None:
+        """When the first of all was begun; None: nobody has spoken yet."""
+        (at,) = await tx.scalars("SELECT min(created_at) FROM conversations")
+        return moment(at) if at else None
+
     async def began(self, tx: Transaction, conversation_id: str) -> datetime:
         """When the current branch began: nothing from before is in view."""
         return moment((await self._current(tx, conversation_id))["created_at"])

@@ -216,6 +216,56 @@ class Nights:
             (stamp(self._clock.now()), json.dumps(list(names))),
         )
 
+    # Who was told
+
+    async def tell(
+        self, tx: Transaction, night: str, scope: str, outbox_id: str, asks: int | None
+    ) -> None:
+        """Those of a scope are told of a night by this message; `asks`: the one item it asks about."""
+        await tx.execute(
+            "INSERT INTO night_told (night, scope, outbox_id, asks) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (night, scope) DO UPDATE SET outbox_id = excluded.outbox_id,"
+            " asks = excluded.asks",
+            (night, scope, outbox_id, asks),
+        )
+
+    async def asked_by(self, tx: Transaction, outbox_id: str) -> NightItem | None:
+        """The one question that a message asks, while it is open."""
+        row = await tx.row(
+            "SELECT i.* FROM night_told t JOIN night_items i ON (i.night, i.n) = (t.night, t.asks)"
+            " WHERE t.outbox_id = ? AND i.state = 'open'",
+            (outbox_id,),
+        )
+        return _item(row) if row else None
+
+    async def to_report(
+        self, tx: Transaction, scope: str, events: Collection[str]
+    ) -> list[NightItem]:
+        """What the model was not told yet of a scope's nights, or was told with these messages."""
+        rows = await tx.rows(
+            "SELECT i.* FROM night_items i JOIN nights n ON n.id = i.night"
+            " LEFT JOIN night_told t ON t.night = i.night AND t.scope = i.scope"
+            " WHERE i.scope = :scope AND n.state <> 'running' AND n.ended_at > :oldest"
+            " AND i.state IN ('done', 'open', 'undone') AND (t.event_id IS NULL"
+            "  OR t.event_id IN (SELECT value FROM json_each(:events))) ORDER BY i.seq",
+            {
+                "scope": scope,
+                "oldest": stamp(self._clock.now() - WEEK),
+                "events": json.dumps([*events]),
+            },
+        )
+        return [_item(row) for row in rows]
+
+    async def reported(
+        self, tx: Transaction, scope: str, nights: Collection[str], event_id: str
+    ) -> None:
+        """The model is told of these nights with a message."""
+        await tx.execute_many(
+            "INSERT INTO night_told (night, scope, event_id) VALUES (?, ?, ?)"
+            " ON CONFLICT (night, scope) DO UPDATE SET event_id = excluded.event_id",
+            [(night, scope, event_id) for night in nights],
+        )
+
     # Items
 
     async def plan(

@@ -9,6 +9,7 @@ from wintermute.night.deeds import Deed, Deeds
 from wintermute.night.fact_deeds import Ending, Merging
 from wintermute.night.learning import Background
 from wintermute.night.nights import Nights
+from wintermute.night.resting import RestFacts, Stale
 from wintermute.night.tidying import NightPhase, Programme, Tidying
 
 
@@ -22,6 +23,7 @@ def _of_facts(own: Background, nights: Nights) -> Sequence[NightPhase]:
     return (
         Dedup(stores, nights, likeness, texts.dream_dedup, same),
         Contradictions(stores, nights, likeness, texts.dream_contradiction, same),
+        Stale(stores, nights, wanted),
     )
 
 
@@ -29,8 +31,12 @@ def tidying(own: Background) -> Tidying:
     """The night of a configuration, built on what is open."""
     stores = own.stores
     nights = Nights(stores.database, own.clock)
-    of_facts: dict[str, Deed] = {"merge": Merging(stores), "end": Ending(stores)}
-    deeds = Deeds(stores, nights, of_facts, {}, stores.undo.files)
+    by_word: dict[str, Deed] = {
+        "merge": Merging(stores),
+        "end": Ending(stores),
+        "rest": RestFacts(stores, own.config.dreaming),
+    }
+    deeds = Deeds(stores, nights, by_word, {}, stores.undo.files)
     budget = own.config.dreaming.budget_tokens
     return Tidying(
         stores, nights, Programme(facts=_of_facts(own, nights)), deeds, own.models, budget

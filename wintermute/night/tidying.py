@@ -245,9 +245,9 @@ class Tidying:
     ) -> None:
         """`budget`: tokens of one night."""
         self._stores = stores
-        self._nights = nights
+        self.nights = nights
+        self.deeds = deeds
         self._programme = programme
-        self._deeds = deeds
         self._models = models
         self._budget = budget
 
@@ -267,8 +267,8 @@ class Tidying:
             if night.scope == "" and night.phase in ("", chore.name):
                 await self._chore(night, EVERYWHERE, chore, asked, progress)
         async with self._stores.database.transaction() as tx:
-            await self._nights.end(tx, night.id)
-        found = await self._nights.named(night.id)
+            await self.nights.end(tx, night.id)
+        found = await self.nights.named(night.id)
         assert found is not None
         return found
 
@@ -293,7 +293,7 @@ class Tidying:
         owner = self._stores.owner.scope
         known = {*await self._stores.facts.scopes(), *await self._stores.tasks.scopes()}
         served: dict[str, int] = {}
-        for age, each in enumerate(await self._nights.newest(100)):
+        for age, each in enumerate(await self.nights.newest(100)):
             for tally in each.phases:
                 if tally.status == "ok" and each.id != night.id:
                     served.setdefault(tally.scope, -age)
@@ -323,7 +323,7 @@ class Tidying:
         progress: Progress,
     ) -> None:
         """Look in all of them, then do what they want, or ask."""
-        now = await self._nights.named(night.id)
+        now = await self.nights.named(night.id)
         assert now is not None
         open_ = [phase for phase in phases if not _is_over(now.tally(scope, phase.name))]
         found: dict[str, PhaseTally] = {}
@@ -346,7 +346,7 @@ class Tidying:
         if tally.tries > MOST_TRIES:
             tally = replace(tally, status="failed", note="interrupted twice: left out")
         async with self._stores.database.transaction() as tx:
-            await self._nights.note(tx, night.id, tally)
+            await self.nights.note(tx, night.id, tally)
         return tally
 
     async def _looked(
@@ -396,28 +396,28 @@ class Tidying:
             return
         async with self._stores.database.transaction() as tx:
             for item, state in zip(step.items, states, strict=True):
-                await self._nights.plan(tx, night.id, scope, phase.name, item, state)
-            await self._nights.judge(tx, scope, step.judged)
+                await self.nights.plan(tx, night.id, scope, phase.name, item, state)
+            await self.nights.judge(tx, scope, step.judged)
             await looked_at(tx, step.looked_at, step.waiting)
-            await self._nights.spend(tx, night.id, asked.calls, asked.tokens, 0.0)
+            await self.nights.spend(tx, night.id, asked.calls, asked.tokens, 0.0)
 
     async def _so_far(self, night: Night, scope: str) -> list[NightItem]:
-        return await self._nights.items(self._stores.database, night.id, scope)
+        return await self.nights.items(self._stores.database, night.id, scope)
 
     async def _settle(self, night: Night, scope: str) -> None:
         """Beyond the guard nothing of what is planned is done: all of it becomes questions."""
-        planned = await self._nights.items(self._stores.database, night.id, scope, states=PLANNED)
+        planned = await self.nights.items(self._stores.database, night.id, scope, states=PLANNED)
         judged = await self._judged(scope, planned)
         async with self._stores.database.transaction() as tx:
             for before, after in zip(planned, judged, strict=True):
                 if after.state != before.state:
-                    await self._nights.move(tx, before, after.state)
+                    await self.nights.move(tx, before, after.state)
 
     async def _judged(self, scope: str, items: Sequence[NightItem]) -> list[NightItem]:
         planned = [item for item in items if item.state == "planned"]
         losses = sum(item.loses for item in planned)
         async with self._stores.database.transaction() as tx:
-            lately = await self._nights.lost(tx, scope)
+            lately = await self.nights.lost(tx, scope)
         count = await self._stores.facts.count(scope)
         if not (reason := guarded(losses, count, lately)):
             return [*items]
@@ -430,19 +430,19 @@ class Tidying:
     async def _applied(self, night: Night, tally: PhaseTally, phase: NightPhase) -> PhaseTally:
         """Do what is planned of a phase; each item alone, so that one that fails ends no other."""
         notes = [tally.note] if tally.note else []
-        for item in await self._nights.items(
+        for item in await self.nights.items(
             self._stores.database, night.id, tally.scope, states=PLANNED
         ):
             if item.phase != phase.name:
                 continue
             try:
-                await self._deeds.apply(item)
+                await self.deeds.apply(item)
             except StorageBlocked:
                 raise
             except WintermuteError as problem:
                 notes.append(f"{item.id} was not done: {problem}")
                 async with self._stores.database.transaction() as tx:
-                    await self._nights.move(tx, item, "outdated")
+                    await self.nights.move(tx, item, "outdated")
         return replace(
             tally, after=await phase.size(tally.scope), note="; ".join(dict.fromkeys(notes))
         )
@@ -450,13 +450,13 @@ class Tidying:
     async def _note(self, night: Night, tally: PhaseTally, asked: NightModels) -> None:
         log.info("night phase name=%s status=%s", tally.name, tally.status)
         async with self._stores.database.transaction() as tx:
-            await self._nights.note(tx, night.id, tally)
-            await self._nights.spend(tx, night.id, asked.calls, asked.tokens, 0.0)
+            await self.nights.note(tx, night.id, tally)
+            await self.nights.spend(tx, night.id, asked.calls, asked.tokens, 0.0)
 
     async def _chore(
         self, night: Night, scope: str, chore: Chore, asked: NightModels, progress: Progress
     ) -> None:
-        now = await self._nights.named(night.id)
+        now = await self.nights.named(night.id)
         assert now is not None
         if _is_over(now.tally(scope, chore.name)):
             return
@@ -476,8 +476,8 @@ class Tidying:
         status: PhaseStatus = "left" if done.left else "ok"
         async with self._stores.database.transaction() as tx:
             for wanted, state, set_id in done.items:
-                item = await self._nights.plan(tx, now.id, scope, chore.name, wanted, "planned")
-                await self._nights.move(tx, item, state, (), set_id)
+                item = await self.nights.plan(tx, now.id, scope, chore.name, wanted, "planned")
+                await self.nights.move(tx, item, state, (), set_id)
         tally = replace(tally, status=status, before=done.before, after=done.after, note=done.note)
         await self._note(now, tally, asked)
 

@@ -148,6 +148,7 @@ def seed_template(folder: Path, language: str, kept: Mapping[str, str] = NOTHING
 EventKind = Literal[
     "conversation_seed",
     "component_oversize",
+    "night_report",
     "sub_session_result",
     "sub_session_failed",
     "sub_session_timeout",

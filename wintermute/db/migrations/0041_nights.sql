@@ -70,3 +70,20 @@ WHEN NEW.judged AND (NEW.text IS NOT OLD.text OR NEW.retired_at IS NULL AND OLD.
 BEGIN
     UPDATE facts SET judged = 0 WHERE seq = NEW.seq;
 END;
+
+-- Who was told of a night: those of a scope by a message, which may ask for a yes to one item alone
+-- (`asks`), and the model with the message `event_id` of a person.
+
+CREATE TABLE night_told (
+    night     TEXT NOT NULL REFERENCES nights (id),
+    scope     TEXT NOT NULL,
+    outbox_id TEXT,
+    asks      INTEGER,
+    event_id  TEXT,
+    PRIMARY KEY (night, scope)
+) WITHOUT ROWID;
+CREATE INDEX night_told_outbox ON night_told (outbox_id) WHERE outbox_id IS NOT NULL;
+
+-- `signs`: what is put on a message once it is in its room, parted by blanks.
+
+ALTER TABLE outbox ADD COLUMN signs TEXT NOT NULL DEFAULT '';

@@ -1,0 +1,133 @@
+"""A small night for tests: it joins what is said twice, and asks about what ends with a question mark.
+
+    "Likes tea", "Likes tea, again"  ─▶  "Likes tea" stays, the other is retired
+    "Sells the car?"                 ─▶  a question: shall it go?
+
+No model is asked, unless a phase is told to.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+
+from wintermute.changes.change_sets import Reason
+from wintermute.db import Transaction
+from wintermute.errors import ToolFailed
+from wintermute.messages import Request
+from wintermute.night.deeds import Deeds, ItemNames
+from wintermute.night.learning import Background
+from wintermute.night.nights import NightItem, Nights, Planned, digest_of
+from wintermute.night.tidying import (
+    Chore,
+    ChoreDone,
+    NightPhase,
+    PhaseWork,
+    Programme,
+    Tidying,
+    TidyStep,
+)
+from wintermute.stores import Stores
+
+AGAIN = ", again"
+
+
+@dataclass
+class Twice:
+    """Looks for what is said twice."""
+
+    stores: Stores
+    nights: Nights
+    name: str = "twice"
+    asks: bool = False
+    asks_model: bool = False
+
+    async def size(self, scope: str) -> int:
+        return await self.stores.facts.count(scope)
+
+    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+        facts = {fact.text: fact for fact in await self.stores.facts.live(work.scope)}
+        for text, fact in facts.items():
+            question = text.endswith("?")
+            other = facts.get(text.removesuffix(AGAIN))
+            if not question and (other is None or other is fact):
+                continue
+            digest = digest_of(fact.id)
+            if not await self.nights.unjudged(work.scope, [digest]):
+                continue
+            if self.asks_model:
+                await work.models.ask_unasked(
+                    "dreaming", Request(({"role": "user", "content": text},))
+                )
+            item = Planned(
+                kind="rest" if question else "merge",
+                before=(text,) if question or other is None else (other.text, text),
+                after="" if question or other is None else other.text,
+                reason="is it so?" if question else "said twice",
+                plan={"do": "drop", "facts": [fact.id], "text": text},
+                evidence=(fact.id,),
+                loses=1,
+                question=question,
+                digest=digest,
+            )
+            yield TidyStep((item,))
+
+
+@dataclass
+class Drop:
+    """Retires the facts of an item, as long as they say what they said."""
+
+    stores: Stores
+
+    async def do(self, tx: Transaction, item: NightItem, why: Reason) -> ItemNames | None:
+        wanted = item.plan["facts"]
+        live = await self.stores.facts.living(tx, item.scope, wanted)
+        if [fact.text for fact in live] != [item.plan["text"]]:
+            return None
+        gone = await self.stores.facts.retire(tx, why, wanted)
+        return [("fact", fact.id) for fact in gone]
+
+
+@dataclass
+class Fails:
+    """A phase that fails."""
+
+    name: str = "fails"
+    asks: bool = False
+
+    async def size(self, scope: str) -> int:
+        return 0
+
+    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+        raise ToolFailed("the disk is upside down")
+        yield TidyStep()
+
+
+@dataclass
+class Waits:
+    """A chore that a test looks at while it is at work."""
+
+    meanwhile: Callable[[], object] = lambda: None
+    name: str = "waits"
+    done: list[str] = field(default_factory=list)
+
+    async def do(self, work: PhaseWork) -> ChoreDone:
+        self.done.append(work.scope)
+        self.meanwhile()
+        return ChoreDone()
+
+
+@dataclass
+class SmallNight:
+    """Builds the night of a house, and counts how often each scope was worked at."""
+
+    more: Sequence[NightPhase] = ()
+    last: Sequence[Chore] = ()
+    budget: int | None = None
+    asks_model: bool = False
+
+    def __call__(self, own: Background) -> Tidying:
+        stores = own.stores
+        nights = Nights(stores.database, own.clock)
+        deeds = Deeds(stores, nights, {"drop": Drop(stores)}, {}, stores.undo.files)
+        twice = Twice(stores, nights, asks_model=self.asks_model)
+        programme = Programme(facts=[twice], more=self.more, last=self.last)
+        return Tidying(stores, nights, programme, deeds, own.models, self.budget)
