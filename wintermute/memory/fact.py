@@ -413,7 +413,9 @@ def succession(
         origins = {name: None for fact in past for name in fact.origins}
         if names[n] not in living:
             origins |= dict.fromkeys(evidence)
-        fresh.append(NewFact(scope, text, EXPLICIT if own else source, origins=tuple(origins)))
+        taint = any(fact.taint for fact in past)
+        kind = EXPLICIT if own else source
+        fresh.append(NewFact(scope, text, kind, origins=tuple(origins), taint=taint))
     anywhere = 0 if texts else None
     return Succession(
         old=tuple(old),

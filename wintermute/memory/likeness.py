@@ -30,7 +30,7 @@ BESIDE = 10
 
 AWAY = "meanings cannot be told apart now"
 
-Pair = tuple[str, str]
+FactPair = tuple[str, str]
 log = logging.getLogger(__name__)
 
 
@@ -44,18 +44,18 @@ class Compared:
 
     facts: Mapping[str, Fact]
     new: tuple[str, ...]
-    pairs: Mapping[Pair, float]
+    pairs: Mapping[FactPair, float]
     note: str = ""
     more: int = 0
     asked: set[str] = field(default_factory=set)
     """Digests of what was asked about since, whether it is kept or only tried."""
 
-    def ranked(self) -> list[Pair]:
+    def ranked(self) -> list[FactPair]:
         """All pairs, the likest first."""
         return sorted(self.pairs, key=lambda pair: (-self.pairs[pair], pair))
 
 
-def pair_of(one: str, other: str) -> Pair:
+def pair_of(one: str, other: str) -> FactPair:
     """Two ids in an order of their own."""
     return (one, other) if one < other else (other, one)
 
@@ -81,7 +81,7 @@ class Likeness:
             self._known = (night, scope, await self._compare(scope, began))
         return self._known[2]
 
-    def forget(self) -> None:
+    def let_go(self) -> None:
         """Nobody asks for it any more."""
         self._known = None
 
@@ -92,7 +92,7 @@ class Likeness:
             return Compared({}, (), {})
         by_words = await self._why_by_words()
         facts = {fact.id: fact for fact in found.facts}
-        pairs: dict[Pair, float] = {}
+        pairs: dict[FactPair, float] = {}
         for n in range(0, len(found.facts), STEP):
             part = found.facts[n : n + STEP]
             stars = [] if by_words else await self._by_meaning(scope, part, began)
@@ -122,7 +122,7 @@ class Likeness:
 
     async def _by_meaning(
         self, scope: str, new: Sequence[Fact], began: datetime
-    ) -> "list[tuple[Star, dict[Pair, float]]]":
+    ) -> "list[tuple[Star, dict[FactPair, float]]]":
         """Each new fact with those near it; nothing where that cannot be told now."""
         if self._meaning is None:
             return []
@@ -148,7 +148,7 @@ class Likeness:
 
     async def _by_words(
         self, scope: str, new: Sequence[Fact], began: datetime
-    ) -> "list[tuple[Star, dict[Pair, float]]]":
+    ) -> "list[tuple[Star, dict[FactPair, float]]]":
         texts = [fact.text for fact in new]
         found = await self._words.sharing(scope, texts, NEAREST + BESIDE)
         stars = await self._stars(scope, new, found, began)
@@ -156,7 +156,7 @@ class Likeness:
 
     def _compared_in(
         self, stars: "Sequence[Star]", like: Callable[[Fact, Fact], float]
-    ) -> "list[tuple[Star, dict[Pair, float]]]":
+    ) -> "list[tuple[Star, dict[FactPair, float]]]":
         return [(star, alike_in(star, like, self._least, self._same)) for star in stars]
 
     async def _stars(
@@ -176,7 +176,7 @@ Star = tuple[Fact, ...]
 
 def alike_in(
     star: Star, like: Callable[[Fact, Fact], float], least: float, same: float
-) -> dict[Pair, float]:
+) -> dict[FactPair, float]:
     """How alike the first is to the others, and of those that say the same as it each to each."""
     new, *others = star
     near = {fact.id: like(new, fact) for fact in others}

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
 from wintermute.llm.json_answer import Unfit, answer_in_json, only
 from wintermute.memory.fact import Fact
-from wintermute.memory.likeness import Compared, Likeness, Pair
+from wintermute.memory.likeness import Compared, FactPair, Likeness
 from wintermute.memory.sense import Heirs
 from wintermute.messages import Json
 from wintermute.night.dedup import (
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Decision:
     """What is to become of two facts. `ended`: ids of those that a merged text says are over."""
 
     action: Action
@@ -49,14 +49,14 @@ class Verdict:
     ended: tuple[str, ...] = ()
 
 
-def verdict(found: Json, pair: Sequence[Fact], zone: tzinfo) -> Verdict:
+def decision(found: Json, pair: Sequence[Fact], zone: tzinfo) -> Decision:
     """What an answer says of two facts (M-058, M-072). Raises: Unfit."""
     action = found.get("action")
     if action not in ACTIONS:
         raise Unfit(f'"action" must be one of {", ".join(ACTIONS)}')
     if action != "merge":
         only(found, "action")
-        return Verdict(action)
+        return Decision(action)
     only(found, "action", "text")
     line = proved(
         found["text"], [part for fact in pair for part in (fact.text, *_days(fact, zone))]
@@ -66,7 +66,7 @@ def verdict(found: Json, pair: Sequence[Fact], zone: tzinfo) -> Verdict:
     kept = [fact for fact in pair if heirs.keeps(fact.text, 0) and fact.id not in ended]
     if len(kept) + len(ended) < len(pair) or not kept:
         raise Unfit("it leaves out or changes what one of them says")
-    return Verdict("merge", line, ended)
+    return Decision("merge", line, ended)
 
 
 def _days(fact: Fact, zone: tzinfo) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ class Contradictions:
         new = {*found.new} - owed
         yield TidyStep(looked_at=tuple(sorted(new - named)))
         room = MOST - sum(item.phase == self.name for item in work.so_far)
-        asked: set[Pair] = set()
+        asked: set[FactPair] = set()
         for pair in open_:
             if room > len(asked) and not gone & {*pair}:
                 step = await self._asked(work, [found.facts[name] for name in pair])
@@ -140,9 +140,9 @@ class Contradictions:
             note=f"{later} pairs wait for the next nights" if later else "",
             left=later > 0,
         )
-        self._likeness.forget()
+        self._likeness.let_go()
 
-    async def _open(self, found: Compared, scope: str, groups: Clusters) -> list[Pair]:
+    async def _open(self, found: Compared, scope: str, groups: Clusters) -> list[FactPair]:
         """What nobody was asked about, the likest first; without what dedup is still to ask about."""
         owed = [{fact.id for fact in group} for group in groups.owed]
         handed = [{fact.id for fact in group} for group in groups.refused]
@@ -165,7 +165,7 @@ class Contradictions:
         try:
             answer = await answer_in_json(
                 *(work.models, ROLE, self._template.text(), values),
-                lambda found: verdict(found, (older, newer), zone),
+                lambda found: decision(found, (older, newer), zone),
                 sources=sources_of(self._stores, (older, newer)),
             )
         except QuestionWithdrawn:
@@ -178,7 +178,7 @@ class Contradictions:
         winner, loser = (older, newer) if answer.action == "keep_first" else (newer, older)
         return TidyStep((self._ended(loser, winner, digest),))
 
-    def _merged(self, pair: Sequence[Fact], answer: Verdict, digest: str) -> Planned:
+    def _merged(self, pair: Sequence[Fact], answer: Decision, digest: str) -> Planned:
         zone = self._stores.tasks.zone
         over = [fact for fact in pair if fact.id in answer.ended]
         others = [fact for fact in pair if fact.id not in answer.ended]

@@ -14,7 +14,7 @@ from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import Unfit, answer_in_json, only
 from wintermute.memory.fact import Fact, entry
-from wintermute.memory.likeness import Compared, Likeness, Pair, pair_of
+from wintermute.memory.likeness import Compared, FactPair, Likeness, pair_of
 from wintermute.memory.secret_shapes import secret_kind
 from wintermute.memory.sense import Heirs, are_grounded, numbers_of
 from wintermute.messages import Json
@@ -40,7 +40,7 @@ class Clusters:
 
 
 def clusters(
-    new: Iterable[str], pairs: Mapping[Pair, float], least: float
+    new: Iterable[str], pairs: Mapping[FactPair, float], least: float
 ) -> list[tuple[str, ...]]:
     """Groups of ids in which every pair is alike, with a new one in each; the likest first (M-056).
 

@@ -32,7 +32,7 @@ def merged_fact(members: Sequence[Fact], text: str) -> NewFact:
     )
 
 
-class Merging:
+class MergeFacts:
     """One text in the place of several: stored first, then they are retired, or have ended (M-057)."""
 
     def __init__(self, stores: Stores) -> None:
@@ -58,7 +58,7 @@ class Merging:
         return [("fact", name) for name in (*changed, *gone)]
 
 
-class Ending:
+class EndFact:
     """A fact is true no longer, and says what is since (M-074)."""
 
     def __init__(self, stores: Stores) -> None:
