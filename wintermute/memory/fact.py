@@ -413,7 +413,8 @@ def succession(
         origins = {name: None for fact in past for name in fact.origins}
         if names[n] not in living:
             origins |= dict.fromkeys(evidence)
-        taint = any(fact.taint for fact in past)
+        same = [living[names[n]]] if names[n] in living else []
+        taint = any(fact.taint for fact in (*past, *same))
         kind = EXPLICIT if own else source
         fresh.append(NewFact(scope, text, kind, origins=tuple(origins), taint=taint))
     anywhere = 0 if texts else None

@@ -11,6 +11,8 @@ from wintermute.night.learning import Background
 from wintermute.night.nights import Nights
 from wintermute.night.resting import RestFacts, Stale
 from wintermute.night.rewriting import Export, RewriteList, Rewriting
+from wintermute.night.skill_review import SkillReview
+from wintermute.night.task_review import ChangeTask, TaskReview
 from wintermute.night.tidying import NightPhase, Programme, Tidying
 
 
@@ -34,6 +36,7 @@ def _deeds(own: Background, nights: Nights) -> Deeds:
         "merge": MergeFacts(stores),
         "end": EndFact(stores),
         "rest": RestFacts(stores, own.config.dreaming),
+        "task": ChangeTask(stores),
     }
     lists: dict[str, ListDeed] = {"list": RewriteList(stores)}
     return Deeds(stores, nights, by_word, lists, stores.undo.files)
@@ -43,6 +46,13 @@ def tidying(own: Background) -> Tidying:
     """The night of a configuration, built on what is open."""
     stores = own.stores
     nights = Nights(stores.database, own.clock)
-    programme = Programme(facts=_of_facts(own, nights), export=[Export(stores)])
+    programme = Programme(
+        facts=_of_facts(own, nights),
+        export=[Export(stores)],
+        more=[
+            TaskReview(stores, nights, own.texts.dream_tasks),
+            SkillReview(stores, nights, own.texts.dream_skills, own.config.dreaming.dedup_similarity),
+        ],
+    )
     budget = own.config.dreaming.budget_tokens
     return Tidying(stores, nights, programme, _deeds(own, nights), own.models, budget)

@@ -11,6 +11,7 @@ from wintermute.changes.change_sets import Reason
 from wintermute.clock import moment, stamp
 from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
 from wintermute.llm.json_answer import Unfit, proved_answer
+from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import Fact, key, listed, refusal
 from wintermute.memory.resting import awake_count
 from wintermute.memory.secret_shapes import secret_kind
@@ -113,6 +114,8 @@ class Rewriting:
     async def _asked(self, work: PhaseWork, old: Sequence[Fact]) -> list[str]:
         shown = "\n".join(fact.text for fact in old)
         question = fill(self._template.text(), {"content": untagged(shown)})
+        if estimate(question) > work.models.window(ROLE):
+            raise ContextTooLarge(LARGE)
         return await proved_answer(
             *(work.models, ROLE, question, lambda reply: rewritten(reply, old), AGAIN),
             sources=sources_of(self._stores, old),
