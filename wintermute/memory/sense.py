@@ -249,6 +249,11 @@ def are_grounded(texts: Sequence[str], inputs: Sequence[str]) -> bool:
     return all(_sense(text).is_shared_by(known) for text in texts)
 
 
+def numbers_of(texts: Sequence[str]) -> set[str]:
+    """All main words of these texts that have a digit."""
+    return {word for text in texts for word in main_words(text) if _has_digit(word)}
+
+
 def told_in(texts: Sequence[str], transcript: str) -> list[str]:
     """Those of which half stands in what people said of themselves: so verbs may end otherwise."""
     known = _sense(transcript)

@@ -1,15 +1,48 @@
 """What a night does, put together: each phase by its name, and what its items do."""
 
-from wintermute.night.deeds import Deeds
+from collections.abc import Sequence
+
+from wintermute.memory.likeness import Likeness
+from wintermute.night.contradictions import Contradictions
+from wintermute.night.dedup import Dedup
+from wintermute.night.deeds import Deed, Deeds, ListDeed
+from wintermute.night.fact_deeds import EndFact, MergeFacts
 from wintermute.night.learning import Background
 from wintermute.night.nights import Nights
-from wintermute.night.tidying import Programme, Tidying
+from wintermute.night.resting import RestFacts, Stale
+from wintermute.night.rewriting import Export, RewriteList, Rewriting
+from wintermute.night.tidying import NightPhase, Programme, Tidying
+
+
+def _of_facts(own: Background, nights: Nights) -> Sequence[NightPhase]:
+    """What looks at facts; a list is rewritten whole instead (M-055, M-062)."""
+    stores, texts, wanted = own.stores, own.texts, own.config.dreaming
+    if not stores.memories.ranked:
+        return (Rewriting(stores, nights, texts.dream_memories),)
+    same, least = wanted.dedup_similarity, wanted.contradiction_similarity
+    likeness = Likeness(stores.database, stores.facts, stores.meaning, least, same)
+    return (
+        Dedup(stores, nights, likeness, texts.dream_dedup, same),
+        Contradictions(stores, nights, likeness, texts.dream_contradiction, same),
+        Stale(stores, nights, wanted),
+    )
+
+
+def _deeds(own: Background, nights: Nights) -> Deeds:
+    stores = own.stores
+    by_word: dict[str, Deed] = {
+        "merge": MergeFacts(stores),
+        "end": EndFact(stores),
+        "rest": RestFacts(stores, own.config.dreaming),
+    }
+    lists: dict[str, ListDeed] = {"list": RewriteList(stores)}
+    return Deeds(stores, nights, by_word, lists, stores.undo.files)
 
 
 def tidying(own: Background) -> Tidying:
     """The night of a configuration, built on what is open."""
     stores = own.stores
     nights = Nights(stores.database, own.clock)
-    deeds = Deeds(stores, nights, {}, {}, stores.undo.files)
+    programme = Programme(facts=_of_facts(own, nights), export=[Export(stores)])
     budget = own.config.dreaming.budget_tokens
-    return Tidying(stores, nights, Programme(), deeds, own.models, budget)
+    return Tidying(stores, nights, programme, _deeds(own, nights), own.models, budget)

@@ -195,7 +195,7 @@ def _heir(
     return NewFact(
         parents[0].scope,
         text,
-        EXPLICIT if any(f.source == EXPLICIT and f.id in gone for f in parents) else "harvest",
+        EXPLICIT if any(f.protected and f.id in gone for f in parents) else "harvest",
         speakers.pop() if len(speakers) == 1 else None,
         tuple(dict.fromkeys(name for fact in (*parents, *others) for name in fact.origins)),
         at=max(fact.created_at for fact in parents),

@@ -123,12 +123,13 @@ class TidyStep:
     """What one step of a phase came to; it is kept whole.
 
     `judged`: digests of what need not be asked again. `looked_at`: facts whose neighbours were looked
-    at. `note`: what to know of it. `left`: there is more than a night may do.
+    at. `waiting`: of these something is left to be asked. `note`: what to know of it. `left`: there is more than a night may do.
     """
 
     items: tuple[Planned, ...] = ()
     judged: tuple[str, ...] = ()
     looked_at: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
     note: str = ""
     left: bool = False
 
@@ -397,7 +398,7 @@ class Tidying:
             for item, state in zip(step.items, states, strict=True):
                 await self.nights.plan(tx, night.id, scope, phase.name, item, state)
             await self.nights.judge(tx, scope, step.judged)
-            await looked_at(tx, step.looked_at)
+            await looked_at(tx, step.looked_at, step.waiting)
             await self.nights.spend(tx, night.id, asked.calls, asked.tokens, 0.0)
 
     async def _so_far(self, night: Night, scope: str) -> list[NightItem]:

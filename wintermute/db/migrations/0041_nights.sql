@@ -55,14 +55,14 @@ CREATE TABLE judged (
 ) WITHOUT ROWID;
 
 -- `protected`: the person's own words, or made of such in any generation. `resting`: not used for long,
--- so that it is in no prompt, list or file, but is found by who looks for it (M-060). `judged`: its
+-- so that it is in no prompt, list or file, but is found by who looks for it (M-060). `judged`: 1: its
 -- neighbours were looked at since it said what it says.
 
 ALTER TABLE facts ADD COLUMN protected INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE facts ADD COLUMN resting INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE facts ADD COLUMN judged INTEGER NOT NULL DEFAULT 0;
 UPDATE facts SET protected = 1 WHERE source = 'user_explicit';
-CREATE INDEX facts_unjudged ON facts (scope, seq) WHERE NOT judged AND retired_at IS NULL AND NOT ended;
+CREATE INDEX facts_unjudged ON facts (scope, judged, seq) WHERE judged <> 1 AND retired_at IS NULL AND NOT ended;
 
 CREATE TRIGGER facts_say_something_else AFTER UPDATE OF text, retired_at, ended ON facts
 WHEN NEW.judged AND (NEW.text IS NOT OLD.text OR NEW.retired_at IS NULL AND OLD.retired_at IS NOT NULL
