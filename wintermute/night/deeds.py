@@ -121,6 +121,8 @@ class Deeds:
                     for state, each in zip(now, wanted, strict=True)
                 )
                 names = [(each.kind, each.item) for each in wanted] if fits else None
+                if names is not None and "proposal" in item.plan:
+                    await self._stores.proposals.decide(tx, item.plan["proposal"], "taken")
                 if names is not None:
                     after = [None if w.text is None else {"text": w.text} for w in wanted]
                     changes = [
