@@ -10,7 +10,7 @@ from wintermute.night.fact_deeds import EndFact, MergeFacts
 from wintermute.night.learning import Background
 from wintermute.night.nights import Nights
 from wintermute.night.resting import RestFacts, Stale
-from wintermute.night.rewriting import Export, RewriteList, Rewriting
+from wintermute.night.rewriting import Export, ListRewriting, RewriteList
 from wintermute.night.skill_review import SkillReview
 from wintermute.night.task_review import ChangeTask, TaskReview
 from wintermute.night.tidying import NightPhase, Programme, Tidying
@@ -20,7 +20,7 @@ def _of_facts(own: Background, nights: Nights) -> Sequence[NightPhase]:
     """What looks at facts; a list is rewritten whole instead (M-055, M-062)."""
     stores, texts, wanted = own.stores, own.texts, own.config.dreaming
     if not stores.memories.ranked:
-        return (Rewriting(stores, nights, texts.dream_memories),)
+        return (ListRewriting(stores, nights, texts.dream_memories),)
     same, least = wanted.dedup_similarity, wanted.contradiction_similarity
     likeness = Likeness(stores.database, stores.facts, stores.meaning, least, same)
     return (

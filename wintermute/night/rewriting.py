@@ -72,7 +72,7 @@ def rewritten(reply: Reply, old: Sequence[Fact]) -> list[str]:
     return lines
 
 
-class Rewriting:
+class ListRewriting:
     """Asks for the list of a scope, once for each that it was (M-062)."""
 
     name = "memories"

@@ -7,6 +7,7 @@ not read for 90 days ───────────────────�
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -30,6 +31,8 @@ LONG = 4_000
 UNREAD = timedelta(days=90)
 MOST = 20
 """Questions to a model in a night."""
+NUMBERING = re.compile(r"^\s*\d+[.)]\s", re.MULTILINE)
+"""Of steps, which are fewer when there are fewer."""
 READ = """
 SELECT DISTINCT json_extract(args, '$.path') FROM observations
 WHERE gate = 'read_file' AND NOT is_error AND started_at > ? AND json_valid(args)
@@ -68,7 +71,7 @@ def proposed(found: Json, old: Sequence[SkillText]) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     if not are_grounded(lines, ["\n".join(texts)]):
         raise Unfit("a line says what stands in none of them, or in another language")
-    if numbers_of(texts) - numbers_of([text]):
+    if numbers_of([NUMBERING.sub("", each) for each in texts]) - numbers_of([text]):
         raise Unfit("a number of them is missing")
     if secret_kind(text):
         raise Unfit("it gives a password or a key away")
