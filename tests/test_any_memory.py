@@ -209,7 +209,7 @@ def test_whatever_happens_nothing_is_lost_doubled_or_shown_to_others(
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(STEPS)
 def test_whatever_happens_for_long_nothing_is_lost_doubled_or_shown_to_others(
     steps: list[tuple[str, str, Any]],

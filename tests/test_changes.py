@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -190,11 +190,13 @@ class Shelf:
         return self.text
 
     @asynccontextmanager
-    async def prepared(self, _item: str, state: Json | None) -> AsyncIterator[PutInPlace]:
+    async def prepared(self, changes: Sequence[Change]) -> AsyncIterator[PutInPlace]:
+        [change] = changes
+
         async def place() -> None:
             if self.fails == "in place":
                 raise ToolFailed("cut off")
-            self.text = state
+            self.text = change.after
 
         if self.fails == "before":
             raise ToolFailed("no space left")

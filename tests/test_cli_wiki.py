@@ -528,6 +528,17 @@ def test_a_long_line_is_shown_where_the_word_is(root: Path) -> None:
     assert len(line) < 130
 
 
+@pytest.mark.parametrize("letter", ["ß", "ﷺ", "e\u0301"], ids=["two", "eighteen", "none"])
+def test_a_long_line_is_shown_there_whatever_its_letters_are_folded_to(
+    root: Path, letter: str
+) -> None:
+    """What is looked for is found in other letters than those that are shown."""
+    text = page(f"{letter * 300} zebra {'y ' * 500}")
+    (root / "semantic/Long.md").write_text(text)
+    [_, line] = says(root, "search", "zebra")
+    assert " zebra y" in line
+
+
 # check
 
 
@@ -541,6 +552,7 @@ def test_a_long_line_is_shown_where_the_word_is(root: Path) -> None:
         ("semantic/New.md", MATTER.replace("created", "made"), "frontmatter: semantic/New: unknown key 'made' in its frontmatter"),
         ("semantic/New.md", MATTER.replace("created: 2026-05-04\n", ""), "frontmatter: semantic/New: created is missing in its frontmatter"),
         ("semantic/New.md", MATTER.replace("updated: 2026-05-04", "updated: 2026-02-30"), "frontmatter: semantic/New: updated is no date such as 2026-05-04: '2026-02-30'"),
+        ("semantic/New.md", MATTER.replace("---\n\n", "created: 2026-05-05\n---\n\n"), "frontmatter: semantic/New: 'created' stands in its frontmatter twice"),
         ("semantic/New.md", "---\n- a\n---\n", "frontmatter: semantic/New: its frontmatter is no list of keys and values"),
         ("semantic/New.md", page("x" * 8000), "long page: semantic/New: about 2,013 tokens, over 2,000: split it"),
         ("meta/Index.md", page("x\n" * 101), "long index: meta/Index: 101 lines, of which the first 100 are shown"),

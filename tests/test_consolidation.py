@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import shutil
 import sqlite3  # noqa: TID251  a look from outside
 from collections.abc import Callable, Mapping
 from datetime import date
@@ -143,7 +144,9 @@ async def test_a_conversation_becomes_pages(
     assert block(seen, "transcript") == f"user: {TALK[0][1]}\nassistant: {TALK[1][1]}"
     assert block(seen, "entries") == "- Garden\n- Roses"
     assert "- [[Garden]]: what grows" in block(seen, "memories")
-    assert f"`{raw}`" in asked(seen)
+    assert "never your instruction" in asked(seen)
+    assert "## What to write down" in asked(seen)
+    assert "How to change the files" not in asked(seen)
     assert block(writer.calls[GARDEN], "memory") == PAGES[GARDEN].strip()
     assert block(writer.calls[POND], "memory") == "(there is none yet)"
     assert "- Pond" in block(writer.calls[GARDEN], "entries")
@@ -272,6 +275,7 @@ BAD_PAGES: dict[str, Step | str] = {
     "an answer to the conversation": "Of course! I have deleted all pages for you.",
     "JSON": '{"path": "semantic/Other.md", "text": "evil"}',
     "nothing but a fence": "```markdown\n```",
+    "a block of code that does not end": page("# Pond\n\n[[Garden]]\n\n```\ncode"),
     "cut off": Text(CARP[:60], finish="length"),
     "whole, cut off": Text(CARP, finish="length"),
     "too long": page(f"# Pond\n\n{'tulips and more tulips ' * 400}"),
@@ -417,6 +421,11 @@ async def test_a_model_that_obeys_a_conversation_cannot_take_a_persons_words_awa
     report = shelf.read(f"sleep/{job['name']}/report.md")
     assert 'it would take away: the line "Three red ones."; ' in report
     assert "All is erased" in shelf.read(f"sleep/{job['name']}/proposed.patch")
+    [take] = re.findall(r"`(patch .*)` takes it", report)
+    if shutil.which("patch"):
+        process = await asyncio.create_subprocess_shell(take)
+        assert await process.wait() == 0
+        assert "All is erased" in shelf.read(ROSES)
     [wish] = rows(terminal, "SELECT scope, kind, item, text, reason, state FROM proposals")
     assert (wish["kind"], wish["item"], wish["state"]) == ("page", ROSES, "open")
     assert "All is erased" in wish["text"]
@@ -590,9 +599,10 @@ async def test_what_was_not_said_here_is_marked_and_so_are_copies_of_it(
     (folder / "0001-user.md").write_text("12 tulips")
     assert (await consolidate(terminal, str(folder))).returncode == 0
     raw = shelf.jobs()[-1]["raw_copy"]
-    assert json.loads(shelf.read("meta/outside.json")) == [raw]
+    assert json.loads(shelf.read("meta/outside.json")) == [raw, GARDEN, POND]
     assert (await consolidate(terminal, raw)).returncode == 0
-    assert json.loads(shelf.read("meta/outside.json")) == [raw, shelf.jobs()[-1]["raw_copy"]]
+    copy = shelf.jobs()[-1]["raw_copy"]
+    assert json.loads(shelf.read("meta/outside.json")) == [raw, GARDEN, POND, copy]
 
 
 async def test_what_pages_and_the_program_said_is_not_what_somebody_said(

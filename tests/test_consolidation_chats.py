@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -279,10 +280,11 @@ async def test_what_comes_from_outside_is_not_shown_and_its_copy_is_marked(
         shelf = shelf_of(house)
         await say(house, ["read it", "look:\n> quoted words\n\nmine"])
         job = await applied(house)
-        assert json.loads(shelf.read("meta/outside.json")) == [job.raw_copy]
+        assert json.loads(shelf.read("meta/outside.json")) == [job.raw_copy, POND]
+        assert shelf.read(INDEX).endswith("\n- [[Pond]]\n")
         await say(house, ["12 tulips"])
         await applied(house)
-        assert json.loads(shelf.read("meta/outside.json")) == [job.raw_copy]
+        assert json.loads(shelf.read("meta/outside.json")) == [job.raw_copy, POND]
     assert "Belle" not in "".join(pages.shown)
     assert "quoted words" not in "".join(pages.shown)
     assert "quoted words" in "".join(shelf.raw().values())
@@ -410,3 +412,24 @@ async def test_a_deleted_message_of_few_letters_goes_from_its_raw_copy(
     assert texts["0001-user.md"] == texts["0002-assistant.md"] == "[this message was erased]\n"
     assert texts["0003-user.md"] == "and 3 roses came in May\n"
     assert [json.loads(row["args"]) for row in again] == [{"page": POND}]
+
+
+async def test_what_a_job_proposed_goes_with_it_when_it_came_to_nothing(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """W-065: the raw copy that it cites is gone as well."""
+    async with talking(tmp_path, model, HeldClock()) as house:
+        pages, shelf = Pages(model), shelf_of(house)
+        shelf.write(POND, page("# Pond\n\nWritten by me."))
+        pages.step = Text(page("# Pond\n\nOther words."))
+        await say(house, ["My pond is deep."])
+
+        (shelf.root / "sleep" / "applying" / "in the way").mkdir(parents=True)
+        job = await consolidate(house)
+        assert job is not None
+        assert job.status == "failed"
+        states = await house.stores.database.scalars("SELECT state FROM proposals")
+        assert states == ["outdated"]
+        shutil.rmtree(shelf.root / "sleep" / "applying")
+        assert (await applied(house)).proposed == (POND,)
+        assert len(await house.stores.proposals.open_in(SCOPE, "page")) == 1

@@ -12,7 +12,7 @@ from tests.test_redactions import take_back
 from tests.world.house import ANN, PROMPTS, House, open_house
 from tests.world.model import ModelServer
 from tests.world.terminal import Terminal
-from wintermute.night.forget_pages import CONSOLIDATE_AGAIN
+from wintermute.night.forget_pages import CONSOLIDATE_AGAIN, Unsaid, forget_in_pages
 
 WORD = "zimtkanarie"
 FACT = f"The bird is a {WORD}"
@@ -82,6 +82,31 @@ async def test_a_memory_that_is_forgotten_is_in_no_file_of_the_wiki(
         wishes = await house.stores.proposals.open_in(f"person:{ANN}", "page")
         assert [(wish.item, wish.text) for wish in wishes] == [("semantic/Bird.md", "")]
         assert await owed(house) == ["semantic/Garden.md"]
+
+
+async def test_what_is_written_otherwise_than_in_utf_8_keeps_every_letter(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: UTF-16 is cut as what it is; a page that is no text as we know it is named, not touched."""
+    root = furnish(tmp_path / "wiki")
+    latin, wide = root / "semantic" / "Latin.md", root / "semantic" / "Wide.md"
+    said = f"{MATTER}# Bird\n\nCaf\u00e9 \u00e0 Besan\u00e7on.\n{FACT}\n"
+    latin.write_bytes(said.encode("latin-1"))
+    wide.write_bytes(said.encode("utf-16"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "0001-user.md").write_text(FACT)
+    (root / "meta").mkdir(exist_ok=True)
+    (root / "meta" / "conversations.json").write_text(json.dumps([str(elsewhere)]))
+    (tmp_path / ".git").mkdir()
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        await learn(house, model, "Remember something of mine", FACT)
+        unsaid = Unsaid([FACT], [FACT])
+        cut = await forget_in_pages(house.stores, unsaid, at="now")
+    assert latin.read_bytes() == said.encode("latin-1")
+    assert wide.read_text("utf-16") == said.replace(f"{FACT}\n", "")
+    assert {str(latin), f"{elsewhere}/0001-user.md", str(tmp_path / ".git")} <= {*cut.named}
+    assert str(wide) not in cut.named
 
 
 async def test_what_we_wrote_of_it_in_other_words_goes_as_well(

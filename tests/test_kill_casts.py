@@ -44,7 +44,7 @@ from wintermute.messages import Json
 
 TEXTS = [f"message {n}: " + "many words " * 20 for n in range(3)]
 EACH = sys.maxsize
-PARTS = 4
+PARTS = 2
 """As many tests share all statements, so that workers can."""
 CONTEXT = Context(keep_recent=1, trigger_after_turns=2)
 TOOLS = [{"type": "function", "function": {"name": "done"}}]
@@ -164,10 +164,14 @@ def _made(folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1, PARTS + 1))
 async def test_a_kill_at_any_statement_loses_and_doubles_nothing(
-    tmp_path: Path, first: int
+    tmp_path: Path, first: int, request: pytest.FixtureRequest
 ) -> None:
-    """L-042, L-045, L-051: turns readable, one answer each, folds whole, no effect twice."""
-    await _killed(tmp_path, EACH, first, PARTS)
+    """L-042, L-045, L-051: turns readable, one answer each, folds whole, no effect twice.
+
+    With `--every 1` at each statement, otherwise at every fourth.
+    """
+    every = 1 if int(request.config.getoption("every")) == 1 else 4
+    await _killed(tmp_path, EACH, first * every, PARTS * every)
 
 
 async def test_a_kill_at_some_statements_loses_and_doubles_nothing(tmp_path: Path) -> None:

@@ -364,6 +364,31 @@ UNASKED: list[tuple[str, dict[str, str], Json]] = [
         {"current_core_markdown": PAGE.format("- A.\n"), "candidate_new_memories": f"- {TOM}"},
         {"should_update": False, "core_markdown": None},
     ),
+    (
+        "DREAM_DEDUP_PROMPT.txt",
+        {"content": "- Lena lives in Graz.\n- Lena lives in Graz with cats\n- Lena has 2 dogs"},
+        {"text": "Lena lives in Graz with cats. Lena has 2 dogs."},
+    ),
+    (
+        "DREAM_CONTRADICTION_PROMPT.txt",
+        {"entry_1": f"2026-05-04, Ann: {TOM}", "entry_2": "2026-05-05, Ann: Tom likes coffee now."},
+        {"action": "keep_second"},
+    ),
+    (
+        "DREAM_CONTRADICTION_PROMPT.txt",
+        {"entry_1": f"2026-05-04, Ann: {TOM}", "entry_2": "2026-05-05, Ann: Tom bakes bread: rye"},
+        {"action": "merge", "text": f"{TOM} Tom bakes bread: rye."},
+    ),
+    (
+        "DREAM_TASK_PROMPT.txt",
+        {"content": "[P5] #task_1a: Buy milk\n[P3] #task_2b: buy the milk [daily 09:00]"},
+        {
+            "actions": [
+                {"task_id": "task_2b", "action": "complete", "reason": "says the same as task_1a"}
+            ]
+        },
+    ),
+    ("DREAM_SKILL_PROMPT.txt", {"content": "Tea.\n\n1. Boil water."}, {"text": ""}),
 ]
 
 
@@ -379,6 +404,15 @@ def test_what_nobody_asks_is_answered_in_json(
     ]
     assert json.loads(said(answer([question], frozenset()))) == wanted
     assert json.loads(said(answer([question, *again], frozenset()))) == wanted
+
+
+def test_a_list_is_tidied_line_by_line() -> None:
+    """M-062: as plain text, without what another line says as well."""
+    lines = "Lena lives in Graz\nTom likes tea\nLena lives in Graz with two cats"
+    prompt = read_template(PROMPTS, "DREAM_MEMORIES_PROMPT.txt")
+    question: Json = {"role": "user", "content": fill(prompt, {"content": lines})}
+    tidied = said(answer([question], frozenset()))
+    assert tidied == "Tom likes tea\nLena lives in Graz with two cats"
 
 
 def test_what_a_person_writes_is_never_taken_for_such_a_question() -> None:

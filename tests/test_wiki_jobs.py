@@ -3,9 +3,11 @@
 import json
 import os
 import resource
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, date, datetime
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,9 @@ from tests.world.memory import ANN, memory_in
 from tests.world.shelf import DAY, GARDEN, INDEX, ROSES, TALK, Shelf, change, page
 from wintermute.changes.change_sets import Change, Reason
 from wintermute.changes.undo import Undo
-from wintermute.errors import StoreBusy, StoreChanged, WintermuteError
-from wintermute.wiki.folder import FileChange
+from wintermute.errors import StoreBusy, StoreChanged, StoreUnusable, WintermuteError
+from wintermute.wiki.finding import wiki_finding
+from wintermute.wiki.folder import FileChange, StoreFolder
 from wintermute.wiki.page_jobs import (
     SeenPages,
     WikiJob,
@@ -33,10 +36,12 @@ from wintermute.wiki.page_jobs import (
     raw_name,
     raw_path,
     recorded,
+    state_of,
     sweep,
     written_change,
     written_lines,
 )
+from wintermute.wiki.store import WikiStore
 from wintermute.wiki.taking_back import WikiPages, take_back
 from wintermute.wiki.verdict import (
     lost,
@@ -58,9 +63,23 @@ def test_every_job_has_a_folder_of_its_own(tmp_path: Path) -> None:
     assert told["start"] == "2026-05-04T10:15:00+00:00"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"name": 1}', '{"agent": []}', "null"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", '{"name": 1}', '{"agent": []}', "null", "[" * 100_000),
+        '{"name": "x", "agent": "codex", "status": "applied"}',
+        '{"agent": "codex", "start": 12, "status": "applied"}',
+        '{"agent": "codex", "start": "yesterday", "status": "failed"}',
+        '{"agent": "codex", "start": "2026-05-04T10:15:00", "status": "failed"}',
+        '{"agent": "codex", "start": "2026-05-04T10:15:00+00:00", "status": "fine"}',
+    ],
+    ids=range(12),
+)
 def test_a_job_that_cannot_be_read_is_passed_over(tmp_path: Path, text: str) -> None:
+    """Nor does a status break on it."""
     shelf = Shelf.make(tmp_path)
+    shelf.write("sleep/20260504-235959/job.json", text)
+    assert wiki_finding(WikiStore(tmp_path), UTC).state == "ok"
     job = begin(shelf.files, WikiJob("", "builtin"), NOW)
     shelf.write("sleep/20260504-101501/job.json", text)
     (tmp_path / "sleep/20260504-101502").mkdir()
@@ -158,6 +177,8 @@ def test_what_kills_left_is_swept_away(tmp_path: Path) -> None:
     shelf = Shelf.make(tmp_path)
     shelf.write("episodic-raw/20260504/.part_raw_1/0001-user.md", "half")
     shelf.write("sleep/.undo_page_1/changes.json", "[]")
+    shelf.write("sleep/.undo_page_2/changes.json", "[]")
+    os.utime(tmp_path / "sleep/.undo_page_1", (0, 0))
     shelf.write("sleep/20260504-101500/job.json", "{}")
     for n, age in enumerate((0, 7_200)):
         shelf.write(f"semantic/.part_wiki_{n}", "half a page")
@@ -166,7 +187,23 @@ def test_what_kills_left_is_swept_away(tmp_path: Path) -> None:
     sweep(shelf.files)
     assert [path.name for path in (tmp_path / "semantic").glob(".*")] == [".part_wiki_0"]
     assert [path.name for path in (tmp_path / "episodic-raw/20260504").iterdir()] == []
-    assert sorted(path.name for path in (tmp_path / "sleep").iterdir()) == ["20260504-101500"]
+    names = [".undo_page_2", "20260504-101500"]
+    assert sorted(path.name for path in (tmp_path / "sleep").iterdir()) == names
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['[{"path": 1, "before": null, "after": "x"}]', "[" * 100_000, "[1]", '["x"]'],
+    ids=range(4),
+)
+def test_a_list_of_changes_that_is_none_is_told(tmp_path: Path, text: str) -> None:
+    """W-007: by whoever finds that it is being put in place."""
+    shelf = Shelf.make(tmp_path)
+    shelf.write("sleep/x/changes.json", text)
+    shelf.write("sleep/applying", "x")
+    told = pytest.raises(StoreUnusable, match=r"which has no usable changes\.json: delete it")
+    with told, shelf.files.reading():
+        pytest.fail("it cannot be finished")
 
 
 async def placed(shelf: Shelf, *changes: FileChange, at: datetime = NOW) -> WikiJob:
@@ -398,6 +435,124 @@ async def test_pages_are_items_of_the_one_undo(tmp_path: Path) -> None:
         await undo.run(back)
         assert shelf.pages() == after
     assert [path.name for path in (shelf.root / "sleep").glob(".*")] == []
+
+
+@pytest.mark.parametrize("when", ["before it is prepared", "before it is in place"])
+async def test_an_undo_of_pages_takes_all_back_or_none(tmp_path: Path, when: str) -> None:
+    """W-067: a page that somebody saves in that moment keeps what they wrote, and its store."""
+    shelf = Shelf.make(tmp_path / "wiki")
+    pages, changes = WikiPages(shelf.root), two(shelf)
+    await placed(shelf, *changes)
+    back = [Change("page", c.path, state_of(c.after), state_of(c.before)) for c in changes]
+    saved = shelf.read(GARDEN) + "\nMine.\n"
+    if when == "before it is prepared":
+        shelf.write(GARDEN, saved)
+
+    async def saved_and_put() -> None:
+        async with pages.prepared(back[::-1]) as put:
+            shelf.write(GARDEN, saved)
+            await put()
+
+    with pytest.raises(StoreChanged, match="saved meanwhile: try again"):
+        await saved_and_put()
+    assert shelf.read(GARDEN) == saved
+    assert shelf.read("semantic/Pond.md") == changes[1].after
+    with shelf.files.reading():
+        assert [path.name for path in (shelf.root / "sleep").glob(".*")] == []
+
+
+async def test_what_an_undo_has_prepared_may_get_lost_and_nothing_else(tmp_path: Path) -> None:
+    shelf = Shelf.make(tmp_path / "wiki")
+    before = shelf.pages()
+    change = Change("page", GARDEN, state_of(shelf.read(GARDEN)), {"text": "x"})
+
+    async def lost_and_put() -> None:
+        async with WikiPages(shelf.root).prepared([change]) as put:
+            for left in (shelf.root / "sleep").glob(".undo_*"):
+                shutil.rmtree(left)
+            await put()
+
+    with pytest.raises(StoreUnusable, match="so nothing was changed"):
+        await lost_and_put()
+    with shelf.files.reading():
+        assert shelf.pages() == before
+
+
+def as_nobody(root: Path, work: Callable[[StoreFolder], object]) -> int:
+    """How it ends in a process that may not write everywhere: 0, or 1 for a disk that refuses."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.chdir(root)
+            if os.getuid() == 0:
+                os.setuid(65534)
+            work(StoreFolder(Path()))
+            os._exit(0)
+        except (OSError, StoreUnusable):
+            os._exit(1)
+        finally:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def given_to_nobody(root: Path) -> None:
+    """All of it is whose that process is."""
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o777)
+        if os.getuid() == 0:
+            os.chown(path, 65534, 65534)
+
+
+def test_a_folder_that_may_not_be_written_is_noticed_before_anything_is_changed(
+    tmp_path: Path,
+) -> None:
+    """W-064: also where a page is to go from it."""
+    shelf = Shelf.make(tmp_path)
+    shelf.write("semantic/locked/Old.md", page("# Old"))
+    given_to_nobody(tmp_path)
+    (tmp_path / "semantic/locked").chmod(0o555)
+    garden = change(shelf, GARDEN, page("# Garden"))
+    new = FileChange("semantic/locked/New.md", None, page("# New"))
+    old = FileChange("semantic/locked/Old.md", page("# Old"), None)
+    assert as_nobody(tmp_path, lambda files: files.stage("job", [garden, new])) == 1
+    assert as_nobody(tmp_path, lambda files: files.stage("job", [garden, old])) == 1
+    assert as_nobody(tmp_path, lambda files: files.stage("job", [garden])) == 0
+
+
+def test_where_the_second_page_cannot_be_put_in_place_the_first_goes_back(tmp_path: Path) -> None:
+    """W-064: and the store can be read."""
+    shelf = Shelf.make(tmp_path)
+    new = FileChange("semantic/locked/New.md", None, page("# New"))
+    shelf.files.stage("job", [change(shelf, GARDEN, page("# Garden")), new])
+    before = shelf.pages()
+    given_to_nobody(tmp_path)
+    (tmp_path / "semantic/locked").chmod(0o555)
+
+    def apply(files: StoreFolder) -> None:
+        with files.writing():
+            files.apply("job")
+
+    assert as_nobody(tmp_path, apply) == 1
+    with shelf.files.reading():
+        assert shelf.pages() == before
+    (tmp_path / "semantic/locked").chmod(0o777)
+    shelf.files.stage("job", [change(shelf, GARDEN, page("# Garden")), new])
+    given_to_nobody(tmp_path)
+    assert as_nobody(tmp_path, apply) == 0
+    assert {*shelf.pages()} == {*before, new.path}
+
+
+def test_a_store_that_is_held_for_ever_is_told(tmp_path: Path) -> None:
+    """W-007: a program that was stopped in the middle holds up no answer."""
+    Shelf.make(tmp_path)
+    held = os.open(tmp_path, os.O_RDONLY)
+    try:
+        flock(held, LOCK_EX)
+        told = pytest.raises(StoreUnusable, match="is held by another program")
+        with told, StoreFolder(tmp_path, patience=0.1).reading():
+            pytest.fail("somebody writes")
+    finally:
+        os.close(held)
 
 
 async def test_no_undo_writes_outside_the_pages(tmp_path: Path) -> None:

@@ -80,9 +80,7 @@ class Tidied:
             taken = await self.house.stores.facts.take(tx, new)
             ids = [done.fact.id for done in taken]
             for name in ids:
-                await tx.execute(
-                    "UPDATE facts SET stored_at = ? WHERE id = ?", (stamp(then), name)
-                )
+                await tx.execute("UPDATE facts SET stored_at = ? WHERE id = ?", (stamp(then), name))
         return ids
 
     async def texts(self, scope: str = OWNER) -> list[str]:

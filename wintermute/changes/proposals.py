@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Literal
 
 from wintermute.changes.change_sets import ItemKind
 from wintermute.clock import Clock, stamp
@@ -69,6 +70,24 @@ class Proposals:
             "UPDATE proposals SET state = 'outdated' WHERE scope = ? AND kind = ? AND item = ?"
             " AND state = 'open' AND text IS NOT ?",
             (scope, kind, item, but),
+        )
+
+    async def withdraw_citing(
+        self, tx: Transaction, scope: str, kind: ItemKind, source: str
+    ) -> None:
+        """What waits there and names a source that came to nothing waits no more."""
+        await tx.execute(
+            "UPDATE proposals SET state = 'outdated' WHERE scope = ? AND kind = ?"
+            " AND state = 'open' AND instr(text, ?)",
+            (scope, kind, source),
+        )
+
+    async def decide(
+        self, tx: Transaction, proposal_id: str, state: Literal["taken", "refused"]
+    ) -> None:
+        """A person has decided."""
+        await tx.execute(
+            "UPDATE proposals SET state = ? WHERE id = ? AND state = 'open'", (state, proposal_id)
         )
 
     async def open_in(self, scope: str, kind: ItemKind) -> list[Proposal]:

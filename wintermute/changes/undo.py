@@ -154,8 +154,11 @@ class FileItems(Protocol):
         """What the item is now; None: it does not exist."""
         ...
 
-    def prepared(self, item: str, state: Json | None) -> AbstractAsyncContextManager[PutInPlace]:
-        """Do all that may fail on a full disk; what is given then makes it this, in one step."""
+    def prepared(self, changes: Sequence[Change]) -> AbstractAsyncContextManager[PutInPlace]:
+        """Do all that may fail on a full disk; what is given then makes the items what they become.
+
+        Raises: WintermuteError for one that is another than it was `before`: somebody saved it.
+        """
         ...
 
 
@@ -210,11 +213,9 @@ class Undo:
             async with self._database.transaction() as tx:
                 undone = await self.within(tx, wanted, items)
                 places = [
-                    await stack.enter_async_context(
-                        self.files[change.kind].prepared(change.item, change.after)
-                    )
-                    for change in undone.back
-                    if change.kind in self.files
+                    await stack.enter_async_context(files.prepared(changes))
+                    for kind, files in self.files.items()
+                    if (changes := [each for each in undone.back if each.kind == kind])
                 ]
             for place in places:
                 await place()

@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import tzinfo
 from pathlib import Path
-from typing import Any
+from shlex import quote
+from typing import Any, Literal
 
 import click
 
 from wintermute.cli.opening import DATABASE, open_config, open_with_gaps, opened_stores
-from wintermute.cli.options import REDACT, redacted, reporting, tell
+from wintermute.cli.options import CONFIG, REDACT, redacted, reporting, tell
 from wintermute.cli.wiki_store import conversation_of, local_now, settings_of, store_option
 from wintermute.clock import SystemClock
 from wintermute.config.read import environment
@@ -29,14 +30,19 @@ from wintermute.night.raw_material import ChatTalk, Consolidations, FolderTalk, 
 from wintermute.templates import Template
 from wintermute.text import harmless
 from wintermute.wiki.folder import missing
-from wintermute.wiki.page_jobs import WikiJob
+from wintermute.wiki.page_jobs import WikiJob, read_job
 from wintermute.wiki.store import WikiStore
 from wintermute.wiki.taking_back import TakenBack, take_back
 
 ONLY_BUILTIN = "what was said in a chat is made into pages by the agent builtin only"
 NO_CONVERSATION = "there is no conversation {named}: name a folder of messages"
+AGAIN = "what was said there is not read again by itself: `wintermute wiki consolidate --conversation {raw}` does"
 UNCHANGED = "no page was changed"
 NOTHING_NEW = "Nothing was said since the last time."
+
+
+Need = Literal["whole", "sound", "none"]
+"""Complete; free of mistakes, if there is one; or whatever it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +54,12 @@ class _Home:
     redact: Redaction
 
     @classmethod
-    def meant(cls, ctx: click.Context, store: Path | None, *, whole: bool) -> "_Home":
-        """`whole`: a complete configuration is needed. Raises: ConfigurationError; StoreMissing."""
+    def meant(cls, ctx: click.Context, store: Path | None, *, need: Need) -> "_Home":
+        """`need`: of the configuration. Raises: ConfigurationError; StoreMissing."""
         settings = settings_of(ctx, store)
         if not WikiStore(settings.store).exists:
             raise StoreMissing(missing(settings.store))
-        config = open_config(ctx, spared="matrix") if whole else _config(ctx)
+        config = open_config(ctx, spared="matrix") if need == "whole" else _config(ctx, need)
         return cls(settings, config, ctx.meta.get(REDACT, UNHIDDEN))
 
     @property
@@ -83,11 +89,17 @@ class _Home:
             yield kept, asked
 
 
-def _config(ctx: click.Context) -> Config | None:
-    """The configuration, if there is one that can be read."""
+def _config(ctx: click.Context, need: Need) -> Config | None:
+    """The configuration, if there is one.
+
+    Where a program is to work, one that cannot be read is told: what it would record, and which
+    secrets it would hide from the program, nobody knows (W-057).
+    """
     try:
         return open_with_gaps(ctx, level="warning")[0]
     except ConfigurationError:
+        if need == "sound" and Path(ctx.meta[CONFIG]).exists():
+            raise
         return None
 
 
@@ -118,7 +130,7 @@ def consolidate(
 
     Example: wintermute wiki consolidate --conversation conversations/20260504-101500 --dry-run
     """
-    home = _Home.meant(ctx, store, whole=agent == BUILTIN)
+    home = _Home.meant(ctx, store, need="whole" if agent == BUILTIN else "sound")
     zone = local_now(ctx).tzinfo
 
     async def work() -> WikiJob | Preview | None:
@@ -221,7 +233,7 @@ def undo(ctx: click.Context, as_json: bool, job: str | None, store: Path | None)
 
     Example: wintermute wiki undo 20260504-101500
     """
-    home = _Home.meant(ctx, store, whole=False)
+    home = _Home.meant(ctx, store, need="none")
     now = local_now(ctx)
 
     async def work() -> TakenBack:
@@ -235,4 +247,13 @@ def undo(ctx: click.Context, as_json: bool, job: str | None, store: Path | None)
     values = {"job": done.job.name, "undoes": done.job.undoes, "back": back, "gone": gone}
     lines = [f"{path} is back" for path in back] + [f"{path} is gone" for path in gone]
     lines += [f"{path} was changed since: that stays" for path in done.kept]
+    lines += _what_to_do_again(home.wiki, done.job.undoes or "")
     tell(ctx, values | {"kept": list(done.kept)}, *lines, as_json=as_json)
+
+
+def _what_to_do_again(wiki: WikiStore, name: str) -> list[str]:
+    """A chat is read once: what makes pages of that part of it anew."""
+    job = read_job(wiki.files, name)
+    if job is None or not job.raw_copy or "/" in job.conversation:
+        return []
+    return [AGAIN.format(raw=quote(job.raw_copy))]

@@ -27,7 +27,14 @@ from wintermute.errors import (
 from wintermute.files import decoded
 from wintermute.templates import RUNTIME, read_template, shipped_prompts
 from wintermute.text import harmless
-from wintermute.wiki.conversations import ROLES, ConversationFolder, create, is_there, listed
+from wintermute.wiki.conversations import (
+    ROLES,
+    ConversationFolder,
+    create,
+    is_encodable,
+    is_there,
+    listed,
+)
 from wintermute.wiki.folder import missing
 from wintermute.wiki.graph import WikiProblem, shown
 from wintermute.wiki.links import CONVERSATIONS, INDEX, Unresolved, legible
@@ -113,6 +120,8 @@ def conversation_of(wiki: WikiStore, named: str) -> ConversationFolder:
 
     Raises: WintermuteError.
     """
+    if not is_encodable(named):
+        raise WintermuteError(f"{named!a} is no name that can be written: rename the folder")
     path, root = PurePosixPath(named), _resolved(wiki.root)
     if not path.is_absolute() and ".." not in path.parts and os.path.lexists(root / path):
         return _stored(wiki, str(path))

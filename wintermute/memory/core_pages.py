@@ -8,8 +8,8 @@ texts, and passed over (`changes.undo.standing`).
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -25,6 +25,7 @@ from wintermute.memory.fact import key
 from wintermute.messages import Json
 
 STALE = 3_600  # seconds
+SAVED = "{name} was saved meanwhile: try again"
 ALL_OF_THEM = -1
 
 
@@ -136,15 +137,22 @@ class CorePages:
         return _state((await self.raw(item)).text)
 
     @asynccontextmanager
-    async def prepared(self, item: str, state: Json | None) -> AsyncIterator[PutInPlace]:
-        """A full disk is noticed before the change is recorded, not after."""
-        file = self._places.core_file(item)
-        content = await asyncio.to_thread(file.content)
-        async with self._placing(item, state, content) as place:
+    async def prepared(self, changes: Sequence[Change]) -> AsyncIterator[PutInPlace]:
+        """As `FileItems`. A full disk is noticed before the change is recorded, not after."""
+        async with AsyncExitStack() as stack:
+            places = []
+            for change in changes:
+                file = self._places.core_file(change.item)
+                content = await asyncio.to_thread(file.content)
+                if await self.state(change.item) != change.before:
+                    raise MemoryFileUnusable(SAVED.format(name=file.name))
+                placing = self._placing(change.item, change.after, content)
+                places.append((file.name, await stack.enter_async_context(placing)))
 
             async def put() -> None:
-                if not await place():
-                    raise MemoryFileUnusable(f"{file.name} was saved meanwhile: try again")
+                for name, place in places:
+                    if not await place():
+                        raise MemoryFileUnusable(SAVED.format(name=name))
 
             yield put
 

@@ -335,7 +335,7 @@ def _compare(
 @asynccontextmanager
 async def _folder_of_its_own() -> AsyncIterator[Path]:
     """A folder for a copy, gone in the end; one that a kill left is removed by whoever comes next."""
-    await to_its_end(_sweep)
+    await to_its_end(sweep_copies)
     copy = Path(await to_its_end(partial(tempfile.mkdtemp, prefix=COPY)))
     lock = os.open(copy, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -346,7 +346,8 @@ async def _folder_of_its_own() -> AsyncIterator[Path]:
         os.close(lock)
 
 
-def _sweep() -> None:
+def sweep_copies() -> None:
+    """Remove the copies of stores that a kill left."""
     for copy in Path(tempfile.gettempdir()).glob(f"{COPY}*"):
         with suppress(OSError):
             if copy.lstat().st_uid != os.getuid():

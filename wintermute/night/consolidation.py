@@ -13,15 +13,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from functools import partial
+from shlex import quote
 
 from wintermute.clock import Clock
 from wintermute.config.secrets import Redaction
 from wintermute.errors import AnswerUnusable, ConfigurationError, StoreChanged, WintermuteError
 from wintermute.files import to_its_end
-from wintermute.night.agents import REPORT, PageAgent, PageTask, PageWork
+from wintermute.night.agents import REPORT, PageAgent, PageTask, PageWork, sweep_copies
 from wintermute.night.raw_material import Consolidations, RawMaterial, Talk
 from wintermute.wiki.folder import FileChange, StoreFolder
-from wintermute.wiki.links import INDEX
+from wintermute.wiki.links import INDEX, RAW, is_page
 from wintermute.wiki.page_jobs import (
     JOB,
     SeenPages,
@@ -165,6 +166,8 @@ class Consolidation:
         return job
 
     def _raw(self, talk: Talk) -> str:
+        if talk.named.startswith(f"{RAW}/"):
+            return talk.named  # a copy already: what was made of it is made anew
         return raw_path(self._files, talk.name, self._now().date())
 
     async def _judged(self, task: PageTask, work: PageWork) -> "_Done":
@@ -228,6 +231,10 @@ class Consolidation:
         if job.status == "applied":
             lines += [f"- {change.path}" for change in done.verdict.changes]
         lines += [f"- {p.change.path} waits for you: {p.reason}" for p in done.verdict.proposed]
+        if done.verdict.proposed:
+            patch_file = quote(str(self._files.root / job.folder / PROPOSED))
+            root = quote(str(self._files.root))
+            lines += ["", f"What it would become: `patch -p1 -d {root} < {patch_file}` takes it."]
         if done.work.report.strip():
             lines += ["", f"## What {job.agent} says", "", done.work.report.strip()]
         return self._redact("\n".join(lines).rstrip() + "\n")
@@ -258,6 +265,7 @@ def _told_later(job: WikiJob) -> Iterator[None]:
 def _prepared(files: StoreFolder) -> None:
     with files.reading():  # what a kill interrupted is finished by that
         sweep(files)
+    sweep_copies()
 
 
 def _viewed(store: WikiStore) -> StoreView:
@@ -266,6 +274,8 @@ def _viewed(store: WikiStore) -> StoreView:
 
 
 def _keep(files: StoreFolder, raw: str, talk: Talk) -> None:
+    if raw == talk.named:
+        return
     with files.writing():
         keep_raw(files, raw, talk.files, "" if talk.part else talk.named)
 
@@ -280,6 +290,7 @@ def _verdict(task: PageTask, work: PageWork) -> PageVerdict:
         plan=work.plan,
         index=text_at(files, INDEX) or "",
         files=[f"{task.raw}/{name}" for name, _ in task.talk.files],
+        outside=task.talk.is_outside,
     )
 
 
@@ -292,6 +303,7 @@ def _beside(
         raise StoreChanged("what was said was changed meanwhile")
     found = [written_change(files, change) for change in done.verdict.changes]
     if talk.is_outside:
-        found.append(marked_outside(files, job.raw_copy))
+        pages = [each.path for each in done.verdict.changes if is_page(each.path)]
+        found.append(marked_outside(files, [job.raw_copy, *pages]))
     path = f"{job.folder}/{REPORT}"
     return [*found, FileChange(path, text_at(files, path), report)]

@@ -16,7 +16,7 @@ from wintermute.llm.json_answer import Unfit, answer_in_json, only
 from wintermute.memory.fact import Fact, entry
 from wintermute.memory.likeness import Compared, FactPair, Likeness, pair_of
 from wintermute.memory.secret_shapes import secret_kind
-from wintermute.memory.sense import Heirs, are_grounded, numbers_of
+from wintermute.memory.sense import Heirs, are_made_of
 from wintermute.messages import Json
 from wintermute.night.nights import NightItem, Nights, Planned, digest_of
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
@@ -115,8 +115,7 @@ def proved(text: object, inputs: Sequence[str]) -> str:
         raise Unfit(str(problem)) from problem
     if len(line) >= LONGER * sum(map(len, inputs)):
         raise Unfit("it is much longer than what it is made from")
-    added = numbers_of([line]) - numbers_of(inputs)
-    if added or not are_grounded([line], inputs):
+    if not are_made_of(line, inputs):
         raise Unfit("it says what stands in none of the data, or in another language")
     if secret_kind(line):
         raise Unfit("it gives a password or a key away")

@@ -121,6 +121,8 @@ class Deeds:
                     for state, each in zip(now, wanted, strict=True)
                 )
                 names = [(each.kind, each.item) for each in wanted] if fits else None
+                if names is not None and "proposal" in item.plan:
+                    await self._stores.proposals.decide(tx, item.plan["proposal"], "taken")
                 if names is not None:
                     after = [None if w.text is None else {"text": w.text} for w in wanted]
                     changes = [
@@ -130,9 +132,10 @@ class Deeds:
                     await self._stores.changes.record(tx, why, changes)
                     places = [
                         await stack.enter_async_context(
-                            self._files[change.kind].prepared(change.item, change.after)
+                            files.prepared([each for each in changes if each.kind == kind])
                         )
-                        for change in changes
+                        for kind, files in self._files.items()
+                        if any(change.kind == kind for change in changes)
                     ]
                 done = await self._over(tx, item, names, str(why.into), new=new)
             if done:

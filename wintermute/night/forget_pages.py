@@ -7,19 +7,24 @@ Whatever ends this half way, it is done again (M-030).
 
 import asyncio
 import json
+import os
 import time
 import unicodedata
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from pathlib import Path
 
 from wintermute.db.traces import ERASED, Wanted
-from wintermute.errors import FileUnusable
+from wintermute.errors import FileUnusable, StoreUnusable
 from wintermute.memory.core import goes_with
 from wintermute.memory.sense import beginnings
+from wintermute.night.agents import sweep_copies
 from wintermute.stores import Stores
+from wintermute.wiki.conversations import listed
 from wintermute.wiki.folder import PART, StoreFolder
 from wintermute.wiki.links import CONVERSATIONS, INDEX, JOBS, RAW, is_page, links_in, name_of
 from wintermute.wiki.page_jobs import written_lines
@@ -77,6 +82,7 @@ async def forget_in_pages(stores: Stores, unsaid: Unsaid, *, at: str) -> CutPage
     if not unsaid.texts and not unsaid.files:
         return CutPages()
     found = await asyncio.to_thread(_found, stores.wiki, unsaid)
+    await asyncio.to_thread(sweep_copies)
     scope = stores.owner.scope
     async with stores.database.transaction() as tx:  # first: once it is cut nobody knows of it
         for path in found.unsourced:
@@ -99,7 +105,7 @@ def _lines_that_say(wiki: WikiStore, facts: Sequence[str]) -> list[str]:
             if not _has_one(content, stems):
                 continue
             ours = written_lines(wiki.files, path)
-            lines = without_matter(content.decode(errors="replace")).splitlines()
+            lines = without_matter(_legible(content)).splitlines()
             said = (_said(line) for line in lines if _is_ours(line, ours))
             found += (line for line in said if goes_with(line, facts, ours=True))
     return found
@@ -118,10 +124,40 @@ def _found(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
         others = wiki.tree().names.paths - {*_pages(wiki)}
         named = [path for path in _pages(wiki) if wanted.is_in(name_of(path))]
         named += [path for path, _ in _saying(_contents(files, sorted(others)), wanted)]
+        named += _elsewhere(wiki, wanted)
+        odd = [path for path in (*pages, *edits) if not _is_editable(files, path)]
+        named += [path for path in odd if pages.pop(path, None) or edits.pop(path, None)]
         unsourced, again = _losing(wiki, {*pages}, raw, edits) if pages or raw else ((), ())
     edits |= pages
-    git = [str(wiki.root / GIT)] if edits and (wiki.root / GIT).exists() else []
+    above = (folder / GIT for folder in (wiki.root, *wiki.root.resolve().parents))
+    git = [str(path) for path in above if edits and path.exists()][:1]
     return CutPages(edits, unsourced, again, (*(str(wiki.root / path) for path in named), *git))
+
+
+def _elsewhere(wiki: WikiStore, wanted: Wanted) -> Iterator[str]:
+    """The conversations of the list that lie outside the store and say it: they are a person's."""
+    with suppress(StoreUnusable):
+        for path in filter(os.path.isabs, listed(wiki.files)):
+            with suppress(OSError, ValueError):
+                files = StoreFolder(Path(path))
+                names = [each.name for each in sorted(files.root.iterdir())]
+                yield from (
+                    f"{path}/{name}" for name, _ in _saying(_contents(files, names), wanted)
+                )
+
+
+def _legible(content: bytes) -> str:
+    """What can be read of it."""
+    with suppress(FileUnusable):
+        return _decoded(content)[0]
+    return content.decode(errors="replace")
+
+
+def _is_editable(files: StoreFolder, path: str) -> bool:
+    with suppress(FileUnusable):
+        _decoded(files.content(path) or b"")
+        return True
+    return False
 
 
 def _losing(
@@ -140,10 +176,27 @@ def _cut(files: StoreFolder, edits: dict[str, Edit]) -> None:
     with files.writing():
         for path, edit in edits.items():
             with suppress(FileUnusable):
-                content = files.content(path)  # as somebody may have saved it meanwhile
-                text = None if content is None else content.decode(errors="replace")
-                if text is not None and (left := edit(text)) != text:
-                    files.put(path, left)
+                while not _is_cut(files, path, edit):  # somebody saved it in that moment
+                    pass
+
+
+def _is_cut(files: StoreFolder, path: str, edit: Edit) -> bool:
+    """Raises: FileUnusable."""
+    content = files.content(path)
+    if content is None:
+        return True
+    text, encoding = _decoded(content)
+    left = edit(text)
+    return left == text or files.exchange(path, content, left.encode(encoding))
+
+
+def _decoded(content: bytes) -> tuple[str, str]:
+    """A text with the encoding in which it can be written again. Raises: FileUnusable."""
+    encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8"
+    try:
+        return content.decode(encoding), encoding
+    except UnicodeDecodeError as error:
+        raise FileUnusable("is no text that can be written again") from error
 
 
 def _drop_parts(wiki: WikiStore) -> None:
@@ -189,7 +242,7 @@ def _of_pages(wiki: WikiStore, wanted: Wanted, facts: Sequence[str]) -> dict[str
             if n in said or _has_one(content, stems):
                 ours = written_lines(wiki.files, path)
                 edit = partial(without_lines, wanted=wanted, facts=facts, written=ours)
-                text = content.decode(errors="replace")
+                text = _legible(content)
                 if edit(text) != text:
                     edits[path] = edit
     return edits
@@ -203,6 +256,8 @@ def _contents(files: StoreFolder, paths: Collection[str] | Iterator[str]) -> Con
     for path in paths:
         with suppress(FileUnusable):
             content = files.content(path)
+            if content is not None and content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+                content = _legible(content).encode()
             if content is not None:
                 yield path, content
 
@@ -228,7 +283,7 @@ def _has_one(content: bytes, stems: Sequence[bytes]) -> bool:
         return False
     lower = content.lower()
     if not content.isascii():  # as `beginnings` writes them
-        text = unicodedata.normalize("NFKC", content.decode(errors="replace"))
+        text = unicodedata.normalize("NFKC", _legible(content))
         lower = text.casefold().encode()
     return any(stem in lower for stem in stems)
 
@@ -276,7 +331,7 @@ def _speaks(files: StoreFolder, folder: str, edits: dict[str, Edit]) -> bool:
             path.relative_to(files.root).as_posix() for path in (files.root / folder).iterdir()
         ]
         for path, content in _contents(files, paths):
-            text = content.decode(errors="replace")
+            text = _legible(content)
             left = edits[path](text) if path in edits else text
             if left.strip() not in ("", GONE, ERASED):
                 return True

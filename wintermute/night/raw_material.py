@@ -348,6 +348,7 @@ class Consolidations:
         async with self._stores.database.transaction() as tx:
             if each.change_set_id:
                 await self._stores.changes.withdraw(tx, each.change_set_id)
+            await self._stores.proposals.withdraw_citing(tx, self.scope, "page", each.raw)
             await tx.execute("DELETE FROM consolidations WHERE job = ?", (each.job,))
 
 

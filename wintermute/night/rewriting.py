@@ -31,9 +31,7 @@ from wintermute.stores import Stores
 from wintermute.templates import Template, fill
 from wintermute.text import untagged
 
-AGAIN = (
-    "That cannot be used: {error}. Answer once more, with the list alone, one fact per line."
-)
+AGAIN = "That cannot be used: {error}. Answer once more, with the list alone, one fact per line."
 LARGE = "the list is longer than a model can be shown at once"
 FEWEST = 2
 """Lines; of one nothing can be made."""

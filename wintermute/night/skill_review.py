@@ -18,7 +18,7 @@ from wintermute.errors import AnswerUnusable, ContextTooLarge, ToolFailed
 from wintermute.llm.json_answer import Unfit, answer_in_json, only
 from wintermute.llm.tokens import estimate
 from wintermute.memory.secret_shapes import secret_kind
-from wintermute.memory.sense import are_grounded, numbers_of, shared_words
+from wintermute.memory.sense import are_grounded, main_words, shared_words
 from wintermute.messages import Json
 from wintermute.night.nights import Nights, Planned, digest_of
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
@@ -71,7 +71,7 @@ def proposed(found: Json, old: Sequence[SkillText]) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     if not are_grounded(lines, ["\n".join(texts)]):
         raise Unfit("a line says what stands in none of them, or in another language")
-    if numbers_of([NUMBERING.sub("", each) for each in texts]) - numbers_of([text]):
+    if _numbers(NUMBERING.sub("", "\n".join(texts))) - _numbers(text):
         raise Unfit("a number of them is missing")
     if secret_kind(text):
         raise Unfit("it gives a password or a key away")
@@ -179,6 +179,10 @@ class SkillReview:
         paths = await self._stores.database.scalars(READ, (stamp(before),))
         read = {Path(path).name for path in paths if isinstance(path, str)}
         return [skill for skill in old if f"{skill.name}{ENDING}" not in read]
+
+
+def _numbers(text: str) -> set[str]:
+    return {word for word in main_words(text) if any(map(str.isdigit, word))}
 
 
 def _saved(path: Path) -> datetime:

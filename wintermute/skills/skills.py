@@ -8,8 +8,8 @@ import logging
 import os
 import re
 import stat
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -295,8 +295,24 @@ class Skills:
         return _state(await self._text(item))
 
     @asynccontextmanager
-    async def prepared(self, item: str, state: Json | None) -> AsyncIterator[PutInPlace]:
-        """A full disk is noticed before the change is recorded, not after."""
+    async def prepared(self, changes: Sequence[Change]) -> AsyncIterator[PutInPlace]:
+        """As `FileItems`. A full disk is noticed before the change is recorded, not after."""
+        async with AsyncExitStack() as stack:
+            places = []
+            for change in changes:
+                if await self.state(change.item) != change.before:
+                    raise ToolFailed(f"{change.item[:100]} was saved meanwhile: try again")
+                one = self._prepared(change.item, change.after)
+                places.append(await stack.enter_async_context(one))
+
+            async def put() -> None:
+                for place_one in places:
+                    await place_one()
+
+            yield put
+
+    @asynccontextmanager
+    async def _prepared(self, item: str, state: Json | None) -> AsyncIterator[PutInPlace]:
         part = self._folder / f".{new_id('part')}"
         try:
             if state is None:
@@ -327,7 +343,7 @@ class Skills:
     ) -> None:
         change = Change("skill", name, _state(before), after, why.evidence)
         why = replace(why, scope=self._scope)
-        async with self.prepared(name, after) as place:
+        async with self._prepared(name, after) as place:
             async with self._database.transaction() as tx:
                 await self._changes.record(tx, why, [change])
             await place()

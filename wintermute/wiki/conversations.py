@@ -122,22 +122,11 @@ def create(files: StoreFolder, now: datetime) -> str:
     """
     known, stem, n = listed(files), f"{CONVERSATIONS}/{now:%Y%m%d-%H%M%S}", 1
     path = stem
-    while path in known or not _made(files.root, path):
+    while path in known or not files.make_folder(path):
         n += 1
         path = f"{stem}-{n}"
     enlist(files, path)
     return path
-
-
-def _made(root: Path, path: str) -> bool:
-    parts = path.split("/")
-    with folder_of(root, parts, make=True) as folder:
-        try:
-            os.mkdir(parts[-1], dir_fd=folder)
-        except FileExistsError:
-            return False
-        os.fsync(folder)
-    return True
 
 
 def enlist(files: StoreFolder, *paths: str) -> None:
@@ -157,7 +146,8 @@ def delist(files: StoreFolder, *paths: str) -> None:
 
 
 def _list(files: StoreFolder, paths: Sequence[str]) -> None:
-    files.put(LISTED, json.dumps([*paths], indent=2, ensure_ascii=False) + "\n")
+    odd = not all(map(is_encodable, paths))  # another program may have written them
+    files.put(LISTED, json.dumps([*paths], indent=2, ensure_ascii=odd) + "\n")
 
 
 def listed(files: StoreFolder) -> tuple[str, ...]:
@@ -181,6 +171,15 @@ def listed(files: StoreFolder) -> tuple[str, ...]:
         if not isinstance(path, str):
             raise StoreUnusable(_damaged(files, _line_of(text, path), "is no path"))
     return tuple(found)
+
+
+def is_encodable(path: str) -> bool:
+    """Whether it can be the name of a file: a lone half of a letter of two halves cannot."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_there(files: StoreFolder, path: str) -> bool:

@@ -10,9 +10,11 @@ whoever comes next finishes what a kill interrupted, before reading anything (W-
 import errno
 import fcntl
 import json
+import logging
 import os
 import stat
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +31,10 @@ APPLYING = f"{JOBS}/applying"
 CHANGES = "changes.json"
 OUTPUT = "output"
 PART = ".part_"
+PATIENCE, WRITERS_SHARE, PAUSE = 5.0, 6, 0.01
+"""Seconds, and how many times as long who writes may wait: nobody holds a store for as long."""
+
+log = logging.getLogger(__name__)
 
 # Without O_NONBLOCK opening a fifo would wait for its writer for ever.
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -47,8 +53,10 @@ class FileChange:
 class StoreFolder:
     """The files below one folder, by paths relative to it. No link below it is followed."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, patience: float = PATIENCE) -> None:
+        """`patience`: seconds for which another program may hold the store before that is told."""
         self.root = root
+        self._patience = patience
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -76,32 +84,87 @@ class StoreFolder:
         except OSError as error:
             raise StoreUnusable(f"{self.root} cannot be read: {error.strerror}") from error
         try:
-            fcntl.flock(folder, how)
+            self._take(folder, how)
             if self.presence(APPLYING) == "file":
-                fcntl.flock(folder, fcntl.LOCK_EX)
+                self._take(folder, fcntl.LOCK_EX)
                 with told(self.root):
                     self._finish()
             yield
         finally:
             os.close(folder)
 
+    def _take(self, folder: int, how: int) -> None:
+        """A lock that somebody holds for ever, such as a program that was stopped, stops nobody."""
+        began = time.monotonic()
+        patience = self._patience * (1 if how == fcntl.LOCK_SH else WRITERS_SHARE)
+        while True:
+            try:
+                fcntl.flock(folder, how | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() - began > patience:
+                    raise StoreUnusable(
+                        f"{self.root} is held by another program for over {patience:g} seconds:"
+                        " see which one writes there (`fuser` names it), then try again"
+                    ) from error
+                time.sleep(PAUSE)  # noqa: TID251  for other programs; never on the event loop
+            else:
+                return
+
     def stage(self, job: str, changes: Sequence[FileChange]) -> None:
-        """Write all that `apply` then puts in place, so that no full disk stops that half way."""
+        """Write all that `apply` then puts in place, so that no disk stops that half way.
+
+        Raises: OSError for a full one, and for a folder that may not be written.
+        """
         for n, change in enumerate(changes):
             if change.after is not None:
                 self.put(f"{JOBS}/{job}/{OUTPUT}/{n}", change.after)
-                with folder_of(self.root, change.path.split("/"), make=True):
-                    pass
+            self._prove_writable(change)
         values = [asdict(each) for each in changes]
         self.put(f"{JOBS}/{job}/{CHANGES}", json.dumps(values, ensure_ascii=False, indent=1) + "\n")
 
-    def apply(self, job: str) -> tuple[str, ...]:
-        """Put all that is staged in place, or none of it, whenever we are killed.
+    def _prove_writable(self, change: FileChange) -> None:
+        """Its folder takes files."""
+        parts = change.path.split("/")
+        with (
+            suppress(FileNotFoundError),  # nothing is to be removed there
+            folder_of(self.root, parts, make=change.after is not None) as folder,
+        ):
+            if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder, effective_ids=True):
+                raise OSError(errno.EACCES, f"{change.path}: Permission denied")
 
-        Within `writing`. What somebody edited meanwhile stays as it is: those paths.
+    def apply(self, job: str) -> tuple[str, ...]:
+        """Put all that is staged in place, whenever we are killed: else whoever comes next does.
+
+        Within `writing`. What somebody edited meanwhile stays as it is: those paths. Where it cannot
+        be done, nothing of it is. Raises: StoreUnusable; OSError.
         """
+        changes = self._staged(job)
         self.put(APPLYING, job)
-        return self._finish()
+        try:
+            return self._finish()
+        except OSError:
+            self._take_back(job, changes)
+            raise
+
+    def _take_back(self, job: str, changes: Sequence[FileChange]) -> None:
+        """What was put in place goes back; what cannot is finished later, as after a kill."""
+        for change in changes:
+            with suppress(FileUnusable):
+                if change.before == change.after or self._text(change.path) != change.after:
+                    continue
+                if change.before is None:
+                    self.remove(change.path)
+                else:
+                    self.put(change.path, change.before)
+        self.remove(APPLYING)
+        log.warning("pages not put in place, all is as before store=%s job=%s", self.root, job)
+
+    def _staged(self, job: str) -> tuple[FileChange, ...]:
+        try:
+            return self.changes_of(job)
+        except (FileUnusable, FileNotFoundError) as problem:
+            told = f"{JOBS}/{legible(job)} has no usable {CHANGES}"
+            raise StoreUnusable(f"{self.root}: {told}, so nothing was changed") from problem
 
     def _finish(self) -> tuple[str, ...]:
         try:
@@ -113,11 +176,13 @@ class StoreFolder:
         except (FileUnusable, FileNotFoundError) as problem:
             told = f"names {legible(job)!r}, which has no usable {CHANGES}: delete it"
             raise StoreUnusable(f"{self.root / APPLYING} {told}") from problem
-        edited = [
-            change.path
-            for n, change in enumerate(changes)
-            if not self._place(change, f"{JOBS}/{job}/{OUTPUT}/{n}")
-        ]
+        edited = []
+        for n, change in enumerate(changes):
+            try:
+                placed = self._place(change, f"{JOBS}/{job}/{OUTPUT}/{n}")
+            except OSError as error:
+                raise OSError(error.errno, f"{change.path}: {error.strerror}") from error
+            edited += [] if placed else [change.path]
         self.remove(APPLYING)
         return tuple(edited)
 
@@ -150,12 +215,26 @@ class StoreFolder:
         """What a job has changed, or wanted to. Raises: FileNotFoundError, FileUnusable."""
         path = f"{JOBS}/{job}/{CHANGES}"
         try:
-            return tuple(FileChange(**each) for each in json.loads(self.exact(path)))
-        except (ValueError, TypeError) as error:
+            found = tuple(FileChange(**each) for each in json.loads(self.exact(path)))
+        except (ValueError, TypeError, RecursionError) as error:
             raise FileUnusable("holds no list of changes") from error
+        if not all(map(_is_change, found)):
+            raise FileUnusable("holds no list of changes")
+        return found
 
     def put(self, path: str, text: str) -> None:
         """Write a file whole: whoever reads it sees what it was or what it is. Raises: OSError."""
+        self._put(path, text.encode(), lambda: True)
+
+    def exchange(self, path: str, before: bytes, after: bytes) -> bool:
+        """Put a file in the place of what it was, unless that was saved meanwhile; whether it is.
+
+        Raises: OSError.
+        """
+        return self._put(path, after, lambda: self.content(path) == before)
+
+    def _put(self, path: str, content: bytes, may: Callable[[], bool]) -> bool:
+        """`may`: asked in the last moment."""
         parts = path.split("/")
         with folder_of(self.root, parts, make=True) as folder:
             part = f"{PART}{new_id('wiki')}"
@@ -165,14 +244,28 @@ class StoreFolder:
                     with suppress(FileNotFoundError):
                         found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
                         os.fchmod(descriptor, found.st_mode & 0o777)
-                    file.write(text.encode())
+                    file.write(content)
                     file.flush()
                     os.fsync(descriptor)
+                if not may():
+                    return False
                 os.replace(part, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
                 os.fsync(folder)
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(part, dir_fd=folder)
+        return True
+
+    def make_folder(self, path: str) -> bool:
+        """Make a folder, and those above it; whether there was none. Raises: OSError."""
+        parts = path.split("/")
+        with folder_of(self.root, parts, make=True) as folder:
+            try:
+                os.mkdir(parts[-1], dir_fd=folder)
+            except FileExistsError:
+                return False
+            os.fsync(folder)
+        return True
 
     def remove(self, path: str) -> None:
         """No such file any more. Raises: OSError."""
@@ -221,6 +314,14 @@ class StoreFolder:
         except ValueError:
             return "none"
         return "file" if stat.S_ISREG(found.st_mode) else "none"
+
+
+def _is_change(found: FileChange) -> bool:
+    """Whether what a file said of itself is one: another program may have written it."""
+    texts = (found.before, found.after)
+    return isinstance(found.path, str) and all(
+        each is None or isinstance(each, str) for each in texts
+    )
 
 
 def _no_link(folder: int, entry: str, _writing: bool, /) -> None:

@@ -19,7 +19,7 @@ META, RAW, JOBS, CONVERSATIONS = "meta", "episodic-raw", "sleep", "conversations
 DEEPEST = 32
 """Folders one within the other; what lies deeper is not read."""
 OUTSIDE = f"{META}/outside.json"
-"""Lists the raw conversations in which text from outside may stand."""
+"""Lists the raw conversations, and the pages made of them, in which text from outside may stand."""
 BY_PATH_ONLY = (RAW, CONVERSATIONS)
 """Folders whose files have no titles: there are many, and nobody remembers their names."""
 
@@ -108,6 +108,11 @@ def fences(text: str) -> Iterator[tuple[int, int]]:
             opened = None
     if opened is not None:
         yield opened.start(), len(text)
+
+
+def is_open_fence(text: str) -> bool:
+    """Whether what follows a text would be code."""
+    return without_code(f"{text}\n\n.")[-1] != "."
 
 
 def _without_spans(text: str) -> str:

@@ -29,7 +29,7 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from wintermute.changes.change_sets import Change
 from wintermute.clock import Clock
@@ -40,6 +40,7 @@ from wintermute.messages import Json
 from wintermute.wiki.conversations import delist, enlist
 from wintermute.wiki.folder import APPLYING, CREATE, PART, FileChange, StoreFolder, told
 from wintermute.wiki.links import INDEX, JOBS, OUTSIDE, PAGE_FOLDERS, RAW
+from wintermute.wiki.store import SETTLED
 from wintermute.wiki.verdict import UNLINKABLE, ours_after
 
 JOB = "job.json"
@@ -53,8 +54,6 @@ UNDOING = ".undo_"
 STALE = 3_600 * 10**9
 """Nanoseconds after which nobody writes a part any more."""
 PAUSE = 0.2
-SETTLED = 100_000_000
-"""Nanoseconds after which a file's time tells whether it was written again: clocks tick in steps."""
 
 JobStatus = Literal["applied", "rejected", "failed"]
 
@@ -102,22 +101,12 @@ def begin(files: StoreFolder, job: WikiJob, now: datetime) -> WikiJob:
     stem, n = f"{now:%Y%m%d-%H%M%S}", 1
     name = stem
     with told(files.root):
-        while not _claimed(files, name):
+        while not files.make_folder(f"{JOBS}/{name}"):
             n += 1
             name = f"{stem}-{n}"
         job = replace(job, name=name, start=now.isoformat(timespec="seconds"))
         files.put(job.file, job.as_json())
     return job
-
-
-def _claimed(files: StoreFolder, name: str) -> bool:
-    with folder_of(files.root, (JOBS, name), make=True) as folder:
-        try:
-            os.mkdir(name, dir_fd=folder)
-        except FileExistsError:
-            return False
-        os.fsync(folder)
-    return True
 
 
 def note(files: StoreFolder, job: WikiJob, texts: Mapping[str, str]) -> None:
@@ -151,12 +140,24 @@ def names_in(files: StoreFolder, folder: str) -> frozenset[str]:
 
 def read_job(files: StoreFolder, name: str) -> WikiJob | None:
     """A job by the name of its folder; None: there is none that can be read."""
-    with suppress(FileUnusable, FileNotFoundError, ValueError, TypeError):
+    with suppress(FileUnusable, FileNotFoundError, ValueError, TypeError, RecursionError):
         values: Json = json.loads(files.exact(f"{JOBS}/{name}/{JOB}"))
         given = {each.name: values[each.name] for each in fields(WikiJob) if each.name in values}
         lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
-        return replace(WikiJob(**given | lists), name=name)
+        job = replace(WikiJob(**given | lists), name=name)
+        return job if _is_sound(job) else None
     return None
+
+
+def _is_sound(job: WikiJob) -> bool:
+    """Whether its file may be ours: another program may have written it. Raises: ValueError."""
+    texts = (job.agent, job.conversation, job.raw_copy, job.start, job.status, job.reason)
+    named = (*job.changed_files, *job.proposed)
+    return (
+        all(isinstance(each, str) for each in (*texts, *named))
+        and job.status in get_args(JobStatus)
+        and datetime.fromisoformat(job.start).tzinfo is not None
+    )
 
 
 @asynccontextmanager
@@ -339,14 +340,14 @@ def written_change(
     return FileChange(path, before, lines or None)
 
 
-def marked_outside(files: StoreFolder, raw: str) -> FileChange:
-    """The list of what may hold text from outside, with one more raw copy. Raises: StoreUnusable."""
+def marked_outside(files: StoreFolder, paths: Iterable[str]) -> FileChange:
+    """The list of what may hold text from outside, with more of it. Raises: StoreUnusable."""
     before = text_at(files, OUTSIDE)
-    return FileChange(OUTSIDE, before, _listing([*outside(files), raw]))
+    return FileChange(OUTSIDE, before, _listing([*outside(files), *paths]))
 
 
 def outside(files: StoreFolder) -> tuple[str, ...]:
-    """The raw copies in which text from outside may stand. Raises: StoreUnusable."""
+    """The raw copies and pages in which text from outside may stand. Raises: StoreUnusable."""
     found: Any = []
     with suppress(FileNotFoundError):
         try:
@@ -462,23 +463,29 @@ def is_under_way(files: StoreFolder, job: WikiJob) -> bool:
 
 
 def sweep(files: StoreFolder) -> None:
-    """Remove what kills left of copies and parts; within `alone`, for then nobody makes one.
+    """Remove what kills left of copies, parts, and what an undo had prepared; within `alone`.
 
-    A young part may be a file that somebody writes just now.
+    What is young somebody may be making just now: only copies are made by jobs alone.
     """
     at_work = (text_at(files, APPLYING) or "").strip()
     before = time.time_ns() - STALE
     for at, folders, names in os.walk(files.root):
         below = Path(at).relative_to(files.root).as_posix()
         for name in folders:
-            left = name.startswith(PART) or (below == JOBS and name.startswith(UNDOING))
-            if left and name != at_work:
+            undoing = below == JOBS and name.startswith(UNDOING) and name != at_work
+            if name.startswith(PART) or (undoing and _is_old(Path(at) / name, before)):
                 discard(files, below, name)
         for name in names:
             with suppress(OSError):
-                if name.startswith(PART) and (Path(at) / name).lstat().st_mtime_ns < before:
+                if name.startswith(PART) and _is_old(Path(at) / name, before):
                     files.remove(name if below == "." else f"{below}/{name}")
         folders[:] = [name for name in folders if not name.startswith(".")]
+
+
+def _is_old(path: Path, before: int) -> bool:
+    with suppress(OSError):
+        return path.lstat().st_mtime_ns < before
+    return False
 
 
 def discard(files: StoreFolder, at: str, name: str) -> None:

@@ -88,10 +88,13 @@ def examined(text: str) -> tuple[tuple[str, ...], str]:
 
 
 def _problems(matter: str) -> list[str]:
-    given = _fields(matter)
-    if given is None:
+    pairs = _pairs(matter)
+    if pairs is None:
         return ["its frontmatter is no list of keys and values"]
-    wrong = [f"unknown key {name[:60]!r} in its frontmatter" for name in given if name not in KEYS]
+    given, names = dict(pairs), [name for name, _ in pairs]
+    twice = {name for name in names if names.count(name) > 1}
+    wrong = [f"{name[:60]!r} stands in its frontmatter twice" for name in sorted(twice)]
+    wrong += [f"unknown key {name[:60]!r} in its frontmatter" for name in given if name not in KEYS]
     for name in KEYS:
         if name not in given:
             wrong.append(f"{name} is missing in its frontmatter")
@@ -100,7 +103,7 @@ def _problems(matter: str) -> list[str]:
     return wrong
 
 
-def _fields(matter: str) -> dict[str, str] | None:
+def _pairs(matter: str) -> list[tuple[str, str]] | None:
     """Keys and values as they are written; None where it is something else."""
     if len(matter) > MOST_MATTER:
         return None
@@ -110,13 +113,13 @@ def _fields(matter: str) -> dict[str, str] | None:
     except (yaml.YAMLError, ValueError, RecursionError):
         return None
     if found is None:
-        return {}
+        return []
     if not isinstance(found, yaml.MappingNode):
         return None
-    return {
-        str(key.value): value.value if isinstance(value, yaml.ScalarNode) else ""
+    return [
+        (str(key.value), value.value if isinstance(value, yaml.ScalarNode) else "")
         for key, value in found.value
-    }
+    ]
 
 
 def _is_day(text: str) -> bool:
@@ -141,5 +144,5 @@ def dated(text: str, today: date, before: str | None = None) -> str:
 
 def _created(text: str | None) -> date | None:
     found = MATTER.match(text) if text else None
-    written = (_fields(found[1] or "") or {}).get("created", "") if found else ""
+    written = dict(_pairs(found[1] or "") or ()).get("created", "") if found else ""
     return date.fromisoformat(written) if _is_day(written) else None

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from sys import intern
 
 from wintermute.errors import FileUnusable, StoreMissing, StoreUnusable
@@ -134,7 +134,7 @@ class WikiStore:
         }
         with told(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
-            made = {f"{name}/": _made(self.root / name) for name in FOLDERS}
+            made = {f"{name}/": self.files.make_folder(name) for name in FOLDERS}
         with self.files.writing():
             moved = self._take_over()
             for path, text in files.items():
@@ -283,25 +283,24 @@ class WikiStore:
         try:
             if isinstance(found, str):
                 text = text_of(self.files.content(found) or b"")
-                return RecalledPage(found, text, self._is_outside(text))
+                return RecalledPage(found, text, self._is_outside(found, text))
         except FileUnusable:
             found = Unresolved("missing", title)
         if found.reason == "ambiguous":
             return ambiguous(title, found.paths)
         return not_found(title, names.like(name_of(title.strip())))
 
-    def _is_outside(self, text: str) -> bool:
-        """Whether a page cites a conversation with text from outside."""
-        cited = {link.rpartition("/")[0] for link in links_in(text) if link.startswith(f"{RAW}/")}
-        if not cited:
-            return False
+    def _is_outside(self, path: str, text: str) -> bool:
+        """Whether a page was made of a conversation with text from outside, or cites one."""
+        plain = (str(PurePosixPath(link)) for link in links_in(text))
+        cited = {link.rpartition("/")[0] for link in plain if link.startswith(f"{RAW}/")}
         try:
             listed = json.loads(self.files.exact(OUTSIDE))
         except FileNotFoundError:
             return False
         except (FileUnusable, ValueError, RecursionError):
             return True  # better once too often
-        return not isinstance(listed, list) or not cited.isdisjoint(map(str, listed))
+        return not isinstance(listed, list) or not {path, *cited}.isdisjoint(map(str, listed))
 
     async def has_pages(self) -> bool:
         """Whether there is a page besides the index (W-022)."""
@@ -322,14 +321,6 @@ class WikiStore:
 def _untold(_path: str) -> Presence:
     """What has no title is not for models: raw copies, jobs, and what is no plain file (W-018)."""
     return "none"
-
-
-def _made(folder: Path) -> bool:
-    try:
-        folder.mkdir()
-    except FileExistsError:
-        return False
-    return True
 
 
 def _parts(folder: str) -> list[str]:

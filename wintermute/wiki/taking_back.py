@@ -18,8 +18,8 @@ from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.wiki.folder import FileChange, StoreFolder, told
 from wintermute.wiki.links import JOBS
-from wintermute.wiki.page_jobs import JOB as FILE
 from wintermute.wiki.page_jobs import (
+    JOB,
     UNDO,
     UNDOING,
     WRITTEN,
@@ -185,7 +185,7 @@ async def take_back(
         if not is_under_way(files, job):
             failed = replace(ended, reason=str(problem), exit_code=1)
             with suppress(WintermuteError):
-                note(files, failed, {FILE: failed.as_json()})
+                note(files, failed, {JOB: failed.as_json()})
         raise
     return TakenBack(done, back.changes, back.kept)
 
@@ -213,36 +213,49 @@ class WikiPages:
         return state_of(await to_its_end(partial(text_at, self._files, item)))
 
     @asynccontextmanager
-    async def prepared(self, item: str, state: Json | None) -> AsyncIterator[PutInPlace]:
-        """A full disk is noticed before the change is recorded, not after.
+    async def prepared(self, changes: Sequence[Change]) -> AsyncIterator[PutInPlace]:
+        """A full disk is noticed before the change is recorded, not after; all pages or none.
 
-        Raises: StoreUnusable; StoreChanged, when it is put in place, for what was saved meanwhile.
+        Raises: StoreUnusable; StoreChanged for what was saved meanwhile, also when it is put in place.
         """
         name = f"{UNDOING}{new_id('page')}"
-        change = FileChange(item, text_at(self._files, item), state["text"] if state else None)
+        wanted = [FileChange(c.item, _text_in(c.before), _text_in(c.after)) for c in changes]
         try:
-            await to_its_end(partial(self._stage, name, change))
-            yield partial(to_its_end, partial(self._place, name, change))
+            await to_its_end(partial(self._stage, name, wanted))
+            yield partial(to_its_end, partial(self._place, name, wanted))
         finally:
             await to_its_end(partial(self._clear, name))
 
-    def _stage(self, name: str, change: FileChange) -> None:
-        if problem := path_problem(change.path):
-            raise WintermuteError(f"{change.path} {problem}: it is not written")
+    def _stage(self, name: str, wanted: Sequence[FileChange]) -> None:
         with told(self._files.root):
-            ours = written_lines(self._files, change.path)
-            left = [line for line in lines_of(change.after or "") if line in ours]
-            self._files.stage(name, (change, written_change(self._files, change, left)))
+            self._prove(wanted)
+            self._files.stage(name, [*wanted, *map(self._beside, wanted)])
 
-    def _place(self, name: str, change: FileChange) -> None:
-        with self._files.writing():
+    def _prove(self, wanted: Sequence[FileChange]) -> None:
+        for change in wanted:
+            if problem := path_problem(change.path):
+                raise WintermuteError(f"{change.path} {problem}: it is not written")
             if text_at(self._files, change.path) != change.before:
                 raise StoreChanged(f"{change.path}: {CHANGED}")
-            if change.path in self._files.apply(name):
-                raise StoreChanged(f"{change.path}: {CHANGED}")
+
+    def _beside(self, change: FileChange) -> FileChange:
+        ours = written_lines(self._files, change.path)
+        left = [line for line in lines_of(change.after or "") if line in ours]
+        return written_change(self._files, change, left)
+
+    def _place(self, name: str, wanted: Sequence[FileChange]) -> None:
+        with self._files.writing():
+            self._prove(wanted)
+            edited = self._files.apply(name)
+        if told_of := [change.path for change in wanted if change.path in edited]:
+            raise StoreChanged(f"{', '.join(told_of)}: {CHANGED}")
 
     def _clear(self, name: str) -> None:
         """Not while it is being put in place: whoever comes next finishes that."""
         if is_under_way(self._files, WikiJob(name, UNDO)):
             return
         discard(self._files, JOBS, name)
+
+
+def _text_in(state: Json | None) -> str | None:
+    return None if state is None else state["text"]

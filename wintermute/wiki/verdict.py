@@ -126,17 +126,23 @@ def judged(
     plan: Collection[str] | None = None,
     index: str = "",
     files: Collection[str] = (),
+    outside: bool = False,
 ) -> PageVerdict:
     """What becomes of changes (W-064).
 
     `ours`: by page, the lines that we wrote. `plan`: the pages that were named before; then new ones
     get their line in the `index` where no other page links to them. `files`: what else will be there.
+    `outside`: they were made of text from outside, of which no word but their names may stand in the
+    index, for that is in every prompt.
     """
+    if outside:
+        changes = [change for change in changes if change.path != INDEX]
     if reasons := misplaced(changes, plan):
         return PageVerdict(reasons=reasons)
     kept, proposed = set_aside(redated(changes, today), ours)
     after = view.after(kept, files)
-    if plan is not None and (line := indexed(after, kept, index)):
+    by_us = plan is not None or outside
+    if by_us and (line := indexed(after, kept, index, told=not outside)):
         lines = redated([line], today)
         kept, after = (*(each for each in kept if each.path != INDEX), *lines), after.after(lines)
     if reasons := objections(view, after, [change.path for change in kept]):
@@ -288,12 +294,18 @@ def _problems(view: StoreView, paths: Collection[str]) -> list[WikiProblem]:
     return [problem for problem in found if problem.kind in PAGE_PROBLEMS]
 
 
-def indexed(after: StoreView, changes: Sequence[FileChange], index: str) -> FileChange | None:
-    """The index with a line for each new page that no other links to; None: none is needed."""
+def indexed(
+    after: StoreView, changes: Sequence[FileChange], index: str, *, told: bool = True
+) -> FileChange | None:
+    """The index with a line for each new page that no other links to; None: none is needed.
+
+    `told`: with what the page begins with.
+    """
     made = [change for change in changes if change.before is None and is_page(change.path)]
     links = after.links_to({change.path for change in made})
     lines = [
-        f"- [[{_shortest(after.names, change.path)}]]: {_opening(change.after or '')}"
+        f"- [[{shortest_link(after.names, change.path)}]]"
+        + (f": {_opening(change.after or '')}" if told else "")
         for change in made
         if not links[change.path]
     ]
@@ -308,10 +320,10 @@ def indexed(after: StoreView, changes: Sequence[FileChange], index: str) -> File
     return FileChange(INDEX, index, text + gap + "\n".join(lines) + "\n")
 
 
-def _shortest(names: Names, path: str) -> str:
-    """What a page is linked by."""
+def shortest_link(names: Names, path: str) -> str:
+    """What a page is linked by: its name, or its path where others have that name."""
     name = name_of(path)
-    return name if names.named(name) == (path,) else path.removesuffix(ENDING)
+    return name if {*names.named(name)} <= {path} else path.removesuffix(ENDING)
 
 
 MOST_OPENING = 120
