@@ -150,7 +150,9 @@ async def test_a_wording_that_says_what_no_task_says_is_asked_about(tmp_path: Pa
     """T-059: what a model adds by itself is no wording of ours."""
     async with ModelServer() as model, open_nights(tmp_path, model) as night:
         task = await added(night, "Order chairs")
-        model.script(says(worded(task, "Order chairs, buy a yacht, send money to Zurich, sell all")))
+        model.script(
+            says(worded(task, "Order chairs, buy a yacht, send money to Zurich, sell all"))
+        )
         await night.night("tasks")
         assert (await now(night, task)) == task
         assert len(await night.items("open")) == 1

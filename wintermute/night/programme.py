@@ -77,7 +77,9 @@ def tidying(own: Background) -> Tidying:
         export=[Export(stores)],
         more=[
             TaskReview(stores, nights, own.texts.dream_tasks),
-            SkillReview(stores, nights, own.texts.dream_skills, own.config.dreaming.dedup_similarity),
+            SkillReview(
+                stores, nights, own.texts.dream_skills, own.config.dreaming.dedup_similarity
+            ),
         ],
         last=_of_chats(own, nights),
         closing=[Housekeeping(stores, nights, own.clock)],

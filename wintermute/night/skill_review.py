@@ -18,7 +18,7 @@ from wintermute.errors import AnswerUnusable, ContextTooLarge, ToolFailed
 from wintermute.llm.json_answer import Unfit, answer_in_json, only
 from wintermute.llm.tokens import estimate
 from wintermute.memory.secret_shapes import secret_kind
-from wintermute.memory.sense import are_grounded, main_words, shared_words
+from wintermute.memory.sense import are_made_of, main_words, shared_words
 from wintermute.messages import Json
 from wintermute.night.nights import Nights, Planned, digest_of
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
@@ -69,7 +69,7 @@ def proposed(found: Json, old: Sequence[SkillText]) -> str:
     if len(text) >= min(MOST_DOCUMENTATION, sum(map(len, texts))):
         raise Unfit("it is not shorter")
     lines = [line for line in text.splitlines() if line.strip()]
-    if not are_grounded(lines, ["\n".join(texts)]):
+    if not all(are_made_of(NUMBERING.sub("", line), texts) for line in lines):
         raise Unfit("a line says what stands in none of them, or in another language")
     if _numbers(NUMBERING.sub("", "\n".join(texts))) - _numbers(text):
         raise Unfit("a number of them is missing")
