@@ -149,7 +149,7 @@ def answering(
     runs = Runs(stores, loop, workers, texts.task_run, of_run, speaker, clock)
     embedding = JobKind(stores, OWED, partial(_embed, stores, clock), JobPolicy(), speaker, clock)
     quiet = Quiet(stores, models, config.dreaming, clock)
-    background = Background(config, stores, models, texts, quiet, clock)
+    background = Background(config, stores, models, texts, quiet, clock, redact)
     tidied = night(background)
     unasked = learning(background, speaker)
     unasked += nightly(stores, tidied, config.dreaming, speaker, clock)

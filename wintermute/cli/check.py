@@ -125,7 +125,7 @@ async def noticed(config: Config) -> list[Finding]:
     (F-005), a key store that it cannot write (F-007), and nights that fail.
     """
     path, zone = config.data_dir / "wintermute.db", ZoneInfo(config.timezone)
-    if not path.exists():  # noqa: ASYNC240  as above
+    if not path.exists():
         return []
     try:
         async with open_database(path, read_only=True) as database:

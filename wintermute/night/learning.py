@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from wintermute.clock import Clock
 from wintermute.config.schema import Config
+from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.conversation.state import Speaker
 from wintermute.jobs import Job
 from wintermute.llm.models import Models
@@ -37,6 +38,7 @@ class Background:
     texts: Texts
     quiet: Quiet
     clock: Clock
+    redact: Redaction = UNHIDDEN
 
 
 def learning(own: Background, speaker: Speaker) -> list[JobKind]:

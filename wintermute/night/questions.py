@@ -117,6 +117,8 @@ class Questions:
             return Answered(item, ANSWERED[item.state])
         async with self._stores.database.transaction() as tx:
             await self._nights.move(tx, item, "refused")
+            if "proposal" in item.plan:
+                await self._stores.proposals.decide(tx, item.plan["proposal"], "refused")
         return Answered(item)
 
 
