@@ -9,6 +9,7 @@ from tests.world.house import PROMPTS
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from tests.world.tidied import OWNER, Tidied, open_nights, tally
 from wintermute.config.schema import Memory
+from wintermute.memory.fact import Source
 
 LISTED = Memory()
 LINES = (
@@ -32,7 +33,7 @@ def lines_of(night: Tidied) -> list[str]:
 
 async def listed(night: Tidied, *lines: str, protected: bool = False) -> None:
     """These lines stand in the file."""
-    source = "user_explicit" if protected else "harvest"
+    source: Source = "user_explicit" if protected else "harvest"
     await night.remember(*lines, source=source, ago=A_DAY)
     await night.house.stores.memories.text(OWNER)
 
@@ -166,8 +167,7 @@ async def test_too_many_losses_are_a_question_with_the_list_as_its_text(tmp_path
 async def test_a_list_that_fits_no_window_is_only_noted(tmp_path: Path) -> None:
     """M-062: nothing is cut to fit."""
     async with ModelServer() as model:
-        small = {"memory": LISTED, "context_tokens": 4_096}
-        async with open_nights(tmp_path, model, **small) as night:
+        async with open_nights(tmp_path, model, memory=LISTED, context_tokens=4_096) as night:
             await listed(night, *(f"{LINES[0]} of the year {n} and so on" for n in range(800)))
             done = await night.night()
             assert "longer than a model" in tally(done, "memories").note

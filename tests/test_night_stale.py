@@ -12,6 +12,7 @@ from tests.world.tidied import DAY, OWNER, Tidied, open_nights, tally
 from wintermute.clock import stamp
 from wintermute.commands.memories import Remembered
 from wintermute.config.schema import Memory
+from wintermute.memory.fact import Source
 from wintermute.memory.ranking import Query
 
 LONG_AGO = timedelta(days=91)
@@ -80,8 +81,8 @@ async def test_the_persons_own_words_and_what_was_made_of_them_never_rest(tmp_pa
     """M-060: protected in any generation of merges."""
     async with ModelServer() as model, open_nights(tmp_path, model) as night:
         await night.remember("Ann is allergic to nuts", source="user_explicit", ago=LONG_AGO)
-        kind = "dreaming_merge"
-        await night.remember("Ann eats no nuts", source=kind, ago=LONG_AGO, protected=True)
+        merged: Source = "dreaming_merge"
+        await night.remember("Ann eats no nuts", source=merged, ago=LONG_AGO, protected=True)
         await night.night("stale")
         assert await at_rest(night) == []
         assert await night.items() == []

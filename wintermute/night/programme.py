@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from wintermute.conversation.asking import Folding
 from wintermute.memory.likeness import Likeness
+from wintermute.night.catching_up import CatchUp
 from wintermute.night.contradictions import Contradictions
 from wintermute.night.dedup import Dedup
 from wintermute.night.deeds import Deed, Deeds, ListDeed
@@ -14,7 +15,7 @@ from wintermute.night.learning import Background
 from wintermute.night.nights import Nights
 from wintermute.night.page_writer import WriterPrompts
 from wintermute.night.resting import RestFacts, Stale
-from wintermute.night.rewriting import Export, RewriteList, Rewriting
+from wintermute.night.rewriting import Export, ListRewriting, RewriteList
 from wintermute.night.skill_review import SkillReview
 from wintermute.night.task_review import ChangeTask, TaskReview
 from wintermute.night.tidying import Chore, NightPhase, PhaseWork, Programme, Tidying
@@ -25,7 +26,7 @@ def _of_facts(own: Background, nights: Nights) -> Sequence[NightPhase]:
     """What looks at facts; a list is rewritten whole instead (M-055, M-062)."""
     stores, texts, wanted = own.stores, own.texts, own.config.dreaming
     if not stores.memories.ranked:
-        return (Rewriting(stores, nights, texts.dream_memories),)
+        return (ListRewriting(stores, nights, texts.dream_memories),)
     same, least = wanted.dedup_similarity, wanted.contradiction_similarity
     likeness = Likeness(stores.database, stores.facts, stores.meaning, least, same)
     return (
@@ -71,6 +72,7 @@ def tidying(own: Background) -> Tidying:
     stores = own.stores
     nights = Nights(stores.database, own.clock)
     programme = Programme(
+        first=[CatchUp(stores, nights, own.config, own.texts, own.quiet, own.clock)],
         facts=_of_facts(own, nights),
         export=[Export(stores)],
         more=[

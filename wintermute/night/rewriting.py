@@ -15,7 +15,7 @@ from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import Fact, key, listed, refusal
 from wintermute.memory.resting import awake_count
 from wintermute.memory.secret_shapes import secret_kind
-from wintermute.memory.sense import are_grounded
+from wintermute.memory.sense import are_made_of
 from wintermute.messages import Reply
 from wintermute.night.dedup import are_as_known, origins_of, sources_of
 from wintermute.night.deeds import ItemNames, named
@@ -63,14 +63,14 @@ def rewritten(reply: Reply, old: Sequence[Fact]) -> list[str]:
     lines = listed(reply.text)
     known = {key(fact.text) for fact in old}
     new = [line for line in lines if key(line) not in known]
-    if not are_grounded(new, [fact.text for fact in old]):
+    if not all(are_made_of(line, [fact.text for fact in old]) for line in new):
         raise Unfit("a line says what stands in none of the others, or in another language")
     if any(map(secret_kind, new)):
         raise Unfit("a line gives a password or a key away")
     return lines
 
 
-class Rewriting:
+class ListRewriting:
     """Asks for the list of a scope, once for each that it was (M-062)."""
 
     name = "memories"

@@ -7,6 +7,7 @@ not read for 90 days ───────────────────�
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,7 @@ from wintermute.errors import AnswerUnusable, ContextTooLarge, ToolFailed
 from wintermute.llm.json_answer import Unfit, answer_in_json, only
 from wintermute.llm.tokens import estimate
 from wintermute.memory.secret_shapes import secret_kind
-from wintermute.memory.sense import are_grounded, numbers_of, shared_words
+from wintermute.memory.sense import are_made_of, main_words, shared_words
 from wintermute.messages import Json
 from wintermute.night.nights import Nights, Planned, digest_of
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
@@ -30,6 +31,8 @@ LONG = 4_000
 UNREAD = timedelta(days=90)
 MOST = 20
 """Questions to a model in a night."""
+NUMBERING = re.compile(r"^\s*\d+[.)]\s", re.MULTILINE)
+"""Of steps, which are fewer when there are fewer."""
 READ = """
 SELECT DISTINCT json_extract(args, '$.path') FROM observations
 WHERE gate = 'read_file' AND NOT is_error AND started_at > ? AND json_valid(args)
@@ -66,9 +69,9 @@ def proposed(found: Json, old: Sequence[SkillText]) -> str:
     if len(text) >= min(MOST_DOCUMENTATION, sum(map(len, texts))):
         raise Unfit("it is not shorter")
     lines = [line for line in text.splitlines() if line.strip()]
-    if not are_grounded(lines, ["\n".join(texts)]):
+    if not all(are_made_of(NUMBERING.sub("", line), texts) for line in lines):
         raise Unfit("a line says what stands in none of them, or in another language")
-    if numbers_of(texts) - numbers_of([text]):
+    if _numbers(NUMBERING.sub("", "\n".join(texts))) - _numbers(text):
         raise Unfit("a number of them is missing")
     if secret_kind(text):
         raise Unfit("it gives a password or a key away")
@@ -176,6 +179,10 @@ class SkillReview:
         paths = await self._stores.database.scalars(READ, (stamp(before),))
         read = {Path(path).name for path in paths if isinstance(path, str)}
         return [skill for skill in old if f"{skill.name}{ENDING}" not in read]
+
+
+def _numbers(text: str) -> set[str]:
+    return {word for word in main_words(text) if any(map(str.isdigit, word))}
 
 
 def _saved(path: Path) -> datetime:

@@ -15,7 +15,7 @@ from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import Unfit, answer_in_json
 from wintermute.llm.tokens import estimate
-from wintermute.memory.sense import are_grounded, succeeds
+from wintermute.memory.sense import are_made_of, succeeds
 from wintermute.messages import Json
 from wintermute.night.deeds import ItemNames
 from wintermute.night.nights import NightItem, Nights, Planned, digest_of
@@ -126,7 +126,7 @@ def _update(each: Json, task: Task, tasks: Mapping[str, Task]) -> TaskAction:
         raise ToolFailed("an update has neither content nor priority")
     text = None if content is None else checked_text(content, "content")
     known = [each.content for each in tasks.values()]
-    foreign = text is not None and not are_grounded([text], known)
+    foreign = text is not None and not are_made_of(text, known)
     number = None if priority is None else checked_priority(priority)
     return TaskAction(task, text, number, _reason(each, "clearer"), foreign=foreign)
 

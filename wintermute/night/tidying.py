@@ -73,6 +73,8 @@ class NightModels:
         self.calls = calls
         self.used = used
         self._upto = most
+        self.spent = False
+        """Whether something was left out for that."""
 
     def allow(self, share: float) -> None:
         """Let no more than this part of what is left be used from now on."""
@@ -90,6 +92,7 @@ class NightModels:
         """Raises: NightSpent; ModelError; QuestionWithdrawn."""
         size = self._models.tokens(role, request, backend)
         if self._upto is not None and self.used + size > self._upto:
+            self.spent = True
             raise NightSpent("the tokens of this night are used up (dreaming.budget_tokens)", None)
         reply = await self._models.ask_unasked(role, request, sources, backend=backend)
         self.calls += 1
@@ -498,7 +501,7 @@ class Tidying:
         async with self._stores.database.transaction() as tx:
             for wanted, state, set_id in done.items:
                 item = await self.nights.plan(tx, now.id, scope, chore.name, wanted, "planned")
-                await self.nights.move(tx, item, state, (), set_id)
+                await self.nights.move(tx, item, state, wanted.plan.get("names", ()), set_id)
         tally = replace(tally, status=status, before=done.before, after=done.after, note=done.note)
         await self._note(now, tally, asked)
 
