@@ -528,6 +528,17 @@ def test_a_long_line_is_shown_where_the_word_is(root: Path) -> None:
     assert len(line) < 130
 
 
+@pytest.mark.parametrize("letter", ["ß", "ﷺ", "e\u0301"], ids=["two", "eighteen", "none"])
+def test_a_long_line_is_shown_there_whatever_its_letters_are_folded_to(
+    root: Path, letter: str
+) -> None:
+    """What is looked for is found in other letters than those that are shown."""
+    text = page(f"{letter * 300} zebra {'y ' * 500}")
+    (root / "semantic/Long.md").write_text(text)
+    [_, line] = says(root, "search", "zebra")
+    assert " zebra y" in line
+
+
 # check
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from wintermute.clock import CheckedClock, Clock
 from wintermute.commands.chat import ChatCommands, Verifier
+from wintermute.commands.night import NightVerbs
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import Asking, Folding
@@ -148,9 +149,10 @@ def answering(
     runs = Runs(stores, loop, workers, texts.task_run, of_run, speaker, clock)
     embedding = JobKind(stores, OWED, partial(_embed, stores, clock), JobPolicy(), speaker, clock)
     quiet = Quiet(stores, models, config.dreaming, clock)
-    background = Background(config, stores, models, texts, quiet, speaker, clock)
+    background = Background(config, stores, models, texts, quiet, clock, redact)
     tidied = night(background)
-    unasked = learning(background) + nightly(stores, tidied, config.dreaming, speaker, clock)
+    unasked = learning(background, speaker)
+    unasked += nightly(stores, tidied, config.dreaming, speaker, clock)
     runner = Runner(
         stores, toolbox, speaker, clock, [delegation, runs, embedding, *unasked, *kinds]
     )
@@ -163,7 +165,8 @@ def answering(
     wards, news, seen = Wards.of(config.loop), NightReports(tidied.nights), prompt or gather
     settings = CastSettings(toolbox, seen, depth=config.levels, wards=wards, unasked=news)
     casting = Casting(stores, loop, settings, branching, oversize, speaker, trouble, clock)
-    commands = ChatCommands(stores, branching, folding, clock, config.llm.budget, verifier)
+    ceilings, verbs = config.llm.budget, NightVerbs(stores, tidied, config.dreaming, clock)
+    commands = ChatCommands(stores, branching, folding, clock, ceilings, verifier, verbs)
     rooms = Rooms(stores, casting, commands, runner, speaker, trouble, clock)
     return Answering(rooms, runner, promises, EditedNotices(stores, speaker, clock), toolbox)
 

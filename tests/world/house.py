@@ -328,12 +328,13 @@ async def open_house(
     pages: FilePages | None = None,
     kinds: Sequence[Callable[[Stores, Speaker, Clock], Kind[Any]]] = (),
     night: Callable[[Background], Tidying] = tidying,
+    zone: str = ZONE,
     **backend: Any,
 ) -> AsyncIterator[House]:
     """Build it all on the database in `folder`, as the daemon does."""
     asked = llm or _llm(model, backend, max_retries=retries, budget=budget, record=record)
     config = replace(
-        _config(folder, owner, asked, memory, harvest, dreaming, wards, language),
+        _config(folder, owner, asked, memory, harvest, dreaming, wards, language, zone),
         context=replace(context, component_size_limits=limits) if limits else context,
         sub_sessions=sub_sessions or Limits(max_depth=0),
         tools=Tools(files=FileToolSettings(roots=tuple(roots)), ephemeral=tuple(ephemeral)),
@@ -342,12 +343,11 @@ async def open_house(
     texts = read_texts(files, config.seed)
     async with open_migrated(folder / "wintermute.db") as database:
         shared = (database, folder, config.owner, checked, new_id, redact)
-        stores = Stores.of(*shared, timezone=ZONE, memory=config.memory, embedder=embedder)
-        inbox = inbox_type(database, checked, redact)
-        stores = replace(stores, inbox=inbox, wiki=_wiki(stores, pages), prompts=files)
-        models = models_type(config.llm, database, checked, new_id, ZONE, redact, lambda: 0.0)
-        async with aclosing(models), closing(stores):
-            await prepare(stores)
+        stores = Stores.of(*shared, timezone=zone, memory=config.memory, embedder=embedder)
+        stores = replace(stores, inbox=inbox_type(database, checked, redact), prompts=files)
+        stores = _with_pages(stores, pages)
+        models = models_type(config.llm, database, checked, new_id, zone, redact, lambda: 0.0)
+        async with aclosing(models), _prepared(stores):
             answers = answering(
                 *(config, stores, models, texts, speaker, checked, redact),
                 kinds=[kind(stores, speaker, checked) for kind in kinds],
@@ -359,8 +359,15 @@ async def open_house(
             yield House(stores, clock, checked, speaker, gather, models, answers)
 
 
-def _wiki(stores: Stores, pages: FilePages | None) -> WikiStore:
-    return WikiStore(pages.root) if pages else stores.wiki
+@asynccontextmanager
+async def _prepared(stores: Stores) -> AsyncIterator[None]:
+    async with closing(stores):
+        await prepare(stores)
+        yield
+
+
+def _with_pages(stores: Stores, pages: FilePages | None) -> Stores:
+    return replace(stores, wiki=WikiStore(pages.root)) if pages else stores
 
 
 def _tools(
@@ -380,9 +387,10 @@ def _config(
     dreaming: Dreaming,
     wards: Wards,
     language: str | None,
+    zone: str,
 ) -> Config:
     matrix = Matrix(homeserver="http://localhost", user_id="@bot:test", owner=owner)
-    home = Config(data_dir=folder, timezone=ZONE, matrix=matrix, llm=llm, loop=_loop(wards))
+    home = Config(data_dir=folder, timezone=zone, matrix=matrix, llm=llm, loop=_loop(wards))
     seed = Seed(enabled=language is not None, language=language or "en")
     return replace(home, memory=memory, memory_harvest=harvest, dreaming=dreaming, seed=seed)
 

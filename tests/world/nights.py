@@ -7,11 +7,19 @@ No model is asked, unless a phase is told to.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from tests.world.house import ANN, House, open_house
+from tests.world.model import ModelServer
 from wintermute.changes.change_sets import Reason
+from wintermute.clock import Clock
+from wintermute.config.schema import Dreaming
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
+from wintermute.memory.fact import NewFact
 from wintermute.messages import Request
 from wintermute.night.deeds import Deeds, ItemNames
 from wintermute.night.learning import Background
@@ -131,3 +139,45 @@ class SmallNight:
         twice = Twice(stores, nights, asks_model=self.asks_model)
         programme = Programme(facts=[twice], more=self.more, last=self.last)
         return Tidying(stores, nights, programme, deeds, own.models, self.budget)
+
+
+OWNER = f"person:{ANN}"
+DREAMING = Dreaming()
+
+
+def opened(
+    folder: Path,
+    model: ModelServer,
+    clock: Clock,
+    dreaming: Dreaming = DREAMING,
+    night: SmallNight | None = None,
+    **more: Any,
+) -> AbstractAsyncContextManager[House]:
+    """A house with a small night."""
+    night = night or SmallNight()
+    return open_house(folder, model.url, clock=clock, dreaming=dreaming, night=night, **more)
+
+
+async def remember(house: House, *texts: str, scope: str = OWNER) -> None:
+    """What is known, long before the night."""
+    async with house.database.transaction() as tx:
+        await house.stores.facts.take(tx, [NewFact(scope, text, "harvest") for text in texts])
+
+
+async def look(house: House, *names: str) -> None:
+    """Let the runner do what is owed by now, of nights and mornings."""
+    for name in names or ("night", "morning"):
+        await house.runner.finish(name, house.rooms.wake)
+
+
+async def nights(house: House) -> list[tuple[str, str, str]]:
+    rows = await house.rows("SELECT date, why, state FROM nights ORDER BY seq")
+    return [(row["date"], row["why"], row["state"]) for row in rows]
+
+
+async def begin(house: House, *texts: str) -> None:
+    """Somebody has spoken, long ago, and something is known."""
+    async with house.working():
+        await house.incoming("hello")
+        await house.said(1)
+    await remember(house, *texts)

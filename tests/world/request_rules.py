@@ -19,7 +19,7 @@ OURS = ("# Core Instructions\n", "You are a worker of Wintermute")
 
 DATA = (
     *("<transcript>", "<raw_input>", "<related_memories>", "<current_core_markdown>"),
-    *("<entries>", "<first>"),
+    *("<entries>", "<first>", "<memories>", "<tasks>", "<skills>"),
 )
 """The blocks of those who ask for JSON about them (M-048)."""
 

@@ -39,9 +39,9 @@ class Claim:
     day: str = ""
 
     @property
-    def thing(self) -> tuple[str, str]:
+    def thing(self) -> tuple[str, str, str]:
         """What it is about."""
-        return self.rule.topic, self.k
+        return self.rule.topic, self.name, self.k
 
     def told(self, form: str, day: str) -> str:
         """The sentence for it, in another form."""
@@ -239,12 +239,12 @@ class Careful(Voice):
         """What was claimed in earnest; of what was said twice the last."""
         found: dict[tuple[str, ...], Claim] = {}
         for said in spoken(shown["transcript"]):
-            if self.language.joke in said.text.casefold():
+            if self.language.joke.casefold() in said.text.casefold():
                 continue
             for sentence in SENTENCE.findall(QUOTED.sub(" ", said.text)):
                 claim = self._claimed(sentence.strip(), said)
                 if claim:
-                    found[said.name, *claim.thing] = claim
+                    found[claim.thing] = claim
         return answer(contents=[claim.text for claim in found.values()])
 
     def _claimed(self, sentence: str, said: Spoken) -> Claim | None:
@@ -266,7 +266,7 @@ class Careful(Voice):
             claims = self.language.claims(line)
             found += [] if claims else [line]
             for claim in claims:
-                things.setdefault((claim.name, *claim.thing), []).append(claim)
+                things.setdefault(claim.thing, []).append(claim)
         return [*without_echoes(found), *(text for each in things.values() for text in _told(each))]
 
     def core(self, shown: Mapping[str, str]) -> Text:

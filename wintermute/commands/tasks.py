@@ -28,6 +28,7 @@ from wintermute.text import plain
 
 MOST = 160  # characters of one side of a change
 MOST_LINES = 50
+NOTHING_TO_UNDO = "There is nothing to undo: all of it is as it was before."
 
 
 def bounded(lines: list[str], count: int = 0) -> str:
@@ -98,6 +99,43 @@ def kept_words(kept: Conflict) -> str:
     """Which part of which item a later edit holds on to."""
     part = "" if kept.fields == (ALL_OF_IT,) else f"{' and '.join(kept.fields)} of "
     return f"{part}{kept.kind} {kept.item}{f' (by {kept.held_by})' if kept.held_by else ''}"
+
+
+def back_words(undone: Undone) -> str:
+    """What an undo came to, for a chat."""
+    return bounded(back_lines(undone)) or NOTHING_TO_UNDO
+
+
+def back_lines(undone: Undone) -> list[str]:
+    """The same line by line; none where it changed nothing and nothing holds on to it."""
+    merged = [line for merge in undone.merges for line in _undone_lines(merge)]
+    lines = [f"- it was merged since, so first: {line}" for line in merged]
+    return lines + [f"- {line}" for line in _undone_lines(undone)]
+
+
+def _undone_lines(undone: Undone) -> list[str]:
+    partly = {kept.item for kept in undone.kept}
+    return [
+        *(_taken_back(change, change.item in partly) for change in undone.back),
+        *(f"stays, for it was changed again since: {kept_words(kept)}" for kept in undone.kept),
+    ]
+
+
+def _taken_back(change: Change, partly: bool) -> str:
+    """What an undo did to one item; `before` is what it found, `after` what it left."""
+    if change.kind == "core":
+        return f"what I always keep in mind is {'partly ' if partly else ''}as it was before"
+    thing = {"fact": "memory"}.get(change.kind, change.kind)
+    named = change.after or change.before or {}
+    said = None if change.kind == "page" else named.get("text") or named.get("content")
+    text = plain(str(said or change.item))
+    if change.after is None:
+        return f"{thing} taken out again: {text}"
+    if change.before is None:
+        return f"{thing} back: {text}"
+    if change.before.get("status") != change.after.get("status"):
+        return f"{thing} {change.after.get('status')} again: {text}"
+    return f"{thing} {'partly ' if partly else ''}as it was before: {text}"
 
 
 GROUPS = ("Today", "This week", "Later", "Any time", "Paused")

@@ -50,6 +50,8 @@ class Fact:
     """Whether it may come from outside: from a page, a file, a stranger (L-037)."""
     protected: bool = False
     """Whether it is the person's own words, or was made of such in any generation (M-060)."""
+    resting: bool = False
+    """Whether it was not used for long, so that only who looks for it finds it (M-060)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class NewFact:
     taint: bool = False
     protected: bool = False
     """Beside what its source says."""
+    resting: bool = False
     queued: bool = False
     """Whether it is to be brought together with the others of its scope."""
 
@@ -288,8 +291,9 @@ def state_of(fact: Fact) -> Json:
 
 
 def protection(fact: Fact) -> Json:
-    """That it is protected, where its source does not say so."""
-    return {"protected": True} if fact.protected and fact.source != EXPLICIT else {}
+    """That it is protected, where its source does not say so, and that it is at rest."""
+    found: Json = {"protected": True} if fact.protected and fact.source != EXPLICIT else {}
+    return found | ({"resting": True} if fact.resting else {})
 
 
 def is_protected(state: Json) -> bool:
@@ -360,7 +364,7 @@ def met(new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: N
             taken = _met(before, fact)
             if taken.fact != before:
                 row = columns(taken.fact)
-                names = ("id", "source", "origins", "valid_to", "taint", "protected")
+                names = ("id", "source", "origins", "valid_to", "taint", "protected", "resting")
                 batch.updates.append({name: row[name] for name in names} | {"ended": over})
         else:
             taken = _stored(fact, now, new_id)
@@ -409,7 +413,10 @@ def succession(
         origins = {name: None for fact in past for name in fact.origins}
         if names[n] not in living:
             origins |= dict.fromkeys(evidence)
-        fresh.append(NewFact(scope, text, EXPLICIT if own else source, origins=tuple(origins)))
+        same = [living[names[n]]] if names[n] in living else []
+        taint = any(fact.taint for fact in (*past, *same))
+        kind = EXPLICIT if own else source
+        fresh.append(NewFact(scope, text, kind, origins=tuple(origins), taint=taint))
     anywhere = 0 if texts else None
     return Succession(
         old=tuple(old),
@@ -433,6 +440,7 @@ def _stored(new: NewFact, now: datetime, new_id: NewId) -> AddedFact:
         replaced_by=new.replaced_by,
         taint=new.taint,
         protected=new.protected or new.source == EXPLICIT,
+        resting=new.resting,
     )
     return AddedFact(fact, "stored", Change("fact", fact.id, None, state_of(fact), fact.origins))
 
@@ -449,6 +457,7 @@ def _met(known: Fact, new: NewFact) -> AddedFact:
         valid_to=new.valid_to or known.valid_to,
         taint=known.taint and new.taint,
         protected=known.protected or own,
+        resting=False,  # what is said again is of use again
     )
     ended = fact.valid_to != known.valid_to
     if not raised and not ended:

@@ -427,6 +427,8 @@ class FlatFile:
         async with self._database.transaction() as tx:
             old = await self._facts.live(scope, tx, stored_before=begun)
             gone = await self._facts.gone_since(tx, scope, begun, why.cause)
+            if gone and why.cause != "tool":  # who rewrote it saw lines that may be in others now
+                raise ToolFailed("nothing was changed: somebody took lines out meanwhile")
             new = await asyncio.to_thread(_accepted, old, text, gone)
             done = await self._facts.replace(tx, why, scope, [fact.id for fact in old], new)
         try:

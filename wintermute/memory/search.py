@@ -105,11 +105,18 @@ class Search:
         self._sizes: dict[str, tuple[int, int]] = {}
 
     async def find(
-        self, scope: str, query: Query, most: int, when: datetime | None = None
+        self,
+        scope: str,
+        query: Query,
+        most: int,
+        when: datetime | None = None,
+        *,
+        awake: bool = False,
     ) -> list[Hit]:
         """The facts that fit, best first; nothing where nothing does (M-071).
 
-        `when`: also among what was true at that moment, by words (M-074).
+        `when`: also among what was true at that moment, by words (M-074). `awake`: without those
+        that are at rest (M-060).
         """
         if most <= 0:
             return []
@@ -121,6 +128,7 @@ class Search:
                 if self._meaning is not None:  # whose vector another process makes meanwhile
                     alike = await self._meaning.likest(scope, query, MOST_LEADING)
         truth = Truth(TRUE) if when is None else Truth(WAS_TRUE, when)
+        truth = replace(truth, clause=f"{truth.clause} AND NOT {{}}.resting") if awake else truth
         return await self._found(scope, words.result(), most, alike, truth)
 
     async def past(self, scope: str, query: Query, most: int) -> list[Hit]:

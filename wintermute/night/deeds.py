@@ -84,10 +84,10 @@ class Deeds:
     async def _why(self, tx: Transaction, item: NightItem, cause: Cause) -> tuple[Reason, bool]:
         """In the change set of its scope and night, which may be new."""
         why = Reason(cause, item.scope, evidence=item.evidence, summary=item.id)
-        found = None
+        found = item.change_set  # a kill came between
         if cause == "night":
             why = Reason(cause, item.scope, evidence=item.evidence, summary=item.night)
-            found = await self._nights.set_of(tx, item.night, item.scope)
+            found = found or await self._nights.set_of(tx, item.night, item.scope)
         set_id = found or await self._stores.changes.record(tx, why, [])
         return Reason(cause, item.scope, None, item.evidence, why.summary, set_id), found is None
 
@@ -104,6 +104,7 @@ class Deeds:
     async def _listed(self, deed: ListDeed, item: NightItem, cause: Cause) -> bool:
         async with self._stores.database.transaction() as tx:
             why, new = await self._why(tx, item, cause)
+            await self._nights.move(tx, item, item.state, change_set=why.into)
         names = await deed.do_alone(item, why)
         async with self._stores.database.transaction() as tx:
             return await self._over(tx, item, names, str(why.into), new=new)
@@ -120,6 +121,8 @@ class Deeds:
                     for state, each in zip(now, wanted, strict=True)
                 )
                 names = [(each.kind, each.item) for each in wanted] if fits else None
+                if names is not None and "proposal" in item.plan:
+                    await self._stores.proposals.decide(tx, item.plan["proposal"], "taken")
                 if names is not None:
                     after = [None if w.text is None else {"text": w.text} for w in wanted]
                     changes = [

@@ -229,15 +229,6 @@ class Nights:
             (night, scope, outbox_id, asks),
         )
 
-    async def asked_by(self, tx: Transaction, outbox_id: str) -> NightItem | None:
-        """The one question that a message asks, while it is open."""
-        row = await tx.row(
-            "SELECT i.* FROM night_told t JOIN night_items i ON (i.night, i.n) = (t.night, t.asks)"
-            " WHERE t.outbox_id = ? AND i.state = 'open'",
-            (outbox_id,),
-        )
-        return _item(row) if row else None
-
     async def to_report(
         self, tx: Transaction, scope: str, events: Collection[str]
     ) -> list[NightItem]:
@@ -381,6 +372,16 @@ class Nights:
             "DELETE FROM night_items WHERE at <= ? AND state NOT IN ('open', 'planned')",
             (stamp(self._clock.now() - KEPT),),
         )
+
+
+async def asked_by(tx: Transaction, outbox_id: str) -> NightItem | None:
+    """The one question that a message asks, while it is open."""
+    row = await tx.row(
+        "SELECT i.* FROM night_told t JOIN night_items i ON (i.night, i.n) = (t.night, t.asks)"
+        " WHERE t.outbox_id = ? AND i.state = 'open'",
+        (outbox_id,),
+    )
+    return _item(row) if row else None
 
 
 async def erase_items(tx: Transaction, traces: Traces) -> int:

@@ -12,13 +12,12 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, cast
+from typing import Literal, Protocol, cast
 
 from wintermute.errors import FileUnusable
 from wintermute.files import to_its_end
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import FENCE, Unfit, answer_in_json, only, proved_answer
-from wintermute.llm.models import Models
 from wintermute.llm.tokens import estimate
 from wintermute.messages import Json, Reply, Request
 from wintermute.night.agents import CONVERSATION, PageTask, PageWork
@@ -46,7 +45,7 @@ from wintermute.wiki.pages import (
     tokens,
     without_matter,
 )
-from wintermute.wiki.verdict import UNLINKABLE, StoreView, path_problem
+from wintermute.wiki.verdict import UNLINKABLE, StoreView, path_problem, shortest_link
 
 ROLE = "dreaming"
 MOST_PAGES = 20
@@ -82,11 +81,34 @@ class PlannedPage:
     reason: str
 
 
+class AskedForPages(Protocol):
+    """The models of a program, or those of a night, which has a limit."""
+
+    async def ask_unasked(
+        self,
+        role: str,
+        request: Request,
+        sources: QuestionSources | None = None,
+        *,
+        backend: str | None = None,
+    ) -> Reply:
+        """Raises: ModelError; QuestionWithdrawn."""
+        ...
+
+    async def refused(self, role: str, reason: str) -> None:
+        """An answer was of no use."""
+        ...
+
+    def window(self, role: str, backend: str | None = None) -> int:
+        """Tokens that a request may have."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class PageModel:
     """The models that make pages: those of the role, or one backend. What `json_answer` asks."""
 
-    models: Models
+    models: AskedForPages
     backend: str | None = None
 
     async def ask_unasked(
@@ -204,10 +226,11 @@ def without_sources(text: str) -> str:
 
 
 class KnownNames:
-    """The names of all pages, by the words in them."""
+    """What all pages are linked by, by the words in their names."""
 
-    def __init__(self, paths: Iterable[str]) -> None:
-        self._words = {name_of(path): _words(name_of(path)) for path in paths if is_page(path)}
+    def __init__(self, names: Names) -> None:
+        pages = filter(is_page, names.paths)
+        self._words = {shortest_link(names, path): _words(name_of(path)) for path in pages}
         self._of_word: dict[str, list[str]] = {}
         for name, words in self._words.items():
             for word in words:
@@ -262,16 +285,17 @@ class PageWriter:
         """Raises: ModelError; AnswerUnusable; QuestionWithdrawn."""
         texts: dict[str, FileChange] = {}
         plan: list[PlannedPage] = []
-        window, known_names = self._model.window, KnownNames(task.view.names.paths)
+        window, known_names = self._model.window, KnownNames(task.view.names)
         parts = pieces(task.talk.blocks, min(MOST_PIECE, int(SHARE * window)))
         for n, piece in enumerate(parts, 1):
             self._progress(f"part {n} of {len(parts)}: which pages it is about")
             view = task.view.after(texts.values())
             names = known_names.about(piece, int(NAMES_SHARE * window))
-            names += [name_of(path) for path in texts]
+            names += [shortest_link(view.names, path) for path in texts]
             pages = await self._plan(task, view, piece, list(dict.fromkeys(names)))
             plan += pages
-            shown = _Shown(piece, (*names, *(name_of(page.path) for page in pages)), view)
+            names += [shortest_link(view.names, page.path) for page in pages]
+            shown = _Shown(piece, tuple(names), view)
             for k, page in enumerate(pages, 1):
                 self._progress(f"part {n} of {len(parts)}: {page.path} ({k} of {len(pages)})")
                 known = texts.get(page.path)
@@ -307,7 +331,7 @@ class PageWriter:
     ) -> FileChange:
         if known is None:
             known = await to_its_end(partial(_present, task, page.path))
-        now, title = known.after or "", name_of(page.path)
+        now, title, own = known.after or "", name_of(page.path), page.path.removesuffix(ENDING)
         names = dict.fromkeys((*shown.names, *_linked(now, shown.view)))
         values = {
             "path": page.path,
@@ -315,7 +339,7 @@ class PageWriter:
             "reason": page.reason,
             "title": title,
             "page": without_sources(now) or NEW,
-            "entries": _listed([name for name in names if name != title]),
+            "entries": _listed([name for name in names if name not in (title, own)]),
             "transcript": shown.piece,
         }
         question = fill(

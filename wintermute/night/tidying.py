@@ -26,6 +26,7 @@ from wintermute.errors import (
     StoreBusy,
     WintermuteError,
 )
+from wintermute.llm.backend import UNHEARD, Listener
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.models import Models
 from wintermute.memory.review import looked_at
@@ -65,18 +66,18 @@ class NightSpent(BudgetSpent):
 class NightModels:
     """The models as a night asks them: one question at a time, counted, and up to a limit of tokens."""
 
-    def __init__(self, models: Models, most: int | None, calls: int = 0, tokens: int = 0) -> None:
-        """`calls`, `tokens`: what the night has used already."""
+    def __init__(self, models: Models, most: int | None, calls: int = 0, used: int = 0) -> None:
+        """`calls`, `used`: how often the night has asked already, and its tokens."""
         self._models = models
         self._most = most
         self.calls = calls
-        self.tokens = tokens
+        self.used = used
         self._upto = most
 
     def allow(self, share: float) -> None:
         """Let no more than this part of what is left be used from now on."""
         if self._most is not None:
-            self._upto = self.tokens + int(max(0, self._most - self.tokens) * share)
+            self._upto = self.used + int(max(0, self._most - self.used) * share)
 
     async def ask_unasked(
         self,
@@ -88,16 +89,32 @@ class NightModels:
     ) -> Reply:
         """Raises: NightSpent; ModelError; QuestionWithdrawn."""
         size = self._models.tokens(role, request, backend)
-        if self._upto is not None and self.tokens + size > self._upto:
+        if self._upto is not None and self.used + size > self._upto:
             raise NightSpent("the tokens of this night are used up (dreaming.budget_tokens)", None)
         reply = await self._models.ask_unasked(role, request, sources, backend=backend)
         self.calls += 1
-        self.tokens += reply.usage.tokens_in + reply.usage.tokens_out
+        self.used += reply.usage.tokens_in + reply.usage.tokens_out
         return reply
+
+    async def ask(
+        self,
+        role: str,
+        request: Request,
+        *,
+        backend: str | None = None,
+        cast_id: str | None = None,
+        listener: Listener = UNHEARD,
+    ) -> Reply:
+        """As `conversation.asking.ModelClient`: a conversation that is folded now waits for nobody."""
+        return await self.ask_unasked(role, request, backend=backend)
 
     async def refused(self, role: str, reason: str) -> None:
         """An answer was of no use."""
         await self._models.refused(role, reason)
+
+    def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
+        """How many a request has."""
+        return self._models.tokens(role, request, backend)
 
     def window(self, role: str, backend: str | None = None) -> int:
         """Tokens that a request may have."""
@@ -106,6 +123,10 @@ class NightModels:
     def sizes(self, role: str, backend: str | None = None) -> tuple[Size, ...]:
         """For which sizes of models a request is needed."""
         return self._models.sizes(role, backend)
+
+    def size_of(self, backend: str) -> Size:
+        """That of one backend."""
+        return self._models.size_of(backend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +304,7 @@ class Tidying:
                         progress(scope, phase.name)
                         await self._looked(night, scope, phase, asked, dry)
                 dry.items[start:] = await self._judged(scope, dry.items[start:])
-        cost = replace(night, calls=asked.calls, tokens=asked.tokens, phases=tuple(dry.tallies))
+        cost = replace(night, calls=asked.calls, tokens=asked.used, phases=tuple(dry.tallies))
         return replace(cost, state="done"), dry
 
     async def _scopes(self, night: Night) -> list[str]:
@@ -399,7 +420,7 @@ class Tidying:
                 await self.nights.plan(tx, night.id, scope, phase.name, item, state)
             await self.nights.judge(tx, scope, step.judged)
             await looked_at(tx, step.looked_at, step.waiting)
-            await self.nights.spend(tx, night.id, asked.calls, asked.tokens, 0.0)
+            await self.nights.spend(tx, night.id, asked.calls, asked.used, 0.0)
 
     async def _so_far(self, night: Night, scope: str) -> list[NightItem]:
         return await self.nights.items(self._stores.database, night.id, scope)
@@ -451,7 +472,7 @@ class Tidying:
         log.info("night phase name=%s status=%s", tally.name, tally.status)
         async with self._stores.database.transaction() as tx:
             await self.nights.note(tx, night.id, tally)
-            await self.nights.spend(tx, night.id, asked.calls, asked.tokens, 0.0)
+            await self.nights.spend(tx, night.id, asked.calls, asked.used, 0.0)
 
     async def _chore(
         self, night: Night, scope: str, chore: Chore, asked: NightModels, progress: Progress

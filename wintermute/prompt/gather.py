@@ -320,7 +320,7 @@ class Gather:
         if query.cast_id is not None and query.begun:
             return await self._recalled(query, scope)
         try:
-            found = await memories.search(scope, query.query, self._top_k)
+            found = await memories.search(scope, query.query, self._top_k, awake=True)
         except MemoryUnavailable as error:  # nothing rather than something else (P-014)
             log.warning("memory search failed scope=%s reason=%s", scope, error)
             await self._stores.health.failed("memory search")

@@ -122,22 +122,11 @@ def create(files: StoreFolder, now: datetime) -> str:
     """
     known, stem, n = listed(files), f"{CONVERSATIONS}/{now:%Y%m%d-%H%M%S}", 1
     path = stem
-    while path in known or not _made(files.root, path):
+    while path in known or not files.make_folder(path):
         n += 1
         path = f"{stem}-{n}"
     enlist(files, path)
     return path
-
-
-def _made(root: Path, path: str) -> bool:
-    parts = path.split("/")
-    with folder_of(root, parts, make=True) as folder:
-        try:
-            os.mkdir(parts[-1], dir_fd=folder)
-        except FileExistsError:
-            return False
-        os.fsync(folder)
-    return True
 
 
 def enlist(files: StoreFolder, *paths: str) -> None:

@@ -256,6 +256,17 @@ class StoreFolder:
                     os.unlink(part, dir_fd=folder)
         return True
 
+    def make_folder(self, path: str) -> bool:
+        """Make a folder, and those above it; whether there was none. Raises: OSError."""
+        parts = path.split("/")
+        with folder_of(self.root, parts, make=True) as folder:
+            try:
+                os.mkdir(parts[-1], dir_fd=folder)
+            except FileExistsError:
+                return False
+            os.fsync(folder)
+        return True
+
     def remove(self, path: str) -> None:
         """No such file any more. Raises: OSError."""
         parts = path.split("/")

@@ -40,6 +40,7 @@ from wintermute.messages import Json
 from wintermute.wiki.conversations import delist, enlist
 from wintermute.wiki.folder import APPLYING, CREATE, PART, FileChange, StoreFolder, told
 from wintermute.wiki.links import INDEX, JOBS, OUTSIDE, PAGE_FOLDERS, RAW
+from wintermute.wiki.store import SETTLED
 from wintermute.wiki.verdict import UNLINKABLE, ours_after
 
 JOB = "job.json"
@@ -53,8 +54,6 @@ UNDOING = ".undo_"
 STALE = 3_600 * 10**9
 """Nanoseconds after which nobody writes a part any more."""
 PAUSE = 0.2
-SETTLED = 100_000_000
-"""Nanoseconds after which a file's time tells whether it was written again: clocks tick in steps."""
 
 JobStatus = Literal["applied", "rejected", "failed"]
 
@@ -102,22 +101,12 @@ def begin(files: StoreFolder, job: WikiJob, now: datetime) -> WikiJob:
     stem, n = f"{now:%Y%m%d-%H%M%S}", 1
     name = stem
     with told(files.root):
-        while not _claimed(files, name):
+        while not files.make_folder(f"{JOBS}/{name}"):
             n += 1
             name = f"{stem}-{n}"
         job = replace(job, name=name, start=now.isoformat(timespec="seconds"))
         files.put(job.file, job.as_json())
     return job
-
-
-def _claimed(files: StoreFolder, name: str) -> bool:
-    with folder_of(files.root, (JOBS, name), make=True) as folder:
-        try:
-            os.mkdir(name, dir_fd=folder)
-        except FileExistsError:
-            return False
-        os.fsync(folder)
-    return True
 
 
 def note(files: StoreFolder, job: WikiJob, texts: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 from wintermute.wiki.links import is_page, name_of
 
@@ -116,7 +117,14 @@ def line_with(words: tuple[str, ...], text: str) -> str:
     if not lines:
         return ""
     best = max(lines, key=lambda line: sum(word in folded(line) for word in words))
-    places = [place for word in words if (place := folded(best).find(word)) >= 0]
-    start = max(0, min(places, default=0) - WIDTH // 3) if len(best) > WIDTH else 0
+    start = max(0, _first_place(words, best) - WIDTH // 3) if len(best) > WIDTH else 0
     end = start + WIDTH
     return f"{'…' if start else ''}{best[start:end].strip()}{'…' if len(best) > end else ''}"
+
+
+def _first_place(words: tuple[str, ...], line: str) -> int:
+    """Where the first of the words begins: a letter may be folded to several, or to none."""
+    said = folded(line)
+    place = min((at for word in words if (at := said.find(word)) >= 0), default=0)
+    ends = accumulate(len(folded(letter)) for letter in line)
+    return next((n for n, end in enumerate(ends) if end > place), 0)

@@ -134,7 +134,7 @@ class WikiStore:
         }
         with told(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
-            made = {f"{name}/": _made(self.root / name) for name in FOLDERS}
+            made = {f"{name}/": self.files.make_folder(name) for name in FOLDERS}
         with self.files.writing():
             moved = self._take_over()
             for path, text in files.items():
@@ -321,14 +321,6 @@ class WikiStore:
 def _untold(_path: str) -> Presence:
     """What has no title is not for models: raw copies, jobs, and what is no plain file (W-018)."""
     return "none"
-
-
-def _made(folder: Path) -> bool:
-    try:
-        folder.mkdir()
-    except FileExistsError:
-        return False
-    return True
 
 
 def _parts(folder: str) -> list[str]:

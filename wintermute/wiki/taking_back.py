@@ -18,8 +18,8 @@ from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.wiki.folder import FileChange, StoreFolder, told
 from wintermute.wiki.links import JOBS
-from wintermute.wiki.page_jobs import JOB as FILE
 from wintermute.wiki.page_jobs import (
+    JOB,
     UNDO,
     UNDOING,
     WRITTEN,
@@ -185,7 +185,7 @@ async def take_back(
         if not is_under_way(files, job):
             failed = replace(ended, reason=str(problem), exit_code=1)
             with suppress(WintermuteError):
-                note(files, failed, {FILE: failed.as_json()})
+                note(files, failed, {JOB: failed.as_json()})
         raise
     return TakenBack(done, back.changes, back.kept)
 

@@ -304,7 +304,7 @@ def indexed(
     made = [change for change in changes if change.before is None and is_page(change.path)]
     links = after.links_to({change.path for change in made})
     lines = [
-        f"- [[{_shortest(after.names, change.path)}]]"
+        f"- [[{shortest_link(after.names, change.path)}]]"
         + (f": {_opening(change.after or '')}" if told else "")
         for change in made
         if not links[change.path]
@@ -320,10 +320,10 @@ def indexed(
     return FileChange(INDEX, index, text + gap + "\n".join(lines) + "\n")
 
 
-def _shortest(names: Names, path: str) -> str:
-    """What a page is linked by."""
+def shortest_link(names: Names, path: str) -> str:
+    """What a page is linked by: its name, or its path where others have that name."""
     name = name_of(path)
-    return name if names.named(name) == (path,) else path.removesuffix(ENDING)
+    return name if {*names.named(name)} <= {path} else path.removesuffix(ENDING)
 
 
 MOST_OPENING = 120

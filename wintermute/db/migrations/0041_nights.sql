@@ -87,3 +87,11 @@ CREATE INDEX night_told_outbox ON night_told (outbox_id) WHERE outbox_id IS NOT 
 -- `signs`: what is put on a message once it is in its room, parted by blanks.
 
 ALTER TABLE outbox ADD COLUMN signs TEXT NOT NULL DEFAULT '';
+
+-- `made_by`: the cause of the change that made it; '': nobody knows any more. What a person made is
+-- theirs to end (T-058).
+
+ALTER TABLE tasks ADD COLUMN made_by TEXT NOT NULL DEFAULT '';
+UPDATE tasks SET made_by = coalesce((
+    SELECT s.cause FROM changes c JOIN change_sets s ON s.id = c.change_set_id
+    WHERE c.kind = 'task' AND c.item = tasks.id AND c.before IS NULL ORDER BY s.seq LIMIT 1), '');

@@ -1,0 +1,83 @@
+"""What is over goes, once a night: so that a store of years is no larger than what it holds (M-065, T-061).
+
+Where there is nothing to do, nothing is written.
+"""
+
+import shutil
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+
+from wintermute.changes.change_sets import KEPT
+from wintermute.clock import Clock, stamp
+from wintermute.files import to_its_end
+from wintermute.night.expiry import purge_expired
+from wintermute.night.nights import Nights
+from wintermute.night.tidying import ChoreDone, PhaseWork
+from wintermute.stores import Stores
+from wintermute.tasks.occurrences import purge_completed
+from wintermute.text import counted
+from wintermute.wiki.folder import StoreFolder
+from wintermute.wiki.links import JOBS
+from wintermute.wiki.page_jobs import listed_jobs
+
+NEWS = timedelta(days=1)
+"""An index is put in order when facts came or went since then."""
+
+
+class Housekeeping:
+    """Removes what can be undone no more, and puts the index of words in order."""
+
+    name = "housekeeping"
+
+    def __init__(self, stores: Stores, nights: Nights, clock: Clock) -> None:
+        self._stores = stores
+        self._nights = nights
+        self._clock = clock
+
+    async def do(self, work: PhaseWork) -> ChoreDone:
+        """How many files of jobs, tasks and questions were over, and none that are."""
+        await purge_expired(self._stores, self._clock.now())
+        before = self._clock.now() - KEPT
+        async with self._stores.database.transaction() as tx:
+            questions = await self._nights.outdate(tx)
+            await self._nights.expire(tx)
+            tasks = await purge_completed(tx, before)
+        folders = await to_its_end(partial(_drop_jobs, self._stores.wiki.files, before))
+        if await self._has_news():
+            async with self._stores.database.transaction() as tx:
+                await self._stores.facts.words.optimize(tx)
+        told = [
+            counted(n, what)
+            for n, what in (
+                (tasks, "completed task"),
+                (folders, "job folder"),
+                (questions, "question"),
+            )
+            if n
+        ]
+        return ChoreDone(tasks + folders + questions, 0, f"gone: {', '.join(told)}" if told else "")
+
+    async def _has_news(self) -> bool:
+        since = stamp(self._clock.now() - NEWS)
+        return await self._stores.database.exists(
+            "SELECT 1 FROM facts WHERE stored_at > :since OR retired_at > :since LIMIT 1",
+            {"since": since},
+        )
+
+
+def _drop_jobs(files: StoreFolder, before: datetime) -> int:
+    """Remove the folders of jobs that can be undone no more; how many."""
+    if not (files.root / JOBS).is_dir():
+        return 0
+    old = [job for job in listed_jobs(files) if _ended(job.end or job.start, before)]
+    with suppress(OSError):
+        for job in old:
+            shutil.rmtree(files.root / job.folder)
+    return len(old)
+
+
+def _ended(at: str, before: datetime) -> bool:
+    with suppress(ValueError):
+        return datetime.fromisoformat(at) < before
+    return False
