@@ -238,6 +238,12 @@ class Conversations:
             {"branch": await self.current_branch(tx, conversation_id), "turn": turn_id},
         )
 
+    async def scopes(self) -> list[str]:
+        """Whose chats there are."""
+        return await self._database.scalars(
+            "SELECT DISTINCT scope FROM conversations WHERE kind IN ('room', 'terminal')"
+        )
+
     async def first(self, tx: Transaction) -> datetime | None:
         """When the first of all was begun; None: nobody has spoken yet."""
         (at,) = await tx.scalars("SELECT min(created_at) FROM conversations")

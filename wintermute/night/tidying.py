@@ -315,7 +315,8 @@ class Tidying:
         if night.scope:
             return [night.scope]
         owner = self._stores.owner.scope
-        known = {*await self._stores.facts.scopes(), *await self._stores.tasks.scopes()}
+        stores = (self._stores.facts, self._stores.tasks, self._stores.conversations)
+        known = {scope for store in stores for scope in await store.scopes()}
         served: dict[str, int] = {}
         for age, each in enumerate(await self.nights.newest(100)):
             for tally in each.phases:
