@@ -96,7 +96,7 @@ async def test_each_person_hears_of_their_own_and_nobody_of_others(
         assert "and 2 items of others, who are told of them in their chats" in listed
         theirs = await says(house, "/night", room="!ben:test", sender=BEN)
         assert (
-            "- `2` merge: “CANARY swims”; “CANARY swims, again” → “CANARY swims” (said twice)"
+            "- `2` merged: “CANARY swims”; “CANARY swims, again” → “CANARY swims” (said twice)"
             in theirs
         )
         assert "tea" not in theirs
@@ -121,7 +121,8 @@ async def test_the_model_is_told_of_a_night_once_with_the_next_message(
         shown = first[-1]["content"]
         assert shown.startswith('<event kind="night_report" id="20260505">\n')
         assert (
-            "20260505#1 merge, done: Likes tea; Likes tea, again -> Likes tea (said twice)" in shown
+            "20260505#1 merged, done: Likes tea; Likes tea, again -> Likes tea (said twice)"
+            in shown
         )
         assert "20260505#3 rest, waits for the person's yes: Sells the car? (is it so?)" in shown
         assert "What did you change?" in shown

@@ -36,6 +36,7 @@ from wintermute.night.tidying import (
 from wintermute.stores import Stores
 
 AGAIN = ", again"
+OLD = "How the fax is fed.\n\nFace down.\n"
 
 
 @dataclass
@@ -66,7 +67,7 @@ class Twice:
                     "dreaming", Request(({"role": "user", "content": text},))
                 )
             item = Planned(
-                kind="rest" if question else "merge",
+                kind="rest" if question else "merged",
                 before=(text,) if question or other is None else (other.text, text),
                 after="" if question or other is None else other.text,
                 reason="is it so?" if question else "said twice",
@@ -92,6 +93,23 @@ class Drop:
             return None
         gone = await self.stores.facts.retire(tx, why, wanted)
         return [("fact", fact.id) for fact in gone]
+
+
+@dataclass
+class OldSkill:
+    """Asks whether the skill `old` may go."""
+
+    name: str = "skills"
+    asks: bool = False
+
+    async def size(self, scope: str) -> int:
+        return 1
+
+    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+        files = [{"kind": "skill", "item": "old", "was": OLD, "text": None}]
+        yield TidyStep(
+            (Planned("skill", (OLD,), "", "not read for 90 days", {"files": files}, question=True),)
+        )
 
 
 @dataclass

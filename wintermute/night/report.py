@@ -17,8 +17,8 @@ MOST_REPORTED = 20
 MOST_NAMED = 3
 """Pages that a line names."""
 DONE: Mapping[str, tuple[str, str]] = {
-    "merge": ("memory merged", "memories merged"),
-    "contradiction": ("contradiction settled", "contradictions settled"),
+    "merged": ("memory merged", "memories merged"),
+    "ended": ("contradiction settled", "contradictions settled"),
     "rest": ("memory put to rest", "memories put to rest"),
     "list": ("memory list tidied", "memory lists tidied"),
     "task": ("task tidied", "tasks tidied"),
@@ -31,7 +31,7 @@ DONE: Mapping[str, tuple[str, str]] = {
     "fold": ("conversation summed up", "conversations summed up"),
 }
 """What a kind of item did, one of it and several."""
-COUNTS_MEMBERS = frozenset({"merge", "rest"})
+COUNTS_MEMBERS = frozenset({"merged", "rest"})
 """Kinds of which what they were made of is counted."""
 NAMES = frozenset({"page"})
 """Kinds whose items are called by their names."""
