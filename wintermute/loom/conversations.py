@@ -200,6 +200,13 @@ class Conversations:
         )
         return [_conversation(row) for row in rows]
 
+    async def scopes(self) -> list[str]:
+        """Of whom or of which rooms there are conversations with people."""
+        return await self._database.scalars(
+            "SELECT DISTINCT scope FROM conversations WHERE kind IN ('room', 'terminal')"
+            " AND scope <> '' ORDER BY scope"
+        )
+
     async def of_room(self, tx: Transaction, room_id: str) -> Conversation | None:
         """The conversation that is held in a room, whatever its scope is by now."""
         row = await tx.row(
@@ -236,12 +243,6 @@ class Conversations:
             f"{PATH} SELECT 1 FROM turns t JOIN casts c ON c.id = t.cast_id"
             " JOIN path p ON p.branch_id = c.branch_id AND t.seq <= p.until WHERE t.id = :turn",
             {"branch": await self.current_branch(tx, conversation_id), "turn": turn_id},
-        )
-
-    async def scopes(self) -> list[str]:
-        """Whose chats there are."""
-        return await self._database.scalars(
-            "SELECT DISTINCT scope FROM conversations WHERE kind IN ('room', 'terminal')"
         )
 
     async def first(self, tx: Transaction) -> datetime | None:
