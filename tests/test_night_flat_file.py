@@ -205,12 +205,12 @@ async def test_a_model_that_is_away_is_no_answer(tmp_path: Path) -> None:
 
 async def test_a_small_model_only_proposes_a_list(tmp_path: Path) -> None:
     """Issue: a backend of `size: small` only proposes."""
-    async with ModelServer() as model:
-        async with open_nights(
-            tmp_path, model, memory=LISTED, prompts=PROMPTS, size="small"
-        ) as night:
-            await listed(night, *LINES)
-            model.keyed(lambda seen: Text(BETTER))
-            await night.night()
-            assert len(await night.items("open")) == 1
-            assert MERGED not in lines_of(night)
+    async with (
+        ModelServer() as model,
+        open_nights(tmp_path, model, memory=LISTED, prompts=PROMPTS, size="small") as night,
+    ):
+        await listed(night, *LINES)
+        model.keyed(lambda seen: Text(BETTER))
+        await night.night()
+        assert len(await night.items("open")) == 1
+        assert MERGED not in lines_of(night)

@@ -23,8 +23,8 @@ from tests.world.sleeper import Ranking, Sleep, ended, house_of, start
 from tests.world.voices import Careful, Obeying, Voice, languages
 from wintermute.changes.change_sets import Reason
 from wintermute.db import driver
-from wintermute.memory.fact import NewFact, Source
 from wintermute.memory.core import MEMORIES
+from wintermute.memory.fact import NewFact, Source
 from wintermute.tasks.schedules import PlanRequest
 
 OWNER, BEN = f"person:{ANN}", "person:@ben:test"
