@@ -8,7 +8,6 @@ It is forked from a process that has the program imported.
 
 import asyncio
 import multiprocessing
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from multiprocessing.context import ForkServerProcess
@@ -23,10 +22,12 @@ from wintermute.config.schema import Dreaming, Memory, MemoryHarvest
 
 Ranking = Literal["fts5", "flat_file"]
 FORKS = multiprocessing.get_context("forkserver")
-AT_WORK = "SELECT 1 FROM jobs WHERE state = 'running'"
-OVER = "SELECT 1 FROM nights WHERE date = ? AND state <> 'running'"
-TOLD = "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM nights WHERE told_at IS NULL)"
+OWED = "SELECT state, not_before FROM jobs WHERE state IN ('waiting', 'running')"
+KINDS = ("harvest", "reconstruct", "core", "night", "morning")
+A_WHILE = 45 * 60.0
 MORNING = 7 * 3600.0
+CALM = 8
+"""Looks after which nothing comes any more: what was missed is caught up after ten minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ async def ended(process: ForkServerProcess) -> int:
     return process.exitcode or 0
 
 
-def house_of(sleep: Sleep, clock: FakeClock) -> AbstractAsyncContextManager[House]:
+def house_of(sleep: Sleep, clock: FakeClock):  # type: ignore[no-untyped-def]  # as `open_house` says
     """The installation."""
     return open_house(
         *(sleep.folder, sleep.url),
@@ -82,19 +83,22 @@ def _work(sleep: Sleep, kill: int) -> None:
 async def _sleep(sleep: Sleep) -> None:
     clock = FakeClock(sleep.at)
     async with house_of(sleep, clock) as house, asyncio.timeout(WITHIN), house.working():
-        day = sleep.at.astimezone(house.stores.tasks.zone).date()
-        await _until(house, clock, OVER, day.isoformat())
+        await _pass(house, clock, A_WHILE)
         clock.advance(MORNING)
-        await _until(house, clock, TOLD)
+        await _pass(house, clock, A_WHILE)
 
 
-async def _until(house: House, clock: FakeClock, sql: str, *values: str) -> None:
-    """Let time pass, while nobody works, until there is such a row."""
-    while True:
-        for kind in house.runner.kinds:
-            kind.bell.set()
+async def _pass(house: House, clock: FakeClock, most: float) -> None:
+    """Let time pass while nobody works: until nothing is owed, or so many seconds were waited for it."""
+    calm, until = 0, clock.monotonic() + most
+    while calm < CALM and clock.monotonic() < until:
+        for name in KINDS:
+            house.runner.ring(name)
         await asyncio.sleep(0.003)
-        if not await house.rows(AT_WORK):
-            if await house.rows(sql, *values):
-                return
-            clock.advance(60)
+        jobs = await house.rows(OWED)
+        if any(job["state"] == "running" for job in jobs):
+            continue
+        clock.advance(120)
+        now = clock.now().isoformat()
+        owed = any(not job["not_before"] or job["not_before"] <= now for job in jobs)
+        calm = 0 if owed else calm + 1

@@ -231,7 +231,8 @@ class Voice:
         return None
 
     def harvested(self, shown: Mapping[str, str]) -> Text:
-        raise NotImplementedError
+        """What a voice says to each of these."""
+        raise AssertionError(f"{type(self).__name__} has no answer to {sorted(shown)}")
 
     rewritten = core = merged = settled = tasks = skills = tidied = planned = page = harvested
 
