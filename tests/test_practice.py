@@ -534,9 +534,12 @@ async def test_a_night_is_asked_for_read_and_taken_back(
         said = len(await house.spoken())
         house.runner.ring("night")
         over = (await house.said(said + 1))[-1]
-        shown, undone, known = await talk(house, "/night", "/night undo", "/memory")
+        asked, shown, undone, known = await talk(
+            house, "what time is it?", "/night", "/night undo", "/memory"
+        )
     assert begun.startswith("I tidy what I know now: ")
     assert over == "Done: 2 memories merged. `/night` shows all, `/night undo` takes it back."
+    assert asked.startswith("It is ")
     assert f"→ “The user said: {long}.” (they say the same" in shown
     assert short in shown
     assert undone == f"- memory back: The user said: {short}."
