@@ -277,6 +277,7 @@ async def test_the_twenty_nearest_are_asked_and_the_rest_waits_for_its_nights(
         assert tally is not None
         assert tally.status == "left"
         assert f"{pairs - MOST} pairs wait" in tally.note
+        assert await sleep.house.rows("SELECT 1 FROM facts WHERE judged = 0") == []
         await sleep.night()
         assert len(sleep.pairs) == 2 * pairs
         assert len(set(sleep.pairs)) == pairs
@@ -310,3 +311,28 @@ async def test_undo_of_one_item_leaves_the_other(tmp_path: Path, model: ModelSer
         await sleep.undone([name for _, name in one.names])
         assert one.before[0] in await sleep.remembered()
         assert other.before[0] not in await sleep.remembered()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_two_nights_are_undone_in_any_order(
+    tmp_path: Path, model: ModelServer, order: tuple[int, int]
+) -> None:
+    """Issue 21: what the first one made was ended by the second; both are taken back."""
+    async with sleeping(tmp_path, model) as sleep:
+        await sleep.told("Ann has a dog called Rex", at=MARCH)
+        await sleep.told("Ann has a cat called Tom", at=MARCH)
+        before = await sleep.export()
+        sleep.compare = lambda _first, _second: merge("Ann has a dog called Rex, a cat called Tom")
+        await sleep.night()
+        await sleep.told("Ann has neither a dog nor a cat", at=MAY)
+        sleep.compare = newer
+        await sleep.night()
+        assert await sleep.remembered() == ["Ann has neither a dog nor a cat"]
+        sets = await sleep.house.rows(
+            "SELECT id FROM change_sets WHERE cause = 'night' ORDER BY seq"
+        )
+        for n in order:
+            wanted = await sleep.house.stores.changes.get(sets[n]["id"])
+            assert wanted is not None
+            assert (await sleep.house.stores.undo.run(wanted)).kept == ()
+        assert (await sleep.export())[:-1] == before

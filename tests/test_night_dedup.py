@@ -241,7 +241,8 @@ async def test_never_across_scopes_taint_or_an_end(tmp_path: Path, model: ModelS
             await sleep.house.stores.facts.add(
                 tx, Reason("command", SCOPE), "Ann drinks tea in bed", "harvest", scope=SCOPE
             )
-        await sleep.night()
+        await sleep.night("dedup")  # a whole night would work the queue first
+        await sleep.night("contradictions")
         assert sleep.calls == 0
 
 
@@ -332,6 +333,19 @@ async def test_a_kill_between_asking_and_doing_loses_nothing_and_asks_once(
         await sleep.tidying.tidy(known)
         assert len(sleep.merged) == 1
         assert await sleep.remembered() == ["Ann drinks tea, with milk", CHESS]
+
+
+async def test_what_a_night_makes_is_none_of_its_inputs(tmp_path: Path, model: ModelServer) -> None:
+    """M-063: also where it was killed after some of it was done, and goes on."""
+    async with sleeping(tmp_path, model) as sleep:
+        await sleep.told(TEA)
+        night = await sleep.begun()
+        await sleep.told(GREEN, source="dreaming_merge")
+        await sleep.tidying.tidy(night)
+        assert sleep.calls == 0
+        sleep.merge = first
+        await sleep.night()
+        assert await sleep.remembered() == [GREEN]
 
 
 async def test_what_an_import_brings_is_spread_over_nights(

@@ -166,12 +166,14 @@ async def test_too_many_losses_are_a_question_with_the_list_as_its_text(tmp_path
 
 async def test_a_list_that_fits_no_window_is_only_noted(tmp_path: Path) -> None:
     """M-062: nothing is cut to fit."""
-    async with ModelServer() as model:
-        async with open_nights(tmp_path, model, memory=LISTED, context_tokens=4_096) as night:
-            await listed(night, *(f"{LINES[0]} of the year {n} and so on" for n in range(800)))
-            done = await night.night()
-            assert "longer than a model" in tally(done, "memories").note
-            assert model.requests == []
+    async with (
+        ModelServer() as model,
+        open_nights(tmp_path, model, memory=LISTED, context_tokens=4_096) as night,
+    ):
+        await listed(night, *(f"{LINES[0]} of the year {n} and so on" for n in range(800)))
+        done = await night.night()
+        assert "longer than a model" in tally(done, "memories").note
+        assert model.requests == []
 
 
 async def test_what_may_come_from_outside_is_not_shown_and_stays_a_line_of_its_own(

@@ -1,5 +1,6 @@
 """Nights: what is over goes, and a night without news writes nothing but its row."""
 
+import shutil
 from datetime import timedelta
 from pathlib import Path
 
@@ -75,3 +76,41 @@ async def test_what_can_be_undone_no_more_goes(tmp_path: Path, model: ModelServe
         ]
         assert await night.house.rows("SELECT 1 FROM facts") == []
         assert DAY
+
+
+async def test_a_database_of_holes_is_written_anew_and_a_small_one_is_not(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """Issue 21, 2: holes of the vector table; and nothing is rewritten for a few bytes."""
+    async with open_nights(tmp_path, model, prompts=PROMPTS) as night:
+        database = night.house.database
+        async with database.transaction() as tx:
+            await tx.execute("CREATE TABLE filler (data BLOB)")
+            await tx.execute_many(
+                "INSERT INTO filler VALUES (zeroblob(?))", [(1_000_000,) for _ in range(24)]
+            )
+            await tx.execute("DELETE FROM filler WHERE rowid > 1")
+            await tx.execute("DROP TABLE filler")
+        before = (await database.holes())[0]
+        assert before > 20_000_000
+        done = tally(await night.night("housekeeping"), "housekeeping", "")
+        assert "of the database given back" in done.note
+        assert (await database.holes())[0] < 1_000_000
+        again = tally(await night.night("housekeeping"), "housekeeping", "")
+        assert again.note == ""
+
+
+async def test_a_linked_folder_of_jobs_is_no_way_out_of_the_wiki(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """House rule: no link is followed; what lies elsewhere stays."""
+    async with open_nights(tmp_path, model, prompts=PROMPTS) as night:
+        shelf = Shelf.make(night.house.stores.wiki.root)
+        job = tmp_path / "elsewhere" / "20200504-101500" / "job.json"
+        job.parent.mkdir(parents=True)
+        old = '{"name": "x", "agent": "hand", "start": "2020-05-04T10:15:00+00:00", "status": "failed"}'
+        job.write_text(old)
+        shutil.rmtree(shelf.root / "sleep")
+        (shelf.root / "sleep").symlink_to(tmp_path / "elsewhere")
+        await night.night("housekeeping")
+        assert job.exists()

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.test_forgetting_messages import learn
 from tests.test_forgetting_scopes import forget_all
 from tests.test_harvest import CLUB, say
 from tests.world.house import ANN, PROMPTS
-from tests.world.model import ModelServer, Seen, Step, Text
+from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from tests.world.shelf import Shelf, page
 from tests.world.tidied import OWNER, Tidied, open_nights, tally
 from wintermute.config.schema import Context
@@ -59,7 +60,7 @@ async def test_an_idle_chat_of_the_owner_becomes_pages_once(
         assert (tally(done, "pages").status, tally(done, "pages").note) == ("ok", "")
         assert (tally(done, "pages").before, tally(done, "pages").after) == (2, 3)
         [item] = await night.items()
-        assert (item.kind, item.state, item.after) == ("pages made", "done", POND)
+        assert (item.kind, item.state, item.after) == ("page", "done", POND)
         assert "12 tulips" in "".join(pages.shown)
         assert "Mondays" not in "".join(pages.shown)
         assert done.calls == 2
@@ -100,6 +101,45 @@ async def test_what_was_rejected_is_tried_the_next_night(
         pages.meanwhile = lambda: None
         assert tally(await night.night("pages"), "pages").status == "ok"
         assert [item.after for item in await night.items()] == [POND]
+
+
+async def test_pages_that_may_not_be_are_reported_and_not_asked_for_again_unchanged(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """W-065: until more is said; a model that is away is no answer, and is asked the next night."""
+    pages = Pages(model)
+    async with chats(tmp_path, model) as night:
+        Shelf.make(night.house.stores.wiki.root)
+        await say(night.house, ["I planted 12 tulips"])
+        pages.step = Fail(500)
+        assert tally(await night.night("pages"), "pages").status == "failed"
+        pages.step = Text("no page at all")
+        refused = await night.night("pages")
+        assert tally(refused, "pages").status == "ok"
+        assert "rejected" in tally(refused, "pages").note
+        assert refused.calls > 0
+        assert (await night.night("pages")).calls == 0
+        pages.step = None
+        await say(night.house, ["And 3 roses"])
+        await night.night("pages")
+        assert [item.after for item in await night.items("done")] == [POND]
+
+
+async def test_pages_are_named_also_by_a_night_that_was_killed_after_them(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-063: what was put in place before is an item of the night that goes on."""
+    Pages(model)
+    async with chats(tmp_path, model) as night:
+        Shelf.make(night.house.stores.wiki.root)
+        await say(night.house, ["I planted 12 tulips"])
+        done = await night.night("pages")
+        async with night.house.database.transaction() as tx:
+            await tx.execute("DELETE FROM night_items")
+            await tx.execute("UPDATE nights SET state = 'running', phases = '[]'")
+        again = await night.tidying.tidy(replace(done, state="running", phases=()))
+        assert [item.after for item in await night.items("done")] == [POND]
+        assert again.calls == done.calls
 
 
 async def test_a_wiki_that_cannot_be_read_fails_alone(tmp_path: Path, model: ModelServer) -> None:
@@ -183,5 +223,28 @@ async def test_a_long_idle_conversation_is_folded_once(tmp_path: Path, model: Mo
         assert (done.status, done.before, done.after) == ("ok", 1, 0)
         folds = await night.house.rows("SELECT summary FROM folds")
         assert [row["summary"] for row in folds] == [summary]
+        [item] = await night.items()
+        assert (item.kind, item.state) == ("fold", "done")
         again = await night.night("folds")
         assert (again.calls, tally(again, "folds").before) == (0, 0)
+
+
+@pytest.mark.parametrize(("step", "status", "calls"), [("", "ok", 0), (Fail(500), "failed", 1)])
+async def test_a_summary_of_no_use_is_not_asked_for_again(
+    tmp_path: Path, model: ModelServer, step: Step | str, status: str, calls: int
+) -> None:
+    """L-042, M-055: unless it was the model that was away."""
+    given = Text("Tulips.", finish="length") if isinstance(step, str) else step
+    model.keyed(lambda seen: given if "\n<history>\n" in asked(seen) else None)
+    context = Context(keep_recent=2)
+    async with chats(tmp_path, model, context=context, context_tokens=30_000) as night:
+        await say(night.house, [f"{n} " + "tulips " * 300 for n in range(10)])
+        assert tally(await night.night("folds"), "folds").status == status
+        model.keyed(
+            lambda seen: (
+                Text("They spoke of tulips, at length, and of nothing else.")
+                if "\n<history>\n" in asked(seen)
+                else None
+            )
+        )
+        assert (await night.night("folds")).calls == calls

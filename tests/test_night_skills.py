@@ -87,26 +87,29 @@ async def test_a_skill_that_was_not_read_for_ninety_days_is_asked_about_without_
     tmp_path: Path,
 ) -> None:
     """M-080: the loom knows who read it; asked once while it stays as it is."""
-    async with ModelServer() as model:
-        async with open_nights(tmp_path, model, prompts=PROMPTS) as night, night.house.working():
-            path = taught(night, "boat", BOAT, days_ago=200)
-            taught(night, "screws", "How screws are sorted\n\nBy size.\n", days_ago=200)
-            taught(night, "fresh", "How bread is baked\n\nSlowly.\n", days_ago=80)
-            read = Use("read_file", {"path": "data/skills/screws.md"})
-            model.script(Calls((read,)), Calls((Use("done", {"answer": "By size."}),)))
-            await night.house.incoming("How are screws sorted?")
-            await night.house.said(1)
-            asked = len(model.requests)
-            await night.night("skills")
-            assert [item.reason for item in await night.items("open")] == [
-                "boat was not read for 90 days"
-            ]
-            assert path.exists()
-            await night.night("skills")
-            [item] = await night.items("open")
-            assert len(model.requests) == asked
-            assert await night.yes(item)
-            assert not path.exists()
+    async with (
+        ModelServer() as model,
+        open_nights(tmp_path, model, prompts=PROMPTS) as night,
+        night.house.working(),
+    ):
+        path = taught(night, "boat", BOAT, days_ago=200)
+        taught(night, "screws", "How screws are sorted\n\nBy size.\n", days_ago=200)
+        taught(night, "fresh", "How bread is baked\n\nSlowly.\n", days_ago=80)
+        read = Use("read_file", {"path": "data/skills/screws.md"})
+        model.script(Calls((read,)), Calls((Use("done", {"answer": "By size."}),)))
+        await night.house.incoming("How are screws sorted?")
+        await night.house.said(1)
+        asked = len(model.requests)
+        await night.night("skills")
+        assert [item.reason for item in await night.items("open")] == [
+            "boat was not read for 90 days"
+        ]
+        assert path.exists()
+        await night.night("skills")
+        [item] = await night.items("open")
+        assert len(model.requests) == asked
+        assert await night.yes(item)
+        assert not path.exists()
 
 
 async def test_a_skill_that_was_edited_since_is_not_what_was_asked_about(tmp_path: Path) -> None:

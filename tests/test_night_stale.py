@@ -173,3 +173,16 @@ async def test_the_file_of_memories_follows_what_comes_to_rest(tmp_path: Path) -
         await night.night()
         assert "tea" in file.read_text("utf-8")
         assert "skates" not in file.read_text("utf-8")
+
+
+async def test_what_is_awake_is_found_among_hundreds_that_are_at_rest(tmp_path: Path) -> None:
+    """M-060: what is at rest takes no place in a prompt, however much of it fits."""
+    async with ModelServer() as model, open_nights(tmp_path, model) as night:
+        [awake] = await night.remember("The boat is called Nora", ago=LONG_AGO)
+        await night.remember(*(f"The boat has called at harbour {n}" for n in range(500)))
+        async with night.house.database.transaction() as tx:
+            await tx.execute("UPDATE facts SET resting = 1 WHERE id <> ?", (awake,))
+        memories, asked = night.house.stores.memories, Query("What is the boat called?")
+        found = await memories.search(OWNER, asked, 5, awake=True)
+        assert [hit.fact.id for hit in found] == [awake]
+        assert len(await memories.search(OWNER, asked, 5)) == 5

@@ -128,6 +128,16 @@ def _edits(base: list[str], other: list[str], who: int) -> list[tuple[int, int, 
     ]
 
 
+def _is_undone(newer: Sequence[HistoryEntry], since: Sequence[HistoryEntry], set_id: str) -> bool:
+    """Whether a change was taken back before, and all that happened to its item since were undos.
+
+    So an older merge may be undone before a newer one that it takes with it, or after it.
+    """
+    undos = {step.set_id for step in newer if step.undoes == set_id}
+    again = {step.undoes for step in newer}
+    return bool(undos - again) and all(step.cause == "undo" for step in since)
+
+
 class Rows(Protocol):
     """Items that live in our database: changed in the transaction that records it."""
 
@@ -261,7 +271,11 @@ class Undo:
         histories = await self._changes.steps(tx, {(kind, item) for item in heirs})
         found: dict[str, tuple[ChangeSet, set[str]]] = {}
         for item, heir in reversed(heirs.items()):
-            ends = (step.set_id for step in histories[kind, item] if _gives_way(step.change, heir))
+            ends = (
+                step.set_id
+                for step in histories[kind, item]
+                if step.cause != "undo" and _gives_way(step.change, heir)
+            )
             merge = await self._changes.get(next(ends, ""))
             if merge is None:
                 continue
@@ -307,6 +321,9 @@ class Undo:
             history = histories[change.kind, change.item]
             newer = list(takewhile(lambda step: step.set_id != wanted.id, history))
             since = list(standing(newer, now))
+            whole = None in (change.before, change.after, now)
+            if whole and change.kind in self._rows and _is_undone(newer, since, wanted.id):
+                continue
             held_by = since[0].set_id if since else ""
             merged = without(change.before, change.after, now, [step.change for step in since])
             done = Change(change.kind, change.item, now, merged.state, (wanted.id,))

@@ -200,6 +200,13 @@ class Conversations:
         )
         return [_conversation(row) for row in rows]
 
+    async def scopes(self) -> list[str]:
+        """Of whom or of which rooms there are conversations with people."""
+        return await self._database.scalars(
+            "SELECT DISTINCT scope FROM conversations WHERE kind IN ('room', 'terminal')"
+            " AND scope <> '' ORDER BY scope"
+        )
+
     async def of_room(self, tx: Transaction, room_id: str) -> Conversation | None:
         """The conversation that is held in a room, whatever its scope is by now."""
         row = await tx.row(

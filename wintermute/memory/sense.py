@@ -268,6 +268,11 @@ def are_made_of(text: str, inputs: Sequence[str]) -> bool:
     )
 
 
+def numbers_of(texts: Sequence[str]) -> set[str]:
+    """All main words of these texts that have a digit."""
+    return {number for text in texts for number in _sense(text).numbers}
+
+
 def told_in(texts: Sequence[str], transcript: str) -> list[str]:
     """Those of which half stands in what people said of themselves: so verbs may end otherwise."""
     known = _sense(transcript)

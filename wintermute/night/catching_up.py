@@ -12,6 +12,7 @@ from wintermute.night.reconstruction import BatchTally, Reconstruction
 from wintermute.night.tidying import ChoreDone, PhaseWork
 from wintermute.prompt.gather import Texts
 from wintermute.stores import Stores
+from wintermute.text import counted
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +45,10 @@ class CatchUp:
         failed = await self._read(work) if self._config.memory_harvest.enabled else 0
         done = await self._rewrite(work)
         after = await self._stores.facts.count(work.scope)
-        notes = [f"{failed} conversations could not be read"] if failed else []
-        notes += [f"{done.failed} batches stay as they are"] if done.failed else []
+        notes = [f"{counted(failed, 'conversation')} could not be read"] if failed else []
+        notes += (
+            [f"{counted(done.failed, 'question')} without a usable answer"] if done.failed else []
+        )
         return ChoreDone(before, after, "; ".join(notes))
 
     async def _read(self, work: PhaseWork) -> int:

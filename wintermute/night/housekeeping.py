@@ -3,7 +3,6 @@
 Where there is nothing to do, nothing is written.
 """
 
-import shutil
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,8 +18,12 @@ from wintermute.tasks.occurrences import purge_completed
 from wintermute.text import counted
 from wintermute.wiki.folder import StoreFolder
 from wintermute.wiki.links import JOBS
-from wintermute.wiki.page_jobs import listed_jobs
+from wintermute.wiki.page_jobs import discard, listed_jobs, names_in
 
+LEAST_HOLES, PART_HOLES = 16_000_000, 0.25
+"""Bytes, and which part of the database, from which on its holes are worth rewriting it."""
+MOST_REWRITTEN = 1_000_000_000
+"""Bytes: some seconds."""
 NEWS = timedelta(days=1)
 """An index is put in order when facts came or went since then."""
 
@@ -44,6 +47,7 @@ class Housekeeping:
             await self._nights.expire(tx)
             tasks = await purge_completed(tx, before)
         folders = await to_its_end(partial(_drop_jobs, self._stores.wiki.files, before))
+        holes = await self._mend_holes()
         if await self._has_news():
             async with self._stores.database.transaction() as tx:
                 await self._stores.facts.words.optimize(tx)
@@ -56,7 +60,19 @@ class Housekeeping:
             )
             if n
         ]
-        return ChoreDone(tasks + folders + questions, 0, f"gone: {', '.join(told)}" if told else "")
+        notes = [f"gone: {', '.join(told)}"] if told else []
+        notes += [f"{holes:,} bytes of the database given back"] if holes else []
+        return ChoreDone(tasks + folders + questions, 0, "; ".join(notes))
+
+    async def _mend_holes(self) -> int:
+        """Rewrite the database where much of it is empty, as after many vectors went; bytes less.
+
+        Whoever writes waits for that, so one that would take long is left as it is.
+        """
+        free, whole = await self._stores.database.holes()
+        if free < LEAST_HOLES or free < PART_HOLES * whole or whole > MOST_REWRITTEN:
+            return 0
+        return free if await self._stores.database.scrub() else 0
 
     async def _has_news(self) -> bool:
         since = stamp(self._clock.now() - NEWS)
@@ -68,13 +84,11 @@ class Housekeeping:
 
 def _drop_jobs(files: StoreFolder, before: datetime) -> int:
     """Remove the folders of jobs that can be undone no more; how many."""
-    if not (files.root / JOBS).is_dir():
-        return 0
     old = [job for job in listed_jobs(files) if _ended(job.end or job.start, before)]
-    with suppress(OSError):
-        for job in old:
-            shutil.rmtree(files.root / job.folder)
-    return len(old)
+    for job in old:
+        discard(files, JOBS, job.name)
+    there = names_in(files, JOBS) if old else frozenset()
+    return sum(job.name not in there for job in old)
 
 
 def _ended(at: str, before: datetime) -> bool:

@@ -6,7 +6,8 @@ What forgetting has left incomplete is made anew, and what waits for a person's 
 
 import logging
 from collections.abc import Callable
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 
 from wintermute.changes.change_sets import ItemKind
@@ -15,21 +16,29 @@ from wintermute.clock import Clock, stamp
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import Folding
 from wintermute.db.traces import ERASED
-from wintermute.errors import StoreBusy
+from wintermute.errors import StorageBlocked, StoreBusy, WintermuteError
 from wintermute.files import to_its_end
 from wintermute.night.agents import BUILTIN
 from wintermute.night.consolidation import Consolidation
 from wintermute.night.forget_pages import CONSOLIDATE_AGAIN, GONE
 from wintermute.night.nights import ItemState, Nights, Planned, digest_of
 from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
-from wintermute.night.raw_material import ChatTalk, Consolidations, FolderTalk, RawMaterial
+from wintermute.night.raw_material import (
+    ChatPart,
+    ChatTalk,
+    Consolidations,
+    FolderTalk,
+    RawMaterial,
+)
 from wintermute.night.tidying import ChoreDone, PhaseWork
 from wintermute.stores import Stores
 from wintermute.wiki.conversations import ConversationFolder, MessageFile
 from wintermute.wiki.links import RAW, is_page, links_in
-from wintermute.wiki.page_jobs import WikiJob, text_at
+from wintermute.wiki.page_jobs import WikiJob, listed_jobs, text_at
 
 QUIET = timedelta(hours=6)
+MEANWHILE = "meanwhile"
+"""How the reason of a job ends that somebody else was in the way of."""
 MOST_AGAIN = 5
 """Pages that are made anew in one night."""
 HALF = 0.5
@@ -73,48 +82,52 @@ class Pages:
         self._kept = Consolidations(stores, clock)
 
     async def do(self, work: PhaseWork) -> ChoreDone:
-        """The number of pages. What was rejected is tried again the next night (W-066)."""
-        items = await self._asked(work.scope)
+        """The number of pages; then what waits for a person is asked, that of this night as well."""
         if work.scope != self._stores.owner.scope or not self._stores.wiki.exists:
-            return ChoreDone(items=tuple(items))
-        before, notes = await self._count(), list[str]()
-        consolidation = self._consolidation(work)
+            return ChoreDone(items=tuple(await self._asked(work.scope)))
+        before, run = await self._count(), _Run(self._consolidation(work))
         for conversation_id in await idle(self._stores, work.scope, self._clock):
             part = await self._kept.unread(conversation_id)
             if self._kept.talk(conversation_id, part) is not None:
-                chat = ChatTalk(self._kept, conversation_id)
-                await self._made(consolidation, chat, items, notes)
+                await self._chat(run, work.scope, part)
         for page, raws in await self._again():
             talks = [FolderTalk(self._stores.wiki.root, self._folder(r), self._kept) for r in raws]
-            made = [await self._made(consolidation, talk, items, notes) for talk in talks]
-            if all(made):
+            if not any([(await run.work(talk)).waits for talk in talks]):
                 await self._done_again(page)
-        note = "; ".join(dict.fromkeys(notes))
-        return ChoreDone(before, await self._count(), note, bool(notes), tuple(items))
+        # By what the store says: a kill may have come after some of it.
+        made = await to_its_end(partial(self._applied, work.night.began_at))
+        items = [_of_job(job) for job in made] + await self._asked(work.scope)
+        note = "; ".join(dict.fromkeys(run.notes))
+        return ChoreDone(
+            *(before, await self._count(), note, run.left, tuple(items)),
+            failed=run.failed and not work.models.spent,
+        )
+
+    async def _chat(self, run: "_Run", scope: str, part: ChatPart) -> None:
+        """One chat; what was of no use is not asked for again until more is said."""
+        name, rows = part.conversation_id, [row.event_id for row in part.rows]
+        digest = digest_of("chat", name, str(part.upto), *rows)
+        if not await self._nights.unjudged(scope, [digest]):
+            return
+        if (await run.work(ChatTalk(self._kept, name))).refused:
+            async with self._stores.database.transaction() as tx:
+                await self._nights.judge(tx, scope, [digest])
+
+    def _applied(self, since: datetime) -> list[WikiJob]:
+        """The jobs since then whose pages are in place, oldest first."""
+        return [
+            job
+            for job in reversed(listed_jobs(self._stores.wiki.files))
+            if (job.status, job.agent, job.undoes) == ("applied", BUILTIN, None)
+            and job.changed_files
+            and datetime.fromisoformat(job.start) >= since.replace(microsecond=0)
+        ]
 
     def _consolidation(self, work: PhaseWork) -> Consolidation:
         model = PageModel(work.models, self._backend)
         agents = {BUILTIN: PageWriter(model, self._prompts, self._kept)}
         store, zone = self._stores.wiki, self._stores.tasks.zone
         return Consolidation(store, agents, self._clock, zone, self._kept, self._redact)
-
-    async def _made(
-        self, by: Consolidation, talk: RawMaterial, items: list[Item], notes: list[str]
-    ) -> bool:
-        """Whether it was made; what people should know of it."""
-        try:
-            job = await by.consolidate(talk, BUILTIN)
-        except StoreBusy as problem:
-            notes.append(str(problem))
-            return False
-        if job is None:
-            return True
-        if job.status != "applied":
-            notes.append(f"{job.folder} {job.status}: {job.reason}")
-            return False
-        if job.changed_files:
-            items.append((_of_job(job), "done", job.change_set))
-        return True
 
     async def _again(self) -> list[tuple[str, list[str]]]:
         """The pages that lost something, each with the conversations that it still cites."""
@@ -168,20 +181,58 @@ class Pages:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What came of one job. `waits`: the next night tries it again; `refused`: not as it is now."""
+
+    waits: bool = False
+    refused: bool = False
+
+
+class _Run:
+    """The jobs of a night, one after the other, and what to know of them."""
+
+    def __init__(self, by: Consolidation) -> None:
+        self._by = by
+        self.notes: list[str] = []
+        self.left = False
+        self.failed = False
+
+    async def work(self, talk: RawMaterial) -> _Outcome:
+        """One job. A store that changed meanwhile, or a model that is away, says nothing of it (W-066)."""
+        try:
+            job = await self._by.consolidate(talk, BUILTIN)
+        except StorageBlocked:
+            raise
+        except WintermuteError as problem:
+            self.notes.append(str(problem))
+            self.failed = self.failed or not isinstance(problem, StoreBusy)
+            self.left = True
+            return _Outcome(waits=True)
+        if job is None or job.status == "applied":
+            return _Outcome()
+        self.notes.append(f"{job.folder} {job.status}: {job.reason}")
+        waits = job.status == "failed" or job.reason.endswith(MEANWHILE)
+        self.failed = self.failed or job.status == "failed"
+        self.left = self.left or waits
+        return _Outcome(waits, not waits)
+
+
 def _says(message: MessageFile) -> bool:
     return message.text.strip() not in ("", GONE, ERASED)
 
 
-def _of_job(job: WikiJob) -> Planned:
+def _of_job(job: WikiJob) -> Item:
     pages = [path for path in job.changed_files if is_page(path)]
-    return Planned(
-        "pages made",
+    wanted = Planned(
+        "page",
         (job.conversation,),
         ", ".join(pages or job.changed_files),
         f"what was said became pages: {job.folder}/report.md",
-        {},
+        {"names": [["page", path] for path in dict.fromkeys((*pages, *job.changed_files))]},
         evidence=(job.raw_copy,),
     )
+    return wanted, "done", job.change_set
 
 
 def _question(each: Proposal, item: str, now: str | None, text: str | None, digest: str) -> Planned:
@@ -197,21 +248,26 @@ def _question(each: Proposal, item: str, now: str | None, text: str | None, dige
     )
 
 
-class Folds:
+class FoldIdle:
     """Folds idle conversations that fill more than half of what makes an answer fold them first."""
 
     name = "folds"
 
     def __init__(
-        self, stores: Stores, folding: Callable[[PhaseWork], Folding], clock: Clock
+        self,
+        stores: Stores,
+        nights: Nights,
+        folding: Callable[[PhaseWork], Folding],
+        clock: Clock,
     ) -> None:
         self._stores = stores
+        self._nights = nights
         self._folding = folding
         self._clock = clock
 
     async def do(self, work: PhaseWork) -> ChoreDone:
-        """How many were too long, and still are."""
-        folding, long, left = self._folding(work), 0, 0
+        """How many were too long, and still are. A summary of no use is not asked for again."""
+        folding, long, items = self._folding(work), 0, list[Item]()
         for conversation_id in await idle(self._stores, work.scope, self._clock):
             async with self._stores.database.transaction() as tx:
                 branch = await self._stores.conversations.current_branch(tx, conversation_id)
@@ -219,5 +275,19 @@ class Folds:
             if not folding.is_long(past, HALF) or not folding.old(past, "size"):
                 continue
             long += 1
-            left += await folding.fold(past, branch, None, "size") is None
-        return ChoreDone(long, left)
+            digest = digest_of("fold", branch, past.casts[-1].id, folding.measured(past))
+            if not await self._nights.unjudged(work.scope, [digest]):
+                continue
+            work.models.away = ""
+            folded = await folding.fold(past, branch, None, "size")
+            if folded is not None:
+                told = f"{folding.measured(past)} before, {folding.measured(folded)} now"
+                items.append((Planned("fold", (), "", told, {}), "done", None))
+            elif not work.models.away:
+                async with self._stores.database.transaction() as tx:
+                    await self._nights.judge(tx, work.scope, [digest])
+        away, spent = work.models.away, work.models.spent
+        return ChoreDone(
+            *(long, long - len(items), away, spent, tuple(items)),
+            failed=bool(away) and not spent,
+        )

@@ -10,7 +10,7 @@ from wintermute.night.dedup import Dedup
 from wintermute.night.deeds import Deed, Deeds, ListDeed
 from wintermute.night.fact_deeds import EndFact, MergeFacts
 from wintermute.night.housekeeping import Housekeeping
-from wintermute.night.idle import Folds, Pages
+from wintermute.night.idle import FoldIdle, Pages
 from wintermute.night.learning import Background
 from wintermute.night.nights import Nights
 from wintermute.night.page_writer import WriterPrompts
@@ -51,7 +51,7 @@ def _of_chats(own: Background, nights: Nights) -> Sequence[Chore]:
 
     return (
         Pages(stores, nights, prompts, backend, own.redact, clock),
-        Folds(stores, folding, clock),
+        FoldIdle(stores, nights, folding, clock),
     )
 
 

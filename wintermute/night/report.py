@@ -25,6 +25,9 @@ DONE: Mapping[str, tuple[str, str]] = {
     "skill": ("skill changed", "skills changed"),
     "core": ("core memory changed", "core memories changed"),
     "page": ("page updated", "pages updated"),
+    "page changed": ("page changed", "pages changed"),
+    "page removed": ("page removed", "pages removed"),
+    "core changed": ("core memory changed", "core memories changed"),
     "fold": ("conversation summed up", "conversations summed up"),
 }
 """What a kind of item did, one of it and several."""
@@ -57,19 +60,21 @@ def done_words(items: Sequence[NightItem]) -> str:
     parts = list[str]()
     for kind, number in Counter(item.kind for item in items if item.state == "done").items():
         of_kind = [item for item in items if item.kind == kind and item.state == "done"]
-        names = [_page(item) for item in of_kind]
-        if kind in NAMES and all(names) and len(names) <= MOST_NAMED:
+        names = [name for item in of_kind for name in _pages(item)]
+        if kind in NAMES and 0 < len(names) <= MOST_NAMED:
             parts.append(f"{quoted(names).replace('; ', ', ')} updated")
             continue
         count = sum(len(item.before) for item in of_kind) if kind in COUNTS_MEMBERS else number
+        count = max(count, len(names))
         one, many = DONE.get(kind, (f"change of kind {kind}", f"changes of kind {kind}"))
         parts.append(f"{count} {one if count == 1 else many}")
     return ", ".join(parts)
 
 
-def _page(item: NightItem) -> str:
-    name = next((name for kind, name in item.names if kind == "page"), "")
-    return PurePosixPath(name).stem.replace("_", " ")
+def _pages(item: NightItem) -> list[str]:
+    """What the pages are called that an item changed; the index is none."""
+    paths = [PurePosixPath(name) for kind, name in item.names if kind == "page" and "/" in name]
+    return [path.stem.replace("_", " ") for path in paths]
 
 
 def item_words(item: NightItem) -> str:

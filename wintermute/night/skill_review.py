@@ -154,9 +154,9 @@ class SkillReview:
         judged = tuple(skill.digest for skill in group)
         content = "\n\n".join(f"{shown(skill.name)}\n\n{skill.text}" for skill in group)
         template = self._template.text()
+        if estimate(template + content) > work.models.window(ROLE):
+            return TidyStep(judged=judged, note=f"{shown(group[0].name)} is too long for a model")
         try:
-            if estimate(template + content) > work.models.window(ROLE):
-                raise ContextTooLarge("it is longer than a model can be shown at once")
             text = await answer_in_json(
                 *(work.models, ROLE, template, {"content": content}),
                 lambda found: proposed(found, group),

@@ -21,6 +21,8 @@ from typing import Protocol, TypeVar
 
 from wintermute.errors import (
     BudgetSpent,
+    ContextTooLarge,
+    ModelError,
     ModelUnavailable,
     StorageBlocked,
     StoreBusy,
@@ -75,6 +77,8 @@ class NightModels:
         self._upto = most
         self.spent = False
         """Whether something was left out for that."""
+        self.away = ""
+        """Why the last question got no answer; "": it got one, or was too large."""
 
     def allow(self, share: float) -> None:
         """Let no more than this part of what is left be used from now on."""
@@ -92,9 +96,14 @@ class NightModels:
         """Raises: NightSpent; ModelError; QuestionWithdrawn."""
         size = self._models.tokens(role, request, backend)
         if self._upto is not None and self.used + size > self._upto:
-            self.spent = True
+            self.spent, self.away = True, "the tokens of this night are used up"
             raise NightSpent("the tokens of this night are used up (dreaming.budget_tokens)", None)
-        reply = await self._models.ask_unasked(role, request, sources, backend=backend)
+        try:
+            reply = await self._models.ask_unasked(role, request, sources, backend=backend)
+        except ModelError as problem:
+            self.away = "" if isinstance(problem, ContextTooLarge) else str(problem)
+            raise
+        self.away = ""
         self.calls += 1
         self.used += reply.usage.tokens_in + reply.usage.tokens_out
         return reply
@@ -188,6 +197,8 @@ class ChoreDone:
     left: bool = False
     items: tuple[tuple[Planned, ItemState, str | None], ...] = ()
     """Each with its state and change set."""
+    failed: bool = False
+    """Though what is here was done."""
 
 
 class Chore(Protocol):
@@ -315,7 +326,11 @@ class Tidying:
         if night.scope:
             return [night.scope]
         owner = self._stores.owner.scope
-        known = {*await self._stores.facts.scopes(), *await self._stores.tasks.scopes()}
+        known = {
+            *await self._stores.facts.scopes(),
+            *await self._stores.tasks.scopes(),
+            *await self._stores.conversations.scopes(),
+        }
         served: dict[str, int] = {}
         for age, each in enumerate(await self.nights.newest(100)):
             for tally in each.phases:
@@ -497,7 +512,7 @@ class Tidying:
             spent: PhaseStatus = "left" if isinstance(problem, NightSpent) else "failed"
             await self._note(now, replace(tally, status=spent, note=str(problem)), asked)
             return
-        status: PhaseStatus = "left" if done.left else "ok"
+        status: PhaseStatus = "failed" if done.failed else "left" if done.left else "ok"
         async with self._stores.database.transaction() as tx:
             for wanted, state, set_id in done.items:
                 item = await self.nights.plan(tx, now.id, scope, chore.name, wanted, "planned")

@@ -61,6 +61,7 @@ CREATE TABLE judged (
 ALTER TABLE facts ADD COLUMN protected INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE facts ADD COLUMN resting INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE facts ADD COLUMN judged INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX facts_resting ON facts (scope, seq) WHERE resting;
 UPDATE facts SET protected = 1 WHERE source = 'user_explicit';
 CREATE INDEX facts_unjudged ON facts (scope, judged, seq) WHERE judged <> 1 AND retired_at IS NULL AND NOT ended;
 
