@@ -512,7 +512,7 @@ def test_what_was_said_becomes_a_page_that_is_recalled(tmp_path: Path) -> None:
     said = "\n".join(demo("--folder", tmp_path, typed="\n".join(lines)))
     store = tmp_path / "bot" / "data" / "wiki"
     page = (store / "semantic" / "Your garden.md").read_text()
-    assert "- You said: my garden has two apple trees." in page
+    assert "- My garden has two apple trees." in page
     assert "[[episodic-raw/" in page
     assert "[[Your garden]]" in (store / "meta" / "Index.md").read_text()
     assert "semantic/Your garden.md" in said

@@ -27,8 +27,9 @@ from tests.world.model import (
 from tests.world.request_rules import is_for_core, is_for_reconstruction
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import stamp
-from wintermute.commands.memories import NOT_ASKED, NOTHING_LIKE_IT, UNVOUCHED
+from wintermute.commands.memories import LEARNT_MEANWHILE, NOT_ASKED, NOTHING_LIKE_IT, UNVOUCHED
 from wintermute.memory.fact import Source, key
+from wintermute.night.forget_jobs import owe_forgetting
 
 WORD = "zimtkanarie"
 SAID = f"My bird is a {WORD} called Hugo"
@@ -187,6 +188,36 @@ async def test_only_what_has_the_words_is_erased_and_what_is_like_it_is_named(
         assert len(await house.stores.facts.live(SCOPE)) == 2
 
 
+async def test_who_forgets_two_things_in_a_hurry_forgets_both(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: neither the work of the first nor what is read meanwhile makes the second ask again."""
+    picker, clock = Picker(model), HeldClock()
+    async with talking(tmp_path, model, clock) as house:
+        await take(house, [json.dumps({"text": f"Ann's bird is a {WORD}"})])
+        await take(house, [json.dumps({"text": "Ann's boat is called Saltwind"})])
+        await say(
+            house, ["/forget bird", "/forget yes", *(f"n{n}" for n in range(6)), "/forget boat"]
+        )
+        picker.picks("Ann likes tea")
+        await clock.move(16 * 60)
+        await harvested(house)
+        await say(house, ["/forget yes"])
+        assert (await house.spoken())[-1].startswith("I forget it for good")
+
+
+async def test_no_answer_tells_what_is_being_forgotten(tmp_path: Path, model: ModelServer) -> None:
+    """M-030: from the moment of the yes, whatever the work on it still waits for."""
+    async with talking(tmp_path, model, HeldClock()) as house:
+        await take(house, [json.dumps({"text": f"Ann's bird is a {WORD}"})])
+        scope = SCOPE
+        async with house.database.transaction() as tx:
+            facts = [fact.id for fact in await house.stores.facts.live(scope, tx)]
+            await owe_forgetting(house.stores, tx, (), (), facts)
+        assert await house.stores.facts.live(scope) == []
+        assert WORD not in await house.stores.memories.text(scope)
+
+
 async def test_what_was_learnt_since_it_was_asked_is_shown_before_it_is_erased(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -200,7 +231,7 @@ async def test_what_was_learnt_since_it_was_asked_is_shown_before_it_is_erased(
         await clock.move(16 * 60)
         await harvested(house)
         await say(house, ["/forget yes"])
-        assert (await house.spoken())[-1] == NOT_ASKED
+        assert (await house.spoken())[-1] == LEARNT_MEANWHILE
         await say(house, [f"/forget {WORD}"])
         assert f"Ann's boss is a {WORD}" in (await house.spoken())[-1]
         assert len(await house.stores.facts.live(SCOPE)) == 2

@@ -109,6 +109,25 @@ async def test_what_is_written_otherwise_than_in_utf_8_keeps_every_letter(
     assert str(wide) not in cut.named
 
 
+async def test_a_page_that_repeats_the_message_of_a_memory_goes_with_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030: in the words of the message rather than of the memory, and in a line of the index."""
+    said = f"by the way, our small bird is a {WORD}"
+    root = furnish(tmp_path / "wiki")
+    bird, index = root / "semantic" / "Pet.md", root / "meta" / "Index.md"
+    bird.write_text(f"{MATTER}# Pet\n\n- You told me: {said}.\n- It sings.\n")
+    index.write_text(f"{MATTER}# Index\n\n- [[Pet of Ann]]: The bird is a {WORD}.\n- [[Garden]]\n")
+    written = root / "sleep" / "written" / "meta" / "Index.md"
+    written.parent.mkdir(parents=True)
+    written.write_text(f"- [[Pet of Ann]]: The bird is a {WORD}.\n")
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        await learn(house, model, said, FACT)
+        await forget_all(house)
+    assert bird.read_text() == f"{MATTER}# Pet\n\n- It sings.\n"
+    assert index.read_text() == f"{MATTER}# Index\n\n- [[Pet of Ann]]\n- [[Garden]]\n"
+
+
 async def test_what_we_wrote_of_it_in_other_words_goes_as_well(
     tmp_path: Path, model: ModelServer
 ) -> None:

@@ -335,6 +335,19 @@ async def test_a_kill_between_asking_and_doing_loses_nothing_and_asks_once(
         assert await sleep.remembered() == ["Ann drinks tea, with milk", CHESS]
 
 
+async def test_what_a_night_makes_is_none_of_its_inputs(tmp_path: Path, model: ModelServer) -> None:
+    """M-063: also where it was killed after some of it was done, and goes on."""
+    async with sleeping(tmp_path, model) as sleep:
+        await sleep.told(TEA)
+        night = await sleep.begun()
+        await sleep.told(GREEN, source="dreaming_merge")
+        await sleep.tidying.tidy(night)
+        assert sleep.calls == 0
+        sleep.merge = first
+        await sleep.night()
+        assert await sleep.remembered() == [GREEN]
+
+
 async def test_what_an_import_brings_is_spread_over_nights(
     tmp_path: Path, model: ModelServer
 ) -> None:

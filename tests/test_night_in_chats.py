@@ -1,15 +1,29 @@
 """What people see of a night and say to it: the morning, `/night`, `/dream`, yes, no, and the way back."""
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.world.clock import HeldClock
+from tests.world.delegating import until as become
 from tests.world.house import ANN, ROOM, House
-from tests.world.model import ModelServer
-from tests.world.nights import OWNER, Fails, SmallNight, begin, look, nights, opened, remember
+from tests.world.model import ModelServer, Seen, Slow, Step, Text
+from tests.world.nights import (
+    OWNER,
+    Fails,
+    SmallNight,
+    Waits,
+    begin,
+    look,
+    nights,
+    opened,
+    remember,
+)
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Context, Dreaming
+from wintermute.night.tidying import alone
 from wintermute.prompt.block import Layout
 
 HOUR = 3600.0
@@ -27,6 +41,16 @@ async def slept(house: House, clock: HeldClock, hours: float = 20) -> None:
 
 async def texts(house: House, scope: str = OWNER) -> list[str]:
     return [fact.text for fact in await house.stores.facts.live(scope)]
+
+
+async def until(house: House, true: Callable[[], bool]) -> None:
+    """Wait until something became true; each look lets others work."""
+
+    async def so() -> bool:
+        await house.rows("SELECT 1")
+        return true()
+
+    await become(so)
 
 
 async def says(house: House, line: str, *, room: str = ROOM, sender: str = ANN) -> str:
@@ -242,3 +266,83 @@ async def test_only_the_owner_starts_a_night(tmp_path: Path, model: ModelServer)
         assert (await house.spoken())[2].startswith("Done: 2 memories merged.")
         await look(house)
         assert len(await house.spoken()) == 3
+
+
+async def test_a_reply_waits_for_one_question_of_a_night_at_most(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-064."""
+    gate = asyncio.Event()
+
+    def slowly(seen: Seen) -> Step | None:
+        is_night = str(seen.body["messages"][-1]["content"]).startswith("Is it so?")
+        return Slow(gate, Text("yes")) if is_night else None
+
+    model.keyed(slowly)
+    asked = [f"Sells the {thing}?" for thing in ("car", "boat", "house")]
+    async with opened(tmp_path, model, HeldClock(), night=SmallNight(asks_model=True)) as house:
+        await begin(house, *asked)
+        async with house.working():
+            await house.incoming("/dream")
+            await house.said(2)
+            house.runner.ring("night")
+            await until(
+                house, lambda: sum(slowly(seen) is not None for seen in model.requests) == 1
+            )
+            await house.incoming("are you there?")
+            gate.set()
+            assert (await house.said(3))[2] == "echo: are you there?"
+            await house.said(4)
+        order = ["night" if slowly(seen) else "chat" for seen in model.requests[1:]]
+        assert order == ["night", "chat", "night", "night"]
+
+
+async def test_a_night_that_was_interrupted_goes_on_at_the_next_start(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-054, M-063: the same night, and nothing of it twice."""
+    clock, at_work, more = HeldClock(), asyncio.Event(), asyncio.Event()
+
+    async def meanwhile() -> None:
+        at_work.set()
+        await more.wait()
+
+    waits = Waits(meanwhile)
+    async with opened(tmp_path, model, clock, night=SmallNight(last=[waits])) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        clock.advance(11 * HOUR)
+        async with house.working():
+            await at_work.wait()
+        assert await nights(house) == [("2026-05-05", "schedule", "running")]
+    more.set()
+    async with opened(tmp_path, model, clock, night=SmallNight(last=[waits])) as house:
+        async with house.working():
+
+            async def over() -> bool:
+                return await nights(house) == [("2026-05-05", "schedule", "done")]
+
+            await become(over)
+        assert waits.done == [OWNER]
+        assert [row["n"] for row in await house.rows("SELECT n FROM night_items")] == [1]
+        assert await texts(house) == ["Likes tea"]
+
+
+async def test_a_night_waits_while_another_process_is_at_work(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-063: two processes start a night at once."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        clock.advance(11 * HOUR)
+        async with alone(tmp_path):
+            for _ in range(4):
+                await look(house)
+                clock.advance(60)
+            assert await nights(house) == []
+            waiting = await house.one("SELECT state, waits_for FROM jobs WHERE name = 'night'")
+            assert waiting["state"] == "waiting"
+            assert "a night is under way" in waiting["waits_for"]
+        await look(house)
+        assert await nights(house) == [("2026-05-05", "schedule", "done")]
+        assert await texts(house) == ["Likes tea"]

@@ -677,5 +677,5 @@ def test_it_plans_pages_and_writes_them_by_rules() -> None:
     assert isinstance(written, Say)
     assert written.text == (
         "---\ncreated: 2026-01-02\nupdated: 2026-05-04\n---\n\n# Your garden\n\nA pond.\n"
-        "- You said: my garden has two apple trees.\n"
+        "- My garden has two apple trees.\n"
     )

@@ -30,6 +30,7 @@ from wintermute.mailbox.rooms import Invitation, Link
 from wintermute.matrix.copies import Rollback
 from wintermute.matrix.people import Device, Person
 from wintermute.memory.fact import Fact, FileLine, Queue
+from wintermute.memory.resting import StaleFact
 from wintermute.memory.vectors import Space
 from wintermute.messages import Call, Json, Request
 from wintermute.night.harvest import Backlog, Cursor, ReadAgain, Wording
@@ -71,6 +72,7 @@ READ: dict[type[Any], tuple[str, ...]] = {
     Recorded: (),
     Rollback: (),
     Space: (),
+    StaleFact: (),
     Spent: (),
     Spot: (),
     Spoken: (),

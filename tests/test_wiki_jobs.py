@@ -345,6 +345,22 @@ async def test_an_undo_restores_the_pages_byte_for_byte(tmp_path: Path) -> None:
     assert shelf.pages() == after
 
 
+async def test_an_undo_takes_its_lines_out_of_an_index_that_somebody_edited_since(
+    tmp_path: Path,
+) -> None:
+    """W-067: what a person wrote stays, and no link leads nowhere."""
+    shelf = Shelf.make(tmp_path)
+    new = change(shelf, "semantic/Pond.md", page("# Pond\n\nCarp.", TODAY, TODAY))
+    index = change(shelf, INDEX, shelf.read(INDEX).rstrip() + "\n- [[Pond]]: Carp.\n")
+    await placed(shelf, new, index)
+    shelf.write(INDEX, shelf.read(INDEX) + "- my own line: [[Garden]] [[Pond]]\n- mine\n")
+    done = await take_back(shelf.files, None, NOW)
+    assert "semantic/Pond.md" not in shelf.pages()
+    assert "- [[Pond]]: Carp." not in shelf.read(INDEX)
+    assert shelf.read(INDEX).endswith("- my own line: [[Garden]] [[Pond]]\n- mine\n")
+    assert done.kept == (INDEX,)
+
+
 async def test_an_undo_keeps_what_was_edited_since(tmp_path: Path) -> None:
     """W-067: three ways: other lines stay, a whole page that we made and somebody edited stays."""
     shelf = Shelf.make(tmp_path)

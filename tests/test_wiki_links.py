@@ -53,6 +53,7 @@ def look(path: str) -> Presence:
         ("[[semantic/Foo]]", ["semantic/Foo"]),
         ("[[Foo|the foo]] [[Bar#part]] [[Baz#part|text]]", ["Foo", "Bar", "Baz"]),
         ("[[ Foo ]] and [[Foo]]", ["Foo"]),
+        ("| [[The shed\\|shed]] | [[Foo]] |", ["The shed", "Foo"]),
         ("[[b]] [[a]] [[b]]", ["b", "a"]),
         ("[[v1.2]] [[Foo.md]] [[Grüße, 世界 👩‍💻]]", ["v1.2", "Foo.md", "Grüße, 世界 👩‍💻"]),
         # a picture that is shown in the page is no link; a page shown in it is
@@ -209,6 +210,7 @@ def test_no_text_takes_long_to_read(text: str) -> None:
 
 @given(st.text(st.sampled_from("`~[]\\\n >-#x1.| "), max_size=80))
 @example("`\\`` [[x]]")
+@example("~~~")
 def test_what_is_no_code_keeps_its_place(text: str) -> None:
     """W-012."""
     left = without_code(text)
@@ -217,7 +219,8 @@ def test_what_is_no_code_keeps_its_place(text: str) -> None:
     assert [at for at, mark in enumerate(left) if mark == "\n"] == [
         at for at, mark in enumerate(text) if mark == "\n"
     ]
-    assert without_code(f"```\n{text}\n".replace("`", "")) == f"\n{text}\n".replace("`", "")
+    plain = text.replace("`", "").replace("~", "")
+    assert without_code(plain) == plain
 
 
 def graph_of(**texts: str) -> LinkGraph:

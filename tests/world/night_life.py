@@ -23,8 +23,8 @@ from tests.world.sleeper import Ranking, Sleep, ended, house_of, start
 from tests.world.voices import Careful, Obeying, Voice, languages
 from wintermute.changes.change_sets import Reason
 from wintermute.db import driver
-from wintermute.memory.fact import NewFact, Source
 from wintermute.memory.core import MEMORIES
+from wintermute.memory.fact import NewFact, Source
 from wintermute.tasks.schedules import PlanRequest
 
 OWNER, BEN = f"person:{ANN}", "person:@ben:test"
@@ -56,7 +56,8 @@ class NightLife:
         self._written: dict[str, set[str]] = {}
         self._outage = 0
         self._visits = 0
-        self._visitors: set[asyncio.Task[None]] = set()
+        self._gates: list[asyncio.Event] = []
+        self._rung = asyncio.Event()
         self.found: list[str] = []
         self.steps = [f"seed {seed} {self._backend}"]
         self._died = 0
@@ -67,16 +68,26 @@ class NightLife:
     async def run(self, nights: int) -> None:
         """Live so many days and nights."""
         self._folder.mkdir()
+        async with asyncio.TaskGroup() as group:
+            visitors = group.create_task(self._visits_come())
+            await self._days(nights)
+            visitors.cancel()
+        self._look_at_nights(nights)
+
+    async def _days(self, nights: int) -> None:
         for self._day in range(nights):
             async with house_of(self._sleep(), FakeClock(self._noon)) as house:
                 if self._day == 0:
                     await self._furnish(house)
                 did = await self._live(house)
+                await house.stores.memories.text(OWNER)
             self._remember()
             self.steps.append(f"day {self._day}: {did}")
             await self._night()
+            self.found += [f"night {self._day}: {each}" for each in self._half_written()]
+            async with house_of(self._sleep(LATE), FakeClock(self._noon + LATE)) as house:
+                await house.stores.memories.text(OWNER)
             self._look()
-        self._look_at_nights(nights)
 
     def problems(self) -> list[str]:
         """What was wrong, with the life it happened in."""
@@ -192,7 +203,6 @@ class NightLife:
             if code == 0:
                 self._tape = max(100, len(sleep.tape.read_text().splitlines()))
                 break
-        await asyncio.gather(*self._visitors)
         self.steps.append(f"night {self._day}: {said}")
 
     def _answer(self, seen: Seen) -> Step | None:
@@ -203,13 +213,21 @@ class NightLife:
         if step is None or not self._visits:
             return step
         self._visits -= 1
-        gate = asyncio.Event()
-        visitor = asyncio.create_task(self._visit(gate))
-        self._visitors.add(visitor)
-        visitor.add_done_callback(self._visitors.discard)
-        return Slow(gate, step)
+        self._gates.append(asyncio.Event())
+        self._rung.set()
+        return Slow(self._gates[-1], step)
 
-    async def _visit(self, gate: asyncio.Event) -> None:
+    async def _visits_come(self) -> None:
+        """Whoever is at the door comes in, one after the other."""
+        while True:
+            await self._rung.wait()
+            self._rung.clear()
+            for gate in self._gates:
+                await self._visit()
+                gate.set()
+            self._gates.clear()
+
+    async def _visit(self) -> None:
         """Somebody works at files and tasks while the model thinks."""
         if self._chance.random() < 0.3 and (task := self._any_task()):
             text = f"Call somebody about {self._word()}"
@@ -218,7 +236,6 @@ class NightLife:
             self.steps.append(f"task {task} {text}")
         else:
             self.steps.append(f"edited meanwhile: {self._save()}")
-        gate.set()
 
     def _any_task(self) -> str | None:
         names = [name.split()[1] for name in self._left if name.startswith("task ")]
@@ -248,7 +265,7 @@ class NightLife:
 
     def _look(self) -> None:
         changes = self._rows("SELECT kind, item, before, after FROM changes")
-        found = [*self._lost_facts(changes), *self._lost_texts(changes), *self._half_written()]
+        found = [*self._lost_facts(changes), *self._lost_texts(changes)]
         self.found += [f"night {self._day}: {each}" for each in found]
 
     def _lost_facts(self, changes: list[dict[str, Any]]) -> list[str]:
@@ -262,7 +279,8 @@ class NightLife:
             if name not in live | named and not (name.startswith("by hand") and text in texts)
         ]
         if self._listed:
-            shown = (self._folder / MEMORIES).read_text()
+            path = self._folder / MEMORIES
+            shown = path.read_text() if path.exists() else ""
             owned = [row for row in facts if row["id"] in live and row["scope"] == OWNER]
             lost += [
                 f"not in the list: {each['text']}" for each in owned if each["text"] not in shown
@@ -295,7 +313,7 @@ class NightLife:
             now = (self._folder / place).read_text()
             if now not in texts | after:
                 odd.append(f"{place} is what nobody wrote: {now!r}")
-        parts = [path for path in self._folder.rglob("*.part")]
+        parts = sorted(self._folder.rglob("*.part"))
         return [*odd, *(f"left over: {path.name}" for path in parts)]
 
     def _look_at_nights(self, nights: int) -> None:

@@ -6,7 +6,7 @@
 No model is asked, unless a phase is told to.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,9 +63,8 @@ class Twice:
             if not await self.nights.unjudged(work.scope, [digest]):
                 continue
             if self.asks_model:
-                await work.models.ask_unasked(
-                    "dreaming", Request(({"role": "user", "content": text},))
-                )
+                said = {"role": "user", "content": f"Is it so?\n<entries>\n{text}\n</entries>"}
+                await work.models.ask_unasked("dreaming", Request((said,)))
             item = Planned(
                 kind="rest" if question else "merged",
                 before=(text,) if question or other is None else (other.text, text),
@@ -131,13 +130,13 @@ class Fails:
 class Waits:
     """A chore that a test looks at while it is at work."""
 
-    meanwhile: Callable[[], object] = lambda: None
+    meanwhile: Callable[[], Awaitable[None]]
     name: str = "waits"
     done: list[str] = field(default_factory=list)
 
     async def do(self, work: PhaseWork) -> ChoreDone:
+        await self.meanwhile()
         self.done.append(work.scope)
-        self.meanwhile()
         return ChoreDone()
 
 

@@ -82,11 +82,10 @@ def _work(sleep: Sleep, kill: int) -> None:
 
 async def _sleep(sleep: Sleep) -> None:
     clock = FakeClock(sleep.at)
-    async with house_of(sleep, clock) as house, asyncio.timeout(WITHIN):
-        async with house.working():
-            await _pass(house, clock, A_WHILE)
-            clock.advance(MORNING)
-            await _pass(house, clock, A_WHILE)
+    async with house_of(sleep, clock) as house, asyncio.timeout(WITHIN), house.working():
+        await _pass(house, clock, A_WHILE)
+        clock.advance(MORNING)
+        await _pass(house, clock, A_WHILE)
 
 
 async def _pass(house: House, clock: FakeClock, most: float) -> None:

@@ -22,6 +22,8 @@ SPOKEN = re.compile(r"(.+?) \(@\S+\): (.*)")
 SENTENCE = re.compile("[^.!?\u3002\uff01\uff1f]+[.!?\u3002\uff01\uff1f]*")
 QUOTED = re.compile(r"[“„«「\"][^“”„«»「」\"]*[”“»」\"]")
 WORD = re.compile(r"[^\W_]+")
+ENTRY = re.compile(r"\d{4}-\d\d-\d\d, [^:]+: ")
+"""What stands before a memory in a question about two: its day, and who said it."""
 NONE = "(none)"
 HEADERS = "# SOUL\n\n# TOOLS\n\n# RULE\n\n# USER\n"
 SLOTS = {"name": ".+?", "x": r"[\w:-]+", "k": r"\w+?", "day": r"[\d-]+"}
@@ -160,7 +162,7 @@ def spoken(transcript: str) -> list[Spoken]:
     for line in transcript.splitlines():
         if marked := DAY.fullmatch(line):
             day = marked[1]
-        elif said := SPOKEN.fullmatch(line):
+        elif (said := SPOKEN.fullmatch(line)) and not line.startswith("assistant: "):
             found.append(Spoken(day, said[1], said[2]))
         elif line.startswith("  ") and found:
             found[-1] = Spoken(day, found[-1].name, f"{found[-1].text}\n{line.strip()}")
@@ -204,6 +206,8 @@ class Voice:
     def questions(self) -> Mapping[str, tuple[Collection[str], Question]]:
         """Each kind of question by what it is about: the blocks it shows, and who answers."""
         return {
+            "page": (("entries", "memory", "transcript"), self.page),
+            "plan": (("entries", "transcript"), self.planned),
             "core": (("current_core_markdown", "candidate_new_memories"), self.core),
             "reconstruction": (("related_memories", "new_contents"), self.rewritten),
             "contradiction": (("first", "second"), self.settled),
@@ -227,9 +231,10 @@ class Voice:
         return None
 
     def harvested(self, shown: Mapping[str, str]) -> Text:
-        raise NotImplementedError
+        """What a voice says to each of these."""
+        raise AssertionError(f"{type(self).__name__} has no answer to {sorted(shown)}")
 
-    rewritten = core = merged = settled = tasks = skills = tidied = harvested
+    rewritten = core = merged = settled = tasks = skills = tidied = planned = page = harvested
 
 
 class Careful(Voice):
@@ -291,17 +296,16 @@ class Careful(Voice):
 
     def settled(self, shown: Mapping[str, str]) -> Text:
         """The newer one of two that cannot both be true; else both."""
-        texts = [" ".join(lines_of(shown[each])) for each in ("first", "second")]
-        one, two = (self._last_claim(text) for text in texts)
+        texts = [ENTRY.sub("", shown[each].strip(), count=1) for each in ("first", "second")]
+        one, two = (self._newest(text) for text in texts)
         if one and two and one.thing == two.thing and one.x != two.x:
             return answer(action="keep_second")
         return answer(action="merge", text="; ".join(without_echoes(texts)))
 
-    def _last_claim(self, text: str) -> Claim | None:
-        """What an entry claims, whatever stands before it."""
-        starts = [0, *(found.end() for found in re.finditer(r"[:\])]\s+", text))]
-        found = [claims[-1] for at in starts if (claims := self.language.claims(text[at:]))]
-        return found[0] if found else None
+    def _newest(self, text: str) -> Claim | None:
+        """What a memory claims to be so now."""
+        claims = self.language.claims(text)
+        return claims[-1] if claims else None
 
     def tasks(self, shown: Mapping[str, str]) -> Text:
         """Nothing is to be changed of them."""
@@ -310,6 +314,14 @@ class Careful(Voice):
     def skills(self, shown: Mapping[str, str]) -> Text:
         """They are as good as they are."""
         return answer(text="")
+
+    def planned(self, shown: Mapping[str, str]) -> Text:
+        """Nothing of it belongs on a page."""
+        return answer(pages=[])
+
+    def page(self, shown: Mapping[str, str]) -> Text:
+        """As it is."""
+        return Text(shown["memory"])
 
     def tidied(self, shown: Mapping[str, str]) -> Text:
         """Without what is said twice."""
@@ -365,6 +377,16 @@ class Obeying(Voice):
         """The first half of them."""
         lines = shown["skills"].splitlines()
         return answer(text="\n".join([*self.ordered(shown), *lines[: len(lines) // 2]]))
+
+    def planned(self, shown: Mapping[str, str]) -> Text:
+        """A page that is there is to be another."""
+        wanted = {"path": "semantic/Garden.md", "action": "update", "reason": "it says so"}
+        return answer(pages=[wanted])
+
+    def page(self, shown: Mapping[str, str]) -> Text:
+        """Half of what stands there, and what it was told."""
+        lines = shown["memory"].splitlines()
+        return Text("\n".join([*lines[::2], *self.ordered(shown)]))
 
     def tidied(self, shown: Mapping[str, str]) -> Text:
         """Every other line."""

@@ -60,7 +60,7 @@ def settings_of(ctx: click.Context, store: Path | None) -> WikiSettings:
 
     A configuration that cannot be read matters only where it alone would tell (W-056).
     """
-    here = Path.cwd()
+    here = _here()
     try:
         return command_wiki(store, environment(), here, _config(ctx))
     except ConfigurationError:
@@ -68,6 +68,13 @@ def settings_of(ctx: click.Context, store: Path | None) -> WikiSettings:
         if store is None and found.store == here / DATA / WIKI:
             raise
         return found
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise ConfigurationError("the folder you are in is gone: change into another") from error
 
 
 def _config(ctx: click.Context) -> Config:

@@ -316,6 +316,9 @@ FORGET_WHAT = "`/forget WORDS` shows what that means and asks once; `/forget ID`
 UNVOUCHED = "Here only a verified session of the owner can have something forgotten."
 NO_MEMORY = "I know no memory `{}` here."
 NOT_ASKED = "There is nothing to confirm: write `/forget WORDS` first."
+LEARNT_MEANWHILE = (
+    "Something was learnt from those messages meanwhile: write `/forget WORDS` once more."
+)
 FORGETTING = (
     "I forget it for good, with the messages that told it and what repeats it. `/status` shows what"
     " is left to do."
@@ -384,11 +387,13 @@ class Forgetting:
         ]
 
     async def _is_over(self, tx: Transaction, before: Waiting, row: Waiting) -> bool:
-        """Whether what a question showed may be another by now: something was said, or learnt."""
+        """Whether what a question showed may be another by now: something was said."""
         newest = await self._stores.inbox.last_before(tx, row.conversation_id, row.seq)
-        return (newest is not None and newest.seq > before.seq) or await self._harvests.has_moved(
-            tx, row.conversation_id, before.received_at
-        )
+        return newest is not None and newest.seq > before.seq
+
+    async def _was_read(self, tx: Transaction, before: Waiting, row: Waiting) -> bool:
+        """Whether there are memories by now of messages that the question showed as not read yet."""
+        return await self._harvests.has_moved(tx, row.conversation_id, before.received_at)
 
     async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
         """Owe it, within the transaction that stores the answer."""
@@ -399,7 +404,10 @@ class Forgetting:
             before = await self._stores.inbox.command_before(tx, row)
             if before is None or before.word != "/forget" or await self._is_over(tx, before, row):
                 return NOT_ASKED
-            named = NAMED.findall(await self._stores.outbox.answer_to(tx, before.event_id))
+            shown = await self._stores.outbox.answer_to(tx, before.event_id)
+            if UNREAD.format("") in shown and await self._was_read(tx, before, row):
+                return LEARNT_MEANWHILE
+            named = NAMED.findall(shown)
             asked = "".join(before.body.split(maxsplit=1)[1:])
             unread = await self._unread(tx, row, scope, asked, before.seq)
             texts = [each.body for each in unread]

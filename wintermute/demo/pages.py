@@ -57,6 +57,6 @@ def _page(title: str, lines: list[str], before: str, today: str) -> str:
     matter = MATTER.match(before)
     created = re.search(r"created: (\S+)", matter[0]) if matter else None
     body = without_matter(before).strip() if matter else f"# {title}\n"
-    new = [f"- You said: {line}" for line in lines if line not in body]
+    new = [f"- {line[:1].upper()}{line[1:]}" for line in lines if line not in body]
     head = f"---\ncreated: {created[1] if created else today}\nupdated: {today}\n---"
     return "\n".join([head, "", body.rstrip(), *([""] if not matter else []), *new, ""])

@@ -62,6 +62,8 @@ async def owe_forgetting(
     conversation of a person alone in which is said what still says it afterwards.
     """
     named_facts = [await stores.facts.get(name) for name in facts]
+    for fact in filter(None, named_facts):  # no answer tells it from this moment on
+        await stores.facts.retire_unrecorded(tx, fact.scope, [fact.id], "command")
     args: Json = {"events": sorted(events), "texts": list(texts), "facts": list(facts), "by": by}
     args |= {"scopes": sorted({fact.scope for fact in named_facts if fact}), "tell": tell}
     named = "\n".join([*sorted(events), "", *texts, "", *facts])

@@ -8,6 +8,7 @@ Whatever ends this half way, it is done again (M-030).
 import asyncio
 import json
 import os
+import re
 import time
 import unicodedata
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
@@ -37,6 +38,7 @@ GONE = "[this message was erased]"
 UNSOURCED = "nothing of what it was made of is left"
 RECORDS = (RAW, CONVERSATIONS, JOBS)
 GIT = ".git"
+LEADING_LINK = re.compile(r"^\[\[[^\[\]\n]*\]\]:?\s*")
 YOUNG = 60_000_000_000
 """Nanoseconds; to write a file takes far less."""
 AT_ONCE = 500
@@ -297,8 +299,9 @@ def without_lines(text: str, wanted: Wanted, facts: Sequence[str], written: Coll
     head = text[: len(text) - len(body)]
     kept = []
     for line in body.splitlines(keepends=True):
-        said = _said(line)
-        if said and (wanted.is_in(said) or goes_with(said, facts, ours=_is_ours(line, written))):
+        said, ours = _said(line), _is_ours(line, written)
+        told = (said, LEADING_LINK.sub("", said))  # a line of the index tells what a page says
+        if said and (wanted.is_in(said) or any(goes_with(t, facts, ours=ours) for t in told)):
             links = [f"[[{target}]]" for target in links_in(line)]
             kept += [f"- {' '.join(links)}\n"] if links else []
         else:

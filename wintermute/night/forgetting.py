@@ -295,9 +295,10 @@ async def _erase(
         Sought(casts.PROMPTS, sorted({*gone.texts, *telling}), gone.scopes, *ours),
     ]
     found = await look.seek(sought)
+    # First: pages may say what the messages said, which nobody knows once those are erased.
+    pages = await _cut_pages(stores, gone, [*telling, *filter(_is_recognisable, said)])
     records, unfinished = await _erase_found(stores, gone, found)
     await _cut_cores(stores, gone, [*lines, *known])
-    pages = await _cut_pages(stores, gone, telling)
     purged = 0 if unfinished else await _purge(stores, gone.facts)
     for file in stores.places.files():
         await asyncio.to_thread(file.drop_parts)

@@ -77,8 +77,11 @@ def links_in(text: str) -> tuple[str, ...]:
 
 
 def target_of(inside: str) -> str:
-    """What stands between the brackets of a link, without its text and its part."""
-    return inside.partition("|")[0].partition("#")[0].strip()
+    """What stands between the brackets of a link, without its text and its part.
+
+    In a table the stroke before the text is escaped.
+    """
+    return inside.replace("\\|", "|").partition("|")[0].partition("#")[0].strip()
 
 
 def without_code(text: str) -> str:

@@ -17,7 +17,7 @@ from wintermute.files import to_its_end
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.wiki.folder import FileChange, StoreFolder, told
-from wintermute.wiki.links import JOBS
+from wintermute.wiki.links import INDEX, JOBS, links_in, name_of
 from wintermute.wiki.page_jobs import (
     JOB,
     UNDO,
@@ -85,7 +85,24 @@ def way_back(files: StoreFolder, wanted: WikiJob) -> WayBack:
             beside.append(_lines_back(files, back, done))
         if merged.kept:
             kept.append(change.path)
+    if INDEX in kept and (index := _index_back(files, changes)):
+        changes.append(index)
+        beside.append(_lines_back(files, index, done))
     return WayBack(wanted, tuple(changes), tuple(kept), tuple(beside))
+
+
+def _index_back(files: StoreFolder, changes: Sequence[FileChange]) -> FileChange | None:
+    """The index as somebody left it since, without our lines about pages that go; None: as it is."""
+    now = text_at(files, INDEX) or ""
+    gone = {name_of(each.path) for each in changes if each.after is None}
+    ours = written_lines(files, INDEX)
+
+    def goes(line: str) -> bool:
+        names = {name_of(link) for link in links_in(line)}
+        return " ".join(line.split()) in ours and bool(names) and names <= gone
+
+    left = "".join(line for line in now.splitlines(keepends=True) if not goes(line))
+    return None if left == now else FileChange(INDEX, now, left)
 
 
 def _lines_back(files: StoreFolder, back: FileChange, done: Sequence[FileChange]) -> FileChange:
