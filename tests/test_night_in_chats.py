@@ -82,6 +82,7 @@ async def test_the_morning_tells_once_of_what_was_done_and_is_asked(
             "✅ yes, ❌ no, or `/night yes 3`."
         )
         assert len(model.requests) == asked
+        assert await house.rows("SELECT 1 FROM nights WHERE told_at IS NULL") == []
         await house.deliver()
         signs = await house.one("SELECT body FROM outbox WHERE reacts_to IS NOT NULL")
         assert signs["body"] == "✅ ❌"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from wintermute.changes.change_sets import Change, Reason
-from wintermute.clock import moment, stamp
+from wintermute.clock import stamp
 from wintermute.config.schema import Dreaming
 from wintermute.db import Transaction
 from wintermute.memory.fact import state_of
@@ -83,7 +83,7 @@ def _item(facts: Sequence[StaleFact], days: timedelta) -> Planned:
         reason=f"not used for {days.days} days",
         plan={
             "do": "rest",
-            "facts": [{"id": fact.id, "used": stamp(fact.used)} for fact in facts],
+            "facts": [fact.id for fact in facts],
             "days": days.days,
         },
         evidence=tuple(fact.id for fact in facts),
@@ -102,13 +102,9 @@ class RestFacts:
         """None where all of them were."""
         facts = self._stores.facts
         before = facts.now() - timedelta(days=item.plan["days"])
-        used = {each["id"]: moment(each["used"]) for each in item.plan["facts"]}
-        still = {
-            fact.id
-            for fact in await stale(tx, item.scope, before, self._least)
-            if used.get(fact.id) == fact.used
-        }
-        going = await facts.living(tx, item.scope, sorted(still))
+        found = {fact.id for fact in await stale(tx, item.scope, before, self._least)}
+        still = [name for name in item.plan["facts"] if name in found]
+        going = await facts.living(tx, item.scope, still)
         if not going:
             return None
         await rest(tx, [fact.id for fact in going])
