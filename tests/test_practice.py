@@ -519,6 +519,33 @@ async def test_what_it_is_told_in_passing_is_learnt_merged_and_always_in_mind(
     assert "- You told me: my brother Tom likes tea with milk." in known
 
 
+async def test_a_night_is_asked_for_read_and_taken_back(
+    tmp_path: Path, practice: PracticeModel
+) -> None:
+    """M-054, M-056: two memories that say the same, `/dream`, `/night`, `/night undo`."""
+    opened = open_house(
+        tmp_path, practice.url, prompts=PROMPTS, clock=HeldClock(), memory=Memory(backend="fts5")
+    )
+    async with opened as house, house.working():
+        short = "my sister Lena lives in Graz with two cats"
+        long = "my sister Lena has two cats in Graz, and lives there"
+        await talk(house, f"remember that {short}", f"remember that {long}")
+        (begun,) = await talk(house, "/dream")
+        said = len(await house.spoken())
+        house.runner.ring("night")
+        over = (await house.said(said + 1))[-1]
+        asked, shown, undone, known = await talk(
+            house, "what time is it?", "/night", "/night undo", "/memory"
+        )
+    assert begun.startswith("I tidy what I know now: ")
+    assert over == "Done: 2 memories merged. `/night` shows all, `/night undo` takes it back."
+    assert asked.startswith("It is ")
+    assert f"→ “The user said: {long}.” (they say the same" in shown
+    assert short in shown
+    assert undone == f"- memory back: The user said: {short}."
+    assert (known.count(short), known.count(long)) == (1, 1)
+
+
 async def test_tasks_and_skills_are_really_kept(tmp_path: Path, practice: PracticeModel) -> None:
     async with open_house(tmp_path, practice.url, prompts=PROMPTS) as house, house.working():
         added, listed, done, empty, wrong = await talk(

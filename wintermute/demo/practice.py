@@ -79,9 +79,10 @@ def listed(lines: Sequence[str]) -> str:
 
 
 TOLD = re.compile(
-    r'(?:<event kind="(?:scheduled_task|task_error)" id="\w+">\n.*?\n</event>\n\n)+', re.DOTALL
+    r'(?:<event kind="(?:scheduled_task|task_error|night_report)" id="[\w-]+">\n.*?\n</event>\n\n)+',
+    re.DOTALL,
 )
-"""What tasks have told the room, before the message of a person."""
+"""What tasks and nights have told the room, before the message of a person."""
 EVENT = re.compile(r'<event kind="(\w+)"')
 CONTEXT = re.compile(
     r"<(room_context|replied_to)>\n.*?\n</\1>\s*|\[written [^\n\]]+ ago\]\n", re.DOTALL
