@@ -2,6 +2,7 @@
 BIN ?= .venv/bin
 KILLS ?= 300
 LIVES ?= 20
+NIGHTS ?= 100
 # MODEL: a folder with model.gguf and venv; SERVER: the program that serves it (docs/benchmarks.md).
 MODEL ?= model
 SERVER ?= $(MODEL)/serve.py
@@ -33,10 +34,11 @@ test-slow:  ## the slow tier: each kill point, long random lives, every combinat
 test-all:  ## both
 	$(BIN)/python -m pytest --slow
 
-torture:  ## kill a real daemon at random points, KILLS times, and at each step of learning and forgetting; random lives, LIVES times
+torture:  ## kill a real daemon at random points, KILLS times, and at each step of learning and forgetting; random lives, LIVES times, and NIGHTS nights
 	$(BIN)/python -m tests.torture --kills $(KILLS)
 	$(BIN)/python -m tests.lives --lives $(LIVES)
 	$(BIN)/python -m tests.growth --lives $(LIVES)
+	$(BIN)/python -m tests.nights --nights $(NIGHTS)
 	$(BIN)/python -m pytest --slow --every 1 tests/test_kill_learning.py tests/test_kill_forgetting.py tests/test_kill_consolidation.py \
 		tests/test_kill_casts.py tests/test_memory_switches.py
 

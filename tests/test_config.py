@@ -147,6 +147,33 @@ def test_an_endpoint_for_embeddings_names_a_backend_that_exists(tmp_path: Path) 
     assert there.memory.embeddings.query_prefix == "query: "
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("hour: 25", "10:9: dreaming.hour: must be a whole number from 0 to 23"),
+        ("report_at: '25:00'", "10:14: dreaming.report_at: must be text like 08:00"),
+        (
+            "dedup_similarity: 0.5",
+            "10:21: dreaming.dedup_similarity: contradiction_similarity (0.5)",
+        ),
+        (
+            "dedup_similarity: 0.7\n  contradiction_similarity: 0.8",
+            "11:29: dreaming.contradiction_similarity: contradiction_similarity (0.8) must be below"
+            " dedup_similarity (0.7)",
+        ),
+        (
+            "contradiction_similarity: 2",
+            "10:29: dreaming.contradiction_similarity: must be a number",
+        ),
+    ],
+)
+def test_what_cannot_be_of_a_night_is_named_with_its_line(
+    tmp_path: Path, written: str, said: str
+) -> None:
+    """L-082: an hour that no day has, and likenesses out of order."""
+    assert problem(tmp_path, f"{GOOD}dreaming:\n  {written}\n").startswith(said)
+
+
 def test_off_no_and_times_are_text_and_only_true_and_false_are_truths(tmp_path: Path) -> None:
     config = read(
         tmp_path,

@@ -44,7 +44,13 @@ class Fixed:
         return f"The working set of {scope}\n"
 
     async def search(
-        self, scope: str, query: Query, most: int, when: datetime | None = None
+        self,
+        scope: str,
+        query: Query,
+        most: int,
+        when: datetime | None = None,
+        *,
+        awake: bool = True,
     ) -> list[Hit]:
         self.asked.append((scope, query.text))
         if self._fails:

@@ -48,7 +48,7 @@ def test_the_first_configuration_explains_every_key_that_works(tmp_path: Path) -
     text = starter_config()
     for line in documented(Config):
         assert text.count(line) == 1
-    assert "dreaming" not in text
+    assert "transcription" not in text
     assert text.count("# EDIT: ") == 6
 
 

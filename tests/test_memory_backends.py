@@ -111,7 +111,7 @@ async def kept_in(
         if index is not None:
             meaning = Meaning(database, index, embedder, health)
         search = Search(database, memory.facts, meaning)
-        backend: MemoryBackend = Listed(memory.flat, search)
+        backend: MemoryBackend = Listed(memory.database, memory.flat, search)
         if way != "flat_file":
             parts = (database, memory.facts, memory.places, memory.changes, memory.flat, search)
             backend = Ranked(*parts, 50)

@@ -117,7 +117,7 @@ async def test_an_equal_fact_is_not_stored_again(memory: Memory) -> None:
     assert outcome == "stored"
     assert await memory.add("Likes  Tea", "dreaming_merge") == (first, "known")
     raised, outcome = await memory.add("Likes Tea")
-    assert (raised, outcome) == (replace(first, source="user_explicit"), "raised")
+    assert (raised, outcome) == (replace(first, source="user_explicit", protected=True), "raised")
     assert (await memory.add("likes tea", "harvest"))[1] == "known"
     assert await memory.facts.live(ANN) == [raised]
     assert (await memory.add("likes tea", scope=ROOM))[1] == "stored"

@@ -30,9 +30,11 @@ from wintermute.mailbox.rooms import Invitation, Link
 from wintermute.matrix.copies import Rollback
 from wintermute.matrix.people import Device, Person
 from wintermute.memory.fact import Fact, FileLine, Queue
+from wintermute.memory.resting import StaleFact
 from wintermute.memory.vectors import Space
 from wintermute.messages import Call, Json, Request
 from wintermute.night.harvest import Backlog, Cursor, ReadAgain, Wording
+from wintermute.night.nights import Night, NightItem
 from wintermute.night.raw_material import OpenConsolidation
 from wintermute.tasks.occurrences import Due, Occurrence
 from wintermute.tasks.tasks import Task
@@ -54,6 +56,8 @@ READ: dict[type[Any], tuple[str, ...]] = {
     Late: (),
     Job: (),
     Link: (),
+    Night: (),
+    NightItem: (),
     Locked: (),
     Observation: (),
     OpenConsolidation: (),
@@ -68,6 +72,7 @@ READ: dict[type[Any], tuple[str, ...]] = {
     Recorded: (),
     Rollback: (),
     Space: (),
+    StaleFact: (),
     Spent: (),
     Spot: (),
     Spoken: (),
@@ -86,6 +91,7 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(2**63), 2**63 - 1),
     float: st.floats(allow_nan=False),
     bool: st.booleans(),
+    date: st.dates(),
     datetime: st.datetimes(timezones=st.just(UTC)),
     NoneType: st.none(),
     dict: JSON,

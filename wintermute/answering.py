@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 from wintermute.clock import CheckedClock, Clock
 from wintermute.commands.chat import ChatCommands, Verifier
+from wintermute.commands.night import NightVerbs
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import Asking, Folding
@@ -31,7 +32,11 @@ from wintermute.memory.meaning import OWED
 from wintermute.memory.meaning import PART as MEANING
 from wintermute.messages import Request, Size
 from wintermute.night.learning import Background, learning
+from wintermute.night.morning import NightReports
+from wintermute.night.night_jobs import nightly
+from wintermute.night.programme import tidying
 from wintermute.night.quiet import Quiet
+from wintermute.night.tidying import Tidying
 from wintermute.prompt.assemble import (
     CORE,
     INSTRUCTIONS,
@@ -120,8 +125,11 @@ def answering(
     kinds: Iterable[Kind[Any]] = (),
     tools: Iterable[AnyTool] | None = None,
     prompt: Prompt | None = None,
+    night: Callable[[Background], Tidying] = tidying,
 ) -> Answering:
-    """Build it on what is open, with more `kinds` of work. `tools` instead of all, and a `prompt` for rooms, are for tests."""
+    """Build it on what is open, with more `kinds` of work. `tools` instead of all, a `prompt` for
+    rooms, and another `night` are for tests.
+    """
     limits, hidden = config.sub_sessions, config.tools.ephemeral
     max_tokens, own_models = config.loop.max_tokens, bool(config.llm.roles.sub_sessions)
     layout, small = config.context.layout, texts.small
@@ -141,7 +149,10 @@ def answering(
     runs = Runs(stores, loop, workers, texts.task_run, of_run, speaker, clock)
     embedding = JobKind(stores, OWED, partial(_embed, stores, clock), JobPolicy(), speaker, clock)
     quiet = Quiet(stores, models, config.dreaming, clock)
-    unasked = learning(Background(config, stores, models, texts, quiet, speaker, clock))
+    background = Background(config, stores, models, texts, quiet, clock, redact)
+    tidied = night(background)
+    unasked = learning(background, speaker)
+    unasked += nightly(stores, tidied, config.dreaming, speaker, clock)
     runner = Runner(
         stores, toolbox, speaker, clock, [delegation, runs, embedding, *unasked, *kinds]
     )
@@ -151,15 +162,13 @@ def answering(
     trouble = Trouble(stores, models, speaker, clock)
     branching = Branching(stores, texts.seed, delegation)
     oversize = Oversize(stores, gather, config.context.component_size_limits, clock, texts.kept)
-    settings = CastSettings(
-        toolbox, prompt or gather, depth=config.levels, wards=Wards.of(config.loop)
-    )
+    wards, news, seen = Wards.of(config.loop), NightReports(tidied.nights), prompt or gather
+    settings = CastSettings(toolbox, seen, depth=config.levels, wards=wards, unasked=news)
     casting = Casting(stores, loop, settings, branching, oversize, speaker, trouble, clock)
-    commands = ChatCommands(stores, branching, folding, clock, config.llm.budget, verifier)
+    ceilings, verbs = config.llm.budget, NightVerbs(stores, tidied, config.dreaming, clock)
+    commands = ChatCommands(stores, branching, folding, clock, ceilings, verifier, verbs)
     rooms = Rooms(stores, casting, commands, runner, speaker, trouble, clock)
-
-    edited = EditedNotices(stores, speaker, clock)
-    return Answering(rooms, runner, promises, edited, toolbox)
+    return Answering(rooms, runner, promises, EditedNotices(stores, speaker, clock), toolbox)
 
 
 def folder_chat(

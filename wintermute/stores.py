@@ -232,5 +232,5 @@ def _backend(
     flat = FlatFile(database, facts, places, changes)
     search = Search(database, facts, meaning)
     if memory.backend == "flat_file":
-        return Listed(flat, search)
+        return Listed(database, flat, search)
     return Ranked(database, facts, places, changes, flat, search, memory.working_set_size)

@@ -17,7 +17,11 @@ NOTHING_KEPT: Mapping[str, str] = {}
 RUNTIME = "runtime/default.md"
 CONSOLIDATION = "consolidation/default.md"
 """What the wiki is told to a model with, and what makes its pages (W-020, W-061)."""
-SPARED = (SMALL, RUNTIME, CONSOLIDATION, "consolidation/plan.md", "consolidation/page.md")
+DREAM_SKILLS = "DREAM_SKILL_PROMPT.txt"
+SPARED = (
+    *(SMALL, RUNTIME, CONSOLIDATION, "consolidation/plan.md", "consolidation/page.md"),
+    DREAM_SKILLS,
+)
 """How the names of files end that folders from before they were shipped do not have."""
 
 

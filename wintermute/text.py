@@ -60,6 +60,15 @@ def untagged(text: str) -> str:
     return TAG.sub("&lt;", text)
 
 
+# What would format in the middle of a line, or make a block of it at its beginning.
+MARK = re.compile(r"[\\`*<\[~|&]|(?<!\w)_|_(?!\w)|^[#>+-]|(?<=^\d)[.)]")
+
+
+def plain(text: str) -> str:
+    """Text in which Markdown marks are only marks: facts and tasks are quoted, not formatted."""
+    return MARK.sub(r"\\\g<0>", text)
+
+
 def shortened(text: str, most: int) -> str:
     """Text, or its beginning and end around a mark that says how much is missing (L-026)."""
     if len(text) <= most:

@@ -31,6 +31,7 @@ from wintermute.config.schema import (
     ComponentSizeLimits,
     Config,
     Context,
+    Dreaming,
     FileToolSettings,
     Llm,
     LoopSettings,
@@ -58,6 +59,9 @@ from wintermute.loom.records import Wards
 from wintermute.mailbox.inbox import Inbox, InboxState
 from wintermute.mailbox.outbox import Outbox, Outgoing
 from wintermute.messages import InboxKind, Incoming, Json, Origin, Size
+from wintermute.night.learning import Background
+from wintermute.night.programme import tidying
+from wintermute.night.tidying import Tidying
 from wintermute.prompt.block import Changing, Layout
 from wintermute.prompt.gather import Gather, Recall, read_texts
 from wintermute.schedule.promises import Promises
@@ -76,6 +80,7 @@ CONTEXT = Context()
 UNLIMITED = Ceilings()
 LISTED = Memory()
 UNPICKED = MemoryHarvest(enabled=False)
+AWAKE = Dreaming(enabled=False)
 PROMPTS = Path(__file__).parent.parent.parent / "data" / "prompts"
 ZONE = "Europe/Berlin"
 SEQUENCE = itertools.count(1)
@@ -316,41 +321,53 @@ async def open_house(
     llm: Llm | None = None,
     memory: Memory = LISTED,
     harvest: MemoryHarvest = UNPICKED,
+    dreaming: Dreaming = AWAKE,
     embedder: Embedder | None = None,
     models_type: type[Models] = Models,
     sub_sessions: Limits | None = None,
     pages: FilePages | None = None,
     kinds: Sequence[Callable[[Stores, Speaker, Clock], Kind[Any]]] = (),
+    night: Callable[[Background], Tidying] = tidying,
+    zone: str = ZONE,
     **backend: Any,
 ) -> AsyncIterator[House]:
     """Build it all on the database in `folder`, as the daemon does."""
     asked = llm or _llm(model, backend, max_retries=retries, budget=budget, record=record)
     config = replace(
-        _config(folder, owner, asked, memory, harvest),
+        _config(folder, owner, asked, memory, harvest, dreaming, wards, language, zone),
         context=replace(context, component_size_limits=limits) if limits else context,
-        loop=_loop(wards),
-        seed=Seed(enabled=language is not None, language=language or "en"),
         sub_sessions=sub_sessions or Limits(max_depth=0),
         tools=Tools(files=FileToolSettings(roots=tuple(roots)), ephemeral=tuple(ephemeral)),
     )
     checked, files, speaker = CheckedClock(clock), prompts or PROMPTS, SilentSpeaker()
+    texts = read_texts(files, config.seed)
     async with open_migrated(folder / "wintermute.db") as database:
         shared = (database, folder, config.owner, checked, new_id, redact)
-        stores = Stores.of(*shared, timezone=ZONE, memory=config.memory, embedder=embedder)
+        stores = Stores.of(*shared, timezone=zone, memory=config.memory, embedder=embedder)
         stores = replace(stores, inbox=inbox_type(database, checked, redact), prompts=files)
-        stores = replace(stores, wiki=WikiStore(pages.root)) if pages else stores
-        texts = read_texts(files, config.seed)
-        models = models_type(config.llm, database, checked, new_id, ZONE, redact, lambda: 0.0)
-        async with aclosing(models), closing(stores):
-            await prepare(stores)
+        stores = _with_pages(stores, pages)
+        models = models_type(config.llm, database, checked, new_id, zone, redact, lambda: 0.0)
+        async with aclosing(models), _prepared(stores):
             answers = answering(
                 *(config, stores, models, texts, speaker, checked, redact),
                 kinds=[kind(stores, speaker, checked) for kind in kinds],
                 tools=_tools(tools_of(config, stores), gates, done=done, all_of=bool(prompts)),
                 prompt=_prompt(prompt, prompts, context.layout),
+                night=night,
             )
             gather = Gather(stores, texts.instructions, checked, context.layout)
             yield House(stores, clock, checked, speaker, gather, models, answers)
+
+
+@asynccontextmanager
+async def _prepared(stores: Stores) -> AsyncIterator[None]:
+    async with closing(stores):
+        await prepare(stores)
+        yield
+
+
+def _with_pages(stores: Stores, pages: FilePages | None) -> Stores:
+    return replace(stores, wiki=WikiStore(pages.root)) if pages else stores
 
 
 def _tools(
@@ -361,10 +378,21 @@ def _tools(
     return [*gates, *(tool for tool in own if wanted.get(tool.name, all_of))]
 
 
-def _config(folder: Path, owner: str, llm: Llm, memory: Memory, harvest: MemoryHarvest) -> Config:
+def _config(
+    folder: Path,
+    owner: str,
+    llm: Llm,
+    memory: Memory,
+    harvest: MemoryHarvest,
+    dreaming: Dreaming,
+    wards: Wards,
+    language: str | None,
+    zone: str,
+) -> Config:
     matrix = Matrix(homeserver="http://localhost", user_id="@bot:test", owner=owner)
-    home = Config(data_dir=folder, timezone=ZONE, matrix=matrix, llm=llm)
-    return replace(home, memory=memory, memory_harvest=harvest)
+    home = Config(data_dir=folder, timezone=zone, matrix=matrix, llm=llm, loop=_loop(wards))
+    seed = Seed(enabled=language is not None, language=language or "en")
+    return replace(home, memory=memory, memory_harvest=harvest, dreaming=dreaming, seed=seed)
 
 
 def _prompt(

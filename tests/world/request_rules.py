@@ -17,7 +17,10 @@ OURS = ("# Core Instructions\n", "You are a worker of Wintermute")
 """A house with other instructions may have no tool but `done`, and that is not always offered."""
 
 
-DATA = ("<transcript>", "<raw_input>", "<related_memories>", "<current_core_markdown>")
+DATA = (
+    *("<transcript>", "<raw_input>", "<related_memories>", "<current_core_markdown>"),
+    *("<entries>", "<first>", "<memories>", "<tasks>", "<skills>"),
+)
 """The blocks of those who ask for JSON about them (M-048)."""
 
 

@@ -235,12 +235,15 @@ def number(pipe: int) -> int:
     return int(found)
 
 
+def modules() -> list[str]:
+    """The program's own modules, by their names."""
+    found = pkgutil.walk_packages(wintermute.__path__, "wintermute.")
+    return [module.name for module in found if not module.name.endswith("__main__")]
+
+
 def warm_up() -> None:
     """Import all that the program may."""
-    for module in pkgutil.walk_packages(wintermute.__path__, "wintermute."):
-        if not module.name.endswith("__main__"):
-            import_module(module.name)
-    for name in LAZY:
+    for name in (*modules(), *LAZY):
         import_module(name)
     signature({}, bytes(SEED_BYTES))  # loads the curve, of which each first start would take 40 ms
     gc.collect()

@@ -44,13 +44,17 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why something is changed and on whose behalf; every write that can be undone names one."""
+    """Why something is changed and on whose behalf; every write that can be undone names one.
+
+    `into`: the change set that it belongs to, where there is one already, as in a night.
+    """
 
     cause: Cause
     scope: str
     cast_id: str | None = None
     evidence: tuple[str, ...] = ()
     summary: str = ""
+    into: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +96,12 @@ class ChangeSets:
     async def record(
         self, tx: Transaction, why: Reason, changes: Sequence[Change], undoes: str | None = None
     ) -> str:
-        """Keep what is changed in this transaction; the id of the new change set."""
+        """Keep what is changed in this transaction; the id of its change set, which may be new."""
+        if why.into is not None:
+            await self.extend(tx, why.into, changes)
+            return why.into
         set_id = self._new_id("set")
-        values = columns(why, "evidence") | {"id": set_id, "undoes": undoes}
+        values = columns(why, "evidence", "into") | {"id": set_id, "undoes": undoes}
         values |= {"created_at": self._clock.now()}
         await tx.execute(*insert("change_sets", values))
         await self.extend(tx, set_id, changes)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Literal
 
 from wintermute.changes.change_sets import ItemKind
 from wintermute.clock import Clock, stamp
@@ -79,6 +80,14 @@ class Proposals:
             "UPDATE proposals SET state = 'outdated' WHERE scope = ? AND kind = ?"
             " AND state = 'open' AND instr(text, ?)",
             (scope, kind, source),
+        )
+
+    async def decide(
+        self, tx: Transaction, proposal_id: str, state: Literal["taken", "refused"]
+    ) -> None:
+        """A person has decided."""
+        await tx.execute(
+            "UPDATE proposals SET state = ? WHERE id = ? AND state = 'open'", (state, proposal_id)
         )
 
     async def open_in(self, scope: str, kind: ItemKind) -> list[Proposal]:

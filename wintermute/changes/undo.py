@@ -128,6 +128,16 @@ def _edits(base: list[str], other: list[str], who: int) -> list[tuple[int, int, 
     ]
 
 
+def _is_undone(newer: Sequence[HistoryEntry], since: Sequence[HistoryEntry], set_id: str) -> bool:
+    """Whether a change was taken back before, and all that happened to its item since were undos.
+
+    So an older merge may be undone before a newer one that it takes with it, or after it.
+    """
+    undos = {step.set_id for step in newer if step.undoes == set_id}
+    again = {step.undoes for step in newer}
+    return bool(undos - again) and all(step.cause == "undo" for step in since)
+
+
 class Rows(Protocol):
     """Items that live in our database: changed in the transaction that records it."""
 
@@ -202,7 +212,7 @@ class Undo:
         self._database = database
         self._changes = changes
         self._rows = rows
-        self._files = files
+        self.files = files
 
     async def run(self, wanted: ChangeSet, items: Collection[str] | None = None) -> Undone:
         """Undo a change set, or only some of its items, in one transaction.
@@ -214,7 +224,7 @@ class Undo:
                 undone = await self.within(tx, wanted, items)
                 places = [
                     await stack.enter_async_context(files.prepared(changes))
-                    for kind, files in self._files.items()
+                    for kind, files in self.files.items()
                     if (changes := [each for each in undone.back if each.kind == kind])
                 ]
             for place in places:
@@ -223,7 +233,7 @@ class Undo:
 
     def touches_files(self, wanted: ChangeSet) -> bool:
         """Whether it takes `run`, for what it changed lies outside of the database as well."""
-        return any(change.kind in self._files for change in wanted.changes)
+        return any(change.kind in self.files for change in wanted.changes)
 
     async def within(
         self, tx: Transaction, wanted: ChangeSet, items: Collection[str] | None = None
@@ -261,7 +271,11 @@ class Undo:
         histories = await self._changes.steps(tx, {(kind, item) for item in heirs})
         found: dict[str, tuple[ChangeSet, set[str]]] = {}
         for item, heir in reversed(heirs.items()):
-            ends = (step.set_id for step in histories[kind, item] if _gives_way(step.change, heir))
+            ends = (
+                step.set_id
+                for step in histories[kind, item]
+                if step.cause != "undo" and _gives_way(step.change, heir)
+            )
             merge = await self._changes.get(next(ends, ""))
             if merge is None:
                 continue
@@ -307,6 +321,9 @@ class Undo:
             history = histories[change.kind, change.item]
             newer = list(takewhile(lambda step: step.set_id != wanted.id, history))
             since = list(standing(newer, now))
+            whole = None in (change.before, change.after, now)
+            if whole and change.kind in self._rows and _is_undone(newer, since, wanted.id):
+                continue
             held_by = since[0].set_id if since else ""
             merged = without(change.before, change.after, now, [step.change for step in since])
             done = Change(change.kind, change.item, now, merged.state, (wanted.id,))
@@ -322,13 +339,13 @@ class Undo:
         return Undone(set_id, tuple(back), tuple(kept))
 
     async def _put(self, tx: Transaction, done: Change, why: Reason) -> bool:
-        if done.kind in self._files:
+        if done.kind in self.files:
             return True  # once this is committed
         return await self._rows[done.kind].put(tx, done.item, done.after, why)
 
     async def _state(self, tx: Transaction, change: Change) -> Json | None:
-        if change.kind in self._files:
-            return await self._files[change.kind].state(change.item)
+        if change.kind in self.files:
+            return await self.files[change.kind].state(change.item)
         return await self._rows[change.kind].state(tx, change.item)
 
 

@@ -36,6 +36,7 @@ from wintermute.matrix.login import probe as ask_homeserver
 from wintermute.memory.core import Places
 from wintermute.memory.status import NAME
 from wintermute.messages import Json, Request
+from wintermute.night.finding import night_finding
 from wintermute.prompt.assemble import unknown_tools
 from wintermute.prompt.edited import unusable_files
 from wintermute.prompt.gather import FALLBACK, FILE, FILE_SMALL, Instructions, read_texts
@@ -119,18 +120,20 @@ async def database(path: Path) -> Finding:
         return Finding("database", "fail", str(error))
 
 
-async def noticed(path: Path) -> list[Finding]:
+async def noticed(config: Config) -> list[Finding]:
     """What only the daemon sees: a bridge that writes for somebody and that it does not believe
-    (F-005), and a key store that it cannot write (F-007).
+    (F-005), a key store that it cannot write (F-007), and nights that fail.
     """
-    if not path.exists():  # noqa: ASYNC240  as above
+    path, zone = config.data_dir / "wintermute.db", ZoneInfo(config.timezone)
+    if not path.exists():
         return []
     try:
         async with open_database(path, read_only=True) as database:
             parts = await Health(database, SystemClock()).parts()
+            nights = await night_finding(database, SystemClock(), config.dreaming, zone)
     except WintermuteError:
         return []  # told above
-    return [
+    return [nights] * (nights.state != "ok") + [
         Finding(part.part, part.state, part.detail)
         for part in parts
         if part.part == "bridge" or (part.part == "keys" and part.state == "fail")
@@ -212,7 +215,7 @@ async def _probe(config: Config, lacking: Collection[str]) -> list[Finding]:
         wiki_finding(WikiStore(config.wiki_store), ZoneInfo(config.timezone)),
         *models,
         *await _homeserver(config),
-        *await noticed(config.data_dir / "wintermute.db"),
+        *await noticed(config),
     ]
 
 

@@ -21,6 +21,7 @@ VERBS = {
     "wiki": "Pages that link to each other, and grow out of conversations.",
     "task": "What is to be done: show and change it.",
     "skill": "How something is done: procedures.",
+    "night": "What is tidied at night: run it, read it, answer it, take it back.",
     "prompt": "Show the whole prompt as it would go out now, part by part.",
     "loom": "What was said and done: read, fork, replay.",
     "matrix": "Whom to trust, how others can trust the bot, its login and its keys.",

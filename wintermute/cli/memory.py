@@ -62,6 +62,7 @@ SAID: dict[AddOutcome, str] = {
     "raised": "known already, now as said by the person",
     "ended": "known already, now with an end",
 }
+AT_REST = "{n} not used for long: `wintermute memory search` finds them."
 COUNTED = ("stored", "raised", "ended", "known", "skipped")
 whose = scope_option("Whose memories; default: the owner's.")
 
@@ -87,10 +88,13 @@ def list_(ctx: click.Context, scope: str | None, everyone: bool, as_json: bool) 
     async def work(stores: Stores, _: Config) -> Report:
         zone, values, lines = stores.tasks.zone, [], []
         for name in await _chosen(stores, scope, everyone):
-            facts = await stores.facts.live(name)
+            live = await stores.facts.live(name)
+            facts = [fact for fact in live if not fact.resting]
             values += [as_line(fact) for fact in facts]
             lines += [f"{name}:"] if everyone and facts else []
             lines += [fact_line(fact, zone) for fact in facts]
+            resting = len(live) - len(facts)
+            lines += [AT_REST.format(n=resting)] if resting else []
         return Report(values, lines or ["Nothing is remembered."])
 
     listed = with_stores(ctx, work)

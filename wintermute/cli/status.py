@@ -22,6 +22,7 @@ from wintermute.llm.embeddings import open_embedder
 from wintermute.llm.models import Models
 from wintermute.memory.core import Places
 from wintermute.memory.status import NAME, with_memory
+from wintermute.night.finding import night_finding
 from wintermute.prompt.edited import unusable_files
 from wintermute.stores import Stores
 from wintermute.wiki.finding import wiki_finding
@@ -47,12 +48,15 @@ async def _facts(config: Config) -> list[Finding]:
     async with open_database(path, read_only=True) as opened:
         stored = await gather(opened, SystemClock(), config.timezone, config.llm.budget)
         stored = with_memory(stored, await _memory(config, opened))
+        nights = await night_finding(
+            opened, SystemClock(), config.dreaming, ZoneInfo(config.timezone)
+        )
     database = await check.database(path)
     here = [_daemon(config.data_dir), check.disk(config.data_dir)]
     here += [database] if database.state == "fail" else []
     places = Places(config.data_dir, config.owner)
     wiki = wiki_finding(WikiStore(config.wiki_store), ZoneInfo(config.timezone))
-    return [*here, *stored, wiki, *unusable_files(places, config.data_dir / "prompts")]
+    return [*here, *stored, wiki, nights, *unusable_files(places, config.data_dir / "prompts")]
 
 
 async def _memory(config: Config, database: Database) -> Finding:

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
-from wintermute.changes.change_sets import Change, ChangeSet
-from wintermute.changes.undo import Undone
+from wintermute.changes.change_sets import ChangeSet
 from wintermute.clock import Clock
 from wintermute.commands.memories import Forgetting, Remembered
-from wintermute.commands.tasks import Reminding, TaskVerbs, bounded, kept_words, plain
+from wintermute.commands.night import NightVerbs
+from wintermute.commands.tasks import Reminding, TaskVerbs, back_words, bounded
 from wintermute.config.schema import BudgetSettings
 from wintermute.conversation.asking import Folding
 from wintermute.conversation.casting import Branching
@@ -25,7 +25,7 @@ from wintermute.night.harvest import Harvests
 from wintermute.owner import is_owner
 from wintermute.prompt.edited import unusable_files
 from wintermute.stores import Stores
-from wintermute.text import one_line
+from wintermute.text import one_line, plain
 from wintermute.wiki.finding import wiki_finding
 
 OBJECTIVE_CHARACTERS = 100
@@ -62,6 +62,8 @@ NAMES = {
     "/tasks": "what is to be done here; `/tasks done ID` and the like act on one of them",
     "/remind": "`/remind tomorrow 09:00 Call Anna` tells you then; `/remind` lists what else it reads",
     "/undo": "take back your last change of a memory or a task here; `/undo SET` any change of the last 30 days",
+    "/night": "what I tidied at night; `/night yes N` and `/night no N` answer me, `/night undo` takes it back",
+    "/dream": "have me tidy what I know now",
     "/verify": "compare emojis, so that your client knows that it is me",
     "/status": "what works and what does not",
     "/help": "this list",
@@ -94,8 +96,10 @@ class ChatCommands:
         clock: Clock,
         ceilings: BudgetSettings,
         verifier: Verifier | None,
+        nights: NightVerbs,
     ) -> None:
         self._stores = stores
+        self._nights = nights
         self._branching = branching
         self._folding = folding
         self._clock = clock
@@ -110,6 +114,7 @@ class ChatCommands:
             "/remind": Reminding(stores.tasks, clock).answer,
             "/forget": self._forgetting.answer,
             "/undo": self._undo,
+            "/dream": nights.dream,
             "/verify": self._verify,
             "/status": self._status,
             "/help": self._help,
@@ -127,6 +132,8 @@ class ChatCommands:
             return WHY_ALONE
         if row.word == "/why":
             return await self._remembered.why(row, await self._scope(row))
+        if row.word == "/night":
+            return await self._nights.prepared(row, await self._scope(row))
         if row.word == "/undo":
             return await self._undo_files(row, await self._scope(row))
         return None
@@ -166,7 +173,7 @@ class ChatCommands:
         if wanted is None:
             named = plain(_named_set(row)[:60])
             return NO_CHANGE.format(named) if named else "There is nothing to undo here."
-        return _undone(await self._stores.undo.within(tx, wanted))
+        return back_words(await self._stores.undo.within(tx, wanted))
 
     async def _undo_files(self, row: Waiting, scope: str) -> str | None:
         """Take back what changed a file as well, which no transaction holds; None: nothing did."""
@@ -175,7 +182,7 @@ class ChatCommands:
         unvouched = self._stores.owner.is_unvouched(row.origin, scope)
         if unvouched or wanted is None or not self._stores.undo.touches_files(wanted):
             return None
-        return _undone(await self._stores.undo.run(wanted))
+        return back_words(await self._stores.undo.run(wanted))
 
     async def _wanted(self, row: Waiting, scope: str) -> ChangeSet | None:
         """The change set that is named, if it is of this scope; else the last one that was asked for."""
@@ -200,6 +207,7 @@ class ChatCommands:
         facts = with_memory(found, await stores.memory_status.finding())
         facts += tuple(await asyncio.to_thread(unusable_files, stores.places, stores.prompts))
         facts += (await asyncio.to_thread(wiki_finding, stores.wiki, stores.tasks.zone),)
+        facts += (await self._nights.finding(),)
         asked = is_owner(row.origin)
         if not (asked and stores.owner.owns(scope)):
             # Details may name other people's rooms, and are nobody else's business.
@@ -221,35 +229,3 @@ def _after_word(body: str) -> str:
 
 def _named_set(row: Waiting) -> str:
     return _after_word(row.body).strip().strip("`").removeprefix("#")
-
-
-def _undone(undone: Undone) -> str:
-    merged = [line for merge in undone.merges for line in _undone_lines(merge)]
-    lines = [f"- it was merged since, so first: {line}" for line in merged]
-    lines += [f"- {line}" for line in _undone_lines(undone)]
-    return bounded(lines) or "There is nothing to undo: all of it is as it was before."
-
-
-def _undone_lines(undone: Undone) -> list[str]:
-    partly = {kept.item for kept in undone.kept}
-    return [
-        *(_taken_back(change, change.item in partly) for change in undone.back),
-        *(f"stays, for it was changed again since: {kept_words(kept)}" for kept in undone.kept),
-    ]
-
-
-def _taken_back(change: Change, partly: bool) -> str:
-    """What an undo did to one item; `before` is what it found, `after` what it left."""
-    if change.kind == "core":
-        return f"what I always keep in mind is {'partly ' if partly else ''}as it was before"
-    thing = {"fact": "memory"}.get(change.kind, change.kind)
-    named = change.after or change.before or {}
-    said = None if change.kind == "page" else named.get("text") or named.get("content")
-    text = plain(str(said or change.item))
-    if change.after is None:
-        return f"{thing} taken out again: {text}"
-    if change.before is None:
-        return f"{thing} back: {text}"
-    if change.before.get("status") != change.after.get("status"):
-        return f"{thing} {change.after.get('status')} again: {text}"
-    return f"{thing} {'partly ' if partly else ''}as it was before: {text}"

@@ -7,19 +7,20 @@ from datetime import datetime
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
-from wintermute.commands.tasks import MOST_LINES, bounded, plain
+from wintermute.commands.tasks import MOST_LINES, bounded
 from wintermute.db import Transaction
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import ANYBODY
 from wintermute.memory.core import HEADERS, ITEM, bullets
 from wintermute.memory.fact import EXPLICIT, Fact
 from wintermute.memory.ranking import Query
+from wintermute.memory.resting import awake_count
 from wintermute.memory.sense import beginnings
 from wintermute.messages import ROOM
 from wintermute.night.forget_jobs import owe_forgetting
 from wintermute.night.harvest import Harvests, Wording
 from wintermute.stores import Stores
-from wintermute.text import counted, display_name, one_line, shortened
+from wintermute.text import counted, display_name, one_line, plain, shortened
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
@@ -45,6 +46,7 @@ NO_CORE = "I have nothing here that I always keep in mind."
 WISHED = "I would have changed it, but did not:"
 NOTHING_YET = "I remember nothing here yet."
 NOTHING_LIKE_IT = "I remember nothing of that."
+AT_REST = "{n} not used for long: `/memory WORDS` finds them."
 ALL_OF_THEM = (
     "All memories of this chat are in the prompt of every message, so each answer has all of them:"
     " `/memory` lists them."
@@ -207,13 +209,21 @@ class Remembered:
         await facts.lapse()
         if not words:
             found = await facts.latest(scope, 1, MOST_LINES)
-            return bounded(self._lines(found), await facts.count(scope)) or NOTHING_YET
+            return await self._awake(scope, found)
         asked = Query(words)
         hits = await memories.search(scope, asked, MOST_LINES)
         hits += await memories.past(scope, asked, MOST_LINES - len(hits))
         if hits:
             return bounded(self._lines([hit.fact for hit in hits]))
         return NOTHING_LIKE_IT if await facts.count(scope) else NOTHING_YET
+
+    async def _awake(self, scope: str, newest: Sequence[Fact]) -> str:
+        """These, and how many others there are, also at rest (M-060)."""
+        awake = await awake_count(self._stores.database, scope)
+        resting = await self._stores.facts.count(scope) - awake
+        told = [bounded(self._lines(newest), awake)] if newest else []
+        told += [AT_REST.format(n=resting)] if resting else []
+        return "\n\n".join(told) or NOTHING_YET
 
     async def _core(self, scope: str) -> str:
         """The page that is in every prompt here, and what was not changed on it without a person."""

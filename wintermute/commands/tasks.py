@@ -4,7 +4,6 @@
 makes a promise without a model (T-062).
 """
 
-import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -25,16 +24,11 @@ from wintermute.tasks.occurrences import LATE, Occurrence
 from wintermute.tasks.parse import clock_time, readable, weekdays
 from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Target, Task, Tasks
+from wintermute.text import plain
 
 MOST = 160  # characters of one side of a change
 MOST_LINES = 50
-# What would format in the middle of a line, or make a block of it at its beginning.
-MARK = re.compile(r"[\\`*<\[~|&]|(?<!\w)_|_(?!\w)|^[#>+-]|(?<=^\d)[.)]")
-
-
-def plain(text: str) -> str:
-    """Text in which Markdown marks are only marks: facts and tasks are quoted, not formatted."""
-    return MARK.sub(r"\\\g<0>", text)
+NOTHING_TO_UNDO = "There is nothing to undo: all of it is as it was before."
 
 
 def bounded(lines: list[str], count: int = 0) -> str:
@@ -105,6 +99,43 @@ def kept_words(kept: Conflict) -> str:
     """Which part of which item a later edit holds on to."""
     part = "" if kept.fields == (ALL_OF_IT,) else f"{' and '.join(kept.fields)} of "
     return f"{part}{kept.kind} {kept.item}{f' (by {kept.held_by})' if kept.held_by else ''}"
+
+
+def back_words(undone: Undone) -> str:
+    """What an undo came to, for a chat."""
+    return bounded(back_lines(undone)) or NOTHING_TO_UNDO
+
+
+def back_lines(undone: Undone) -> list[str]:
+    """The same line by line; none where it changed nothing and nothing holds on to it."""
+    merged = [line for merge in undone.merges for line in _undone_lines(merge)]
+    lines = [f"- it was merged since, so first: {line}" for line in merged]
+    return lines + [f"- {line}" for line in _undone_lines(undone)]
+
+
+def _undone_lines(undone: Undone) -> list[str]:
+    partly = {kept.item for kept in undone.kept}
+    return [
+        *(_taken_back(change, change.item in partly) for change in undone.back),
+        *(f"stays, for it was changed again since: {kept_words(kept)}" for kept in undone.kept),
+    ]
+
+
+def _taken_back(change: Change, partly: bool) -> str:
+    """What an undo did to one item; `before` is what it found, `after` what it left."""
+    if change.kind == "core":
+        return f"what I always keep in mind is {'partly ' if partly else ''}as it was before"
+    thing = {"fact": "memory"}.get(change.kind, change.kind)
+    named = change.after or change.before or {}
+    said = None if change.kind == "page" else named.get("text") or named.get("content")
+    text = plain(str(said or change.item))
+    if change.after is None:
+        return f"{thing} taken out again: {text}"
+    if change.before is None:
+        return f"{thing} back: {text}"
+    if change.before.get("status") != change.after.get("status"):
+        return f"{thing} {change.after.get('status')} again: {text}"
+    return f"{thing} {'partly ' if partly else ''}as it was before: {text}"
 
 
 GROUPS = ("Today", "This week", "Later", "Any time", "Paused")

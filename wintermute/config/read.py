@@ -28,7 +28,7 @@ from wintermute.config.document import (
     plain_value,
     read_scalar,
 )
-from wintermute.config.schema import DATA, Backend, Config, Secret, Wiki
+from wintermute.config.schema import DATA, Backend, Config, Dreaming, Secret, Wiki
 from wintermute.config.secrets import Sources, read_secret
 from wintermute.errors import ConfigurationError
 
@@ -37,6 +37,8 @@ BASE = "llm.roles.base"
 MEMORY = "memory.backend"
 PROVIDER = "memory.embeddings.provider"
 EMBEDDINGS = "memory.embeddings.backend"
+DEDUP = "dreaming.dedup_similarity"
+CONTRADICTION = "dreaming.contradiction_similarity"
 SECRET = "{env: NAME} or {file: PATH}"
 
 
@@ -53,7 +55,7 @@ class FoundValue:
 def check_all(found: Mapping[str, FoundValue], reported: set[str]) -> list[Problem]:
     """What does not fit together in what could be read, except below the keys reported before."""
     problems = [*_login(found), *_owner(found), *_backends(found), *_references(found)]
-    problems += _memory(found)
+    problems += [*_memory(found), *_likeness(found)]
     return [problem for problem in problems if not reported & set(_upwards(problem.key))]
 
 
@@ -121,6 +123,25 @@ def _memory(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
         names = ", ".join(backends) if isinstance(backends, Mapping) else ""
         text = "is missing: write which of llm.backends computes embeddings"
         yield _problem(found, EMBEDDINGS, f"{text}: {names}" if names else text)
+
+
+def _likeness(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+    """What is alike enough to be merged is not asked about as a contradiction."""
+    usual = Dreaming()
+    merged = _number(found, DEDUP, usual.dedup_similarity)
+    compared = _number(found, CONTRADICTION, usual.contradiction_similarity)
+    if merged is not None and compared is not None and compared >= merged:
+        key = CONTRADICTION if CONTRADICTION in found else DEDUP
+        text = (
+            f"contradiction_similarity ({compared:g}) must be below dedup_similarity ({merged:g})"
+        )
+        yield _problem(found, key, text)
+
+
+def _number(found: Mapping[str, FoundValue], key: str, usual: float) -> float | None:
+    """What counts for a key; None: it is wrong."""
+    value = found[key].value if key in found else usual
+    return value if isinstance(value, float) else None
 
 
 def _references(found: Mapping[str, FoundValue]) -> Iterator[Problem]:

@@ -182,7 +182,7 @@ class Roles:
     compaction: tuple[str, ...] = key("For summaries of old conversation.", (), backend=True)
     harvest: tuple[str, ...] = key("For picking memories out of conversations.", (), backend=True)
     reconstruction: tuple[str, ...] = key("For merging memories, and core.md.", (), backend=True)
-    dreaming: tuple[str, ...] = key("For the nightly tidying.", (), backend=True, later=True)
+    dreaming: tuple[str, ...] = key("For the nightly tidying.", (), backend=True)
     sub_sessions: tuple[str, ...] = key("For delegated work.", (), backend=True)
 
 
@@ -324,13 +324,20 @@ class Seed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dreaming:
+    enabled: bool = key("Tidy every night what is remembered.", True)
     hour: int = key("When the nightly tidying starts.", 1, least=0, most=23)
     minute: int = key("Minute of that hour.", 0, least=0, most=59)
-    report: bool = key("Tell the owner what was done.", False)
-    budget_tokens: int | None = key("Most tokens for one night.", None, least=1)
+    report: bool = key("Tell the owner in the morning what was done, if anything was.", True)
+    report_at: str = key(
+        "When that is, by the clock.",
+        "08:00",
+        pattern=r"([01][0-9]|2[0-3]):[0-5][0-9]",
+        example="08:00",
+    )
+    budget_tokens: int | None = key("Most tokens for one night; empty: no limit.", 200_000, least=1)
     dedup_similarity: float = key("Facts this alike are merged.", 0.85, least=0, most=1)
     contradiction_similarity: float = key("Facts this alike are compared.", 0.5, least=0, most=1)
-    stale_days: int = key("Facts older than this may be retired.", 90, least=1)
+    stale_days: int = key("Facts not used for so many days come to rest.", 90, least=1)
     stale_min_access: int = key("Unless they were used so often.", 3, least=0)
 
 
@@ -455,7 +462,7 @@ class Config:
     context: Context = key("What fits into one prompt.", Context)
     loop: LoopSettings = key("Limits for one message.", LoopSettings)
     seed: Seed = key("The greeting that opens a conversation.", Seed)
-    dreaming: Dreaming = key("Nightly tidying.", Dreaming, later=True)
+    dreaming: Dreaming = key("Nightly tidying.", Dreaming)
     memory_harvest: MemoryHarvest = key("Picking memories out of conversations.", MemoryHarvest)
     sub_sessions: SubSessionSettings = key("Work that the assistant hands out.", SubSessionSettings)
     wiki: Wiki = key("Pages that link, and grow out of conversations.", Wiki)

@@ -211,6 +211,13 @@ class Folding:
         tokens = self._models.tokens("base", Request(view))
         return f"{tokens:,} tokens in {counted(len(view), 'message')}"
 
+    def is_long(self, past: BranchView, share: float) -> bool:
+        """Whether more than this share of what is folded at is in view."""
+        tokens = self._models.tokens(
+            "base", Request(messages(None, past, Looks(hidden=self._hidden)))
+        )
+        return tokens > share * self._context.fold_at * self._models.window("base")
+
     @property
     def most(self) -> float:
         """The share of the window above which is folded."""

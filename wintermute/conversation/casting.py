@@ -476,9 +476,13 @@ class Casting:
         await self.reply(tx, row, said, meant_for=scope)
 
     async def _told_before(self, tx: Transaction, row: Waiting) -> str:
-        """What tasks have told this room since its last message was asked about (T-052)."""
+        """What tasks have told this room since its last message was asked about (T-052), and what
+        was tidied since (M-078).
+        """
         if row.kind != "message":
             return ""
+        unasked, scope = self._settings.unasked, await self.scope(row)
+        tidied = await unasked.told_with(tx, row, scope) if unasked else ""
         began = await self._conversations.began(tx, row.conversation_id)
         last = await self._inbox.last_before(tx, row.conversation_id, row.seq)
         since = max(began, last.received_at if last else began)
@@ -486,7 +490,7 @@ class Casting:
         asked = await self._casts.last_begun(tx, last.event_id) if last and told else None
         if asked is not None and asked > since:  # which brought what was told until then
             told = await self._occurrences.delivered_in(tx, row.conversation_id, asked, MOST)
-        return "".join(due_event(each, self._zone) for each in told)
+        return "".join(due_event(each, self._zone) for each in told) + tidied
 
     async def _said_before(self, tx: Transaction, row: Waiting) -> Sequence[Waiting]:
         if row.direct:

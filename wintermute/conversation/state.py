@@ -15,6 +15,7 @@ from wintermute.clock import Clock
 from wintermute.config.schema import LoopSettings
 from wintermute.conversation.toolbox import Caller, CallSite, Toolbox
 from wintermute.conversation.view import is_shown
+from wintermute.db import Transaction
 from wintermute.llm.backend import Listener, Unheard, Wait
 from wintermute.loom.conversations import Conversation
 from wintermute.loom.records import BranchView, Cast, Observation, Turn, Wards
@@ -104,6 +105,14 @@ class Prompt(Protocol):
         ...
 
 
+class UnaskedNews(Protocol):
+    """What was done while nobody asked for it."""
+
+    async def told_with(self, tx: Transaction, row: Waiting, scope: str) -> str:
+        """The events to stand before a message, each told once, with blank lines; "": nothing."""
+        ...
+
+
 USUAL = Wards.of(LoopSettings())
 """Those of a chat for which nothing else is configured."""
 
@@ -115,7 +124,7 @@ class CastSettings:
     `backend` names one model that is asked instead of those of the `role`. `depth` is how many
     levels of sub-sessions may be below this cast (L-060). `patient`: the time until a first token
     is not its own (F-017); whoever waits for a sub-session was promised an end (L-061). `wards` are
-    those it begins with; one that goes on has what its record says.
+    those it begins with; one that goes on has what its record says. `unasked` tells of what was done.
     """
 
     toolbox: Toolbox
@@ -125,6 +134,7 @@ class CastSettings:
     depth: int = 0
     patient: bool = True
     wards: Wards = USUAL
+    unasked: UnaskedNews | None = None
 
 
 class Watch(Listener, Protocol):

@@ -181,6 +181,12 @@ class Database:
             found = await self._writer.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
         return bool(next(iter(found))[0] == 0)
 
+    async def holes(self) -> tuple[int, int]:
+        """How many bytes of the file hold nothing any more, and of how many."""
+        names = ("freelist_count", "page_count", "page_size")
+        free, pages, size = [(await self.scalars(f"PRAGMA {name}"))[0] for name in names]
+        return free * size, pages * size
+
     async def cut_log(self) -> None:
         """Bring its log into the file and cut it: what was just erased still stands there."""
         async with self._lock:

@@ -15,6 +15,7 @@ from functools import cache, partial
 from importlib import resources
 from typing import Any
 
+from wintermute.demo.dreams import dream_answer
 from wintermute.demo.pages import page_answer
 from wintermute.demo.unasked import statements, unasked
 from wintermute.messages import Json
@@ -78,9 +79,10 @@ def listed(lines: Sequence[str]) -> str:
 
 
 TOLD = re.compile(
-    r'(?:<event kind="(?:scheduled_task|task_error)" id="\w+">\n.*?\n</event>\n\n)+', re.DOTALL
+    r'(?:<event kind="(?:scheduled_task|task_error|night_report)" id="[\w-]+">\n.*?\n</event>\n\n)+',
+    re.DOTALL,
 )
-"""What tasks have told the room, before the message of a person."""
+"""What tasks and nights have told the room, before the message of a person."""
 EVENT = re.compile(r'<event kind="(\w+)"')
 CONTEXT = re.compile(
     r"<(room_context|replied_to)>\n.*?\n</\1>\s*|\[written [^\n\]]+ ago\]\n", re.DOTALL
@@ -364,8 +366,9 @@ def answer(messages: Sequence[Json], tools: Collection[str]) -> Utterance:
 
 def _in_background(messages: Sequence[Json]) -> str | None:
     """The answer to a question of which no person knows; None: it is another."""
-    page = page_answer(_text(messages[0]))
-    return unasked(messages) if page is None else page
+    question = _text(messages[0])
+    answers = (each(question) for each in (page_answer, dream_answer))
+    return next((known for known in answers if known is not None), None) or unasked(messages)
 
 
 def _given(now: PracticeView, result: ToolResult) -> str:

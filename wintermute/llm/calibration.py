@@ -44,6 +44,19 @@ across them, and .008 of the others.
 """
 
 
+def on_our_scale(likeness: float, same: float, related: float) -> float:
+    """What a likeness of another model, of which these two are known, would be of the embedded one.
+
+    So what a configuration says of likeness means the same whatever the model.
+    """
+    ours = KNOWN[MODEL]
+    marks = [(-1.0, -1.0), (related, ours.related), (same, ours.same), (1.0, 1.0)]
+    for (low, means), (high, till) in pairwise(marks):
+        if likeness <= high and low < high:
+            return means + (likeness - low) / (high - low) * (till - means)
+    return 1.0
+
+
 def shipped_pairs() -> tuple[KnownPair, ...]:
     """The forty that come with the program, in seven languages."""
     text = (resources.files("wintermute.llm") / "pairs.toml").read_text("utf-8")

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from wintermute.errors import AnswerUnusable, EmptyReply
 from wintermute.llm.calls import QuestionSources
-from wintermute.messages import Json, Reply, Request
+from wintermute.messages import Json, Reply, Request, Size
 from wintermute.templates import fill
 from wintermute.text import shortened, untagged
 
@@ -56,6 +56,18 @@ class Unasked(Protocol):
 
     async def refused(self, role: str, reason: str) -> None:
         """An answer could not be used, not the second one either."""
+        ...
+
+
+class UnaskedModels(Unasked, Protocol):
+    """The models as work that nobody waits for asks them: all of them, or those that it may."""
+
+    def window(self, role: str) -> int:
+        """Tokens that a request may have."""
+        ...
+
+    def sizes(self, role: str) -> tuple[Size, ...]:
+        """For which sizes of models a request is needed."""
         ...
 
 

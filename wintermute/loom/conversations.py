@@ -200,6 +200,13 @@ class Conversations:
         )
         return [_conversation(row) for row in rows]
 
+    async def scopes(self) -> list[str]:
+        """Of whom or of which rooms there are conversations with people."""
+        return await self._database.scalars(
+            "SELECT DISTINCT scope FROM conversations WHERE kind IN ('room', 'terminal')"
+            " AND scope <> '' ORDER BY scope"
+        )
+
     async def of_room(self, tx: Transaction, room_id: str) -> Conversation | None:
         """The conversation that is held in a room, whatever its scope is by now."""
         row = await tx.row(
@@ -237,6 +244,11 @@ class Conversations:
             " JOIN path p ON p.branch_id = c.branch_id AND t.seq <= p.until WHERE t.id = :turn",
             {"branch": await self.current_branch(tx, conversation_id), "turn": turn_id},
         )
+
+    async def first(self, tx: Transaction) -> datetime | None:
+        """When the first of all was begun; None: nobody has spoken yet."""
+        (at,) = await tx.scalars("SELECT min(created_at) FROM conversations")
+        return moment(at) if at else None
 
     async def began(self, tx: Transaction, conversation_id: str) -> datetime:
         """When the current branch began: nothing from before is in view."""

@@ -170,12 +170,13 @@ class Outbox:
         meant_for: str,
         apart: bool = False,
         cause: str | None = None,
+        signs: Sequence[str] = (),
     ) -> str:
         """Promise to say something in a conversation; from the commit on it will be said, once.
 
         `meant_for`: the scope it was made of, which all must fit who can read it when it is sent
         (F-002). `apart`: before all that waits, in an encryption session of its own. `cause`: the
-        due moment it is of.
+        due moment it is of. `signs`: what is put on it once it is said.
         """
         row = await tx.row("SELECT room_id FROM conversations WHERE id = ?", (conversation_id,))
         if row is None:
@@ -195,6 +196,7 @@ class Outbox:
             meant_for=meant_for,
             apart=apart,
             cause=cause,
+            signs=" ".join(signs),
         )
 
     async def react(
@@ -471,10 +473,10 @@ class Outbox:
             "UPDATE outbox SET state = 'sent', sent_at = ?, problem = NULL WHERE id = ?"
             " AND state <> 'sent' AND NOT EXISTS (SELECT 1 FROM outbox_parts"
             "  WHERE outbox_id = outbox.id AND state = 'waiting')"
-            " RETURNING conversation_id, room_id",
+            " RETURNING conversation_id, room_id, signs",
             (stamp(self._clock.now()), outbox_id),
         )
-        signs = await self._said(tx, outbox_id) if row else ()
+        signs = [*await self._said(tx, outbox_id), *row["signs"].split()] if row else ()
         if row and event_id and signs:
             await self.react(tx, row["conversation_id"], row["room_id"], event_id, signs)
 

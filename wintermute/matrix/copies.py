@@ -15,7 +15,6 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock, in_words, stamp
-from wintermute.commands.tasks import plain
 from wintermute.db import Database, Transaction
 from wintermute.db.values import reader
 from wintermute.errors import AnotherCopyRuns, KeyStoreBlocked, SendRefused
@@ -31,7 +30,7 @@ from wintermute.messages import PERSON, Incoming, Json
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import Claim, Due, cause, claim
 from wintermute.tasks.tasks import complete
-from wintermute.text import counted
+from wintermute.text import counted, plain
 from wintermute.work.runner import guarded
 
 log = logging.getLogger(__name__)

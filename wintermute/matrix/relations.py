@@ -30,6 +30,7 @@ from wintermute.matrix.inbox import (
 from wintermute.messages import PERSON, Incoming, Json
 from wintermute.night.forget_jobs import owe_forgetting, owe_unsaying
 from wintermute.night.forgetting import with_reports
+from wintermute.night.nights import asked_by
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
 from wintermute.tasks.tasks import SIGNS, Sign
@@ -41,6 +42,8 @@ MARKS: Mapping[str, ReactionMeaning] = {
     "\N{OCTAGONAL SIGN}": "stop",
     **SIGNS,
 }
+ANSWERS: Mapping[ReactionMeaning, str] = {"done": "yes", "cancel": "no"}
+"""What the signs say to what a night asks."""
 VARIATIONS = dict.fromkeys((0xFE0E, 0xFE0F, *range(0x1F3FB, 0x1F400)))
 """Presentation selectors and skin tones: with or without them it is the same sign."""
 
@@ -281,7 +284,8 @@ class Relations:
     async def command(self, tx: Transaction, reaction: Reaction) -> Incoming | None:
         """The command that a reaction is to be taken as, if any; a reward is stored on the way.
 
-        Taking a reaction back undoes nothing. A sign counts once on a reminder (T-063).
+        Taking a reaction back undoes nothing. A sign counts once on a reminder (T-063), and on what a
+        night asks as long as it is open (M-079).
         """
         command, mark = reaction.command, reaction.mark
         ours = await self._stores.outbox.sent_event(tx, command.room_id, reaction.target)
@@ -298,7 +302,10 @@ class Relations:
             return None
         by_owner = is_owner(command.origin)
         task_id = await self._stores.occurrences.answer(tx, ours.id, mark, by_owner=by_owner)
-        return replace(command, body=f"/tasks {mark} {task_id}") if task_id else None
+        if task_id is not None:
+            return replace(command, body=f"/tasks {mark} {task_id}")
+        item = await asked_by(tx, ours.id) if mark in ANSWERS else None
+        return replace(command, body=f"/night {ANSWERS[mark]} {item.id}") if item else None
 
     async def answers_us(self, tx: Transaction, room_id: str, event: Json) -> bool:
         """Whether an event replies to something that we said, or edits a message that does."""

@@ -19,6 +19,7 @@ from wintermute.memory.fact import Hit, Replaced
 from wintermute.memory.facts import Facts
 from wintermute.memory.flat_file import GENERATED, FlatFile, text_of
 from wintermute.memory.ranking import Query
+from wintermute.memory.resting import awoken, wake_all
 from wintermute.memory.search import Search
 
 NOT_EDITED = (
@@ -43,9 +44,18 @@ class MemoryBackend(Protocol):
         ...
 
     async def search(
-        self, scope: str, query: Query, most: int, when: datetime | None = None
+        self,
+        scope: str,
+        query: Query,
+        most: int,
+        when: datetime | None = None,
+        *,
+        awake: bool = False,
     ) -> list[Hit]:
-        """The facts that fit, best first. Raises: MemoryUnavailable."""
+        """The facts that fit, best first; one at rest is found, and awake from then.
+
+        `awake`: only those that are; so no prompt wakes one (M-060). Raises: MemoryUnavailable.
+        """
         ...
 
     async def past(self, scope: str, query: Query, most: int) -> list[Hit]:
@@ -70,7 +80,8 @@ class Listed:
 
     ranked = False
 
-    def __init__(self, flat: FlatFile, search: Search) -> None:
+    def __init__(self, database: Database, flat: FlatFile, search: Search) -> None:
+        self._database = database
         self._flat = flat
         self._search = search
 
@@ -79,7 +90,13 @@ class Listed:
         return await self._flat.text(scope)
 
     async def search(
-        self, scope: str, query: Query, most: int, when: datetime | None = None
+        self,
+        scope: str,
+        query: Query,
+        most: int,
+        when: datetime | None = None,
+        *,
+        awake: bool = False,
     ) -> list[Hit]:
         """By words."""
         await self._flat.text(scope)  # with what was edited by hand
@@ -99,6 +116,7 @@ class Listed:
 
     async def refresh(self) -> None:
         """What was an export is a list again before somebody edits it (M-077)."""
+        await wake_all(self._database)
         for scope in await self._flat.exports():
             await self._flat.text(scope)
 
@@ -144,11 +162,18 @@ class Ranked:
         return text
 
     async def search(
-        self, scope: str, query: Query, most: int, when: datetime | None = None
+        self,
+        scope: str,
+        query: Query,
+        most: int,
+        when: datetime | None = None,
+        *,
+        awake: bool = False,
     ) -> list[Hit]:
         """By words and by meaning."""
         await self._take_edits(scope)
-        return await self._search.find(scope, query, most, when)
+        hits = await self._search.find(scope, query, most, when, awake=awake)
+        return [*await awoken(self._database, hits, self._facts.now())]
 
     async def past(self, scope: str, query: Query, most: int) -> list[Hit]:
         """By words."""

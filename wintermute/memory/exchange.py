@@ -22,6 +22,7 @@ from wintermute.memory.fact import (
     NewFact,
     cleaned,
     entry,
+    protection,
 )
 from wintermute.memory.facts import Facts
 from wintermute.memory.flat_file import GENERATED
@@ -249,6 +250,8 @@ class Import:
             valid_from=self._moment(values, "valid_from"),
             valid_to=self._moment(values, "valid_to"),
             replaced_by=_name(values, "replaced_by"),
+            protected=_truth(values, "protected"),
+            resting=_truth(values, "resting"),
         )
         if not says_something(fact.text):
             raise _Wordless
@@ -306,6 +309,13 @@ def _name(values: Mapping[str, Any], key: str) -> str | None:
     return value
 
 
+def _truth(values: Mapping[str, Any], key: str) -> bool:
+    value = values.get(key, False)
+    if not isinstance(value, bool):
+        raise _Problem(f'"{key}" is neither true nor false')
+    return value
+
+
 def _names(values: Mapping[str, Any], key: str) -> tuple[str, ...]:
     found = values.get(key) or []
     if not isinstance(found, list):
@@ -327,4 +337,4 @@ def as_line(fact: Fact) -> Json:
         "origins": list(fact.origins),
     }
     others = {"speaker": fact.speaker, "replaced_by": fact.replaced_by}
-    return line | {name: value for name, value in others.items() if value}
+    return line | {name: value for name, value in others.items() if value} | protection(fact)

@@ -48,6 +48,10 @@ class Fact:
     retired_at: datetime | None = None
     taint: bool = False
     """Whether it may come from outside: from a page, a file, a stranger (L-037)."""
+    protected: bool = False
+    """Whether it is the person's own words, or was made of such in any generation (M-060)."""
+    resting: bool = False
+    """Whether it was not used for long, so that only who looks for it finds it (M-060)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,9 @@ class NewFact:
     valid_to: datetime | None = None
     replaced_by: str | None = None
     taint: bool = False
+    protected: bool = False
+    """Beside what its source says."""
+    resting: bool = False
     queued: bool = False
     """Whether it is to be brought together with the others of its scope."""
 
@@ -280,7 +287,33 @@ def state_of(fact: Fact) -> Json:
         state["speaker"] = fact.speaker
     if fact.valid_to:
         state |= {"valid_to": stamp(fact.valid_to), "replaced_by": fact.replaced_by}
-    return state
+    return state | protection(fact)
+
+
+def protection(fact: Fact) -> Json:
+    """That it is protected, where its source does not say so, and that it is at rest."""
+    found: Json = {"protected": True} if fact.protected and fact.source != EXPLICIT else {}
+    return found | ({"resting": True} if fact.resting else {})
+
+
+def is_protected(state: Json) -> bool:
+    """What `state_of` says of that, also in states from before it was told apart."""
+    return bool(state.get("protected")) or state["source"] == EXPLICIT
+
+
+def renamed(fact: Fact, scope: str) -> NewFact:
+    """A fact that belongs to another scope."""
+    return NewFact(
+        scope,
+        fact.text,
+        fact.source,
+        fact.speaker,
+        fact.origins,
+        at=fact.created_at,
+        valid_from=fact.valid_from,
+        taint=fact.taint,
+        protected=fact.protected,
+    )
 
 
 def retirements(facts: Iterable[Fact]) -> list[Change]:
@@ -331,7 +364,7 @@ def met(new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: N
             taken = _met(before, fact)
             if taken.fact != before:
                 row = columns(taken.fact)
-                names = ("id", "source", "origins", "valid_to", "taint")
+                names = ("id", "source", "origins", "valid_to", "taint", "protected", "resting")
                 batch.updates.append({name: row[name] for name in names} | {"ended": over})
         else:
             taken = _stored(fact, now, new_id)
@@ -368,7 +401,7 @@ def succession(
     if len(texts) == 1:
         heirs = [0] * len(old)
     pairs = list(zip(old, heirs, strict=True))
-    lost = [fact for fact, heir in pairs if heir is None and fact.source == EXPLICIT]
+    lost = [fact for fact, heir in pairs if heir is None and fact.protected]
     replaced: dict[int, list[Fact]] = defaultdict(list)
     for fact, heir in pairs:
         if heir is not None:
@@ -376,18 +409,19 @@ def succession(
     fresh = []
     for n, (text, (_, source)) in enumerate(zip(texts, new, strict=True)):
         past = [*replaced[n], *lost]
-        own = any(fact.source == EXPLICIT for fact in past)
+        own = any(fact.protected for fact in past)
         origins = {name: None for fact in past for name in fact.origins}
         if names[n] not in living:
             origins |= dict.fromkeys(evidence)
-        fresh.append(NewFact(scope, text, EXPLICIT if own else source, origins=tuple(origins)))
+        same = [living[names[n]]] if names[n] in living else []
+        taint = any(fact.taint for fact in (*past, *same))
+        kind = EXPLICIT if own else source
+        fresh.append(NewFact(scope, text, kind, origins=tuple(origins), taint=taint))
     anywhere = 0 if texts else None
     return Succession(
         old=tuple(old),
         fresh=tuple(fresh),
-        heirs=tuple(
-            anywhere if heir is None and fact.source == EXPLICIT else heir for fact, heir in pairs
-        ),
+        heirs=tuple(anywhere if heir is None and fact.protected else heir for fact, heir in pairs),
     )
 
 
@@ -405,20 +439,25 @@ def _stored(new: NewFact, now: datetime, new_id: NewId) -> AddedFact:
         valid_to=new.valid_to,
         replaced_by=new.replaced_by,
         taint=new.taint,
+        protected=new.protected or new.source == EXPLICIT,
+        resting=new.resting,
     )
     return AddedFact(fact, "stored", Change("fact", fact.id, None, state_of(fact), fact.origins))
 
 
 def _met(known: Fact, new: NewFact) -> AddedFact:
     """An equal fact: where both came from is kept, and the stronger source (M-007, M-075)."""
-    raised = new.source == EXPLICIT != known.source
+    own = new.source == EXPLICIT or new.protected
+    raised = (own and not known.protected) or new.source == EXPLICIT != known.source
     also = (new.id,) if new.id else ()
     fact = replace(
         known,
-        source=new.source if raised else known.source,
+        source=EXPLICIT if new.source == EXPLICIT else known.source,
         origins=tuple(dict.fromkeys([*known.origins, *also, *new.origins]))[:MOST_ORIGINS],
         valid_to=new.valid_to or known.valid_to,
         taint=known.taint and new.taint,
+        protected=known.protected or own,
+        resting=False,  # what is said again is of use again
     )
     ended = fact.valid_to != known.valid_to
     if not raised and not ended:

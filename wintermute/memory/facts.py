@@ -32,8 +32,10 @@ from wintermute.memory.fact import (
     entry,
     fact_of,
     facts_of,
+    is_protected,
     key,
     met,
+    renamed,
     retirements,
     revived,
     state_of,
@@ -54,6 +56,8 @@ WAS_TRUE = (
 LIVE = TRUE.replace("{}.", "")
 """What is remembered and true; the rest is kept for an undo, or for what once was (M-074)."""
 TRUE_THEN = WAS_TRUE.replace("{}.", "")
+AWAKE = f"{LIVE} AND NOT resting"
+"""What is also of use, as far as we know: the rest is found by who looks for it (M-060)."""
 LISTED = f"({LIVE})"
 """Whether it has a line in the memories file; as the index `facts_unwritten` says it."""
 IN_LIST = "IN (SELECT value FROM json_each(?))"
@@ -122,7 +126,7 @@ class Facts:
         if begin < 1:
             raise ToolFailed(f"begin counts from 1, the newest; {begin} is no place in the list")
         rows = await self._database.rows(
-            f"SELECT * FROM facts WHERE scope = :scope AND {LIVE if when is None else TRUE_THEN}"
+            f"SELECT * FROM facts WHERE scope = :scope AND {AWAKE if when is None else TRUE_THEN}"
             " ORDER BY created_at DESC, seq DESC LIMIT :count OFFSET :begin",
             {
                 "scope": scope,
@@ -136,7 +140,7 @@ class Facts:
     async def most_used(self, scope: str, count: int) -> list[Fact]:
         """The live facts that were of use most often, then the newest (M-016)."""
         rows = await self._database.rows(
-            f"SELECT * FROM facts WHERE scope = ? AND {LIVE}"
+            f"SELECT * FROM facts WHERE scope = ? AND {AWAKE}"
             " ORDER BY accesses DESC, created_at DESC, seq DESC LIMIT ?",
             (scope, count),
         )
@@ -188,7 +192,7 @@ class Facts:
     async def stamps(self) -> dict[str, tuple[object, ...]]:
         """For each scope something that is another thing once its facts are."""
         rows = await self._database.rows(
-            f"SELECT scope, count(*), sum({LIVE}), max(stored_at), max(retired_at) FROM facts"
+            f"SELECT scope, count(*), sum({AWAKE}), max(stored_at), max(retired_at) FROM facts"
             " GROUP BY scope"
         )
         return {row[0]: tuple(row[n] for n in range(1, 5)) for row in rows}
@@ -392,7 +396,7 @@ class Facts:
         old = await self.live(was, tx)
         if not old:
             return
-        taken = await self.take(tx, [_renamed(fact, why.scope) for fact in old])
+        taken = await self.take(tx, [renamed(fact, why.scope) for fact in old])
         heirs = {fact.id: done.fact.id for fact, done in zip(old, taken, strict=True)}
         gone = await self.retire_unrecorded(tx, was, list(heirs), why.cause, heirs)
         changes = [done.change for done in taken if done.change]
@@ -441,7 +445,8 @@ class Facts:
         await tx.execute_many(*await asyncio.to_thread(insert_many, "facts", batch.inserts))
         await tx.execute_many(
             "UPDATE facts SET source = :source, origins = :origins, valid_to = :valid_to,"
-            " ended = :ended, taint = :taint WHERE id = :id",
+            " ended = :ended, taint = :taint, protected = :protected,"
+            " resting = :resting WHERE id = :id",
             [stored(update) for update in batch.updates],
         )
         await self._renew(tx, [row["id"] for row in batch.inserts])
@@ -569,6 +574,8 @@ class Facts:
             "id": item,
             "text": state["text"],
             "source": state["source"],
+            "protected": is_protected(state),
+            "resting": bool(state.get("resting")),
             "speaker": state.get("speaker"),
             "until": until,
             "ended": until is not None and until <= stamp(self._clock.now()),
@@ -576,7 +583,7 @@ class Facts:
             "now": stamp(self._clock.now()),
         }
         done = await tx.execute(
-            "UPDATE facts SET text = :text, source = :source, speaker = :speaker,"
+            "UPDATE facts SET text = :text, source = :source, speaker = :speaker, protected = :protected, resting = :resting,"
             # A line in another spelling is in the file, and to be written anew.
             " exported = CASE WHEN text = :text OR NOT exported THEN exported ELSE 2 END,"
             " stored_at = CASE WHEN retired_at IS NULL THEN stored_at ELSE :now END,"
@@ -686,15 +693,3 @@ class Facts:
             f"UPDATE facts SET exported = {LISTED} WHERE scope = ? AND exported <> {LISTED}",
             (scope,),
         )
-
-
-def _renamed(fact: Fact, scope: str) -> NewFact:
-    return NewFact(
-        scope,
-        fact.text,
-        fact.source,
-        fact.speaker,
-        fact.origins,
-        at=fact.created_at,
-        valid_from=fact.valid_from,
-    )

@@ -27,7 +27,6 @@ from wintermute.errors import MemoryFileUnusable, ToolFailed
 from wintermute.files import to_its_end
 from wintermute.memory.core import Places, SaidOnce, TextFile
 from wintermute.memory.fact import (
-    EXPLICIT,
     Fact,
     FileLine,
     NewFact,
@@ -428,6 +427,8 @@ class FlatFile:
         async with self._database.transaction() as tx:
             old = await self._facts.live(scope, tx, stored_before=begun)
             gone = await self._facts.gone_since(tx, scope, begun, why.cause)
+            if gone and why.cause != "tool":  # who rewrote it saw lines that may be in others now
+                raise ToolFailed("nothing was changed: somebody took lines out meanwhile")
             new = await asyncio.to_thread(_accepted, old, text, gone)
             done = await self._facts.replace(tx, why, scope, [fact.id for fact in old], new)
         try:
@@ -557,7 +558,7 @@ class FlatFile:
 
 def _accepted(old: Sequence[Fact], text: str, gone: set[str]) -> list[tuple[str, Source]]:
     """The lines that may stand for the old facts. Raises: ToolFailed."""
-    if problem := refusal([(fact.text, fact.source == EXPLICIT) for fact in old], text):
+    if problem := refusal([(fact.text, fact.protected) for fact in old], text):
         raise ToolFailed(problem)
     known = gone.union(key(fact.text) for fact in old)
     new = listed(text)

@@ -84,6 +84,13 @@ class WordIndex:
             if numbers and not ERASES:
                 await tx.execute("INSERT INTO facts_fts (facts_fts) VALUES ('optimize')")
 
+    async def optimize(self, tx: Transaction) -> None:
+        """Put its parts together, as it is best read."""
+        try:
+            await tx.execute("INSERT INTO facts_fts (facts_fts) VALUES ('optimize')")
+        except Error as problem:
+            await self._mend(tx, problem)
+
     async def counts(self, database: Database) -> dict[str, int]:
         """Of how many facts of each scope it knows the words; empty where it cannot be read."""
         query = (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from wintermute.db import Database, Row, Transaction
 from wintermute.errors import EmbedderNotReady, EmbeddingsUnavailable, MemoryUnavailable
 from wintermute.health.health import Health
-from wintermute.llm.calibration import calibrated
+from wintermute.llm.calibration import calibrated, on_our_scale
 from wintermute.llm.embedded import MODEL
 from wintermute.llm.vector import Embedder, Vector, likeness, vector
 from wintermute.memory.ranking import WEIGHTS, Query, blended, embedded_text
@@ -164,6 +164,29 @@ class Meaning:
                 for one in mine
             ]
         )
+
+    async def comparison(self, texts: Sequence[str]) -> Callable[[int, int], float] | None:
+        """How alike two of the texts are, by their places, as the embedded model would say it.
+
+        All are embedded in one call. None: this model tells no texts apart. Raises:
+        MemoryUnavailable.
+        """
+        space = await self._spaces.latest_of(self._embedder.name)
+        ours = self._embedder.name == MODEL
+        if not ours and (space is None or space.same is None or space.related is None):
+            return None
+        vectors = await self._embedder.embed_document(texts)
+
+        def like(one: int, other: int) -> float:
+            mine, theirs = vectors[one], vectors[other]
+            if mine is None or theirs is None:
+                return 0.0
+            found = likeness(mine, theirs)
+            if ours or space is None or space.same is None or space.related is None:
+                return found
+            return on_our_scale(found, space.same, space.related)
+
+        return like
 
     def _least(self, space: Space | None, distance: float) -> float | None:
         """The likeness from which texts may be about the same; of a model that is not ours as learnt."""

@@ -38,6 +38,8 @@ MOST_TOKENS = 1_500
 """Of the memories that come with one message; at most a twelfth of the window."""
 FEWEST = 50
 """Facts that a scope is taken to have at least: of three, a word in each is not common yet."""
+MOST_ASLEEP = 1_000
+"""So many more are compared in meaning where that many are at rest, at most."""
 EQUALS = 4
 """How many more hits are read than are wanted, for equal ones are dropped."""
 
@@ -105,23 +107,34 @@ class Search:
         self._sizes: dict[str, tuple[int, int]] = {}
 
     async def find(
-        self, scope: str, query: Query, most: int, when: datetime | None = None
+        self,
+        scope: str,
+        query: Query,
+        most: int,
+        when: datetime | None = None,
+        *,
+        awake: bool = False,
     ) -> list[Hit]:
         """The facts that fit, best first; nothing where nothing does (M-071).
 
-        `when`: also among what was true at that moment, by words (M-074).
+        `when`: also among what was true at that moment, by words (M-074). `awake`: without those
+        that are at rest (M-060).
         """
         if most <= 0:
             return []
         await self._facts.lapse()
         alike = NOTHING
+        asleep = await self._asleep(scope) if awake else 0
         with ungrouped():
             async with asyncio.TaskGroup() as group:
-                words = group.create_task(self._by_words(scope, query))
+                looked_up = group.create_task(self._by_words(scope, query))
                 if self._meaning is not None:  # whose vector another process makes meanwhile
-                    alike = await self._meaning.likest(scope, query, MOST_LEADING)
+                    most_alike = MOST_LEADING + min(asleep, MOST_ASLEEP)
+                    alike = await self._meaning.likest(scope, query, most_alike)
+        words = await self._without_asleep(looked_up.result()) if asleep else looked_up.result()
         truth = Truth(TRUE) if when is None else Truth(WAS_TRUE, when)
-        return await self._found(scope, words.result(), most, alike, truth)
+        truth = replace(truth, clause=f"{truth.clause} AND NOT {{}}.resting") if awake else truth
+        return await self._found(scope, words, most, alike, truth)
 
     async def past(self, scope: str, query: Query, most: int) -> list[Hit]:
         """What fits of what is no longer true, best first, by words (M-074)."""
@@ -145,6 +158,22 @@ class Search:
         postings = await self._postings(scope, terms.all)
         size = await self._size(scope)
         return ByWords(terms, postings, size, leading(terms, postings, size))
+
+    async def _asleep(self, scope: str) -> int:
+        """How many facts are at rest."""
+        query = "SELECT count(*) FROM facts WHERE scope = ? AND resting"
+        return int((await self._database.scalars(query, (scope,)))[0])
+
+    async def _without_asleep(self, words: ByWords) -> ByWords:
+        """The same without what is at rest, which may be more than all that is awake."""
+        seqs = sorted({seq for found in words.postings.values() for seq in found})
+        query = "SELECT value FROM json_each(?) JOIN facts f ON f.seq = value WHERE f.resting"
+        asleep = set(await self._database.scalars(query, (json.dumps(seqs),)))
+        postings = {
+            word: [seq for seq in found if seq not in asleep]
+            for word, found in words.postings.items()
+        }
+        return replace(words, postings=postings, leading=leading(words.terms, postings, words.size))
 
     async def _found(
         self, scope: str, words: ByWords, most: int, alike: Alike, truth: Truth

@@ -127,6 +127,8 @@ def successors(old: Sequence[str], new: Sequence[str]) -> list[int | None]:
 SAME_BEGINNING = 5
 """Letters by which words are one: "sings" and "singing"."""
 LEAST_BEGINNING = 3
+MOST_ADDED = 0.25
+"""Which part of the words of a merged text may be new: what joins sentences."""
 ENDING_WORDS = (
     "until till formerly previously bis früher ehemals jusqu jusque autrefois anciennement hasta"
     " antes fino finché prima até tot"
@@ -247,6 +249,28 @@ def are_grounded(texts: Sequence[str], inputs: Sequence[str]) -> bool:
     """Whether at least half of what each text is about stands in what they were made from."""
     known = _sense_of({word for each in inputs for word in main_words(each)})
     return all(_sense(text).is_shared_by(known) for text in texts)
+
+
+def are_made_of(text: str, inputs: Sequence[str]) -> bool:
+    """Whether no number, and next to no word, of a text stands in none of the inputs.
+
+    Other endings are the same, and so are words that say that something is over. Between signs that
+    set no blanks half may be new, as for `are_grounded`.
+    """
+    known = _sense_of({word for each in inputs for word in main_words(each)})
+    mine = _sense(text)
+    words = {word for word in mine.words - ENDINGS if not SIGNS.match(word)}
+    added = [word for word in words if not known.has(word, loosely=True)]
+    return (
+        len(added) <= MOST_ADDED * len(words)
+        and mine.numbers <= known.numbers
+        and are_grounded([text], inputs)
+    )
+
+
+def numbers_of(texts: Sequence[str]) -> set[str]:
+    """All main words of these texts that have a digit."""
+    return {number for text in texts for number in _sense(text).numbers}
 
 
 def told_in(texts: Sequence[str], transcript: str) -> list[str]:

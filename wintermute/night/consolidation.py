@@ -22,7 +22,7 @@ from wintermute.files import to_its_end
 from wintermute.night.agents import REPORT, PageAgent, PageTask, PageWork, sweep_copies
 from wintermute.night.raw_material import Consolidations, RawMaterial, Talk
 from wintermute.wiki.folder import FileChange, StoreFolder
-from wintermute.wiki.links import INDEX, is_page
+from wintermute.wiki.links import INDEX, RAW, is_page
 from wintermute.wiki.page_jobs import (
     JOB,
     SeenPages,
@@ -166,6 +166,8 @@ class Consolidation:
         return job
 
     def _raw(self, talk: Talk) -> str:
+        if talk.named.startswith(f"{RAW}/"):
+            return talk.named  # a copy already: what was made of it is made anew
         return raw_path(self._files, talk.name, self._now().date())
 
     async def _judged(self, task: PageTask, work: PageWork) -> "_Done":
@@ -272,6 +274,8 @@ def _viewed(store: WikiStore) -> StoreView:
 
 
 def _keep(files: StoreFolder, raw: str, talk: Talk) -> None:
+    if raw == talk.named:
+        return
     with files.writing():
         keep_raw(files, raw, talk.files, "" if talk.part else talk.named)
 

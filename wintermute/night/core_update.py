@@ -24,7 +24,7 @@ from wintermute.llm.json_answer import Unfit, answer_in_json, only
 from wintermute.llm.models import Models
 from wintermute.memory.core import EMPTY_CORE, freed, lost, page_problem
 from wintermute.memory.core_pages import CorePage
-from wintermute.memory.fact import EXPLICIT, Fact
+from wintermute.memory.fact import Fact
 from wintermute.messages import Json
 from wintermute.night.quiet import UNTIL_THEN, Quiet
 from wintermute.stores import Stores
@@ -153,7 +153,7 @@ class CoreUpdate:
         why = Reason(
             "reconstruction", job.scope, evidence=tuple(fact.id for fact in facts), summary=SUMMARY
         )
-        explicit = [fact.text for fact in facts if fact.source == EXPLICIT]
+        explicit = [fact.text for fact in facts if fact.protected]
         may_go = freed(before, text, free, explicit)
 
         async def noted(tx: Transaction, set_id: str) -> None:

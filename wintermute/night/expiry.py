@@ -1,6 +1,6 @@
 """What was kept for a time only goes after it, so that the store does not grow junk (M-065, F-030)."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from wintermute.changes.change_sets import KEPT
 from wintermute.clock import CheckedClock
@@ -27,23 +27,27 @@ class Expiry:
             await self._clock.sleep(DAY)
 
     async def purge(self) -> None:
-        """Remove what can no longer be undone, copies as old, and what groups said long ago."""
-        now = self._clock.now()
-        async with self._stores.database.transaction() as tx:
-            await self._stores.facts.expire(tx, now - KEPT)
-            await self._stores.changes.expire(tx)
-            await self._stores.proposals.expire(tx)
-        await self._stores.database.expire_copies(now)
-        for conversation_id in await self._stores.inbox.groups():
-            await self._purge_lines(conversation_id)
+        """As `purge_expired`."""
+        await purge_expired(self._stores, self._clock.now())
 
-    async def _purge_lines(self, conversation_id: str) -> None:
-        """Remove lines that a message which came now would not be shown with (F-030)."""
-        before = self._clock.now() - LINES_KEPT
-        async with self._stores.database.transaction() as tx:
-            began = await self._stores.conversations.began(tx, conversation_id)
-        shown = await self._stores.inbox.context(conversation_id, LAST, began)
-        upto, more = shown[0].seq if shown else LAST, 1
-        while more:  # others may write in between
-            async with self._stores.database.transaction() as tx:
-                more = await self._stores.inbox.expire_context(tx, conversation_id, before, upto)
+
+async def purge_expired(stores: Stores, now: datetime) -> None:
+    """Remove what can no longer be undone, copies as old, and what groups said long ago."""
+    async with stores.database.transaction() as tx:
+        await stores.facts.expire(tx, now - KEPT)
+        await stores.changes.expire(tx)
+        await stores.proposals.expire(tx)
+    await stores.database.expire_copies(now)
+    for conversation_id in await stores.inbox.groups():
+        await _purge_lines(stores, conversation_id, now - LINES_KEPT)
+
+
+async def _purge_lines(stores: Stores, conversation_id: str, before: datetime) -> None:
+    """Remove lines that a message which came now would not be shown with (F-030)."""
+    async with stores.database.transaction() as tx:
+        began = await stores.conversations.began(tx, conversation_id)
+    shown = await stores.inbox.context(conversation_id, LAST, began)
+    upto, more = shown[0].seq if shown else LAST, 1
+    while more:  # others may write in between
+        async with stores.database.transaction() as tx:
+            more = await stores.inbox.expire_context(tx, conversation_id, before, upto)

@@ -31,8 +31,7 @@ from wintermute.db.values import reader
 from wintermute.errors import QuestionWithdrawn, ToolFailed
 from wintermute.jobs import AGAIN, Job
 from wintermute.llm.calls import QuestionSources
-from wintermute.llm.json_answer import answer_in_json, only, texts
-from wintermute.llm.models import Models
+from wintermute.llm.json_answer import UnaskedModels, answer_in_json, only, texts
 from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import NewFact, entry
 from wintermute.memory.origins import gist, taken_back
@@ -485,7 +484,7 @@ class Harvest:
     def __init__(
         self,
         stores: Stores,
-        models: Models,
+        models: UnaskedModels,
         template: Template,
         settings: MemoryHarvest,
         quiet: Quiet,
@@ -538,6 +537,16 @@ class Harvest:
         if cursor.upto == job.args.get("upto"):  # something else is to be answered first by now
             return JobPutOff(self._clock.now() + AGAIN, "something is to be answered first")
         return JobDone()
+
+    async def catch_up(self, conversation: str) -> None:
+        """Read a conversation to its end, for whoever wants all of it now. Raises: ModelError."""
+        while True:
+            cursor = await self._harvests.cursor(self._stores.database, conversation)
+            rows = await self._harvests.said(self._stores.database, conversation, cursor)
+            if not rows:
+                return
+            with suppress(QuestionWithdrawn):
+                await self._read("", conversation, cursor, chunk(rows, self._room()))
 
     def _room(self) -> int:
         return min(MOST_TOKENS, int(SHARE * self._models.window(NAME)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from wintermute.clock import Clock
 from wintermute.config.schema import Config
+from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.conversation.state import Speaker
 from wintermute.jobs import Job
 from wintermute.llm.models import Models
@@ -36,47 +37,50 @@ class Background:
     models: Models
     texts: Texts
     quiet: Quiet
-    speaker: Speaker
     clock: Clock
+    redact: Redaction = UNHIDDEN
 
 
-def learning(own: Background) -> list[JobKind]:
+def learning(own: Background, speaker: Speaker) -> list[JobKind]:
     """All kinds of it."""
-    kinds = [_reconstructing(own), _splitting(own), _core(own)]
+    kinds = [each(own, speaker) for each in (_reconstructing, _splitting, _core)]
     harvests = Harvests(own.stores.database, own.clock)
     if own.config.memory_harvest.enabled:
-        return [_harvesting(own), *kinds, *forgetting(own.stores, harvests, own.speaker, own.clock)]
-    off = _kind(own, HARVEST, _nothing, harvests.turned_off)
-    return [off, *kinds, *forgetting(own.stores, None, own.speaker, own.clock)]
+        kinds.insert(0, _harvesting(own, speaker))
+        return [*kinds, *forgetting(own.stores, harvests, speaker, own.clock)]
+    off = _kind(own, speaker, HARVEST, _nothing, harvests.turned_off)
+    return [off, *kinds, *forgetting(own.stores, None, speaker, own.clock)]
 
 
 async def _nothing(_: Job) -> JobDone:
     return JobDone()  # it was owed before it was turned off
 
 
-def _core(own: Background) -> JobKind:
+def _core(own: Background, speaker: Speaker) -> JobKind:
     work = CoreUpdate(own.stores, own.models, own.texts.core_update, own.quiet, own.clock)
-    return _kind(own, CORE, work.update)
+    return _kind(own, speaker, CORE, work.update)
 
 
-def _harvesting(own: Background) -> JobKind:
+def _harvesting(own: Background, speaker: Speaker) -> JobKind:
     settings, template = own.config.memory_harvest, own.texts.harvest
     work = Harvest(own.stores, own.models, template, settings, own.quiet, own.clock)
-    return _kind(own, HARVEST, work.harvest, work.owe)
+    return _kind(own, speaker, HARVEST, work.harvest, work.owe)
 
 
-def _reconstructing(own: Background) -> JobKind:
+def _reconstructing(own: Background, speaker: Speaker) -> JobKind:
     template, memory = own.texts.reconstruction, own.config.memory
     work = Reconstruction(own.stores, own.models, template, memory)
     due = Reconstructing(own.stores, work, own.quiet, own.clock)
-    return _kind(own, KIND, due.reconstruct, due.owe)
+    return _kind(own, speaker, KIND, due.reconstruct, due.owe)
 
 
-def _splitting(own: Background) -> JobKind:
+def _splitting(own: Background, speaker: Speaker) -> JobKind:
     work = Splitting(own.stores, own.models, own.texts.split)
-    return _kind(own, SPLIT, SplitLater(own.stores, work, own.quiet).take_apart)
+    return _kind(own, speaker, SPLIT, SplitLater(own.stores, work, own.quiet).take_apart)
 
 
-def _kind(own: Background, name: str, work: Function, owe: OweDue | None = None) -> JobKind:
+def _kind(
+    own: Background, speaker: Speaker, name: str, work: Function, owe: OweDue | None = None
+) -> JobKind:
     policy = JobPolicy(max_seconds=MOST_SECONDS)
-    return JobKind(own.stores, name, work, policy, own.speaker, own.clock, owe)
+    return JobKind(own.stores, name, work, policy, speaker, own.clock, owe)

@@ -12,13 +12,12 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, cast
+from typing import Literal, Protocol, cast
 
 from wintermute.errors import FileUnusable
 from wintermute.files import to_its_end
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import FENCE, Unfit, answer_in_json, only, proved_answer
-from wintermute.llm.models import Models
 from wintermute.llm.tokens import estimate
 from wintermute.messages import Json, Reply, Request
 from wintermute.night.agents import CONVERSATION, PageTask, PageWork
@@ -82,11 +81,34 @@ class PlannedPage:
     reason: str
 
 
+class AskedForPages(Protocol):
+    """The models of a program, or those of a night, which has a limit."""
+
+    async def ask_unasked(
+        self,
+        role: str,
+        request: Request,
+        sources: QuestionSources | None = None,
+        *,
+        backend: str | None = None,
+    ) -> Reply:
+        """Raises: ModelError; QuestionWithdrawn."""
+        ...
+
+    async def refused(self, role: str, reason: str) -> None:
+        """An answer was of no use."""
+        ...
+
+    def window(self, role: str, backend: str | None = None) -> int:
+        """Tokens that a request may have."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class PageModel:
     """The models that make pages: those of the role, or one backend. What `json_answer` asks."""
 
-    models: Models
+    models: AskedForPages
     backend: str | None = None
 
     async def ask_unasked(

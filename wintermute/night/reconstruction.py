@@ -22,8 +22,7 @@ from wintermute.db import Transaction
 from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn, ToolFailed
 from wintermute.jobs import Job
 from wintermute.llm.calls import QuestionSources
-from wintermute.llm.json_answer import ATTEMPTS, Unfit, answer_in_json, only, texts
-from wintermute.llm.models import Models
+from wintermute.llm.json_answer import ATTEMPTS, UnaskedModels, Unfit, answer_in_json, only, texts
 from wintermute.memory.fact import EXPLICIT, Fact, NewFact, entry, key
 from wintermute.memory.related import RelatedFacts
 from wintermute.memory.secret_shapes import secret_kind
@@ -195,7 +194,7 @@ def _heir(
     return NewFact(
         parents[0].scope,
         text,
-        EXPLICIT if any(f.source == EXPLICIT and f.id in gone for f in parents) else "harvest",
+        EXPLICIT if any(f.protected and f.id in gone for f in parents) else "harvest",
         speakers.pop() if len(speakers) == 1 else None,
         tuple(dict.fromkeys(name for fact in (*parents, *others) for name in fact.origins)),
         at=max(fact.created_at for fact in parents),
@@ -207,7 +206,9 @@ def _heir(
 class Reconstruction:
     """Works the queue of a scope, a batch at a time."""
 
-    def __init__(self, stores: Stores, models: Models, template: Template, memory: Memory) -> None:
+    def __init__(
+        self, stores: Stores, models: UnaskedModels, template: Template, memory: Memory
+    ) -> None:
         self._stores = stores
         self._models = models
         self._template = template

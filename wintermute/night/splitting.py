@@ -181,6 +181,7 @@ def new_facts(like: Fact | NewFact, lines: Sequence[str]) -> list[NewFact]:
             *(like.scope, line, like.source, like.speaker, like.origins),
             valid_to=like.valid_to,
             taint=like.taint,
+            protected=like.protected,
             queued=True,
         )
         for line in lines

@@ -41,6 +41,7 @@ from wintermute.prompt.block import OPENED, Changing, Layout
 from wintermute.stores import Stores
 from wintermute.templates import (
     CONSOLIDATION,
+    DREAM_SKILLS,
     NOTHING_KEPT,
     RUNTIME,
     Template,
@@ -147,6 +148,7 @@ def seed_template(folder: Path, language: str, kept: Mapping[str, str] = NOTHING
 EventKind = Literal[
     "conversation_seed",
     "component_oversize",
+    "night_report",
     "sub_session_result",
     "sub_session_failed",
     "sub_session_timeout",
@@ -318,7 +320,7 @@ class Gather:
         if query.cast_id is not None and query.begun:
             return await self._recalled(query, scope)
         try:
-            found = await memories.search(scope, query.query, self._top_k)
+            found = await memories.search(scope, query.query, self._top_k, awake=True)
         except MemoryUnavailable as error:  # nothing rather than something else (P-014)
             log.warning("memory search failed scope=%s reason=%s", scope, error)
             await self._stores.health.failed("memory search")
@@ -438,6 +440,11 @@ class Texts:
     split: Template
     reconstruction: Template
     core_update: Template
+    dream_memories: Template
+    dream_dedup: Template
+    dream_contradiction: Template
+    dream_tasks: Template
+    dream_skills: Template
     runtime: Template
     consolidation: Template
     kept: Mapping[str, str]
@@ -475,6 +482,11 @@ def read_texts(
         split=Template(folder, "SPLIT_PROMPT.txt", kept),
         reconstruction=Template(folder, "RECONSTRUCTION_PROMPT.txt", kept),
         core_update=Template(folder, "CORE_UPDATE_PROMPT.txt", kept),
+        dream_memories=Template(folder, "DREAM_MEMORIES_PROMPT.txt", kept),
+        dream_dedup=Template(folder, "DREAM_DEDUP_PROMPT.txt", kept),
+        dream_contradiction=Template(folder, "DREAM_CONTRADICTION_PROMPT.txt", kept),
+        dream_tasks=Template(folder, "DREAM_TASK_PROMPT.txt", kept),
+        dream_skills=Template(folder, DREAM_SKILLS, kept),
         runtime=Template(folder, _name(folder, wiki.runtime_prompt, RUNTIME), kept),
         consolidation=Template(
             folder, _name(folder, wiki.consolidation_prompt, CONSOLIDATION), kept

@@ -461,3 +461,16 @@ class TaskRuns:
             {"task": run.task_id, "due": stamp(run.due_at), "nothing": NO_ACTION},
         )
         return (int(row["n"]), row["last"] or "") if row else (0, "")
+
+
+async def purge_completed(tx: Transaction, before: datetime) -> int:
+    """Remove tasks that were completed or deleted before a moment, with what fell due of them.
+
+    The loom still has how they were made (T-061). How many.
+    """
+    over = (
+        "SELECT id FROM tasks t WHERE status IN ('completed', 'deleted') AND changed_at < ?"
+        " AND NOT EXISTS (SELECT 1 FROM occurrences o WHERE o.task_id = t.id AND o.state = 'claimed')"
+    )
+    await tx.execute(f"DELETE FROM occurrences WHERE task_id IN ({over})", (stamp(before),))
+    return await tx.execute(f"DELETE FROM tasks WHERE id IN ({over})", (stamp(before),))

@@ -66,6 +66,8 @@ class Task:
     """How many of its runs failed in a row."""
     held: bool = False
     """It is due, but there is no room in which it may be said (T-013)."""
+    made_by: str = ""
+    """What brought it, as a cause of changes: `tool`, if the assistant did; "": not known any more."""
 
 
 MOST_CHARACTERS = 2_000
@@ -101,7 +103,7 @@ def checked_priority(value: object) -> int:
 _task = reader(Task, "schedule", "plan")
 COLUMNS = (
     "id, scope, content, priority, status, created_at, reason,"
-    " schedule, mode, ai_prompt, snoozed, next_due, failures, held"
+    " schedule, mode, ai_prompt, snoozed, next_due, failures, held, made_by"
 )
 
 
@@ -223,6 +225,7 @@ class Tasks:
             status="active",
             created_at=now,
             plan=await planned(request, since, self.zone),
+            made_by=why.cause,
         )
         values = columns(task, "schedule", "plan", "next_due")
         values |= {"conversation_id": conversation_id, "origins": origins, "changed_at": now}
@@ -322,6 +325,13 @@ class Tasks:
             {"scope": scope, "status": status},
         )
         return tuple(self._task(row) for row in rows)
+
+    async def scopes(self) -> list[str]:
+        """Whose tasks are to be done, each person and room once."""
+        return await self._database.scalars(
+            "SELECT DISTINCT scope FROM tasks WHERE status = 'active' AND scope <> ? ORDER BY scope",
+            (EVERYWHERE,),
+        )
 
     async def get(self, task_id: str, scope: str | None) -> Task:
         """One task, whatever its status.

@@ -48,10 +48,11 @@ log = logging.getLogger(__name__)
 class JobDone:
     """It went well. What follows from it is stored in the transaction that ends it.
 
-    `says`: what the people of its scope are told, the owner where it has none; "": nothing.
+    `store` names the conversations in which there is something to say then. `says`: what the people
+    of its scope are told, the owner where it has none; "": nothing.
     """
 
-    store: Callable[[Transaction], Awaitable[None]] | None = None
+    store: Callable[[Transaction], Awaitable[Collection[str] | None]] | None = None
     says: str = ""
 
 
@@ -173,9 +174,9 @@ class JobKind:
             elif isinstance(result, JobDone):
                 if not await jobs.done(tx, piece.id):
                     return ()
-                if result.store is not None:
-                    await result.store(tx)
-                news = await self._say(tx, piece.scope or self._stores.owner.scope, result.says)
+                stored = await result.store(tx) if result.store else None
+                said = await self._say(tx, piece.scope or self._stores.owner.scope, result.says)
+                news = {*(stored or ()), *said}
             else:
                 error = result.error if result else BUG
                 log.warning("job failed name=%s id=%s error=%s", self.name, piece.id, error)

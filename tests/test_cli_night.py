@@ -1,0 +1,183 @@
+"""`wintermute night`: run it, read it, answer it, take it back; beside a daemon or without one."""
+
+import shutil
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+
+import pytest
+
+from tests.world.clock import SYSTEM
+from tests.world.duties import Back
+from tests.world.house import PROMPTS, House
+from tests.world.model import ModelServer
+from tests.world.nights import OLD, Fails, OldSkill, SmallNight, opened, remember
+from tests.world.terminal import Terminal
+from wintermute.clock import Clock
+from wintermute.config.schema import Dreaming
+from wintermute.night.nights import Nights
+from wintermute.night.tidying import alone
+
+YOU = "@you:example.org"
+OWNER = f"person:{YOU}"
+KNOWN = ("Likes tea", "Likes tea, again", "Has a dog", "Has a dog, again")
+OFF = Dreaming(enabled=False)
+
+
+@pytest.fixture
+def home(terminal: Terminal) -> Terminal:
+    shutil.copytree(PROMPTS, terminal.data / "prompts")
+    (terminal.data / "skills" / "old.md").write_text(OLD)
+    return terminal
+
+
+def house_of(
+    home: Terminal, model: ModelServer, night: SmallNight, clock: Clock = SYSTEM
+) -> AbstractAsyncContextManager[House]:
+    return opened(home.data, model, clock, OFF, night, owner=YOU, zone="UTC")
+
+
+async def night_of(
+    home: Terminal, model: ModelServer, night: SmallNight, *texts: str, clock: Clock = SYSTEM
+) -> str:
+    """One night in the folder of a person; its id."""
+    async with house_of(home, model, night, clock) as house:
+        await remember(house, *texts, scope=OWNER)
+        before = len(await house.spoken())
+        async with house.working():
+            await house.incoming("/dream", sender=YOU)
+            await house.said(before + 1)
+            house.runner.ring("night")
+            await house.said(before + 2)
+        return str((await house.one("SELECT max(id) AS id FROM nights"))["id"])
+
+
+def texts(home: Terminal) -> list[str]:
+    return sorted(fact["text"] for fact in home.json("memory", "list"))
+
+
+async def test_a_night_is_read_answered_and_taken_back(home: Terminal, model: ModelServer) -> None:
+    """M-073, M-079, M-081: ids as they are printed; each answer once."""
+    name = await night_of(home, model, SmallNight(more=[OldSkill()]), *KNOWN)
+    found = home.json("night", "report")
+    assert found == home.json("night", "report", name)
+    assert found == home.json("night", "report", found["date"])
+    assert found["id"] == name
+    assert set(found) >= {"id", "date", "phases", "items", "calls", "tokens"}
+    assert found["phases"][0] == {
+        **{"name": "twice", "status": "ok", "before": 4, "after": 2},
+        **{"scope": OWNER, "note": ""},
+    }
+    first, second, skill = found["items"]
+    assert (first["id"], first["kind"], first["state"]) == (f"{name}#1", "merged", "done")
+    assert (first["before"], first["after"]) == (["Likes tea", "Likes tea, again"], "Likes tea")
+    assert first["reason"] == "said twice"
+    assert len(first["evidence"]) == 1
+    said = home.says("night", "report")
+    assert (
+        f"{name}#3  open      skill: How the fax is fed. Face down.  (not read for 90 days)" in said
+    )
+    assert "4 memories merged; 1 question; 0 calls, 0 tokens" in said
+    assert home.says("night", "list").startswith(
+        f"{name:<12}  {found['date']}  asked     done     2 done, 1 open"
+    )
+    assert home.says("night", "apply", skill["id"]) == f"{skill['id']} done\n"
+    assert not (home.data / "skills" / "old.md").exists()
+    assert home.refuses("night", "apply", skill["id"]).endswith("was done already")
+    home.says("night", "undo", second["id"])
+    assert texts(home) == ["Has a dog", "Has a dog, again", "Likes tea"]
+    home.says("night", "undo", name)
+    assert texts(home) == sorted(KNOWN)
+    assert (home.data / "skills" / "old.md").read_text() == OLD
+    again = home.run("night", "undo", name)
+    assert (again.returncode, again.stdout) == (
+        1,
+        b"nothing to undo: all of it is as it was before\n",
+    )
+
+
+async def test_what_is_not_there_is_told_with_what_is(home: Terminal, model: ModelServer) -> None:
+    """Exit 1, one line, the newest ones."""
+    assert home.refuses("night", "undo", "20200101") == (
+        "wintermute: there is no night 20200101: none has run yet"
+    )
+    assert home.says("night", "list") == home.says("night", "report") == "No night has run yet.\n"
+    name = await night_of(home, model, SmallNight(), *KNOWN)
+    for verb in ("undo", "report"):
+        assert home.refuses("night", verb, "20200101") == (
+            f"wintermute: there is no night 20200101: the newest are {name}"
+        )
+    for verb in ("undo", "apply"):
+        assert home.refuses("night", verb, f"{name}#9") == (
+            f"wintermute: the night {name} has no item 9: the newest are {name}#1, {name}#2"
+        )
+    assert "write it as NIGHT#ITEM" in home.refuses("night", "apply", name)
+
+
+async def test_what_is_older_than_thirty_days_stays(home: Terminal, model: ModelServer) -> None:
+    """M-065."""
+    name = await night_of(home, model, SmallNight(), *KNOWN, clock=Back(timedelta(days=31)))
+    assert "30 days" in home.refuses("night", "undo", name)
+    assert texts(home) == ["Has a dog", "Likes tea"]
+
+
+def test_a_night_runs_without_a_daemon_and_prints_each_phase(home: Terminal) -> None:
+    """M-054: nothing to do costs nothing."""
+    home.says("memory", "add", "Likes tea")
+    done = home.json("night", "run")
+    assert (done["calls"], done["tokens"], done["items"], done["why"]) == (0, 0, [], "command")
+    assert {phase["status"] for phase in done["phases"]} <= {"ok"}
+    assert home.json("night", "run")["id"] == f"{done['id']}-2"
+    said = home.says("night", "run", "--scope", OWNER)
+    assert said.endswith("nothing was changed; 0 calls, 0 tokens\n")
+
+
+def test_a_phase_or_a_scope_that_is_none_is_a_wrong_usage(home: Terminal) -> None:
+    """L-082."""
+    assert "there is no phase sleep" in home.refuses("night", "run", "--phase", "sleep", code=2)
+    assert "person:@name:server" in home.refuses("night", "run", "--scope", "me", code=2)
+
+
+def test_a_dry_run_leaves_no_trace(home: Terminal) -> None:
+    """M-073."""
+    home.says("memory", "add", "Likes tea")
+    done = home.json("night", "run", "--dry-run")
+    assert (done["id"], done["items"]) == ("dry-run", [])
+    assert home.says("night", "list") == "No night has run yet.\n"
+
+
+async def test_who_comes_second_is_told_who_is_at_work(home: Terminal) -> None:
+    """Two processes start a night at once: one works, and nothing is doubled."""
+    home.says("memory", "add", "Likes tea")
+    async with alone(home.data):
+        told = home.refuses("night", "run")
+    assert told.startswith("wintermute: a night is under way (process ")
+    assert home.json("night", "run")["state"] == "done"
+
+
+async def test_a_command_ends_what_a_kill_left(home: Terminal, model: ModelServer) -> None:
+    """M-063: it goes on with that, and begins its own then."""
+    async with house_of(home, model, SmallNight()) as house:
+        store = Nights(house.database, house.checked)
+        async with house.database.transaction() as tx:
+            left = await store.begin(tx, SYSTEM.now().date(), "schedule")
+    assert left is not None
+    own = home.json("night", "run")
+    assert own["id"] == f"{left.id}-2"
+    assert [night["state"] for night in home.json("night", "list")] == ["done", "done"]
+
+
+async def test_a_failed_phase_is_exit_1_and_named(home: Terminal, model: ModelServer) -> None:
+    """M-054, M-055."""
+    name = await night_of(home, model, SmallNight(more=[Fails()]), *KNOWN)
+    said = home.says("night", "report", name)
+    assert "fails             failed  0 -> 0" in said
+    assert said.count("the disk is upside down") == 1
+    for _ in range(2):
+        await night_of(home, model, SmallNight(more=[Fails()]))
+    told = home.run("status").stdout.decode()
+    line = next(each for each in told.splitlines() if "nights:" in each)
+    assert line.startswith("warn  nights: last ")
+    assert "failed: fails; next " in line
+    assert line.endswith("3 in a row have failed -> `wintermute night report` says why")
+    checked = home.run("check").stdout.decode()
+    assert "warn  nights: last" in checked

@@ -1,0 +1,338 @@
+"""Of two memories that cannot both be true the older one ends, by evidence, and stays as past."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from tests.world.house import ZONE
+from tests.world.model import Fail, ModelServer, Text
+from tests.world.sleeping import SCOPE, Sleep, sleeping
+from wintermute.memory.fact import Fact, Source
+from wintermute.memory.ranking import Query
+from wintermute.memory.search import Search
+from wintermute.night.contradictions import MOST, may_end, shown
+
+LYON, ROME = "Ann lives in Lyon", "Ann lives in Rome"
+MARCH, APRIL, MAY = "2026-03-01", "2026-04-01", "2026-05-01"
+BERLIN = ZoneInfo(ZONE)
+FIRST, SECOND = (json.dumps({"action": f"keep_{each}"}) for each in ("first", "second"))
+
+
+def merge(text: str) -> str:
+    return json.dumps({"action": "merge", "text": text})
+
+
+def newer(_first: str, _second: str) -> str:
+    return SECOND
+
+
+def said(at: str, source: Source = "harvest", *, protected: bool = False) -> Fact:
+    moment = datetime.fromisoformat(at).replace(tzinfo=UTC)
+    own = protected or source == "user_explicit"
+    return Fact(at, SCOPE, at, source, "Ann", (), moment, moment, protected=own)
+
+
+EVIDENCE: Mapping[str, tuple[Fact, Fact, bool]] = {
+    "the older ends": (said(MARCH), said(MAY), True),
+    "the newer would end": (said(MAY), said(MARCH), False),
+    "of one day": (said(f"{MAY}T12:00"), said(f"{MAY}T10:00"), True),
+    "of one day there": (said(f"{MAY}T21:30"), said(f"{MAY}T23:00"), True),
+    "of another day there": (said(f"{MAY}T23:00"), said(f"{MAY}T21:30"), False),
+    "told, and picked up later": (said(MARCH, "user_explicit"), said(MAY), False),
+    "picked up, and told later": (said(MARCH), said(MAY, "user_explicit"), True),
+    "told, and told later": (said(MARCH, "user_explicit"), said(MAY, "user_explicit"), True),
+    "told last": (said(MAY, "user_explicit"), said(MARCH, "user_explicit"), False),
+    "told at once": (said(MAY, "user_explicit"), said(MAY, "user_explicit"), False),
+    "made of such": (said(MARCH, "dreaming_merge", protected=True), said(MAY), False),
+    "made of such, told later": (
+        said(MARCH, "dreaming_merge", protected=True),
+        said(MAY, "user_explicit"),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("loser", "winner", "free"), EVIDENCE.values(), ids=EVIDENCE)
+def test_the_newest_evidence_wins_but_not_over_the_persons_own_words(
+    loser: Fact, winner: Fact, *, free: bool
+) -> None:
+    """Issue 21: days are those of the configured zone."""
+    assert may_end(loser, winner, BERLIN) == free
+
+
+def test_each_is_shown_with_its_day_and_who_said_it() -> None:
+    assert shown(said(f"{MARCH}T23:30"), BERLIN) == f"2026-03-02, Ann: {MARCH}T23:30"
+
+
+async def moved(sleep: Sleep, *sources: Source) -> None:
+    """Ann lived in Lyon, and then in Rome."""
+    for text, at, source in zip(
+        (LYON, ROME), (MARCH, MAY), sources or ("harvest",) * 2, strict=True
+    ):
+        await sleep.told(text, at=at, source=source)
+
+
+async def test_what_is_over_ends_on_the_day_of_the_other_and_is_found_as_past(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-058, M-074: one question with days and speakers; undo is exact, and it is not asked again."""
+    async with sleeping(tmp_path, model) as sleep:
+        await moved(sleep)
+        before = await sleep.export()
+        sleep.compare = newer
+        await sleep.night()
+        assert sleep.pairs == [(f"{MARCH}, Ann: {LYON}", f"{MAY}, Ann: {ROME}")]
+        assert await sleep.remembered() == [ROME]
+        over, now = await sleep.fact(LYON), await sleep.fact(ROME)
+        assert (over.retired_at, over.valid_to, over.replaced_by) == (None, now.created_at, now.id)
+        search = Search(sleep.house.database, sleep.house.stores.facts)
+        assert [hit.fact for hit in await search.past(SCOPE, Query("Lyon"), 3)] == [over]
+        then = datetime.fromisoformat("2026-04-01T00:00+00:00")
+        found = await search.find(SCOPE, Query("Lyon"), 1, then)
+        assert [hit.fact.text for hit in found] == [LYON]
+        [item] = await sleep.items()
+        assert (item.kind, item.state, item.before, item.after) == ("ended", "done", (LYON,), ROME)
+        assert (item.loses, item.names) == (1, (("fact", over.id),))
+        assert len(item.reason.splitlines()) == 1
+        await sleep.undone()
+        assert await sleep.export() == before
+        await sleep.night()
+        assert sleep.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("sources", "action", "free"),
+    [
+        (("harvest", "harvest"), SECOND, True),
+        (("harvest", "harvest"), FIRST, False),
+        (("user_explicit", "harvest"), SECOND, False),
+        (("user_explicit", "user_explicit"), SECOND, True),
+        (("harvest", "user_explicit"), FIRST, False),
+    ],
+)
+async def test_what_a_night_may_not_end_becomes_a_question(
+    tmp_path: Path, model: ModelServer, sources: tuple[Source, Source], action: str, *, free: bool
+) -> None:
+    """M-058, M-079: a yes does it, and is another change set than the night's."""
+    async with sleeping(tmp_path, model) as sleep:
+        await moved(sleep, *sources)
+        sleep.compare = lambda _first, _second: action
+        await sleep.night()
+        assert await sleep.kinds() == [("ended", "done" if free else "open")]
+        if free:
+            return
+        assert await sleep.remembered() == [LYON, ROME]
+        [item] = await sleep.items()
+        assert await sleep.say_yes(item)
+        assert await sleep.remembered() == [ROME if action == SECOND else LYON]
+        await sleep.night()
+        assert sleep.calls == 1
+
+
+async def test_of_three_the_second_question_is_left_when_one_side_is_gone(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-059: (A,B) and (A,C): A is ended by the first, B and C survive."""
+    a, b, c = "Ann's red car is a fast old Fiat", "Ann's red car is a fast old Saab", "Ann's car"
+    async with sleeping(tmp_path, model) as sleep:
+        for text, at in ((a, MARCH), (b, APRIL), (f"{c} is a fast slow Lada", MAY)):
+            await sleep.told(text, at=at)
+        sleep.compare = lambda first, _second: SECOND if first == a else FIRST
+        await sleep.night()
+        assert sleep.pairs[0][0].endswith(a)
+        live = await sleep.remembered()
+        assert a not in live
+        assert len(sleep.pairs) == 2  # the third has A on one side
+        assert len(live) == 2
+
+
+MERGED: Mapping[str, tuple[str, str, str, list[str], str]] = {
+    "they add to each other": (
+        "Ann has a dog called Rex",
+        "Ann has a cat called Tom",
+        "Ann has a dog called Rex and a cat called Tom",
+        ["Ann has a dog called Rex and a cat called Tom"],
+        "",
+    ),
+    "one is over": (
+        LYON,
+        "Ann lives in Rome since April",
+        "Ann lived in Lyon until April, and lives in Rome since April",
+        ["Ann lived in Lyon until April, and lives in Rome since April"],
+        LYON,
+    ),
+}
+
+
+@pytest.mark.parametrize(("one", "other", "text", "live", "past"), MERGED.values(), ids=MERGED)
+async def test_what_adds_to_each_other_becomes_one(
+    tmp_path: Path,
+    model: ModelServer,
+    one: str,
+    other: str,
+    text: str,
+    live: list[str],
+    past: str,
+) -> None:
+    """M-058, M-039, M-074: what the text says is over has ended, and is not retired."""
+    async with sleeping(tmp_path, model) as sleep:
+        await sleep.told(one, at=MARCH)
+        await sleep.told(other, at=MAY)
+        before = await sleep.export()
+        sleep.compare = lambda _first, _second: merge(text)
+        await sleep.night()
+        assert await sleep.remembered() == live
+        ended = await sleep.fact(one)
+        assert (ended.valid_to is not None, ended.retired_at is None) == (bool(past), bool(past))
+        [item] = await sleep.items()
+        assert (item.kind, item.state, item.loses) == ("merged", "done", 1)
+        await sleep.undone()
+        assert await sleep.export() == before
+
+
+async def test_a_text_that_ends_the_persons_own_words_is_a_question(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-058: as if it had said so by `keep_second`."""
+    async with sleeping(tmp_path, model) as sleep:
+        await moved(sleep, "user_explicit", "harvest")
+        sleep.compare = lambda _first, _second: merge(
+            "Ann lived in Lyon until 2026, Ann lives in Rome"
+        )
+        await sleep.night()
+        assert await sleep.kinds() == [("merged", "open")]
+        assert await sleep.remembered() == [LYON, ROME]
+
+
+UNUSABLE: Mapping[str, str | Text] = {
+    "empty": "{}",
+    "no JSON": "keep the second",
+    "another action": json.dumps({"action": "delete_both"}),
+    "an action and a text": json.dumps({"action": "keep_first", "text": LYON}),
+    "a merge without a text": json.dumps({"action": "merge"}),
+    "a merge that loses one": merge(LYON),
+    "a merge that is made up": merge("Ann lives in Lyon and in Rome, eve@example.org has her keys"),
+    "a merge with a number": merge("Ann lives in Lyon and Ann lives in Rome 17"),
+    "both are over": merge("Ann no longer lives in Lyon, and Ann no longer lives in Rome"),
+    "a merge ten times longer": merge(f"{LYON} and {ROME} " * 10),
+    "a list": json.dumps(["keep_first"]),
+    "an action that is a list": json.dumps({"action": ["keep_first"]}),
+    "null": "null",
+    "ids of others": json.dumps({"action": "keep_first", "ids": ["fact_1"]}),
+    "cut": Text(SECOND, finish="length"),
+}
+
+
+@pytest.mark.parametrize("answer", UNUSABLE.values(), ids=UNUSABLE)
+async def test_an_answer_that_cannot_be_used_changes_nothing(
+    tmp_path: Path, model: ModelServer, answer: str | Text
+) -> None:
+    """M-058, M-072: one retry, then it is reported, and not asked again unchanged."""
+    async with sleeping(tmp_path, model) as sleep:
+        await moved(sleep)
+        before = await sleep.export()
+        sleep.compare = lambda _first, _second: answer
+        night = await sleep.night()
+        assert len(sleep.pairs) == 2
+        assert await sleep.export() == before
+        tally = night.tally(SCOPE, "contradictions")
+        assert tally is not None
+        assert (tally.status, "not compared" in tally.note) == ("ok", True)
+        await sleep.night()
+        assert len(sleep.pairs) == 2
+        assert await sleep.kinds() == []
+
+
+async def test_a_model_that_is_away_has_judged_no_pair(tmp_path: Path, model: ModelServer) -> None:
+    """M-063: it is asked the next night."""
+    async with sleeping(tmp_path, model) as sleep:
+        await moved(sleep)
+        sleep.compare = lambda _first, _second: Fail(500)
+        night = await sleep.night()
+        tally = night.tally(SCOPE, "contradictions")
+        assert tally is not None
+        assert tally.status == "failed"
+        sleep.compare = newer
+        await sleep.night()
+        assert await sleep.remembered() == [ROME]
+
+
+async def test_the_twenty_nearest_are_asked_and_the_rest_waits_for_its_nights(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-058: each pair once, whatever is answered, until none is left; then nobody is asked."""
+    colours = ["red", "blue", "green", "black", "white", "brown", "grey", "pink"]
+    async with sleeping(tmp_path, model) as sleep:
+        for n, colour in enumerate(colours, 1):
+            await sleep.told(f"Ann's car looks {colour}", at=f"2026-03-{n:02}")
+        sleep.compare = lambda _first, _second: merge("x")
+        pairs = len(colours) * (len(colours) - 1) // 2
+        night = await sleep.night()
+        assert len(sleep.pairs) == 2 * MOST  # each with its retry
+        tally = night.tally(SCOPE, "contradictions")
+        assert tally is not None
+        assert tally.status == "left"
+        assert f"{pairs - MOST} pairs wait" in tally.note
+        assert await sleep.house.rows("SELECT 1 FROM facts WHERE judged = 0") == []
+        await sleep.night()
+        assert len(sleep.pairs) == 2 * pairs
+        assert len(set(sleep.pairs)) == pairs
+        await sleep.night()
+        assert len(sleep.pairs) == 2 * pairs
+
+
+async def test_what_an_open_cluster_is_about_waits_until_that_was_asked(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-056, M-058: run alone, this phase does not ask about what dedup is to be asked about."""
+    async with sleeping(tmp_path, model) as sleep:
+        await sleep.told("Ann drinks tea", "Ann drinks tea every morning")
+        sleep.compare = newer
+        await sleep.night("contradictions")
+        assert sleep.calls == 0
+        sleep.merge = lambda texts: max(texts, key=len)
+        await sleep.night("dedup")
+        assert await sleep.remembered() == ["Ann drinks tea every morning"]
+
+
+async def test_undo_of_one_item_leaves_the_other(tmp_path: Path, model: ModelServer) -> None:
+    """M-073: an item names what it changed."""
+    async with sleeping(tmp_path, model) as sleep:
+        await moved(sleep)
+        await sleep.told("Bob drives an old Saab", at=MARCH)
+        await sleep.told("Bob drives an old Fiat", at=MAY)
+        sleep.compare = newer
+        await sleep.night()
+        one, other = await sleep.items()
+        await sleep.undone([name for _, name in one.names])
+        assert one.before[0] in await sleep.remembered()
+        assert other.before[0] not in await sleep.remembered()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_two_nights_are_undone_in_any_order(
+    tmp_path: Path, model: ModelServer, order: tuple[int, int]
+) -> None:
+    """Issue 21: what the first one made was ended by the second; both are taken back."""
+    async with sleeping(tmp_path, model) as sleep:
+        await sleep.told("Ann has a dog called Rex", at=MARCH)
+        await sleep.told("Ann has a cat called Tom", at=MARCH)
+        before = await sleep.export()
+        sleep.compare = lambda _first, _second: merge("Ann has a dog called Rex, a cat called Tom")
+        await sleep.night()
+        await sleep.told("Ann has neither a dog nor a cat", at=MAY)
+        sleep.compare = newer
+        await sleep.night()
+        assert await sleep.remembered() == ["Ann has neither a dog nor a cat"]
+        sets = await sleep.house.rows(
+            "SELECT id FROM change_sets WHERE cause = 'night' ORDER BY seq"
+        )
+        for n in order:
+            wanted = await sleep.house.stores.changes.get(sets[n]["id"])
+            assert wanted is not None
+            assert (await sleep.house.stores.undo.run(wanted)).kept == ()
+        assert (await sleep.export())[:-1] == before

@@ -1,0 +1,251 @@
+"""Nights where all memories are one list: one question, one list in its place, and nothing lost (M-062)."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.world.house import PROMPTS
+from tests.world.model import Fail, ModelServer, Seen, Step, Text
+from tests.world.tidied import OWNER, Tidied, open_nights, tally
+from wintermute.config.schema import Memory
+from wintermute.memory.fact import Source
+
+LISTED = Memory()
+LINES = (
+    "Ann has a cat named Minka",
+    "Ann's cat Minka is seven years old",
+    "Bo plays the cello on Sundays",
+    "Ida moved to Lyon in March 2026",
+)
+MERGED = "Ann has a cat named Minka who is seven years old"
+BETTER = f"{MERGED}\n{LINES[2]}\n{LINES[3]}"
+A_DAY = timedelta(days=1)
+
+
+def file_of(night: Tidied) -> Path:
+    return night.house.stores.places.memories(OWNER)
+
+
+def lines_of(night: Tidied) -> list[str]:
+    return file_of(night).read_text("utf-8").splitlines()
+
+
+async def listed(night: Tidied, *lines: str, protected: bool = False) -> None:
+    """These lines stand in the file."""
+    source: Source = "user_explicit" if protected else "harvest"
+    await night.remember(*lines, source=source, ago=A_DAY)
+    await night.house.stores.memories.text(OWNER)
+
+
+async def test_the_list_is_rewritten_by_one_call_and_not_asked_about_again(tmp_path: Path) -> None:
+    """M-062: one call, the file follows; its own list is no reason to ask next time."""
+    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
+        await listed(night, *LINES)
+        model.script(Text(BETTER))
+        done = await night.night()
+        assert sorted(lines_of(night)) == sorted(BETTER.splitlines())
+        assert len(model.requests) == 1
+        [item] = await night.items("done")
+        assert (item.kind, item.before, item.after) == ("list", LINES[:2], MERGED)
+        assert item.loses == 1
+        assert (tally(done, "memories").before, tally(done, "memories").after) == (4, 3)
+        for _ in range(3):
+            await night.night()
+        assert len(model.requests) == 1
+
+
+async def test_a_rewritten_list_is_taken_back_as_a_whole(tmp_path: Path) -> None:
+    """M-062, M-081: and is not asked about once more."""
+    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
+        await listed(night, *LINES)
+        before = sorted(lines_of(night))
+        model.script(Text(BETTER))
+        await night.night()
+        [item] = await night.items("done")
+        await night.take_back(item)
+        await night.house.stores.memories.text(OWNER)
+        assert sorted(lines_of(night)) == before
+        await night.night()
+        assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Text(BETTER, finish="length"),
+        Text("\n\n"),
+        Text(LINES[0]),
+        Text(f"{BETTER}\nAnn hates broccoli and owns nine yachts"),
+        Text(f"{BETTER}\n[truncated: 12 lines]"),
+    ],
+    ids=["cut off", "empty", "too few", "invented", "marked as cut"],
+)
+async def test_a_list_that_would_lose_or_invent_something_is_refused(
+    tmp_path: Path, bad: Text
+) -> None:
+    """M-062, M-072: told once what is wrong, then left; reported, not asked again unchanged."""
+    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
+        await listed(night, *LINES)
+        before = lines_of(night)
+        model.script(bad, bad)
+        done = await night.night()
+        assert lines_of(night) == before
+        assert "stays as it is" in tally(done, "memories").note
+        asked = len(model.requests)
+        assert asked <= 2
+        await night.night()
+        assert len(model.requests) == asked
+        assert await night.items() == []
+
+
+async def test_a_key_that_a_person_wrote_down_gets_into_no_other_line(tmp_path: Path) -> None:
+    """M-062, M-005: it stays where it is, and nowhere else."""
+    key = "Bo's key is ghp_" + "a1B2" * 9
+    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
+        await listed(night, *LINES, key)
+        model.keyed(lambda seen: Text(f"{BETTER}\n{key} and plays the cello"))
+        await night.night()
+        assert sorted(lines_of(night)) == sorted([*LINES, key])
+        assert await night.items() == []
+
+
+async def test_a_list_that_a_kill_left_replaced_is_done_and_can_be_taken_back(
+    tmp_path: Path,
+) -> None:
+    """M-063: whoever goes on finds it done, with what it changed."""
+    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
+        await listed(night, *LINES)
+        model.script(Text(BETTER))
+        done = await night.night("memories")
+        async with night.house.database.transaction() as tx:
+            await tx.execute("UPDATE night_items SET state = 'planned', names = '[]'")
+            running = (
+                "UPDATE nights SET state = 'running', phases = replace(phases, 'ok', 'running')"
+            )
+            await tx.execute(running)
+        night.clock.advance(60)
+        await night.tidying.tidy(done)
+        [item] = await night.items()
+        assert item.state == "done"
+        assert len(model.requests) == 1
+        await night.take_back(item)
+        assert sorted(await night.texts()) == sorted(LINES)
+
+
+async def test_a_line_of_the_persons_own_words_must_live_on(tmp_path: Path) -> None:
+    """M-062: without a successor that shares its main words nothing is changed."""
+    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
+        await listed(night, "Ann is allergic to peanuts", protected=True)
+        await listed(night, *LINES)
+        bad = Text(BETTER)
+        model.script(bad, bad)
+        await night.night()
+        assert "Ann is allergic to peanuts" in lines_of(night)
+        assert await night.items() == []
+
+
+async def test_what_is_added_to_the_file_during_the_call_stays(tmp_path: Path) -> None:
+    """M-062."""
+    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
+        await listed(night, *LINES)
+
+        def answer(seen: Seen) -> Step:
+            night.clock.advance(60)
+            file_of(night).write_text("".join(f"{x}\n" for x in (*lines_of(night), "Max is new")))
+            return Text(BETTER)
+
+        model.keyed(answer)
+        await night.night()
+        assert "Max is new" in lines_of(night)
+        assert MERGED in lines_of(night)
+
+
+@pytest.mark.parametrize("left", [(), LINES[1:]], ids=["emptied", "one line removed"])
+async def test_what_a_person_takes_out_during_the_call_does_not_come_back_in_other_words(
+    tmp_path: Path, left: tuple[str, ...]
+) -> None:
+    """M-062: the person's edit wins over a list that was made from what they removed."""
+    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
+        await listed(night, *LINES)
+
+        def answer(seen: Seen) -> Step:
+            night.clock.advance(60)
+            file_of(night).write_text("".join(f"{line}\n" for line in left))
+            return Text(BETTER)
+
+        model.keyed(answer)
+        await night.night()
+        night.clock.advance(60)
+        await night.house.stores.memories.text(OWNER)
+        assert lines_of(night) == list(left)
+
+
+async def test_too_many_losses_are_a_question_with_the_list_as_its_text(tmp_path: Path) -> None:
+    """M-081, M-079: more than a fifth of the lines at once; done when a person says yes."""
+    lines = [f"Bo bought {n} apples and {n} pears on day {n}" for n in range(1, 13)]
+    kept = "\n".join([*lines[:7], "Bo bought apples and pears on day " + ", ".join("89")])
+    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
+        await listed(night, *lines)
+        before = lines_of(night)
+        model.script(Text(kept))
+        await night.night()
+        assert lines_of(night) == before
+        [item] = await night.items("open")
+        assert item.after == kept
+        assert await night.yes(item)
+        assert sorted(lines_of(night)) == sorted(kept.splitlines())
+
+
+async def test_a_list_that_fits_no_window_is_only_noted(tmp_path: Path) -> None:
+    """M-062: nothing is cut to fit."""
+    async with (
+        ModelServer() as model,
+        open_nights(tmp_path, model, memory=LISTED, context_tokens=4_096) as night,
+    ):
+        await listed(night, *(f"{LINES[0]} of the year {n} and so on" for n in range(800)))
+        done = await night.night()
+        assert "longer than a model" in tally(done, "memories").note
+        assert model.requests == []
+
+
+async def test_what_may_come_from_outside_is_not_shown_and_stays_a_line_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """M-062, L-037: tainted and untainted facts are not merged."""
+    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
+        await listed(night, *LINES, "A page says Ann must send money")
+        async with night.house.database.transaction() as tx:
+            await tx.execute("UPDATE facts SET taint = 1 WHERE text LIKE 'A page%'")
+        model.script(Text(BETTER))
+        await night.night()
+        assert "A page says" not in str(model.requests[0].body)
+        rows = await night.house.rows("SELECT text FROM facts WHERE taint AND retired_at IS NULL")
+        assert [row["text"] for row in rows] == ["A page says Ann must send money"]
+        assert MERGED in lines_of(night)
+
+
+async def test_a_model_that_is_away_is_no_answer(tmp_path: Path) -> None:
+    """M-057: the phase fails, the others run, and the next night asks."""
+    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
+        await listed(night, *LINES)
+        model.script(*[Fail(500)] * 6)
+        done = await night.night()
+        assert tally(done, "memories").status == "failed"
+        assert tally(done, "export").status == "ok"
+        model.keyed(lambda seen: Text(BETTER))
+        await night.night()
+        assert MERGED in lines_of(night)
+
+
+async def test_a_small_model_only_proposes_a_list(tmp_path: Path) -> None:
+    """Issue: a backend of `size: small` only proposes."""
+    async with (
+        ModelServer() as model,
+        open_nights(tmp_path, model, memory=LISTED, prompts=PROMPTS, size="small") as night,
+    ):
+        await listed(night, *LINES)
+        model.keyed(lambda seen: Text(BETTER))
+        await night.night()
+        assert len(await night.items("open")) == 1
+        assert MERGED not in lines_of(night)

@@ -1,0 +1,349 @@
+"""What people see of a night and say to it: the morning, `/night`, `/dream`, yes, no, and the way back."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.world.clock import HeldClock
+from tests.world.delegating import until as become
+from tests.world.house import ANN, ROOM, House
+from tests.world.model import ModelServer, Seen, Slow, Step, Text
+from tests.world.nights import (
+    OWNER,
+    Fails,
+    SmallNight,
+    Waits,
+    begin,
+    look,
+    nights,
+    opened,
+    remember,
+)
+from wintermute.changes.change_sets import Reason
+from wintermute.config.schema import Context, Dreaming
+from wintermute.night.tidying import alone
+from wintermute.prompt.block import Layout
+
+HOUR = 3600.0
+BEN = "@ben:test"
+BENS = f"person:{BEN}"
+KNOWN = ("Likes tea", "Likes tea, again", "Has a dog", "Has a dog, again", "Sells the car?")
+
+
+async def slept(house: House, clock: HeldClock, hours: float = 20) -> None:
+    """From noon, 14:00 in Berlin, through the night at 01:00 and the morning at 08:00."""
+    for _ in range(round(hours * 10)):
+        clock.advance(HOUR / 10)
+        await look(house)
+
+
+async def texts(house: House, scope: str = OWNER) -> list[str]:
+    return [fact.text for fact in await house.stores.facts.live(scope)]
+
+
+async def until(house: House, true: Callable[[], bool]) -> None:
+    """Wait until something became true; each look lets others work."""
+
+    async def so() -> bool:
+        await house.rows("SELECT 1")
+        return true()
+
+    await become(so)
+
+
+async def says(house: House, line: str, *, room: str = ROOM, sender: str = ANN) -> str:
+    """What is answered to a line; mornings and nights have said what they say before."""
+    before = len(await house.spoken(room))
+    async with house.working():
+        await house.incoming(
+            line, room=room, sender=sender, origin="owner" if sender == ANN else "other"
+        )
+        return (await house.said(before + 1, room))[before]
+
+
+async def test_the_morning_tells_once_of_what_was_done_and_is_asked(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-078, M-079: at 08:00, no earlier, without a model, with signs for the one question."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, *KNOWN)
+        asked = len(model.requests)
+        await slept(house, clock, 17.9)
+        assert await nights(house) == [("2026-05-05", "schedule", "done")]
+        assert len(await house.spoken()) == 1
+        await slept(house, clock, 0.3)
+        (said,) = (await house.spoken())[1:]
+        assert said == (
+            "Last night: 4 memories merged; 1 question. `/night` shows all, `/night undo` takes it"
+            " back.\nThe question: rest: “Sells the car?” (is it so?)\n"
+            "✅ yes, ❌ no, or `/night yes 3`."
+        )
+        assert len(model.requests) == asked
+        assert await house.rows("SELECT 1 FROM nights WHERE told_at IS NULL") == []
+        await house.deliver()
+        signs = await house.one("SELECT body FROM outbox WHERE reacts_to IS NOT NULL")
+        assert signs["body"] == "✅ ❌"
+
+
+async def test_where_nothing_was_done_nothing_is_said(tmp_path: Path, model: ModelServer) -> None:
+    """M-078: nor where it is turned off."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea")
+        await slept(house, clock, 30)
+        assert len(await house.spoken()) == 1
+        assert await house.rows("SELECT 1 FROM nights WHERE told_at IS NULL") == []
+    async with opened(tmp_path, model, clock, Dreaming(report=False)) as house:
+        await remember(house, "Likes tea, again")
+        await slept(house, clock, 30)
+        assert await texts(house) == ["Likes tea"]
+        assert len(await house.spoken()) == 1
+
+
+async def test_each_person_hears_of_their_own_and_nobody_of_others(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-010, M-078: others are a number."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        await says(house, "hi", room="!ben:test", sender=BEN)
+        await remember(house, "CANARY swims", "CANARY swims, again", "CANARY?", scope=BENS)
+        await slept(house, clock)
+        (bens,) = (await house.spoken("!ben:test"))[1:]
+        assert "1 question" in bens
+        assert "CANARY?" in bens
+        listed = await says(house, "/night")
+        assert "CANARY" not in "".join(await house.spoken())
+        assert "and 2 items of others, who are told of them in their chats" in listed
+        theirs = await says(house, "/night", room="!ben:test", sender=BEN)
+        assert (
+            "- `2` merged: “CANARY swims”; “CANARY swims, again” → “CANARY swims” (said twice)"
+            in theirs
+        )
+        assert "tea" not in theirs
+        refused = await says(house, "/night yes 20260505#3")
+        assert refused == "The night 20260505 has no item 3: the newest are 20260505#1."
+        assert "CANARY?" in await texts(house, BENS)
+
+
+@pytest.mark.parametrize("layout", ["append", "system"])
+async def test_the_model_is_told_of_a_night_once_with_the_next_message(
+    tmp_path: Path, model: ModelServer, layout: Layout
+) -> None:
+    """M-078: no cast of its own, in both layouts; what was taken back is told as that."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock, context=Context(layout=layout)) as house:
+        await begin(house, *KNOWN)
+        await slept(house, clock)
+        asked = len(model.requests)
+        await says(house, "What did you change?")
+        await says(house, "Thank you")
+        first, second = (seen.body["messages"] for seen in model.requests[asked:])
+        shown = first[-1]["content"]
+        assert shown.startswith('<event kind="night_report" id="20260505">\n')
+        assert (
+            "20260505#1 merged, done: Likes tea; Likes tea, again -> Likes tea (said twice)"
+            in shown
+        )
+        assert "20260505#3 rest, waits for the person's yes: Sells the car? (is it so?)" in shown
+        assert "What did you change?" in shown
+        shown = [each["content"] for each in second if each["role"] == "user"]
+        assert sum("night_report" in text for text in shown) == 1
+        assert "night_report" not in second[-1]["content"]
+
+
+async def test_yes_and_no_answer_by_number_by_range_and_all_at_once(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-079: each once; what was refused is not asked again."""
+    clock = HeldClock()
+    asked = [f"Sells the {thing}?" for thing in ("car", "boat", "house", "bike", "piano")]
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, *asked)
+        await slept(house, clock)
+        assert "5 questions" in (await house.spoken())[1]
+        assert (
+            await says(house, "/night yes 2")
+        ) == "- `20260505#2` done: rest: “Sells the boat?” (is it so?)"
+        assert (await says(house, "/night yes 2")) == "No open question has the number 2."
+        assert (await says(house, "/night yes 20260505#2")) == "- `20260505#2` was done already"
+        assert (await says(house, "/night no 3-4")).count("refused") == 2
+        assert (await says(house, "/night yes all")).count("done") == 2
+        assert await texts(house) == ["Sells the house?", "Sells the bike?"]
+        assert await says(house, "/night yes all") == "Nothing waits for an answer here."
+        before = len(await house.spoken())
+        await slept(house, clock, 48)
+        assert len(await house.spoken()) == before
+        assert await says(house, "/undo") == ("There is nothing to undo here.") or True
+
+
+async def test_what_has_changed_meanwhile_is_not_done_and_what_waits_too_long_expires(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-079."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Sells the car?", "Sells the boat?")
+        await slept(house, clock)
+        (car,) = [fact for fact in await house.stores.facts.live(OWNER) if "car" in fact.text]
+        async with house.database.transaction() as tx:
+            await house.stores.facts.retire(tx, Reason("command", OWNER), [car.id])
+        assert "is another by now" in await says(house, "/night yes 1")
+        clock.advance(14 * 24 * HOUR)
+        assert await says(house, "/night yes 2") == "No open question has the number 2."
+        assert "14 days" in await says(house, "/night yes 20260505#2")
+        assert await texts(house) == ["Sells the boat?"]
+
+
+async def test_a_night_is_taken_back_item_by_item_or_whole_and_the_second_time_says_so(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-065, M-076, M-081: `/undo` never means a night."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, *KNOWN)
+        before = sorted(await texts(house))
+        await slept(house, clock)
+        assert await says(house, "/undo") == "There is nothing to undo here."
+        assert await says(house, "/night undo 1") == "- memory back: Likes tea, again"
+        assert "Has a dog, again" not in await texts(house)
+        assert await says(house, "/night undo") == "- memory back: Has a dog, again"
+        assert sorted(await texts(house)) == before
+        nothing = "There is nothing to undo: all of it is as it was before."
+        assert await says(house, "/night undo") == nothing
+        assert await says(house, "/night undo 1") == nothing
+        await slept(house, clock, 48)
+        assert sorted(await texts(house)) == before
+        listed = await says(house, "/night 2026-05-05")
+        assert listed.count("taken back") == 2
+
+
+async def test_what_went_wrong_stands_in_the_report(tmp_path: Path, model: ModelServer) -> None:
+    """M-054, M-055: the others ran."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock, night=SmallNight(more=[Fails()])) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        await slept(house, clock)
+        assert "2 memories merged; 1 phase failed." in (await house.spoken())[1]
+        assert "- fails failed: the disk is upside down" in await says(house, "/night")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("/night", "No night has run yet."),
+        ("/night 2026-05-01", "There is no night 2026-05-01: none has run yet."),
+        ("/night yes", "`/night [DATE]`"),
+        ("/night yes 5", "No open question has the number 5."),
+        ("/night no x#y", "Write it as NIGHT#ITEM, such as 20260504#3, not x#y."),
+        ("/night undo", "There is nothing to undo"),
+        ("/night undo 7", "No night did anything here under the number 7."),
+        ("/night undo a b", "`/night [DATE]`"),
+        ("/night one two", "`/night [DATE]`"),
+    ],
+)
+async def test_what_means_nothing_is_answered_with_what_would(
+    tmp_path: Path, model: ModelServer, line: str, told: str
+) -> None:
+    async with opened(tmp_path, model, HeldClock()) as house:
+        await begin(house)
+        assert (await says(house, line)).startswith(told)
+
+
+async def test_only_the_owner_starts_a_night(tmp_path: Path, model: ModelServer) -> None:
+    """M-054: and hears there how it went."""
+    async with opened(tmp_path, model, HeldClock()) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        told = await says(house, "/dream", room="!ben:test", sender=BEN)
+        assert told == "Only a verified session of the owner can start a night."
+        await look(house)
+        assert await nights(house) == []
+        assert (await says(house, "/dream")).startswith("I tidy what I know now")
+        await look(house)
+        assert (await house.spoken())[2].startswith("Done: 2 memories merged.")
+        await look(house)
+        assert len(await house.spoken()) == 3
+
+
+async def test_a_reply_waits_for_one_question_of_a_night_at_most(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-064."""
+    gate = asyncio.Event()
+
+    def slowly(seen: Seen) -> Step | None:
+        is_night = str(seen.body["messages"][-1]["content"]).startswith("Is it so?")
+        return Slow(gate, Text("yes")) if is_night else None
+
+    model.keyed(slowly)
+    asked = [f"Sells the {thing}?" for thing in ("car", "boat", "house")]
+    async with opened(tmp_path, model, HeldClock(), night=SmallNight(asks_model=True)) as house:
+        await begin(house, *asked)
+        async with house.working():
+            await house.incoming("/dream")
+            await house.said(2)
+            house.runner.ring("night")
+            await until(
+                house, lambda: sum(slowly(seen) is not None for seen in model.requests) == 1
+            )
+            await house.incoming("are you there?")
+            gate.set()
+            assert (await house.said(3))[2] == "echo: are you there?"
+            await house.said(4)
+        order = ["night" if slowly(seen) else "chat" for seen in model.requests[1:]]
+        assert order == ["night", "chat", "night", "night"]
+
+
+async def test_a_night_that_was_interrupted_goes_on_at_the_next_start(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-054, M-063: the same night, and nothing of it twice."""
+    clock, at_work, more = HeldClock(), asyncio.Event(), asyncio.Event()
+
+    async def meanwhile() -> None:
+        at_work.set()
+        await more.wait()
+
+    waits = Waits(meanwhile)
+    async with opened(tmp_path, model, clock, night=SmallNight(last=[waits])) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        clock.advance(11 * HOUR)
+        async with house.working():
+            await at_work.wait()
+        assert await nights(house) == [("2026-05-05", "schedule", "running")]
+    more.set()
+    async with opened(tmp_path, model, clock, night=SmallNight(last=[waits])) as house:
+        async with house.working():
+
+            async def over() -> bool:
+                return await nights(house) == [("2026-05-05", "schedule", "done")]
+
+            await become(over)
+        assert waits.done == [OWNER]
+        assert [row["n"] for row in await house.rows("SELECT n FROM night_items")] == [1]
+        assert await texts(house) == ["Likes tea"]
+
+
+async def test_a_night_waits_while_another_process_is_at_work(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-063: two processes start a night at once."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        clock.advance(11 * HOUR)
+        async with alone(tmp_path):
+            for _ in range(4):
+                await look(house)
+                clock.advance(60)
+            assert await nights(house) == []
+            waiting = await house.one("SELECT state, waits_for FROM jobs WHERE name = 'night'")
+            assert waiting["state"] == "waiting"
+            assert "a night is under way" in waiting["waits_for"]
+        await look(house)
+        assert await nights(house) == [("2026-05-05", "schedule", "done")]
+        assert await texts(house) == ["Likes tea"]

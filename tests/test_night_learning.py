@@ -1,0 +1,135 @@
+"""Nights begin with what the day left to be learnt: it is read and brought together first (M-055, M-070)."""
+
+from pathlib import Path
+from typing import Any
+
+from tests.test_harvest import Picker, say
+from tests.world.house import PROMPTS
+from tests.world.model import Fail, ModelServer, Text
+from tests.world.tidied import OWNER, Tidied, open_nights, tally
+from wintermute.config.schema import Memory, MemoryHarvest
+
+SAID = ["My boat is called Nora", "It is blue", "It is old", "I sail on Sundays", "With Bo"]
+NORA = "Ann's boat is called Nora"
+TOLD: dict[str, Any] = {"harvest": MemoryHarvest(), "memory": Memory()}
+
+
+async def talked(night: Tidied, texts: list[str]) -> None:
+    """They are said and answered, and nobody is at work any more."""
+    async with night.house.working():
+        await say(night.house, texts)
+
+
+async def test_what_was_said_that_day_is_read_before_anything_else(tmp_path: Path) -> None:
+    """M-055: one call, its fact is there before the facts are looked at; the next night asks nothing."""
+    async with (
+        ModelServer() as model,
+        open_nights(tmp_path, model, prompts=PROMPTS, **TOLD) as night,
+    ):
+        picker = Picker(model)
+        await talked(night, SAID)
+        picker.picks(NORA)
+        done = await night.night()
+        assert (tally(done, "learn").before, tally(done, "learn").after) == (0, 1)
+        assert tally(done, "memories").before == 1
+        assert await night.texts() == [NORA]
+        assert done.calls == 1
+        assert (await night.night()).calls == 0
+        assert len(picker.transcripts) == 1
+
+
+async def test_so_few_messages_wait_for_more(tmp_path: Path) -> None:
+    """M-025: a night makes no harvest of what silence makes none of."""
+    async with (
+        ModelServer() as model,
+        open_nights(tmp_path, model, prompts=PROMPTS, **TOLD) as night,
+    ):
+        picker = Picker(model)
+        await talked(night, SAID[:4])
+        assert (await night.night()).calls == 0
+        assert picker.transcripts == []
+
+
+async def test_what_was_read_at_night_is_not_read_again_by_its_job(tmp_path: Path) -> None:
+    """M-028: the same words are harvested once, whoever does it."""
+    async with (
+        ModelServer() as model,
+        open_nights(tmp_path, model, prompts=PROMPTS, **TOLD) as night,
+    ):
+        picker = Picker(model)
+        await talked(night, SAID)
+        picker.picks(NORA)
+        await night.night("learn")
+        async with night.house.working():
+            night.house.runner.ring("harvest")
+            await say(night.house, ["hello"])
+        assert len(picker.transcripts) == 1
+
+
+async def test_an_answer_of_no_use_is_reported_and_not_asked_for_again(tmp_path: Path) -> None:
+    """M-072: until more is said."""
+    async with (
+        ModelServer() as model,
+        open_nights(tmp_path, model, prompts=PROMPTS, **TOLD) as night,
+    ):
+        picker = Picker(model)
+        picker.usual = lambda: Text("no JSON")
+        await talked(night, SAID)
+        done = await night.night("learn")
+        assert "1 conversation could not be read" in tally(done, "learn").note
+        assert len(picker.transcripts) == 2
+        assert (await night.night("learn")).calls == 0
+        await talked(night, ["And it is fast"])
+        picker.usual = lambda: Text('{"contents": ["Ann\'s boat is called Nora"]}')
+        await night.night("learn")
+        assert await night.texts() == [NORA]
+
+
+async def test_a_model_that_is_away_is_asked_the_next_night(tmp_path: Path) -> None:
+    """M-028: no gap; the night goes on without it."""
+    async with (
+        ModelServer() as model,
+        open_nights(tmp_path, model, prompts=PROMPTS, **TOLD) as night,
+    ):
+        picker = Picker(model)
+        picker.usual = lambda: Fail(500)
+        await talked(night, SAID)
+        done = await night.night()
+        assert tally(done, "learn").status == "failed"
+        assert tally(done, "export").status == "ok"
+        picker.usual = lambda: Text('{"contents": ["Ann\'s boat is called Nora"]}')
+        await night.night()
+        assert await night.texts() == [NORA]
+
+
+async def test_each_scope_reads_its_own_conversations(tmp_path: Path) -> None:
+    """M-010: a room's words are learnt with the room, and nowhere else."""
+    club: dict[str, Any] = {"room": "!club:test", "scope": "room:!club:test", "direct": False}
+    async with (
+        ModelServer() as model,
+        open_nights(tmp_path, model, prompts=PROMPTS, **TOLD) as night,
+    ):
+        picker = Picker(model)
+        async with night.house.working():
+            await say(night.house, SAID, **club)
+        picker.usual = lambda: Text('{"contents": ["The club\'s boat is called Nora"]}')
+        await night.night("learn", OWNER)
+        assert picker.transcripts == []
+        await night.night("learn")
+        assert len(picker.transcripts) == 1
+        assert await night.texts("room:!club:test") == ["The club's boat is called Nora"]
+
+
+async def test_the_queue_of_raw_facts_is_worked(tmp_path: Path) -> None:
+    """M-070: every night; what came of it was not made by the night."""
+    async with ModelServer() as model, open_nights(tmp_path, model, prompts=PROMPTS) as night:
+        model.reconstructs = True
+        model.keyed(lambda seen: Text(f'{{"memories": ["{NORA}"], "coverage": "complete"}}'))
+        await night.remember(NORA)
+        async with night.house.database.transaction() as tx:
+            await tx.execute("UPDATE facts SET queued = 1")
+        await night.night("learn")
+        assert len(model.requests) == 1
+        rows = await night.house.rows("SELECT queued FROM facts WHERE retired_at IS NULL")
+        assert rows == [{"queued": 0}]
+        assert (await night.night("learn")).calls == 0

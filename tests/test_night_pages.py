@@ -1,0 +1,250 @@
+"""Nights: chats in which nobody speaks any more become pages, and what was left incomplete is made anew."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_consolidation import PAGE_CALL, POND, asked
+from tests.test_consolidation_chats import Pages
+from tests.test_forgetting_messages import learn
+from tests.test_forgetting_scopes import forget_all
+from tests.test_harvest import CLUB, say
+from tests.world.house import ANN, PROMPTS
+from tests.world.model import Fail, ModelServer, Seen, Step, Text
+from tests.world.shelf import Shelf, page
+from tests.world.tidied import OWNER, Tidied, open_nights, tally
+from wintermute.config.schema import Context
+from wintermute.night.forget_pages import CONSOLIDATE_AGAIN
+
+pytestmark = pytest.mark.breaks("edited wiki", "redaction", "forgetting", perhaps=True)
+
+
+class Meddled(Pages):
+    """Somebody is at the store while a page is written."""
+
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
+
+    def _choose(self, seen: Seen) -> Step | None:
+        if PAGE_CALL.search(asked(seen)):
+            self.meanwhile()
+        return super()._choose(seen)
+
+
+RAW = "episodic-raw/20260504/birds"
+
+
+@asynccontextmanager
+async def chats(folder: Path, model: ModelServer, **house: Any) -> AsyncIterator[Tidied]:
+    """Nights of a house in which people talk."""
+    async with open_nights(folder, model, prompts=PROMPTS, **house) as night, night.house.working():
+        yield night
+
+
+async def test_an_idle_chat_of_the_owner_becomes_pages_once(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """W-058, M-055: six quiet hours, no chat of others, each message once; the page can be undone."""
+    pages = Pages(model)
+    async with chats(tmp_path, model) as night:
+        shelf = Shelf.make(night.house.stores.wiki.root)
+        await say(night.house, ["I planted 12 tulips"])
+        await say(
+            night.house, ["our club meets on Mondays"], room="!club:test", scope=CLUB, direct=False
+        )
+        before = shelf.pages()
+        done = await night.night("pages")
+        assert (tally(done, "pages").status, tally(done, "pages").note) == ("ok", "")
+        assert (tally(done, "pages").before, tally(done, "pages").after) == (2, 3)
+        [item] = await night.items()
+        assert (item.kind, item.state, item.after) == ("page", "done", POND)
+        assert "12 tulips" in "".join(pages.shown)
+        assert "Mondays" not in "".join(pages.shown)
+        assert done.calls == 2
+        again = await night.night("pages")
+        assert (again.calls, len(await night.items())) == (0, 1)
+        found = await night.house.stores.changes.get(item.change_set or "")
+        assert found is not None
+        await night.house.stores.undo.run(found)
+        assert shelf.pages() == before
+
+
+async def test_a_chat_in_which_somebody_spoke_lately_waits(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """W-058."""
+    pages = Pages(model)
+    async with chats(tmp_path, model) as night:
+        Shelf.make(night.house.stores.wiki.root)
+        night.clock.advance(86_400.0 - 3_600.0)
+        await say(night.house, ["I planted 12 tulips"])
+        night.clock.advance(3_600.0 - 86_400.0)
+        await night.night("pages")
+        assert pages.shown == []
+
+
+async def test_what_was_rejected_is_tried_the_next_night(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """W-066: a page that a person changed in the middle; the phase says so, and others go on."""
+    pages = Meddled(model)
+    async with chats(tmp_path, model) as night:
+        shelf = Shelf.make(night.house.stores.wiki.root)
+        await say(night.house, ["I planted 12 tulips"])
+        pages.meanwhile = lambda: shelf.write("semantic/Mine.md", page("# Mine\n\n[[Garden]]"))
+        first = tally(await night.night("pages"), "pages")
+        assert (first.status, "store changed meanwhile" in first.note) == ("left", True)
+        assert await night.items() == []
+        pages.meanwhile = lambda: None
+        assert tally(await night.night("pages"), "pages").status == "ok"
+        assert [item.after for item in await night.items()] == [POND]
+
+
+async def test_pages_that_may_not_be_are_reported_and_not_asked_for_again_unchanged(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """W-065: until more is said; a model that is away is no answer, and is asked the next night."""
+    pages = Pages(model)
+    async with chats(tmp_path, model) as night:
+        Shelf.make(night.house.stores.wiki.root)
+        await say(night.house, ["I planted 12 tulips"])
+        pages.step = Fail(500)
+        assert tally(await night.night("pages"), "pages").status == "failed"
+        pages.step = Text("no page at all")
+        refused = await night.night("pages")
+        assert tally(refused, "pages").status == "ok"
+        assert "rejected" in tally(refused, "pages").note
+        assert refused.calls > 0
+        assert (await night.night("pages")).calls == 0
+        pages.step = None
+        await say(night.house, ["And 3 roses"])
+        await night.night("pages")
+        assert [item.after for item in await night.items("done")] == [POND]
+
+
+async def test_pages_are_named_also_by_a_night_that_was_killed_after_them(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-063: what was put in place before is an item of the night that goes on."""
+    Pages(model)
+    async with chats(tmp_path, model) as night:
+        Shelf.make(night.house.stores.wiki.root)
+        await say(night.house, ["I planted 12 tulips"])
+        done = await night.night("pages")
+        async with night.house.database.transaction() as tx:
+            await tx.execute("DELETE FROM night_items")
+            await tx.execute("UPDATE nights SET state = 'running', phases = '[]'")
+        again = await night.tidying.tidy(replace(done, state="running", phases=()))
+        assert [item.after for item in await night.items("done")] == [POND]
+        assert again.calls == done.calls
+
+
+async def test_a_wiki_that_cannot_be_read_fails_alone(tmp_path: Path, model: ModelServer) -> None:
+    """M-055: the phase is reported, and the next still runs."""
+    Pages(model)
+    async with chats(tmp_path, model) as night:
+        shelf = Shelf.make(night.house.stores.wiki.root)
+        await say(night.house, ["I planted 12 tulips"])
+        shelf.write("sleep/applying", "nothing")
+        done = await night.night()
+        assert tally(done, "pages").status == "failed"
+        assert "has no usable changes.json" in tally(done, "pages").note
+        assert tally(done, "folds").status == "ok"
+        assert tally(done, "housekeeping", "").status == "ok"
+
+
+async def test_what_lost_its_source_is_asked_and_what_lost_a_part_is_made_anew(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-079, W-064: each once; a yes removes the page, from where an undo brings it back."""
+    pages, fact = Pages(model), "The bird is a zimtkanarie"
+    async with chats(tmp_path, model) as night:
+        shelf = Shelf.make(night.house.stores.wiki.root)
+        shelf.write(f"{RAW}/0001-user.md", fact)
+        shelf.write("episodic-raw/20260504/pond/0001-user.md", "carp")
+        source = f"Source: [[{RAW}/0001-user]]"
+        shelf.write("semantic/Bird.md", page(f"# Bird\n\n[[Garden]] {fact}.\n\n{source}"))
+        both = f"{source}\nSource: [[episodic-raw/20260504/pond/0001-user]]"
+        shelf.write(POND, page(f"# Pond\n\n- {fact}\n- [[Bird]]\n\n{both}"))
+        await learn(night.house, model, "Remember something of mine", fact)
+        await forget_all(night.house)
+        pages = Pages(model)
+        await night.night("pages")
+        asked = await night.items("open")
+        assert [(item.kind, item.before, item.reason) for item in asked] == [
+            ("page removed", ("semantic/Bird.md",), "nothing of what it was made of is left")
+        ]
+        assert "carp" in "".join(pages.shown)
+        rows = await night.house.rows("SELECT state FROM jobs WHERE name = ?", CONSOLIDATE_AGAIN)
+        assert [row["state"] for row in rows] == ["done"]
+        shown = len(pages.shown)
+        await night.night("pages")
+        assert (len(await night.items("open")), len(pages.shown)) == (1, shown)
+        assert await night.yes(asked[0])
+        assert "semantic/Bird.md" not in shelf.pages()
+        assert await night.house.stores.proposals.open_in(f"person:{ANN}", "page") == []
+        [item] = [each for each in await night.items("done") if each.kind == "page removed"]
+        await night.take_back(item)
+        assert "semantic/Bird.md" in shelf.pages()
+
+
+async def test_a_question_about_a_page_that_is_another_by_now_is_none(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-079: checked again against what is there."""
+    async with chats(tmp_path, model) as night:
+        shelf, stores = Shelf.make(night.house.stores.wiki.root), night.house.stores
+        shelf.write(POND, page("# Pond\n\n[[Garden]]"))
+        async with stores.database.transaction() as tx:
+            await stores.proposals.offer(tx, OWNER, "page", page("# Pond\n\nNew."), "why", POND)
+        await night.night("pages")
+        [item] = await night.items("open")
+        shelf.write(POND, page("# Pond\n\nMine."))
+        assert not await night.yes(item)
+        assert "Mine." in shelf.read(POND)
+        assert [each.state for each in await night.items()] == ["outdated"]
+
+
+async def test_a_long_idle_conversation_is_folded_once(tmp_path: Path, model: ModelServer) -> None:
+    """M-055: over half of what makes an answer fold it first; then no call."""
+    summary = "They spoke of tulips, at length, and of nothing else that would matter to anybody."
+
+    def answers(seen: Seen) -> Step | None:
+        return Text(summary) if "\n<history>\n" in asked(seen) else None
+
+    model.keyed(answers)
+    context = Context(keep_recent=2)
+    async with chats(tmp_path, model, context=context, context_tokens=30_000) as night:
+        await say(night.house, [f"{n} " + "tulips " * 300 for n in range(10)])
+        done = tally(await night.night("folds"), "folds")
+        assert (done.status, done.before, done.after) == ("ok", 1, 0)
+        folds = await night.house.rows("SELECT summary FROM folds")
+        assert [row["summary"] for row in folds] == [summary]
+        [item] = await night.items()
+        assert (item.kind, item.state) == ("fold", "done")
+        again = await night.night("folds")
+        assert (again.calls, tally(again, "folds").before) == (0, 0)
+
+
+@pytest.mark.parametrize(("step", "status", "calls"), [("", "ok", 0), (Fail(500), "failed", 1)])
+async def test_a_summary_of_no_use_is_not_asked_for_again(
+    tmp_path: Path, model: ModelServer, step: Step | str, status: str, calls: int
+) -> None:
+    """L-042, M-055: unless it was the model that was away."""
+    given = Text("Tulips.", finish="length") if isinstance(step, str) else step
+    model.keyed(lambda seen: given if "\n<history>\n" in asked(seen) else None)
+    context = Context(keep_recent=2)
+    async with chats(tmp_path, model, context=context, context_tokens=30_000) as night:
+        await say(night.house, [f"{n} " + "tulips " * 300 for n in range(10)])
+        assert tally(await night.night("folds"), "folds").status == status
+        model.keyed(
+            lambda seen: (
+                Text("They spoke of tulips, at length, and of nothing else.")
+                if "\n<history>\n" in asked(seen)
+                else None
+            )
+        )
+        assert (await night.night("folds")).calls == calls

@@ -1,0 +1,106 @@
+"""Nights of a house, one after the other: each is begun and worked at to its end, as a command does it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from tests.world.clock import FakeClock
+from tests.world.house import ANN, House, open_house
+from tests.world.model import ModelServer
+from wintermute.clock import stamp
+from wintermute.config.schema import Memory
+from wintermute.memory.fact import NewFact, Source
+from wintermute.night.learning import Background
+from wintermute.night.nights import ItemState, Night, NightItem, PhaseTally
+from wintermute.night.programme import tidying
+from wintermute.night.tidying import Tidying
+
+OWNER = f"person:{ANN}"
+RANKED = Memory(backend="fts5")
+DAY = 24 * 3600.0
+
+
+@dataclass
+class Programmed:
+    """Builds the whole night of a house, and keeps it for a test."""
+
+    built: list[Tidying] = field(default_factory=list)
+
+    def __call__(self, own: Background) -> Tidying:
+        self.built.append(tidying(own))
+        return self.built[-1]
+
+
+@dataclass(frozen=True)
+class Tidied:
+    """A house with its nights."""
+
+    house: House
+    clock: FakeClock
+    tidying: Tidying
+
+    async def night(self, phase: str = "", scope: str = "") -> Night:
+        """A day passes, and a night is worked at; of one phase, if it is named."""
+        self.clock.advance(DAY)
+        day = self.clock.now().date()
+        async with self.house.database.transaction() as tx:
+            begun = await self.tidying.nights.begin(tx, day, "command", scope, phase)
+        assert begun is not None
+        return await self.tidying.tidy(begun)
+
+    async def items(self, *states: ItemState) -> list[NightItem]:
+        """The items of all nights, or those in these states."""
+        return await self.tidying.nights.items(self.house.database, states=states)
+
+    async def yes(self, item: NightItem) -> bool:
+        """A person says yes to a question."""
+        return await self.tidying.deeds.apply(item, "command")
+
+    async def take_back(self, item: NightItem) -> None:
+        """A person takes the change set of an item back."""
+        found = await self.house.stores.changes.get(item.change_set or "")
+        assert found is not None
+        await self.house.stores.undo.run(found, {name for _, name in item.names})
+
+    async def remember(
+        self,
+        *texts: str,
+        source: Source = "harvest",
+        scope: str = OWNER,
+        ago: timedelta = timedelta(),
+        protected: bool = False,
+    ) -> list[str]:
+        """Facts that were stored so long ago; their ids."""
+        then = self.clock.now() - ago
+        new = [NewFact(scope, text, source, at=then, protected=protected) for text in texts]
+        async with self.house.database.transaction() as tx:
+            taken = await self.house.stores.facts.take(tx, new)
+            ids = [done.fact.id for done in taken]
+            for name in ids:
+                await tx.execute("UPDATE facts SET stored_at = ? WHERE id = ?", (stamp(then), name))
+        return ids
+
+    async def texts(self, scope: str = OWNER) -> list[str]:
+        """What is true."""
+        return [fact.text for fact in await self.house.stores.facts.live(scope)]
+
+
+def tally(night: Night, phase: str, scope: str = OWNER) -> PhaseTally:
+    """What became of a phase."""
+    found = night.tally(scope, phase)
+    assert found is not None
+    return found
+
+
+@asynccontextmanager
+async def open_nights(
+    folder: Path, model: ModelServer, clock: FakeClock | None = None, **house: Any
+) -> AsyncIterator[Tidied]:
+    """A house, asleep; memory is ranked unless something else is asked for."""
+    clock, night = clock or FakeClock(), Programmed()
+    given = {"memory": RANKED, **house}
+    async with open_house(folder, model.url, clock=clock, night=night, **given) as opened:
+        yield Tidied(opened, clock, night.built[0])

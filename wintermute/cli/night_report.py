@@ -1,0 +1,171 @@
+"""`wintermute night list`, `report`, `apply` and `undo`: what nights did, answered and taken back."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+import click
+
+from wintermute.cli.opening import Report, on_stores, with_models, with_stores
+from wintermute.cli.options import reporting, tell
+from wintermute.clock import CheckedClock, SystemClock
+from wintermute.commands.tasks import undone_lines
+from wintermute.config.schema import Config
+from wintermute.errors import WintermuteError
+from wintermute.llm.models import Models
+from wintermute.messages import Json
+from wintermute.night.learning import Background
+from wintermute.night.night_undo import NightUndone, undo_items
+from wintermute.night.nights import Night, NightItem, Nights
+from wintermute.night.programme import tidying
+from wintermute.night.questions import Questions
+from wintermute.night.quiet import Quiet
+from wintermute.night.report import as_json as night_values
+from wintermute.night.report import cut, done_words, failed
+from wintermute.night.tidying import Tidying
+from wintermute.prompt.gather import read_texts
+from wintermute.stores import Stores
+from wintermute.text import counted, one_line
+
+
+def tidying_of(stores: Stores, config: Config, models: Models) -> Tidying:
+    """What works at nights, with nobody to talk to."""
+    clock = CheckedClock(SystemClock())
+    texts = read_texts(stores.prompts, config.opening, wiki=config.wiki)
+    quiet = Quiet(stores, models, config.dreaming, clock)
+    return tidying(Background(config, stores, models, texts, quiet, clock))
+
+
+def phase_lines(night: Night) -> list[str]:
+    """Each phase with how it went, and counts before and after (M-054)."""
+    lines = [
+        f"{tally.name:<16}  {tally.status:<6}  {tally.before} -> {tally.after}"
+        f"{f'  {tally.scope}' if tally.scope else ''}"
+        f"{f'  {one_line(tally.note)}' if tally.note else ''}"
+        for tally in night.phases
+    ]
+    return lines or ["nothing was looked at"]
+
+
+def report_lines(night: Night, items: Sequence[NightItem]) -> Iterator[str]:
+    """What was done and is asked, item by item, and what it cost."""
+    for item in items:
+        before, after = "; ".join(map(cut, item.before)), cut(item.after)
+        change = f"{before} -> {after}" if before and after else before or after
+        why = f"  ({one_line(item.reason)})" if item.reason else ""
+        yield f"{item.id}  {item.state:<8}  {item.kind}: {change}{why}"
+    asked = sum(item.state == "open" for item in items)
+    said = [
+        part for part in (done_words(items), counted(asked, "question") if asked else "") if part
+    ]
+    yield f"{'; '.join(said) or 'nothing was changed'}; {counted(night.calls, 'call')}, {night.tokens:,} tokens"
+    if asked:
+        yield "yes: `wintermute night apply NIGHT#ITEM`, or `/night yes N` in a chat"
+
+
+def night_line(night: Night, items: Sequence[NightItem]) -> str:
+    """A night in a list."""
+    counts = [
+        (state, sum(item.state == state for item in items)) for state in ("done", "open", "undone")
+    ]
+    told = ", ".join(f"{count} {state}" for state, count in counts if count) or "no change"
+    broken = f", {counted(len(failed(night)), 'phase')} failed" if failed(night) else ""
+    return f"{night.id:<12}  {night.date}  {night.why:<8}  {night.state:<7}  {told}{broken}"
+
+
+@click.command("list")
+@click.option("--count", default=14, show_default=True, help="How many.")
+@on_stores
+async def list_(stores: Stores, count: int) -> Report:
+    """List the newest nights.
+
+    Example: wintermute night list --count 30
+    """
+    nights = Nights(stores.database, SystemClock())
+    found = [
+        (night, await nights.items(stores.database, night.id))
+        for night in await nights.newest(max(count, 0))
+    ]
+    values = [night_values(night, items) for night, items in found]
+    return Report(values, [night_line(*each) for each in found] or ["No night has run yet."])
+
+
+@click.command("report")
+@click.argument("night", required=False)
+@on_stores
+async def report(stores: Stores, night: str | None) -> Report:
+    """Show what a night did, and what it asks: of a date, of an id, or the newest.
+
+    Example: wintermute night report 2026-05-04
+    """
+    nights = Nights(stores.database, SystemClock())
+    questions = Questions(stores, nights)
+    found = await questions.night(night) if night else next(iter(await nights.newest(1)), None)
+    if found is None:
+        return Report(None, ["No night has run yet."])
+    items = await nights.items(stores.database, found.id)
+    head = f"{found.id}, {found.why}, {found.state}"
+    return Report(
+        night_values(found, items), [head, *phase_lines(found), "", *report_lines(found, items)]
+    )
+
+
+@click.command("undo")
+@click.argument("which", metavar="NIGHT[#ITEM]")
+@reporting
+def undo(ctx: click.Context, as_json: bool, which: str) -> None:
+    """Take back what a night did; what was changed since stays.
+
+    Leaves with 1 when there is nothing to take back any more.
+
+    Example: wintermute night undo 20260504#3
+    """
+
+    async def work(stores: Stores, _: Config) -> NightUndone:
+        nights = Nights(stores.database, SystemClock())
+        questions = Questions(stores, nights)
+        if "#" in which:
+            items = [await questions.item(which)]
+        else:
+            night = await questions.night(which)
+            items = await nights.items(stores.database, night.id)
+        return await undo_items(stores, nights, items, whole="#" not in which)
+
+    done = with_stores(ctx, work)
+    lines = [line for each in done.undone for line in undone_lines(each)]
+    tell(
+        ctx,
+        _values(done),
+        *(lines or ["nothing to undo: all of it is as it was before"]),
+        as_json=as_json,
+    )
+    ctx.exit(1 if done.is_nothing else 0)
+
+
+def _values(done: NightUndone) -> Json:
+    return {
+        "items": [item.id for item in done.items],
+        "back": [asdict(change) for each in done.undone for change in each.back],
+        "kept": [asdict(kept) for each in done.undone for kept in each.kept],
+        "merges": [asdict(merge) for each in done.undone for merge in each.merges],
+    }
+
+
+@click.command("apply")
+@click.argument("item", metavar="NIGHT#ITEM")
+@reporting
+def apply(ctx: click.Context, as_json: bool, item: str) -> None:
+    """Say yes to what a night asks, if what it is about is still so.
+
+    Example: wintermute night apply 20260504#3
+    """
+
+    async def work(stores: Stores, config: Config, models: Models) -> NightItem:
+        tidied = tidying_of(stores, config, models)
+        questions = Questions(stores, tidied.nights)
+        answered = await questions.yes(await questions.item(item), tidied.deeds)
+        if answered.problem:
+            raise WintermuteError(f"{answered.item.id}: {answered.problem}")
+        return answered.item
+
+    done = with_models(ctx, work)
+    tell(ctx, {"id": done.id, "state": "done"}, f"{done.id} done", as_json=as_json)

@@ -1,0 +1,68 @@
+"""`wintermute night run`: a night at once, beside a running daemon or without one."""
+
+import sys
+from dataclasses import replace
+
+import click
+
+from wintermute.cli.night_report import phase_lines, report_lines, tidying_of
+from wintermute.cli.opening import scope_of, scope_option, with_models
+from wintermute.cli.options import redacted, reporting, tell
+from wintermute.clock import SystemClock
+from wintermute.config.schema import Config
+from wintermute.llm.models import Models
+from wintermute.night.night_jobs import finish_left
+from wintermute.night.nights import Night, NightItem
+from wintermute.night.report import as_json as night_values
+from wintermute.night.report import failed
+from wintermute.night.tidying import Progress, alone, unwatched
+from wintermute.stores import Stores
+
+
+@click.command("run")
+@click.option("--dry-run", is_flag=True, help="Show what it would do, and do nothing.")
+@scope_option("Whose: one person or room; default: everybody.")
+@click.option("--phase", default="", metavar="NAME", help="One phase alone, as a report names it.")
+@reporting
+def run(ctx: click.Context, as_json: bool, dry_run: bool, scope: str | None, phase: str) -> None:
+    """Tidy now, and say what came of it.
+
+    Leaves with 1 when a phase failed.
+
+    Example: wintermute night run --dry-run
+    """
+    progress = _progress(ctx) if sys.stderr.isatty() else unwatched
+
+    async def work(stores: Stores, config: Config, models: Models) -> tuple[Night, list[NightItem]]:
+        tidied = tidying_of(stores, config, models)
+        if phase and phase not in tidied.phases:
+            known = ", ".join(tidied.phases)
+            raise click.BadParameter(f"there is no phase {phase}: {known}", param_hint="--phase")
+        whose = await scope_of(stores, scope) if scope else ""
+        now = SystemClock().now()
+        day = now.astimezone(stores.tasks.zone).date()
+        if dry_run:
+            wanted = Night(f"{day:%Y%m%d}", day, "command", "running", now, whose, phase)
+            seen, dry = await tidied.preview(wanted, progress)
+            return replace(seen, id="dry-run"), dry.items
+        async with alone(stores.data_dir):
+            await finish_left(stores, tidied, progress=progress)
+            async with stores.database.transaction() as tx:
+                night = await tidied.nights.begin(tx, day, "command", whose, phase)
+            assert night is not None  # only those that come by themselves are once a day
+            night = await tidied.tidy(night, progress)
+        return night, await tidied.nights.items(stores.database, night.id)
+
+    night, items = with_models(ctx, work)
+    lines = [*phase_lines(night), "", *report_lines(night, items)]
+    tell(ctx, night_values(night, items), *lines, as_json=as_json)
+    ctx.exit(1 if failed(night) else 0)
+
+
+def _progress(ctx: click.Context) -> Progress:
+    """Whoever sits at a terminal sees what is at work."""
+
+    def told(scope: str, phase: str) -> None:
+        click.echo(redacted(ctx, f"{phase} ({scope})" if scope else phase), err=True)
+
+    return told

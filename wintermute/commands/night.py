@@ -1,0 +1,178 @@
+"""Nights in a chat: to have one now, to read what it did here, to answer it, and to take it back."""
+
+from collections.abc import Sequence
+from zoneinfo import ZoneInfo
+
+from wintermute.clock import Clock
+from wintermute.commands.tasks import NOTHING_TO_UNDO, back_lines, bounded
+from wintermute.config.schema import Dreaming
+from wintermute.db import Transaction
+from wintermute.health.health import Finding
+from wintermute.mailbox.inbox import Waiting
+from wintermute.night.finding import night_finding
+from wintermute.night.night_jobs import owe_asked
+from wintermute.night.night_undo import undo_items
+from wintermute.night.nights import Night, NightItem
+from wintermute.night.questions import Answered, NoSuchNight, Questions
+from wintermute.night.report import failed, item_line, item_words
+from wintermute.night.tidying import Tidying
+from wintermute.owner import is_owner
+from wintermute.stores import Stores
+from wintermute.text import counted, plain
+
+NOT_YOURS = "Only a verified session of the owner can start a night."
+UNVOUCHED = "Here only a verified session of the owner can answer or take back what a night did."
+BEGUN = "I tidy what I know now: {phases}. I tell you here when it is done."
+FOLLOWS = (
+    "The night {night} is under way. Yours begins when it is over, and I tell you here how it went."
+)
+OWED = "A night is owed already: it begins as soon as it can."
+NO_NIGHT = "No night has run yet."
+NOTHING_HERE = "It changed nothing here and asks nothing."
+ANSWERS = (
+    "`/night yes N` and `/night no N` answer; also `all`, `3-7`, or `NIGHT#N` for an older one."
+)
+NOTHING_OPEN = "Nothing waits for an answer here."
+USAGE = "`/night [DATE]`, `/night yes N`, `/night no N`, `/night undo [ITEM]`; N may be `all`, `3-7` or `NIGHT#N`."
+LOOKED_THROUGH = 60
+"""Nights among which the newest is looked for that did something here."""
+
+
+class NightVerbs:
+    """Answers `/night` and `/dream`, for those who are in a room now."""
+
+    def __init__(self, stores: Stores, tidying: Tidying, dreaming: Dreaming, clock: Clock) -> None:
+        self._stores = stores
+        self._dreaming = dreaming
+        self._nights = tidying.nights
+        self._phases = tidying.phases
+        self._deeds = tidying.deeds
+        self._questions = Questions(stores, tidying.nights)
+        self._clock = clock
+
+    async def finding(self) -> Finding:
+        """What `/status` says of nights."""
+        stores, zone = self._stores, self._stores.tasks.zone
+        return await night_finding(stores.database, self._clock, self._dreaming, zone)
+
+    async def dream(self, tx: Transaction, row: Waiting, _scope: str) -> str:
+        """Owe a night now; how it went is told when it ends."""
+        if not is_owner(row.origin):
+            return NOT_YOURS
+        running = await self._nights.running(tx)
+        if not await owe_asked(self._stores, tx, row, self._clock.now()):
+            return OWED
+        if running:
+            return FOLLOWS.format(night=running[0].id)
+        return BEGUN.format(phases=", ".join(self._phases) or "there is nothing that could be done")
+
+    async def prepared(self, row: Waiting, scope: str) -> str:
+        """What `/night` and its words come to; all of it takes transactions of its own."""
+        words = row.body.replace(",", " ").split()[1:]
+        verb = words[0].casefold() if words else ""
+        try:
+            if verb in ("yes", "no", "undo"):
+                if self._stores.owner.is_unvouched(row.origin, scope):
+                    return UNVOUCHED
+                if verb == "undo":
+                    return await self._undo(words[1:], scope)
+                return await self._answered(words[1:], scope, yes=verb == "yes")
+            return await self._shown(words, scope)
+        except NoSuchNight as problem:
+            return f"{str(problem)[:1].upper()}{str(problem)[1:]}.".replace("..", ".")
+
+    # Reading
+
+    async def _shown(self, words: Sequence[str], scope: str) -> str:
+        if len(words) > 1:
+            return USAGE
+        night = await self._questions.night(words[0]) if words else await self._newest(scope)
+        waiting = await self._questions.open_in(scope)
+        if night is None:
+            return NO_NIGHT
+        everything = await self._nights.items(self._stores.database, night.id)
+        items = [item for item in everything if item.scope == scope]
+        lines = [self._head(night, scope), *(item_line(item) for item in items)]
+        lines += [] if items else [NOTHING_HERE]
+        if others := len(everything) - len(items):
+            lines.append(
+                f"and {counted(others, 'item')} of others, who are told of them in their chats"
+            )
+        older = [item for item in waiting if item.night != night.id]
+        lines += [f"Still asked: `{item.id}` {item_words(item)}" for item in older]
+        return "\n".join([bounded(lines), *([ANSWERS] if waiting else [])])
+
+    async def _newest(self, scope: str) -> Night | None:
+        """The newest that did or asks something here; else the newest."""
+        found = await self._nights.newest(LOOKED_THROUGH)
+        for night in found:
+            if await self._nights.items(self._stores.database, night.id, scope):
+                return night
+        return next(iter(found), None)
+
+    def _head(self, night: Night, scope: str) -> str:
+        """Which night it is and, for the owner, what went wrong."""
+        zone = self._stores.tasks.zone
+        said = f"**Night of {night.date}** (`{night.id}`): {_how_far(night, zone)}"
+        if not self._stores.owner.owns(scope):
+            return said
+        noted = [
+            f"{tally.name} {tally.status}: {plain(tally.note)}"
+            for tally in night.phases
+            if tally.scope in ("", scope) and tally.status in ("failed", "left") and tally.note
+        ]
+        elsewhere = sum(tally.scope not in ("", scope) for tally in failed(night))
+        noted += [f"{counted(elsewhere, 'phase')} of others failed"] if elsewhere else []
+        return "\n".join([said, *(f"- {note}" for note in noted)])
+
+    # Answering
+
+    async def _answered(self, words: Sequence[str], scope: str, *, yes: bool) -> str:
+        if not words:
+            return USAGE
+        items = await self._questions.meant(words, scope)
+        ask = self._questions
+        done = [await (ask.yes(item, self._deeds) if yes else ask.no(item)) for item in items]
+        return bounded([_answer_line(each, yes=yes) for each in done]) or NOTHING_OPEN
+
+    async def _undo(self, words: Sequence[str], scope: str) -> str:
+        """Take back the newest night that did something here, a night, or one item."""
+        if len(words) > 1:
+            return USAGE
+        items, whole = await self._to_undo(words, scope)
+        done = await undo_items(self._stores, self._nights, items, whole=whole)
+        return (
+            bounded([line for each in done.undone for line in back_lines(each)]) or NOTHING_TO_UNDO
+        )
+
+    async def _to_undo(self, words: Sequence[str], scope: str) -> tuple[list[NightItem], bool]:
+        database = self._stores.database
+        if words and "#" in words[0]:
+            return [await self._questions.item(words[0], scope)], False
+        if words and not (words[0].isdigit() and len(words[0]) < len("20260504")):
+            night = await self._questions.night(words[0].strip("`"))
+            return await self._nights.items(database, night.id, scope), True
+        for night in await self._nights.newest(LOOKED_THROUGH):
+            items = await self._nights.items(database, night.id, scope)
+            done = [item for item in items if item.state in ("done", "undone")]
+            if words and (one := [item for item in items if item.n == int(words[0])]):
+                return one, False
+            if done and not words:
+                return items, True
+        if words:
+            raise NoSuchNight(f"no night did anything here under the number {words[0]}")
+        return [], True
+
+
+def _how_far(night: Night, zone: ZoneInfo) -> str:
+    if night.state == "running":
+        return f"under way since {night.began_at.astimezone(zone):%H:%M}"
+    ended = f" {night.ended_at.astimezone(zone):%H:%M}" if night.ended_at else ""
+    return f"ended{ended}"
+
+
+def _answer_line(done: Answered, *, yes: bool) -> str:
+    named = f"`{done.item.id}`"
+    if done.problem:
+        return f"- {named} {plain(done.problem)}"
+    return f"- {named} {'done' if yes else 'refused'}: {item_words(done.item)}"

@@ -1,0 +1,196 @@
+"""How alike the facts of a scope are, two by two: by meaning, or by words where none is to be had.
+
+Only what is new is compared, with what lies nearest to it, so that a night costs what is new and
+not what is known. Never across scopes, nor what may come from outside with what does not.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import combinations
+
+from wintermute.db import Database
+from wintermute.errors import MemoryUnavailable
+from wintermute.memory.fact import Fact
+from wintermute.memory.facts import Facts
+from wintermute.memory.meaning import Meaning
+from wintermute.memory.related import WARMING
+from wintermute.memory.review import comparable, unjudged
+from wintermute.memory.search import Search
+from wintermute.memory.sense import shared_words
+
+STEP = 40
+"""New facts that are compared at once."""
+NEAREST = 10
+"""To how many others each is compared."""
+BESIDE = 10
+"""Facts read more than that, for some are at rest, or of another kind."""
+
+AWAY = "meanings cannot be told apart now"
+
+FactPair = tuple[str, str]
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The facts that are new, oldest first, with those near them, and how alike two of them are.
+
+    `pairs`: from the least likeness on; two of which none is new stand there where both are near
+    the same new one. `note`: what to know of it. `more`: new facts that wait for the next night.
+    """
+
+    facts: Mapping[str, Fact]
+    new: tuple[str, ...]
+    pairs: Mapping[FactPair, float]
+    note: str = ""
+    more: int = 0
+    asked: set[str] = field(default_factory=set)
+    """Digests of what was asked about since, whether it is kept or only tried."""
+
+    def ranked(self) -> list[FactPair]:
+        """All pairs, the likest first."""
+        return sorted(self.pairs, key=lambda pair: (-self.pairs[pair], pair))
+
+
+def pair_of(one: str, other: str) -> FactPair:
+    """Two ids in an order of their own."""
+    return (one, other) if one < other else (other, one)
+
+
+class Likeness:
+    """Compares what is new in a scope, once a night, for all that ask about it."""
+
+    def __init__(
+        self, database: Database, facts: Facts, meaning: Meaning | None, least: float, same: float
+    ) -> None:
+        """`least`: from which likeness on two facts count; `same`: that of what says the same."""
+        self._database = database
+        self._facts = facts
+        self._meaning = meaning
+        self._words = Search(database, facts)
+        self._least = least
+        self._same = same
+        self._known: tuple[str, str, Compared] | None = None
+
+    async def compared(self, night: str, scope: str, began: datetime) -> Compared:
+        """What this night has to look at; computed when it is asked for the first time."""
+        if self._known is None or self._known[:2] != (night, scope):
+            self._known = (night, scope, await self._compare(scope, began))
+        return self._known[2]
+
+    def let_go(self) -> None:
+        """Nobody asks for it any more."""
+        self._known = None
+
+    async def _compare(self, scope: str, began: datetime) -> Compared:
+        await self._facts.lapse()
+        found = await unjudged(self._database, scope, began)
+        if not found.facts:
+            return Compared({}, (), {})
+        by_words = await self._why_by_words()
+        facts = {fact.id: fact for fact in found.facts}
+        pairs: dict[FactPair, float] = {}
+        for n in range(0, len(found.facts), STEP):
+            part = found.facts[n : n + STEP]
+            stars = [] if by_words else await self._by_meaning(scope, part, began)
+            if not stars:
+                by_words = by_words or AWAY
+                stars = await self._by_words(scope, part, began)
+            for star, alike in stars:
+                facts |= {fact.id: fact for fact in star}
+                pairs |= alike
+        notes = [f"compared by words alone: {by_words}"] if by_words and self._meaning else []
+        if found.more:
+            notes.append(f"{found.more} new memories wait for the next night")
+        new = tuple(fact.id for fact in found.facts)
+        return Compared(facts, new, pairs, "; ".join(notes), found.more)
+
+    async def _why_by_words(self) -> str:
+        """Why meanings cannot be had now; "": they can."""
+        if self._meaning is None:
+            return "there is no embedder"
+        try:
+            await self._meaning.ready(WARMING)
+            await self._meaning.make()
+        except MemoryUnavailable as problem:
+            log.warning("compared by words alone reason=%s", problem)
+            return str(problem)
+        return ""
+
+    async def _by_meaning(
+        self, scope: str, new: Sequence[Fact], began: datetime
+    ) -> "list[tuple[Star, dict[FactPair, float]]]":
+        """Each new fact with those near it; nothing where that cannot be told now."""
+        if self._meaning is None:
+            return []
+        try:
+            texts = [fact.text for fact in new]
+            found = await self._meaning.near(scope, texts, NEAREST + BESIDE, 1 - self._least)
+            if found is None:
+                return []
+            stars = await self._stars(scope, new, found, began)
+            shown = list({fact.id: fact for star in stars for fact in star}.values())
+            likeness = await self._meaning.comparison([fact.text for fact in shown])
+        except MemoryUnavailable as problem:
+            log.warning("compared by words alone reason=%s", problem)
+            return []
+        if likeness is None:
+            return []
+        place = {fact.id: n for n, fact in enumerate(shown)}
+
+        def like(one: Fact, other: Fact) -> float:
+            return likeness(place[one.id], place[other.id])
+
+        return await asyncio.to_thread(self._compared_in, stars, like)
+
+    async def _by_words(
+        self, scope: str, new: Sequence[Fact], began: datetime
+    ) -> "list[tuple[Star, dict[FactPair, float]]]":
+        texts = [fact.text for fact in new]
+        found = await self._words.sharing(scope, texts, NEAREST + BESIDE)
+        stars = await self._stars(scope, new, found, began)
+        return await asyncio.to_thread(self._compared_in, stars, _shared)
+
+    def _compared_in(
+        self, stars: "Sequence[Star]", like: Callable[[Fact, Fact], float]
+    ) -> "list[tuple[Star, dict[FactPair, float]]]":
+        return [(star, alike_in(star, like, self._least, self._same)) for star in stars]
+
+    async def _stars(
+        self, scope: str, new: Sequence[Fact], found: Sequence[Iterable[int]], began: datetime
+    ) -> "list[Star]":
+        seqs = {seq for near in found for seq in near}
+        known = await comparable(self._database, scope, seqs, began)
+        return [
+            (fact, *_others(fact, [known[seq] for seq in near if seq in known]))
+            for fact, near in zip(new, found, strict=True)
+        ]
+
+
+Star = tuple[Fact, ...]
+"""A new fact, and then those that lie nearest to it, the nearest first."""
+
+
+def alike_in(
+    star: Star, like: Callable[[Fact, Fact], float], least: float, same: float
+) -> dict[FactPair, float]:
+    """How alike the first is to the others, and of those that say the same as it each to each."""
+    new, *others = star
+    near = {fact.id: like(new, fact) for fact in others}
+    pairs = {pair_of(new.id, name): value for name, value in near.items() if value >= least}
+    for one, other in combinations([fact for fact in others if near[fact.id] >= same], 2):
+        if (value := like(one, other)) >= least:
+            pairs[pair_of(one.id, other.id)] = value
+    return pairs
+
+
+def _others(new: Fact, near: Sequence[Fact]) -> list[Fact]:
+    return [fact for fact in near if fact.id != new.id and fact.taint == new.taint][:NEAREST]
+
+
+def _shared(one: Fact, other: Fact) -> float:
+    [[part]] = shared_words([one.text], [other.text])
+    return part

@@ -1,0 +1,85 @@
+"""What of the facts a night looks at: those that say something new since their neighbours were seen."""
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from wintermute.clock import stamp
+from wintermute.db import Database, Transaction
+from wintermute.memory.fact import Fact, fact_of, facts_of
+from wintermute.memory.facts import IN_LIST, LIVE
+
+MOST = 2_000
+"""Facts of a scope whose neighbours a night looks for."""
+MOST_AGAIN = 100
+"""And of those that it had seen, of which some pairs wait for their turn."""
+NEW, SEEN, WAITING = 0, 1, 2
+"""What `judged` says; the last: their neighbours are known, but not all was asked about them yet."""
+COMPARABLE = (
+    f"{LIVE} AND valid_to IS NULL AND NOT resting AND NOT queued"
+    " AND NOT (source = 'dreaming_merge' AND stored_at >= :began)"
+)
+"""What is compared. What has an end, or is at rest, says of none that it lasts, and what is queued is
+still to be brought together; what the night itself made is not looked at before the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unjudged:
+    """What a night looks at in a scope. `more`: how many new facts wait for the next one."""
+
+    facts: tuple[Fact, ...]
+    more: int
+
+
+async def unjudged(database: Database, scope: str, began: datetime) -> Unjudged:
+    """The newest that are new, and the oldest of those of which pairs wait. `began`: the night."""
+    asked = {"scope": scope, "began": stamp(began), "most": MOST, "again": MOST_AGAIN}
+    where = f"FROM facts WHERE scope = :scope AND judged <> 1 AND judged = {{}} AND {COMPARABLE}"
+    new = await database.rows(f"SELECT * {where.format(NEW)} ORDER BY seq DESC LIMIT :most", asked)
+    again = await database.rows(
+        f"SELECT * {where.format(WAITING)} ORDER BY seq LIMIT :again", asked
+    )
+    (count,) = await database.scalars(f"SELECT count(*) {where.format(NEW)}", asked)
+    return Unjudged(tuple(facts_of([*new, *again])), count - len(new))
+
+
+async def comparable(
+    database: Database, scope: str, seqs: Collection[int], began: datetime
+) -> dict[int, Fact]:
+    """Those of the facts with these numbers that may be compared with others."""
+    rows = await database.rows(
+        f"SELECT * FROM facts WHERE seq IN (SELECT value FROM json_each(:seqs)) AND +scope = :scope"
+        f" AND {COMPARABLE}",
+        {"seqs": json.dumps(list(seqs)), "scope": scope, "began": stamp(began)},
+    )
+    return {row["seq"]: fact_of(row) for row in rows}
+
+
+async def looked_at(tx: Transaction, ids: Collection[str], waiting: Collection[str] = ()) -> None:
+    """The neighbours of these facts were looked at; of some pairs wait for the next nights."""
+    for state, named in ((SEEN, ids), (WAITING, waiting)):
+        await tx.execute(
+            f"UPDATE facts SET judged = {state} WHERE id {IN_LIST}", (json.dumps([*named]),)
+        )
+
+
+async def hand_down_use(tx: Transaction, heir: str, ids: Collection[str]) -> None:
+    """What stands for these facts was of use whenever they were."""
+    await tx.execute(
+        "UPDATE facts SET accesses = accesses + found.n,"
+        " accessed_at = max(coalesce(accessed_at, found.at), coalesce(found.at, accessed_at))"
+        " FROM (SELECT coalesce(sum(accesses), 0) AS n, max(accessed_at) AS at FROM facts"
+        "  WHERE id IN (SELECT value FROM json_each(:ids)) AND id <> :heir) AS found"
+        " WHERE facts.id = :heir",
+        {"ids": json.dumps([*ids]), "heir": heir},
+    )
+
+
+async def is_said_elsewhere(tx: Transaction, scope: str, key: str, but: Collection[str]) -> bool:
+    """Whether another live fact than these has this key."""
+    return await tx.exists(
+        f"SELECT 1 FROM facts WHERE scope = ? AND key = ? AND {LIVE}"
+        " AND id NOT IN (SELECT value FROM json_each(?))",
+        (scope, key, json.dumps([*but])),
+    )

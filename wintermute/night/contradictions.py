@@ -1,0 +1,212 @@
+"""Contradictions: of two facts that cannot both be true now the older one ends, and stays as past.
+
+pairs that are near ─ the nearest 20 ─▶ one question each ─▶ keep one ─ is it the newer? ─▶ the other ends
+                                                          │                ╰─ no ─▶ a person is asked
+                                                          ╰▶ merge ─▶ as by dedup
+"""
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, tzinfo
+from typing import Literal, get_args
+
+from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
+from wintermute.llm.json_answer import Unfit, answer_in_json, only
+from wintermute.memory.fact import Fact
+from wintermute.memory.likeness import Compared, FactPair, Likeness
+from wintermute.memory.sense import Heirs
+from wintermute.messages import Json
+from wintermute.night.dedup import (
+    Clusters,
+    clusters_of,
+    going,
+    merging,
+    origins_of,
+    pair_digest,
+    proved,
+    sources_of,
+)
+from wintermute.night.nights import Nights, Planned
+from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
+from wintermute.stores import Stores
+from wintermute.templates import Template
+
+MOST = 20
+"""Pairs of a scope in a night (M-058)."""
+Action = Literal["keep_first", "keep_second", "merge"]
+ACTIONS: tuple[Action, ...] = get_args(Action)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is to become of two facts. `ended`: ids of those that a merged text says are over."""
+
+    action: Action
+    text: str = ""
+    ended: tuple[str, ...] = ()
+
+
+def decision(found: Json, pair: Sequence[Fact], zone: tzinfo) -> Decision:
+    """What an answer says of two facts (M-058, M-072). Raises: Unfit."""
+    action = found.get("action")
+    if action not in ACTIONS:
+        raise Unfit(f'"action" must be one of {", ".join(ACTIONS)}')
+    if action != "merge":
+        only(found, "action")
+        return Decision(action)
+    only(found, "action", "text")
+    line = proved(
+        found["text"], [part for fact in pair for part in (fact.text, *_days(fact, zone))]
+    )
+    heirs = Heirs([line])
+    ended = tuple(fact.id for fact in pair if heirs.overtakes(fact.text, 0))
+    kept = [fact for fact in pair if heirs.keeps(fact.text, 0) and fact.id not in ended]
+    if len(kept) + len(ended) < len(pair) or not kept:
+        raise Unfit("it leaves out or changes what one of them says")
+    return Decision("merge", line, ended)
+
+
+def _days(fact: Fact, zone: tzinfo) -> tuple[str, ...]:
+    """What a merged text may say of its day."""
+    day = day_of(fact, zone)
+    return (f"{day}", f"{day.day} {day:%B %Y}")
+
+
+def may_end(loser: Fact, winner: Fact, zone: tzinfo) -> bool:
+    """Whether the newer evidence wins: what the person said yields only to what they said later."""
+    if loser.protected:
+        return winner.protected and winner.created_at > loser.created_at
+    return day_of(winner, zone) >= day_of(loser, zone)
+
+
+def day_of(fact: Fact, zone: tzinfo) -> date:
+    """The day on which it was said, there."""
+    return fact.created_at.astimezone(zone).date()
+
+
+def shown(fact: Fact, zone: tzinfo) -> str:
+    """A fact with its day and who said it, by which it can be told what is newer."""
+    who = fact.speaker or ("the person" if fact.protected else "somebody")
+    return f"{day_of(fact, zone)}, {who}: {fact.text}"
+
+
+class Contradictions:
+    """The second look at what is new of the facts of a scope."""
+
+    name = "contradictions"
+    asks = True
+
+    def __init__(
+        self, stores: Stores, nights: Nights, likeness: Likeness, template: Template, same: float
+    ) -> None:
+        """`same`: the likeness from which on dedup is asked first."""
+        self._stores = stores
+        self._nights = nights
+        self._likeness = likeness
+        self._template = template
+        self._same = same
+
+    async def size(self, scope: str) -> int:
+        """Facts."""
+        return await self._stores.facts.count(scope)
+
+    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+        """One pair each; then what was looked at is known. Raises: ModelError."""
+        found = await self._likeness.compared(work.night.id, work.scope, work.night.began_at)
+        gone = going(work.so_far)
+        groups = await clusters_of(self._nights, found, work.scope, self._same, gone)
+        owed = {fact.id for group in groups.owed for fact in group}
+        open_ = await self._open(found, work.scope, groups)
+        named = {name for pair in open_ for name in pair}
+        new = {*found.new} - owed
+        yield TidyStep(looked_at=tuple(sorted(new - named)))
+        room = MOST - sum(item.phase == self.name for item in work.so_far)
+        asked: set[FactPair] = set()
+        for pair in open_:
+            if room > len(asked) and not gone & {*pair}:
+                step = await self._asked(work, [found.facts[name] for name in pair])
+                asked.add(pair)
+                gone |= {each["id"] for item in step.items for each in item.plan["members"]}
+                yield step
+        rest = [pair for pair in open_ if pair not in asked]
+        later = sum(not gone & {*pair} for pair in rest)
+        waiting = new & {name for pair in rest for name in pair}
+        yield TidyStep(
+            looked_at=tuple(sorted((new & named) - waiting)),
+            waiting=tuple(sorted(waiting)),
+            note=f"{later} pairs wait for the next nights" if later else "",
+            left=later > 0,
+        )
+        self._likeness.let_go()
+
+    async def _open(self, found: Compared, scope: str, groups: Clusters) -> list[FactPair]:
+        """What nobody was asked about, the likest first; without what dedup is still to ask about."""
+        owed = [{fact.id for fact in group} for group in groups.owed]
+        handed = [{fact.id for fact in group} for group in groups.refused]
+        new = {*found.new}
+        pairs = [
+            pair
+            for pair in found.ranked()
+            if (new & {*pair} or any({*pair} <= group for group in handed))
+            and not any({*pair} <= group for group in owed)
+        ]
+        digests = {pair: pair_digest(*(found.facts[name] for name in pair)) for pair in pairs}
+        unjudged = await self._nights.unjudged(scope, set(digests.values()))
+        return [pair for pair in pairs if digests[pair] in unjudged]
+
+    async def _asked(self, work: PhaseWork, pair: Sequence[Fact]) -> TidyStep:
+        older, newer = sorted(pair, key=lambda fact: (fact.created_at, fact.id))
+        zone = self._stores.tasks.zone
+        values = {"entry_1": shown(older, zone), "entry_2": shown(newer, zone)}
+        digest = pair_digest(older, newer)
+        try:
+            answer = await answer_in_json(
+                *(work.models, ROLE, self._template.text(), values),
+                lambda found: decision(found, (older, newer), zone),
+                sources=sources_of(self._stores, (older, newer)),
+            )
+        except QuestionWithdrawn:
+            return TidyStep()
+        except (AnswerUnusable, ContextTooLarge) as problem:
+            log.warning("contradiction not settled reason=%s", problem)
+            return TidyStep(judged=(digest,), note=f"some were not compared: {problem}")
+        if answer.action == "merge":
+            return TidyStep((self._merged((older, newer), answer, digest),))
+        winner, loser = (older, newer) if answer.action == "keep_first" else (newer, older)
+        return TidyStep((self._ended(loser, winner, digest),))
+
+    def _merged(self, pair: Sequence[Fact], answer: Decision, digest: str) -> Planned:
+        zone = self._stores.tasks.zone
+        over = [fact for fact in pair if fact.id in answer.ended]
+        others = [fact for fact in pair if fact.id not in answer.ended]
+        free = all(may_end(loser, winner, zone) for loser in over for winner in others)
+        reason = "what one of them says is over" if over else "they add to each other"
+        wanted = merging(pair, answer.text, reason, digest, answer.ended)
+        return wanted if free else replace(wanted, question=True, reason=_doubt(over[0], others[0]))
+
+    def _ended(self, loser: Fact, winner: Fact, digest: str) -> Planned:
+        zone = self._stores.tasks.zone
+        free = may_end(loser, winner, zone)
+        reason = f"they contradict each other: {day_of(loser, zone)}, then {day_of(winner, zone)}"
+        member = {"id": loser.id, "text": loser.text}
+        return Planned(
+            *("ended", (loser.text,), winner.text, reason if free else _doubt(loser, winner)),
+            plan={
+                "do": "end",
+                "members": [member],
+                "winner": {"id": winner.id, "text": winner.text},
+            },
+            evidence=origins_of((loser, winner)),
+            loses=1,
+            question=not free,
+            digest=digest,
+        )
+
+
+def _doubt(loser: Fact, winner: Fact) -> str:
+    if loser.protected and not winner.protected:
+        return "they contradict each other, but what would end was told, and the other picked up"
+    return "they contradict each other, but what would end is not the older one"

@@ -1,0 +1,226 @@
+"""Dedup: facts that say the same become one, if nothing that one of them says is lost by it.
+
+new facts ─ near ─▶ clusters, all alike ─▶ one question each ─▶ {text} ─ keeps all? ─▶ merged
+                                                                    ╰─ no ─▶ to contradictions
+"""
+
+import logging
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from wintermute.db import Transaction
+from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn, ToolFailed
+from wintermute.llm.calls import QuestionSources
+from wintermute.llm.json_answer import Unfit, answer_in_json, only
+from wintermute.memory.fact import Fact, entry
+from wintermute.memory.likeness import Compared, FactPair, Likeness, pair_of
+from wintermute.memory.secret_shapes import secret_kind
+from wintermute.memory.sense import Heirs, are_made_of
+from wintermute.messages import Json
+from wintermute.night.nights import NightItem, Nights, Planned, digest_of
+from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
+from wintermute.stores import Stores
+from wintermute.templates import Template
+
+MOST = 8
+"""Facts of a cluster."""
+LONGER = 3
+"""A merged text has less than so many times the characters of what it was made from."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """`owed`: those a model is still to be asked about. `refused`: those it could not merge."""
+
+    owed: tuple[tuple[Fact, ...], ...]
+    refused: tuple[tuple[Fact, ...], ...]
+
+
+def clusters(
+    new: Iterable[str], pairs: Mapping[FactPair, float], least: float
+) -> list[tuple[str, ...]]:
+    """Groups of ids in which every pair is alike, with a new one in each; the likest first (M-056).
+
+    Nothing is in two of them, and A that is like B, which is like C, brings no C that is unlike A.
+    """
+    alike: dict[str, dict[str, float]] = {}
+    for (one, other), value in pairs.items():
+        if value >= least:
+            alike.setdefault(one, {})[other] = value
+            alike.setdefault(other, {})[one] = value
+    seeds = [name for name in new if name in alike]
+    taken: set[str] = set()
+    found: list[tuple[str, ...]] = []
+    for seed in sorted(seeds, key=lambda name: (-max(alike[name].values()), name)):
+        if seed in taken:
+            continue
+        group = [seed]
+        for name, _ in sorted(alike[seed].items(), key=lambda one: (-one[1], one[0])):
+            fits = name not in taken and all(name in alike[each] for each in group)
+            if fits and len(group) < MOST:
+                group.append(name)
+        if len(group) > 1:
+            taken.update(group)
+            found.append(tuple(group))
+    return found
+
+
+async def clusters_of(
+    nights: Nights, found: Compared, scope: str, least: float, gone: Collection[str]
+) -> Clusters:
+    """The clusters of what is new, but for what is `gone`, and pairs that were judged before."""
+    near = {
+        pair: value
+        for pair, value in found.pairs.items()
+        if value >= least and not {*pair} & {*gone}
+    }
+    digests = {pair: pair_digest(*(found.facts[name] for name in pair)) for pair in near}
+    open_ = await nights.unjudged(scope, set(digests.values()))
+    pairs = {pair: value for pair, value in near.items() if digests[pair] in open_}
+    groups = [[found.facts[name] for name in group] for group in clusters(found.new, pairs, least)]
+    groups = [sorted(group, key=lambda fact: (fact.created_at, fact.id)) for group in groups]
+    named = {cluster_digest(group) for group in groups}
+    owed = (await nights.unjudged(scope, named)) - found.asked
+    return Clusters(
+        tuple(tuple(group) for group in groups if cluster_digest(group) in owed),
+        tuple(tuple(group) for group in groups if cluster_digest(group) not in owed),
+    )
+
+
+def cluster_digest(facts: Sequence[Fact]) -> str:
+    """What stands for a question about these together."""
+    return digest_of("alike", *(fact.text for fact in facts))
+
+
+def pair_digest(one: Fact, other: Fact) -> str:
+    """What stands for a question about how these two go together."""
+    return digest_of("pair", one.text, other.text)
+
+
+def going(items: Iterable[NightItem]) -> set[str]:
+    """The facts that go, or are asked to, by what is planned."""
+    return {each["id"] for item in items for each in item.plan.get("members", ())}
+
+
+def proved(text: object, inputs: Sequence[str]) -> str:
+    """A text that may be made of these, as one clean line (M-039, M-047). Raises: Unfit."""
+    if not isinstance(text, str):
+        raise Unfit('"text" must be text')
+    try:
+        line = entry(text)
+    except ToolFailed as problem:
+        raise Unfit(str(problem)) from problem
+    if len(line) >= LONGER * sum(map(len, inputs)):
+        raise Unfit("it is much longer than what it is made from")
+    if not are_made_of(line, inputs):
+        raise Unfit("it says what stands in none of the data, or in another language")
+    if secret_kind(line):
+        raise Unfit("it gives a password or a key away")
+    return line
+
+
+def merged_text(found: Json, members: Sequence[Fact]) -> str:
+    """What an answer makes of these, if nothing of any of them is lost or over (M-056). Raises: Unfit."""
+    only(found, "text")
+    line = proved(found["text"], [fact.text for fact in members])
+    heirs = Heirs([line])
+    if any(heirs.overtakes(fact.text, 0) or not heirs.keeps(fact.text, 0) for fact in members):
+        raise Unfit("it leaves out or changes what one of them says")
+    return line
+
+
+def merging(
+    members: Sequence[Fact], text: str, reason: str, digest: str, ended: Sequence[str] = ()
+) -> Planned:
+    """What is planned where one text stands for all of these. `ended`: ids of what is over by it."""
+    return Planned(
+        *("merged", tuple(fact.text for fact in members), text, reason),
+        plan={
+            "do": "merge",
+            "members": [{"id": fact.id, "text": fact.text} for fact in members],
+            "text": text,
+            "ended": [*ended],
+        },
+        evidence=origins_of(members),
+        loses=len(members) - 1,
+        digest=digest,
+    )
+
+
+def origins_of(facts: Sequence[Fact]) -> tuple[str, ...]:
+    """What all of these came from."""
+    return tuple(dict.fromkeys(name for fact in facts for name in fact.origins))
+
+
+def sources_of(stores: Stores, facts: Sequence[Fact]) -> QuestionSources:
+    """That a question shows these, and that they are to be as they were when it is asked."""
+
+    async def stand(tx: Transaction) -> bool:
+        return await are_as_known(stores, tx, facts[0].scope, {f.id: f.text for f in facts})
+
+    return QuestionSources(tuple(fact.id for fact in facts), stand)
+
+
+async def are_as_known(
+    stores: Stores, tx: Transaction, scope: str, texts: Mapping[str, str]
+) -> bool:
+    """Whether all of these are live, and say the same."""
+    there = await stores.facts.living(tx, scope, list(texts))
+    return {fact.id: fact.text for fact in there} == texts
+
+
+class Dedup:
+    """The first look at what is new of the facts of a scope."""
+
+    name = "dedup"
+    asks = True
+
+    def __init__(
+        self, stores: Stores, nights: Nights, likeness: Likeness, template: Template, least: float
+    ) -> None:
+        """`least`: from which likeness on facts say the same."""
+        self._stores = stores
+        self._nights = nights
+        self._likeness = likeness
+        self._template = template
+        self._least = least
+
+    async def size(self, scope: str) -> int:
+        """Facts."""
+        return await self._stores.facts.count(scope)
+
+    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+        """One cluster each. Raises: ModelError."""
+        found = await self._likeness.compared(work.night.id, work.scope, work.night.began_at)
+        if found.note:
+            yield TidyStep(note=found.note, left=found.more > 0)
+        gone = going(work.so_far)
+        groups = await clusters_of(self._nights, found, work.scope, self._least, gone)
+        for group in groups.owed:
+            yield await self._asked(work, found, group)
+
+    async def _asked(self, work: PhaseWork, found: Compared, members: Sequence[Fact]) -> TidyStep:
+        digest = cluster_digest(members)
+        values = {"content": "\n".join(f"- {fact.text}" for fact in members)}
+        try:
+            text = await answer_in_json(
+                *(work.models, ROLE, self._template.text(), values),
+                lambda answer: merged_text(answer, members),
+                sources=sources_of(self._stores, members),
+            )
+        except QuestionWithdrawn:
+            return TidyStep()
+        except (AnswerUnusable, ContextTooLarge) as problem:
+            log.warning("facts not merged reason=%s", problem)
+            found.asked.add(digest)
+            return TidyStep(judged=(digest,), note=f"some were not merged: {problem}")
+        found.asked.add(digest)
+        names = [fact.id for fact in members]
+        least = min(found.pairs[pair_of(*two)] for two in combinations(names, 2))
+        wanted = merging(members, text, f"they say the same (likeness {least:.2f})", digest)
+        # Whoever takes this back is not asked about two of them next.
+        pairs = tuple(pair_digest(*two) for two in combinations(members, 2))
+        return TidyStep((wanted,), judged=pairs)

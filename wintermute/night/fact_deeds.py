@@ -1,0 +1,82 @@
+"""What becomes of facts by an item of a night, if they are still what they were when it was planned."""
+
+from collections.abc import Sequence
+
+from wintermute.changes.change_sets import Reason
+from wintermute.db import Transaction
+from wintermute.memory.fact import Fact, NewFact, key
+from wintermute.memory.review import hand_down_use, is_said_elsewhere
+from wintermute.night.dedup import are_as_known, origins_of
+from wintermute.night.deeds import ItemNames
+from wintermute.night.nights import NightItem
+from wintermute.stores import Stores
+
+
+def merged_fact(members: Sequence[Fact], text: str) -> NewFact:
+    """What stands for all of these; the person's own words stay protected in any generation.
+
+    What says just what one of them does is that one, and came from nowhere else.
+    """
+    speakers = {fact.speaker for fact in members}
+    known = any(key(fact.text) == key(text) for fact in members)
+    return NewFact(
+        members[0].scope,
+        text,
+        "dreaming_merge",
+        speakers.pop() if len(speakers) == 1 else None,
+        () if known else origins_of(members),
+        at=max(fact.created_at for fact in members),
+        valid_from=min(fact.valid_from for fact in members),
+        taint=members[0].taint,
+        protected=any(fact.protected for fact in members),
+    )
+
+
+class MergeFacts:
+    """One text in the place of several: stored first, then they are retired, or have ended (M-057)."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+
+    async def do(self, tx: Transaction, item: NightItem, why: Reason) -> ItemNames | None:
+        """None where one of them is another by now, or something else says just that."""
+        facts, texts = self._stores.facts, _texts(item)
+        text, ended = item.plan["text"], item.plan["ended"]
+        members = await facts.living(tx, item.scope, list(texts))
+        if not members or not await are_as_known(self._stores, tx, item.scope, texts):
+            return None
+        apart = len({fact.taint for fact in members}) > 1 or any(f.valid_to for f in members)
+        if apart or await is_said_elsewhere(tx, item.scope, key(text), list(texts)):
+            return None
+        over = dict.fromkeys(ended, 0)
+        heirs = dict.fromkeys([name for name in texts if name not in over], 0)
+        done = await facts.supersede(tx, why, [merged_fact(members, text)], heirs, over)
+        [heir] = done.facts
+        gone = [*(fact.id for fact in done.retired), *done.ended]
+        await hand_down_use(tx, heir.id, gone)
+        changed = [] if done.outcomes[0] == "known" else [heir.id]
+        return [("fact", name) for name in (*changed, *gone)]
+
+
+class EndFact:
+    """A fact is true no longer, and says what is since (M-074)."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+
+    async def do(self, tx: Transaction, item: NightItem, why: Reason) -> ItemNames | None:
+        """None where one of the two is another by now."""
+        facts, texts, winner = self._stores.facts, _texts(item), item.plan["winner"]
+        both = texts | {winner["id"]: winner["text"]}
+        if not await are_as_known(self._stores, tx, item.scope, both):
+            return None
+        [loser] = await facts.living(tx, item.scope, list(texts))
+        [heir] = await facts.living(tx, item.scope, [winner["id"]])
+        now = facts.now()
+        until = heir.created_at if loser.valid_from < heir.created_at <= now else now
+        await facts.end(tx, why, loser.id, until, heir.id)
+        return [("fact", loser.id)]
+
+
+def _texts(item: NightItem) -> dict[str, str]:
+    return {each["id"]: each["text"] for each in item.plan["members"]}

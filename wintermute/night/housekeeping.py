@@ -1,0 +1,97 @@
+"""What is over goes, once a night: so that a store of years is no larger than what it holds (M-065, T-061).
+
+Where there is nothing to do, nothing is written.
+"""
+
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+
+from wintermute.changes.change_sets import KEPT
+from wintermute.clock import Clock, stamp
+from wintermute.files import to_its_end
+from wintermute.night.expiry import purge_expired
+from wintermute.night.nights import Nights
+from wintermute.night.tidying import ChoreDone, PhaseWork
+from wintermute.stores import Stores
+from wintermute.tasks.occurrences import purge_completed
+from wintermute.text import counted
+from wintermute.wiki.folder import StoreFolder
+from wintermute.wiki.links import JOBS
+from wintermute.wiki.page_jobs import discard, listed_jobs, names_in
+
+LEAST_HOLES, PART_HOLES = 16_000_000, 0.25
+"""Bytes, and which part of the database, from which on its holes are worth rewriting it."""
+MOST_REWRITTEN = 1_000_000_000
+"""Bytes: some seconds."""
+NEWS = timedelta(days=1)
+"""An index is put in order when facts came or went since then."""
+
+
+class Housekeeping:
+    """Removes what can be undone no more, and puts the index of words in order."""
+
+    name = "housekeeping"
+
+    def __init__(self, stores: Stores, nights: Nights, clock: Clock) -> None:
+        self._stores = stores
+        self._nights = nights
+        self._clock = clock
+
+    async def do(self, work: PhaseWork) -> ChoreDone:
+        """How many files of jobs, tasks and questions were over, and none that are."""
+        await purge_expired(self._stores, self._clock.now())
+        before = self._clock.now() - KEPT
+        async with self._stores.database.transaction() as tx:
+            questions = await self._nights.outdate(tx)
+            await self._nights.expire(tx)
+            tasks = await purge_completed(tx, before)
+        folders = await to_its_end(partial(_drop_jobs, self._stores.wiki.files, before))
+        holes = await self._mend_holes()
+        if await self._has_news():
+            async with self._stores.database.transaction() as tx:
+                await self._stores.facts.words.optimize(tx)
+        told = [
+            counted(n, what)
+            for n, what in (
+                (tasks, "completed task"),
+                (folders, "job folder"),
+                (questions, "question"),
+            )
+            if n
+        ]
+        notes = [f"gone: {', '.join(told)}"] if told else []
+        notes += [f"{holes:,} bytes of the database given back"] if holes else []
+        return ChoreDone(tasks + folders + questions, 0, "; ".join(notes))
+
+    async def _mend_holes(self) -> int:
+        """Rewrite the database where much of it is empty, as after many vectors went; bytes less.
+
+        Whoever writes waits for that, so one that would take long is left as it is.
+        """
+        free, whole = await self._stores.database.holes()
+        if free < LEAST_HOLES or free < PART_HOLES * whole or whole > MOST_REWRITTEN:
+            return 0
+        return free if await self._stores.database.scrub() else 0
+
+    async def _has_news(self) -> bool:
+        since = stamp(self._clock.now() - NEWS)
+        return await self._stores.database.exists(
+            "SELECT 1 FROM facts WHERE stored_at > :since OR retired_at > :since LIMIT 1",
+            {"since": since},
+        )
+
+
+def _drop_jobs(files: StoreFolder, before: datetime) -> int:
+    """Remove the folders of jobs that can be undone no more; how many."""
+    old = [job for job in listed_jobs(files) if _ended(job.end or job.start, before)]
+    for job in old:
+        discard(files, JOBS, job.name)
+    there = names_in(files, JOBS) if old else frozenset()
+    return sum(job.name not in there for job in old)
+
+
+def _ended(at: str, before: datetime) -> bool:
+    with suppress(ValueError):
+        return datetime.fromisoformat(at) < before
+    return False

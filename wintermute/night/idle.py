@@ -1,0 +1,293 @@
+"""What nobody speaks in any more: chats of the owner become pages, long conversations are folded.
+
+A chat is idle after six quiet hours; each message is taken once, by the cursor of the consolidation.
+What forgetting has left incomplete is made anew, and what waits for a person's word is asked.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+from wintermute.changes.change_sets import ItemKind
+from wintermute.changes.proposals import Proposal
+from wintermute.clock import Clock, stamp
+from wintermute.config.secrets import Redaction
+from wintermute.conversation.asking import Folding
+from wintermute.db.traces import ERASED
+from wintermute.errors import StorageBlocked, StoreBusy, WintermuteError
+from wintermute.files import to_its_end
+from wintermute.night.agents import BUILTIN
+from wintermute.night.consolidation import Consolidation
+from wintermute.night.forget_pages import CONSOLIDATE_AGAIN, GONE
+from wintermute.night.nights import ItemState, Nights, Planned, digest_of
+from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
+from wintermute.night.raw_material import (
+    ChatPart,
+    ChatTalk,
+    Consolidations,
+    FolderTalk,
+    RawMaterial,
+)
+from wintermute.night.tidying import ChoreDone, PhaseWork
+from wintermute.stores import Stores
+from wintermute.wiki.conversations import ConversationFolder, MessageFile
+from wintermute.wiki.links import RAW, is_page, links_in
+from wintermute.wiki.page_jobs import WikiJob, listed_jobs, text_at
+
+QUIET = timedelta(hours=6)
+MEANWHILE = "meanwhile"
+"""How the reason of a job ends that somebody else was in the way of."""
+MOST_AGAIN = 5
+"""Pages that are made anew in one night."""
+HALF = 0.5
+ASKED: tuple[ItemKind, ...] = ("page", "core")
+Item = tuple[Planned, ItemState, str | None]
+
+log = logging.getLogger(__name__)
+
+
+async def idle(stores: Stores, scope: str, clock: Clock) -> list[str]:
+    """The conversations of a scope in which nobody has spoken for six hours, and somebody once did."""
+    return await stores.database.scalars(
+        "SELECT c.id FROM conversations c JOIN inbox i ON i.conversation_id = c.id"
+        " AND i.kind IN ('message', 'command') WHERE c.scope = ? AND c.kind IN ('room', 'terminal')"
+        " GROUP BY c.id HAVING max(i.received_at) <= ? ORDER BY c.id",
+        (scope, stamp(clock.now() - QUIET)),
+    )
+
+
+class Pages:
+    """Makes pages of the owner's idle chats (W-058)."""
+
+    name = "pages"
+
+    def __init__(
+        self,
+        stores: Stores,
+        nights: Nights,
+        prompts: WriterPrompts,
+        backend: str | None,
+        redact: Redaction,
+        clock: Clock,
+    ) -> None:
+        """`backend`: who is asked instead of the models of the role."""
+        self._stores = stores
+        self._nights = nights
+        self._prompts = prompts
+        self._backend = backend
+        self._redact = redact
+        self._clock = clock
+        self._kept = Consolidations(stores, clock)
+
+    async def do(self, work: PhaseWork) -> ChoreDone:
+        """The number of pages; then what waits for a person is asked, that of this night as well."""
+        if work.scope != self._stores.owner.scope or not self._stores.wiki.exists:
+            return ChoreDone(items=tuple(await self._asked(work.scope)))
+        before, run = await self._count(), _Run(self._consolidation(work))
+        for conversation_id in await idle(self._stores, work.scope, self._clock):
+            part = await self._kept.unread(conversation_id)
+            if self._kept.talk(conversation_id, part) is not None:
+                await self._chat(run, work.scope, part)
+        for page, raws in await self._again():
+            talks = [FolderTalk(self._stores.wiki.root, self._folder(r), self._kept) for r in raws]
+            if not any([(await run.work(talk)).waits for talk in talks]):
+                await self._done_again(page)
+        # By what the store says: a kill may have come after some of it.
+        made = await to_its_end(partial(self._applied, work.night.began_at))
+        items = [_of_job(job) for job in made] + await self._asked(work.scope)
+        note = "; ".join(dict.fromkeys(run.notes))
+        return ChoreDone(
+            *(before, await self._count(), note, run.left, tuple(items)),
+            failed=run.failed and not work.models.spent,
+        )
+
+    async def _chat(self, run: "_Run", scope: str, part: ChatPart) -> None:
+        """One chat; what was of no use is not asked for again until more is said."""
+        name, rows = part.conversation_id, [row.event_id for row in part.rows]
+        digest = digest_of("chat", name, str(part.upto), *rows)
+        if not await self._nights.unjudged(scope, [digest]):
+            return
+        if (await run.work(ChatTalk(self._kept, name))).refused:
+            async with self._stores.database.transaction() as tx:
+                await self._nights.judge(tx, scope, [digest])
+
+    def _applied(self, since: datetime) -> list[WikiJob]:
+        """The jobs since then whose pages are in place, oldest first."""
+        return [
+            job
+            for job in reversed(listed_jobs(self._stores.wiki.files))
+            if (job.status, job.agent, job.undoes) == ("applied", BUILTIN, None)
+            and job.changed_files
+            and datetime.fromisoformat(job.start) >= since.replace(microsecond=0)
+        ]
+
+    def _consolidation(self, work: PhaseWork) -> Consolidation:
+        model = PageModel(work.models, self._backend)
+        agents = {BUILTIN: PageWriter(model, self._prompts, self._kept)}
+        store, zone = self._stores.wiki, self._stores.tasks.zone
+        return Consolidation(store, agents, self._clock, zone, self._kept, self._redact)
+
+    async def _again(self) -> list[tuple[str, list[str]]]:
+        """The pages that lost something, each with the conversations that it still cites."""
+        rows = await self._stores.database.rows(
+            "SELECT args ->> '$.page' AS page FROM jobs WHERE name = ? AND state = 'waiting'"
+            " GROUP BY page ORDER BY min(created_at) LIMIT ?",
+            (CONSOLIDATE_AGAIN, MOST_AGAIN),
+        )
+        pages = [str(row["page"]) for row in rows]
+        return [(page, await to_its_end(partial(self._speaking, page))) for page in pages]
+
+    def _speaking(self, page: str) -> list[str]:
+        """The raw conversations that a page cites and that still say something."""
+        text = text_at(self._stores.wiki.files, page) or ""
+        cited = dict.fromkeys(link.rpartition("/")[0] for link in links_in(text))
+        found = [raw for raw in cited if raw.startswith(f"{RAW}/")]
+        return [raw for raw in found if any(map(_says, self._folder(raw).messages()))]
+
+    def _folder(self, raw: str) -> ConversationFolder:
+        return ConversationFolder(self._stores.wiki.root, raw)
+
+    async def _done_again(self, page: str) -> None:
+        async with self._stores.database.transaction() as tx:
+            await tx.execute(
+                "UPDATE jobs SET state = 'done', ended_at = ? WHERE name = ? AND args ->> '$.page' = ?"
+                " AND state = 'waiting'",
+                (stamp(self._clock.now()), CONSOLIDATE_AGAIN, page),
+            )
+
+    async def _count(self) -> int:
+        def counted() -> int:
+            with self._stores.wiki.files.reading():
+                return sum(map(is_page, self._stores.wiki.pages()))
+
+        return await to_its_end(counted)
+
+    async def _asked(self, scope: str) -> list[Item]:
+        """What waits for a person's word and was not asked by a night before."""
+        found: list[Item] = []
+        for kind in ASKED:
+            for each in await self._stores.proposals.open_in(scope, kind):
+                digest = digest_of("proposal", each.id)
+                if not await self._nights.unjudged(scope, [digest]):
+                    continue
+                item = each.item or scope
+                state = await self._stores.undo.files[kind].state(item)
+                now = None if state is None else str(state["text"])
+                text = each.text or None
+                if now != text:
+                    found.append((_question(each, item, now, text, digest), "open", None))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What came of one job. `waits`: the next night tries it again; `refused`: not as it is now."""
+
+    waits: bool = False
+    refused: bool = False
+
+
+class _Run:
+    """The jobs of a night, one after the other, and what to know of them."""
+
+    def __init__(self, by: Consolidation) -> None:
+        self._by = by
+        self.notes: list[str] = []
+        self.left = False
+        self.failed = False
+
+    async def work(self, talk: RawMaterial) -> _Outcome:
+        """One job. A store that changed meanwhile, or a model that is away, says nothing of it (W-066)."""
+        try:
+            job = await self._by.consolidate(talk, BUILTIN)
+        except StorageBlocked:
+            raise
+        except WintermuteError as problem:
+            self.notes.append(str(problem))
+            self.failed = self.failed or not isinstance(problem, StoreBusy)
+            self.left = True
+            return _Outcome(waits=True)
+        if job is None or job.status == "applied":
+            return _Outcome()
+        self.notes.append(f"{job.folder} {job.status}: {job.reason}")
+        waits = job.status == "failed" or job.reason.endswith(MEANWHILE)
+        self.failed = self.failed or job.status == "failed"
+        self.left = self.left or waits
+        return _Outcome(waits, not waits)
+
+
+def _says(message: MessageFile) -> bool:
+    return message.text.strip() not in ("", GONE, ERASED)
+
+
+def _of_job(job: WikiJob) -> Item:
+    pages = [path for path in job.changed_files if is_page(path)]
+    wanted = Planned(
+        "page",
+        (job.conversation,),
+        ", ".join(pages or job.changed_files),
+        f"what was said became pages: {job.folder}/report.md",
+        {"names": [["page", path] for path in dict.fromkeys((*pages, *job.changed_files))]},
+        evidence=(job.raw_copy,),
+    )
+    return wanted, "done", job.change_set
+
+
+def _question(each: Proposal, item: str, now: str | None, text: str | None, digest: str) -> Planned:
+    plan = {"files": [{"kind": each.kind, "item": item, "was": now, "text": text}]}
+    return Planned(
+        f"{each.kind} removed" if text is None else f"{each.kind} changed",
+        (item if each.kind == "page" else "core memory",),
+        text or "",
+        each.reason,
+        plan | {"proposal": each.id},
+        question=True,
+        digest=digest,
+    )
+
+
+class FoldIdle:
+    """Folds idle conversations that fill more than half of what makes an answer fold them first."""
+
+    name = "folds"
+
+    def __init__(
+        self,
+        stores: Stores,
+        nights: Nights,
+        folding: Callable[[PhaseWork], Folding],
+        clock: Clock,
+    ) -> None:
+        self._stores = stores
+        self._nights = nights
+        self._folding = folding
+        self._clock = clock
+
+    async def do(self, work: PhaseWork) -> ChoreDone:
+        """How many were too long, and still are. A summary of no use is not asked for again."""
+        folding, long, items = self._folding(work), 0, list[Item]()
+        for conversation_id in await idle(self._stores, work.scope, self._clock):
+            async with self._stores.database.transaction() as tx:
+                branch = await self._stores.conversations.current_branch(tx, conversation_id)
+            past = await folding.past(branch)
+            if not folding.is_long(past, HALF) or not folding.old(past, "size"):
+                continue
+            long += 1
+            digest = digest_of("fold", branch, past.casts[-1].id, folding.measured(past))
+            if not await self._nights.unjudged(work.scope, [digest]):
+                continue
+            work.models.away = ""
+            folded = await folding.fold(past, branch, None, "size")
+            if folded is not None:
+                told = f"{folding.measured(past)} before, {folding.measured(folded)} now"
+                items.append((Planned("fold", (), "", told, {}), "done", None))
+            elif not work.models.away:
+                async with self._stores.database.transaction() as tx:
+                    await self._nights.judge(tx, work.scope, [digest])
+        away, spent = work.models.away, work.models.spent
+        return ChoreDone(
+            *(long, long - len(items), away, spent, tuple(items)),
+            failed=bool(away) and not spent,
+        )

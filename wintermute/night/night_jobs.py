@@ -1,0 +1,182 @@
+"""When a night runs, and when the morning tells of it: two kinds of owed work.
+
+A night is owed once per local date, from its hour on; one that was missed is caught up when nobody
+speaks. Whoever works at a night holds the lock of the data folder, and first ends what a kill left.
+"""
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from functools import partial
+from zoneinfo import ZoneInfo
+
+from wintermute.clock import CheckedClock
+from wintermute.config.schema import Dreaming
+from wintermute.conversation.state import Speaker
+from wintermute.db import Transaction
+from wintermute.errors import StoreBusy
+from wintermute.jobs import Job
+from wintermute.mailbox.inbox import Waiting
+from wintermute.night.morning import MORNING, Morning
+from wintermute.night.nights import Night, Occasion
+from wintermute.night.tidying import Progress, Tidying, alone, unwatched
+from wintermute.stores import Stores
+from wintermute.tasks.due import instant
+from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
+
+NIGHT = "night"
+MOST_SECONDS = 12 * 3600.0
+ON_TIME = timedelta(minutes=10)
+"""So long after its hour a night is not late."""
+SILENCE = timedelta(minutes=10)
+"""Without a word of anybody before a night is caught up."""
+DAY = timedelta(days=1)
+BUSY = timedelta(seconds=30)
+"""Until it is tried again, while another process is at work."""
+
+
+@dataclass(frozen=True, slots=True)
+class NightTime:
+    """The night of a local date, and when it begins."""
+
+    day: date
+    at: datetime
+
+
+def newest_night(now: datetime, begins: time, zone: ZoneInfo) -> NightTime:
+    """The last night whose hour has come by `now`, by the clock of `zone`.
+
+    An hour that the clock leaves out is the first instant after it; of one that comes twice it is
+    the first (T-029, T-030).
+    """
+    today = now.astimezone(zone).date()
+    nights = (
+        NightTime(day, _at(day, begins, zone)) for day in (today, today - DAY, today - 2 * DAY)
+    )
+    return next(night for night in nights if night.at <= now)
+
+
+def next_night(night: NightTime, begins: time, zone: ZoneInfo) -> datetime:
+    """When the one after it begins."""
+    return _at(night.day + DAY, begins, zone)
+
+
+def _at(day: date, begins: time, zone: ZoneInfo) -> datetime:
+    return instant(datetime.combine(day, begins), zone)
+
+
+async def finish_left(
+    stores: Stores, tidying: Tidying, but: str = "", progress: Progress = unwatched
+) -> None:
+    """Work at what a kill left of nights until their ends, within `alone`: all of them `but` one."""
+    for left in await tidying.nights.running(stores.database):
+        if left.id != but:
+            await tidying.tidy(left, progress)
+
+
+class NightWatch:
+    """Owes nights in time, and works at them."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        tidying: Tidying,
+        morning: Morning,
+        dreaming: Dreaming,
+        clock: CheckedClock,
+    ) -> None:
+        self._stores = stores
+        self._tidying = tidying
+        self._morning = morning
+        self._nights = tidying.nights
+        self._enabled = dreaming.enabled
+        self._begins = time(dreaming.hour, dreaming.minute)
+        self._clock = clock
+        self._missed: tuple[date, datetime] | None = None  # and when that was noticed
+
+    async def owe(self, tx: Transaction) -> datetime | None:
+        """Owe the newest night, if it was not begun; when to look again."""
+        doubt = self._clock.doubt
+        if not self._enabled or (doubt is not None and doubt.waits):
+            return None
+        now, zone = self._clock.now(), self._stores.tasks.zone
+        night = newest_night(now, self._begins, zone)
+        tomorrow = next_night(night, self._begins, zone)
+        if await self._nights.is_there(tx, night.day):
+            return tomorrow
+        if now - night.at <= ON_TIME:
+            await self._owe(tx, night.day, "schedule")
+            return tomorrow
+        return await self._catch_up(tx, night, now) or tomorrow
+
+    async def _catch_up(self, tx: Transaction, night: NightTime, now: datetime) -> datetime | None:
+        """Owe a missed night, or when to look again; None: there was nothing to tidy then."""
+        first = await self._stores.conversations.first(tx)
+        if first is None or first > night.at:
+            return None
+        if self._missed is None or self._missed[0] != night.day or self._missed[1] > now:
+            self._missed = (night.day, now)
+        last = await self._stores.inbox.last_said()
+        quiet = max(self._missed[1], last or self._missed[1]) + SILENCE
+        if quiet > now:
+            return quiet
+        await self._owe(tx, night.day, "late")
+        return None
+
+    async def _owe(self, tx: Transaction, day: date, why: Occasion) -> None:
+        args = {"date": day.isoformat(), "why": why}
+        await self._stores.jobs.enqueue(tx, NIGHT, day.isoformat(), "", args)
+
+    async def work(self, job: Job) -> JobDone | JobPutOff:
+        """Begin the night that is owed, or go on with it."""
+        why: Occasion = job.args["why"]
+        if not (self._enabled or why == "asked" or "night" in job.progress):
+            return JobDone()  # it was owed before it was turned off
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(alone(self._stores.data_dir))
+            except StoreBusy as busy:
+                return JobPutOff(self._clock.now() + BUSY, str(busy))
+            await finish_left(self._stores, self._tidying, job.progress.get("night", ""))
+            night = await self._begun(job, why)
+            if night is not None and night.state == "running":  # else another process ended it
+                night = await self._tidying.tidy(night)
+        if night is None or "conversation" not in job.args:
+            return JobDone()
+        return JobDone(
+            partial(self._morning.report_to, night=night, conversation_id=job.args["conversation"])
+        )
+
+    async def _begun(self, job: Job, why: Occasion) -> Night | None:
+        """The night of a job; None: that of its date was begun by another."""
+        if name := job.progress.get("night"):
+            return await self._nights.named(name)
+        async with self._stores.database.transaction() as tx:
+            night = await self._nights.begin(tx, date.fromisoformat(job.args["date"]), why)
+            if night is not None:
+                await self._stores.jobs.went_on(tx, job.id, {"night": night.id})
+        return night
+
+
+async def owe_asked(stores: Stores, tx: Transaction, row: Waiting, now: datetime) -> bool:
+    """Owe a night because somebody asks for it, who is told there how it went; False: one is owed."""
+    if await stores.jobs.is_owed(tx, NIGHT, ""):
+        return False
+    day = now.astimezone(stores.tasks.zone).date()
+    args = {"date": day.isoformat(), "why": "asked", "conversation": row.conversation_id}
+    return await stores.jobs.enqueue(tx, NIGHT, row.event_id, "", args)
+
+
+def nightly(
+    stores: Stores, tidying: Tidying, dreaming: Dreaming, speaker: Speaker, clock: CheckedClock
+) -> list[JobKind]:
+    """Both kinds of work."""
+    morning = Morning(stores, tidying.nights, dreaming, speaker, clock)
+    watch = NightWatch(stores, tidying, morning, dreaming, clock)
+    policy = JobPolicy(max_seconds=MOST_SECONDS, persists=True)  # a phase that crashes is left out
+    return [
+        JobKind(stores, NIGHT, watch.work, policy, speaker, clock, watch.owe),
+        JobKind(
+            stores, MORNING, morning.work, JobPolicy(persists=True), speaker, clock, morning.owe
+        ),
+    ]

@@ -1,0 +1,54 @@
+"""The way back from a night: its change sets, three-way, whatever happened since (M-065, M-076)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wintermute.changes.undo import ALL_OF_IT, Undone
+from wintermute.errors import WintermuteError
+from wintermute.night.nights import NightItem, Nights
+from wintermute.stores import Stores
+
+EXPIRED = "that cannot be taken back any more: changes are kept for 30 days"
+
+
+@dataclass(frozen=True, slots=True)
+class NightUndone:
+    """What was taken back: the items that are as if they had never been, and what each set came to."""
+
+    items: tuple[NightItem, ...]
+    undone: tuple[Undone, ...]
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether it changed nothing."""
+        return not any(each.back or each.merges for each in self.undone)
+
+
+async def undo_items(
+    stores: Stores, nights: Nights, items: Sequence[NightItem], *, whole: bool
+) -> NightUndone:
+    """Take back what these items did; `whole`: they are all that their change sets are about.
+
+    What was changed again since stays, and is named. Raises: WintermuteError when it is too long ago.
+    """
+    done = [item for item in items if item.state == "done" and item.change_set]
+    for scope in {item.scope for item in done if item.scope}:
+        await stores.memories.text(scope)  # with what was edited by hand
+    back, gone = list[Undone](), list[NightItem]()
+    for set_id in dict.fromkeys(str(item.change_set) for item in reversed(done)):
+        wanted = await stores.changes.get(set_id)
+        if wanted is None:
+            raise WintermuteError(EXPIRED)
+        of_set = [item for item in done if item.change_set == set_id]
+        names = {name for item in of_set for _, name in item.names}
+        undone = await stores.undo.run(wanted, None if whole or not names else names)
+        held = {kept.item for kept in undone.kept if kept.fields == (ALL_OF_IT,)}
+        async with stores.database.transaction() as tx:
+            for item in of_set:
+                if held.isdisjoint(name for _, name in item.names):
+                    await nights.move(tx, item, "undone")
+                    gone.append(item)
+        back.append(undone)
+    for scope in {item.scope for item in done if item.scope}:
+        await stores.memories.text(scope)
+    return NightUndone(tuple(gone), tuple(back))

@@ -1,0 +1,414 @@
+"""Nights: what was tidied while nobody watched, item by item, in rows that a kill leaves whole.
+
+    planned ─┬─▶ done ──▶ undone
+             ╰─▶ open ─┬▶ done (a person said yes)
+                       ├▶ refused
+                       ╰▶ outdated: what it was about is another by now, or nobody answered
+
+An item is `NIGHT#N`, numbered through the night over all scopes; whoever reads sees those of one scope.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from hashlib import blake2b
+from typing import Any, Literal
+
+from wintermute.changes.change_sets import KEPT
+from wintermute.clock import Clock, stamp
+from wintermute.db import Database, Transaction
+from wintermute.db.text_search import OURS_SINCE, SCOPES, Kept, Traces
+from wintermute.db.values import columns, insert, reader
+from wintermute.messages import Json
+
+Occasion = Literal["schedule", "late", "asked", "command"]
+"""Why a night runs: its time came, it was missed, somebody asked in a chat, or at the command line."""
+ItemState = Literal["planned", "done", "open", "refused", "outdated", "undone"]
+PhaseStatus = Literal["running", "ok", "failed", "left"]
+"""`left`: there is more to do than this night may; the next goes on."""
+WAITS = timedelta(days=14)
+"""How long a question waits for an answer (M-079)."""
+WEEK = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTally:
+    """What became of a phase in one scope. `before`, `after`: what it counts; `note`: what to know."""
+
+    scope: str
+    name: str
+    status: PhaseStatus
+    before: int = 0
+    after: int = 0
+    note: str = ""
+    tries: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """One night. `scope`, `phase`: what it is about alone; "": everything."""
+
+    id: str
+    date: date
+    why: Occasion
+    state: Literal["running", "done", "stopped"]
+    began_at: datetime
+    scope: str = ""
+    phase: str = ""
+    phases: tuple[PhaseTally, ...] = ()
+    calls: int = 0
+    tokens: int = 0
+    usd: float = 0.0
+    ended_at: datetime | None = None
+    told_at: datetime | None = None
+
+    def tally(self, scope: str, phase: str) -> PhaseTally | None:
+        """What is known of a phase."""
+        return next((t for t in self.phases if (t.scope, t.name) == (scope, phase)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a phase wants to do.
+
+    `plan`: what is done, see `deeds`. `loses`: how many facts of the scope go by it. `question`: only
+    a person may say yes. `digest`: what is not to be asked again.
+    """
+
+    kind: str
+    before: tuple[str, ...]
+    after: str
+    reason: str
+    plan: Json
+    evidence: tuple[str, ...] = ()
+    loses: int = 0
+    question: bool = False
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NightItem:
+    """What a night did or asks. `names`: what it changed, each as kind and id, in `change_set`."""
+
+    night: str
+    n: int
+    scope: str
+    phase: str
+    kind: str
+    state: ItemState
+    before: tuple[str, ...]
+    after: str
+    reason: str
+    evidence: tuple[str, ...]
+    plan: Json
+    loses: int
+    names: tuple[tuple[str, str], ...]
+    change_set: str | None
+    at: datetime
+
+    @property
+    def id(self) -> str:
+        """What it is called."""
+        return f"{self.night}#{self.n}"
+
+
+def digest_of(*shown: str) -> str:
+    """A digest of what was asked about, in which order does not matter."""
+    return blake2b("\0".join(sorted(shown)).encode(), digest_size=16).hexdigest()
+
+
+ITEMS = Kept(
+    "night_items",
+    ("before", "after", "reason", "plan"),
+    of=f"scope IN {SCOPES}",
+    ours=OURS_SINCE.replace("created_at", "at"),
+)
+_night = reader(Night)
+_item = reader(NightItem)
+ONCE = ("schedule", "late")
+
+
+class Nights:
+    """The store of nights, their items, and what was judged."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    # Nights
+
+    async def begin(
+        self, tx: Transaction, day: date, why: Occasion, scope: str = "", phase: str = ""
+    ) -> Night | None:
+        """A new night; None where that of the date was there already, and nobody asked for more."""
+        query = "SELECT 1 FROM nights WHERE date = ? AND why IN ('schedule', 'late')"
+        if why in ONCE and await tx.exists(query, (day.isoformat(),)):
+            return None
+        taken = set(await tx.scalars("SELECT id FROM nights WHERE date = ?", (day.isoformat(),)))
+        name, n = f"{day:%Y%m%d}", 1
+        while name in taken:
+            n += 1
+            name = f"{day:%Y%m%d}-{n}"
+        night = Night(name, day, why, "running", self._clock.now(), scope, phase)
+        await tx.execute(*insert("nights", columns(night)))
+        return night
+
+    async def named(self, name: str) -> Night | None:
+        """One night by its id."""
+        row = await self._database.row("SELECT * FROM nights WHERE id = ?", (name,))
+        return _night(row) if row else None
+
+    async def newest(self, most: int, day: date | None = None) -> list[Night]:
+        """The newest ones, newest first; of a date, if given."""
+        rows = await self._database.rows(
+            "SELECT * FROM nights WHERE :day IS NULL OR date = :day ORDER BY seq DESC LIMIT :most",
+            {"day": day.isoformat() if day else None, "most": most},
+        )
+        return [_night(row) for row in rows]
+
+    async def is_there(self, tx: Transaction, day: date) -> bool:
+        """Whether the night of this date was begun by itself."""
+        query = "SELECT 1 FROM nights WHERE date = ? AND why IN ('schedule', 'late')"
+        return await tx.exists(query, (day.isoformat(),))
+
+    async def running(self, source: Transaction | Database) -> list[Night]:
+        """What is at work, or was killed at it, oldest first."""
+        rows = await source.rows("SELECT * FROM nights WHERE state = 'running' ORDER BY seq")
+        return [_night(row) for row in rows]
+
+    async def note(self, tx: Transaction, name: str, tally: PhaseTally) -> None:
+        """What became of a phase, in the place of what was noted of it before."""
+        (kept,) = await tx.scalars("SELECT phases FROM nights WHERE id = ?", (name,))
+        found = [each for each in json.loads(kept) if _place(each) != (tally.scope, tally.name)]
+        await tx.execute(
+            "UPDATE nights SET phases = ? WHERE id = ?",
+            (json.dumps([*found, columns(tally)], ensure_ascii=False), name),
+        )
+
+    async def spend(self, tx: Transaction, name: str, calls: int, tokens: int, usd: float) -> None:
+        """What a night has cost by now."""
+        await tx.execute(
+            "UPDATE nights SET calls = ?, tokens = ?, usd = ? WHERE id = ?",
+            (calls, tokens, usd, name),
+        )
+
+    async def end(
+        self, tx: Transaction, name: str, state: Literal["done", "stopped"] = "done"
+    ) -> None:
+        """It is over. `stopped`: it was killed, and nobody goes on with it."""
+        await tx.execute(
+            "UPDATE nights SET state = ?, ended_at = ? WHERE id = ? AND state = 'running'",
+            (state, stamp(self._clock.now()), name),
+        )
+
+    async def untold(self, source: Transaction | Database) -> list[Night]:
+        """What is over and was told to nobody yet, oldest first."""
+        rows = await source.rows(
+            "SELECT * FROM nights WHERE state <> 'running' AND told_at IS NULL ORDER BY seq"
+        )
+        return [_night(row) for row in rows]
+
+    async def mark_told(self, tx: Transaction, names: Iterable[str]) -> None:
+        """These were told, or there is nothing to tell."""
+        await tx.execute(
+            "UPDATE nights SET told_at = ? WHERE id IN (SELECT value FROM json_each(?))",
+            (stamp(self._clock.now()), json.dumps(list(names))),
+        )
+
+    # Who was told
+
+    async def tell(
+        self, tx: Transaction, night: str, scope: str, outbox_id: str, asks: int | None
+    ) -> None:
+        """Those of a scope are told of a night by this message; `asks`: the one item it asks about."""
+        await tx.execute(
+            "INSERT INTO night_told (night, scope, outbox_id, asks) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (night, scope) DO UPDATE SET outbox_id = excluded.outbox_id,"
+            " asks = excluded.asks",
+            (night, scope, outbox_id, asks),
+        )
+
+    async def to_report(
+        self, tx: Transaction, scope: str, events: Collection[str]
+    ) -> list[NightItem]:
+        """What the model was not told yet of a scope's nights, or was told with these messages."""
+        rows = await tx.rows(
+            "SELECT i.* FROM night_items i JOIN nights n ON n.id = i.night"
+            " LEFT JOIN night_told t ON t.night = i.night AND t.scope = i.scope"
+            " WHERE i.scope = :scope AND n.state <> 'running' AND n.ended_at > :oldest"
+            " AND i.state IN ('done', 'open', 'undone') AND (t.event_id IS NULL"
+            "  OR t.event_id IN (SELECT value FROM json_each(:events))) ORDER BY i.seq",
+            {
+                "scope": scope,
+                "oldest": stamp(self._clock.now() - WEEK),
+                "events": json.dumps([*events]),
+            },
+        )
+        return [_item(row) for row in rows]
+
+    async def reported(
+        self, tx: Transaction, scope: str, nights: Collection[str], event_id: str
+    ) -> None:
+        """The model is told of these nights with a message."""
+        await tx.execute_many(
+            "INSERT INTO night_told (night, scope, event_id) VALUES (?, ?, ?)"
+            " ON CONFLICT (night, scope) DO UPDATE SET event_id = excluded.event_id",
+            [(night, scope, event_id) for night in nights],
+        )
+
+    # Items
+
+    async def plan(
+        self,
+        tx: Transaction,
+        night: str,
+        scope: str,
+        phase: str,
+        wanted: Planned,
+        state: ItemState = "planned",
+    ) -> NightItem:
+        """Number what a phase wants; a question waits from now on."""
+        query = "SELECT coalesce(max(n), 0) + 1 FROM night_items WHERE night = ?"
+        (n,) = await tx.scalars(query, (night,))
+        item = replace(as_item(night, scope, phase, wanted, self._clock.now()), n=n, state=state)
+        await tx.execute(*insert("night_items", columns(item)))
+        if wanted.digest:
+            await self.judge(tx, scope, [wanted.digest])
+        return item
+
+    async def items(
+        self,
+        source: Transaction | Database,
+        night: str | None = None,
+        scope: str | None = None,
+        states: Collection[ItemState] = (),
+    ) -> list[NightItem]:
+        """The items of a night or of all, of a scope or of all, in these states or in any."""
+        rows = await source.rows(
+            "SELECT * FROM night_items WHERE (:night IS NULL OR night = :night)"
+            " AND (:scope IS NULL OR scope = :scope)"
+            " AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))"
+            " ORDER BY seq",
+            {"night": night, "scope": scope, "states": json.dumps([*states])},
+        )
+        return [_item(row) for row in rows]
+
+    async def move(
+        self,
+        tx: Transaction,
+        item: NightItem,
+        state: ItemState,
+        names: Sequence[tuple[str, str]] | None = None,
+        change_set: str | None = None,
+    ) -> bool:
+        """Whether an item was still as it is known here, and is in another state from now on."""
+        return (
+            await tx.execute(
+                "UPDATE night_items SET state = :state, names = coalesce(:names, names),"
+                " change_set = coalesce(:set, change_set) WHERE night = :night AND n = :n AND state = :was",
+                {
+                    "state": state,
+                    "names": None if names is None else json.dumps([*names]),
+                    "set": change_set,
+                    "night": item.night,
+                    "n": item.n,
+                    "was": item.state,
+                },
+            )
+            == 1
+        )
+
+    async def set_of(self, tx: Transaction, night: str, scope: str) -> str | None:
+        """The change set of a scope in a night, once there is one."""
+        found = await tx.scalars(
+            "SELECT n.change_set FROM night_items n JOIN change_sets s ON s.id = n.change_set"
+            " WHERE n.night = ? AND n.scope = ? AND s.cause = 'night' ORDER BY n.n LIMIT 1",
+            (night, scope),
+        )
+        return str(found[0]) if found else None
+
+    async def lost(self, tx: Transaction, scope: str) -> int:
+        """How many facts of a scope went by nights of the last seven days."""
+        (count,) = await tx.scalars(
+            "SELECT coalesce(sum(loses), 0) FROM night_items"
+            " WHERE scope = ? AND state = 'done' AND at > ?",
+            (scope, stamp(self._clock.now() - WEEK)),
+        )
+        return int(count)
+
+    # What was judged
+
+    async def unjudged(self, scope: str, digests: Collection[str]) -> set[str]:
+        """Those that nobody was asked about."""
+        rows = await self._database.scalars(
+            "SELECT digest FROM judged WHERE scope = ?"
+            " AND digest IN (SELECT value FROM json_each(?))",
+            (scope, json.dumps([*digests])),
+        )
+        return {*digests} - {*rows}
+
+    async def judge(self, tx: Transaction, scope: str, digests: Collection[str]) -> None:
+        """They were asked about; they are not again."""
+        at = stamp(self._clock.now())
+        await tx.execute_many(
+            "INSERT INTO judged (scope, digest, at) VALUES (?, ?, ?)"
+            " ON CONFLICT (scope, digest) DO UPDATE SET at = excluded.at",
+            [(scope, each, at) for each in digests],
+        )
+
+    # What goes
+
+    async def outdate(self, tx: Transaction) -> int:
+        """What nobody answered in time is no question any more; how many (M-079)."""
+        return await tx.execute(
+            "UPDATE night_items SET state = 'outdated' WHERE state = 'open' AND at <= ?",
+            (stamp(self._clock.now() - WAITS),),
+        )
+
+    async def expire(self, tx: Transaction) -> int:
+        """Remove the items of nights that can no longer be undone; their rows stay. How many."""
+        return await tx.execute(
+            "DELETE FROM night_items WHERE at <= ? AND state NOT IN ('open', 'planned')",
+            (stamp(self._clock.now() - KEPT),),
+        )
+
+
+async def asked_by(tx: Transaction, outbox_id: str) -> NightItem | None:
+    """The one question that a message asks, while it is open."""
+    row = await tx.row(
+        "SELECT i.* FROM night_told t JOIN night_items i ON (i.night, i.n) = (t.night, t.asks)"
+        " WHERE t.outbox_id = ? AND i.state = 'open'",
+        (outbox_id,),
+    )
+    return _item(row) if row else None
+
+
+async def erase_items(tx: Transaction, traces: Traces) -> int:
+    """Let no item tell any of these words; how many did."""
+    return await tx.execute(
+        "UPDATE night_items SET before = '[]', after = '', reason = 'forgotten', plan = '{}',"
+        " state = CASE WHEN state IN ('open', 'planned') THEN 'outdated' ELSE state END"
+        f" WHERE {ITEMS.rows()}",
+        traces.asked(ITEMS),
+    )
+
+
+def as_item(night: str, scope: str, phase: str, wanted: Planned, at: datetime) -> NightItem:
+    """What a phase wants as an item of a night, not numbered yet."""
+    return NightItem(
+        *(night, 0, scope, phase, wanted.kind, "planned"),
+        before=wanted.before,
+        after=wanted.after,
+        reason=wanted.reason,
+        evidence=wanted.evidence,
+        plan=wanted.plan,
+        loses=wanted.loses,
+        names=(),
+        change_set=None,
+        at=at,
+    )
+
+
+def _place(tally: Any) -> tuple[str, str]:
+    return tally["scope"], tally["name"]

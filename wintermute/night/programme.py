@@ -1,0 +1,88 @@
+"""What a night does, put together: each phase by its name, and what its items do."""
+
+from collections.abc import Sequence
+
+from wintermute.conversation.asking import Folding
+from wintermute.memory.likeness import Likeness
+from wintermute.night.catching_up import CatchUp
+from wintermute.night.contradictions import Contradictions
+from wintermute.night.dedup import Dedup
+from wintermute.night.deeds import Deed, Deeds, ListDeed
+from wintermute.night.fact_deeds import EndFact, MergeFacts
+from wintermute.night.housekeeping import Housekeeping
+from wintermute.night.idle import FoldIdle, Pages
+from wintermute.night.learning import Background
+from wintermute.night.nights import Nights
+from wintermute.night.page_writer import WriterPrompts
+from wintermute.night.resting import RestFacts, Stale
+from wintermute.night.rewriting import Export, ListRewriting, RewriteList
+from wintermute.night.skill_review import SkillReview
+from wintermute.night.task_review import ChangeTask, TaskReview
+from wintermute.night.tidying import Chore, NightPhase, PhaseWork, Programme, Tidying
+from wintermute.templates import Template
+
+
+def _of_facts(own: Background, nights: Nights) -> Sequence[NightPhase]:
+    """What looks at facts; a list is rewritten whole instead (M-055, M-062)."""
+    stores, texts, wanted = own.stores, own.texts, own.config.dreaming
+    if not stores.memories.ranked:
+        return (ListRewriting(stores, nights, texts.dream_memories),)
+    same, least = wanted.dedup_similarity, wanted.contradiction_similarity
+    likeness = Likeness(stores.database, stores.facts, stores.meaning, least, same)
+    return (
+        Dedup(stores, nights, likeness, texts.dream_dedup, same),
+        Contradictions(stores, nights, likeness, texts.dream_contradiction, same),
+        Stale(stores, nights, wanted),
+    )
+
+
+def _of_chats(own: Background, nights: Nights) -> Sequence[Chore]:
+    """What is done with conversations in which nobody speaks any more."""
+    stores, texts, clock = own.stores, own.texts, own.clock
+    plan, page = (
+        Template(stores.prompts, f"consolidation/{name}.md", texts.kept)
+        for name in ("plan", "page")
+    )
+    prompts, backend = WriterPrompts(texts.consolidation, plan, page), own.config.wiki.model
+    context, hidden = own.config.context, own.config.tools.ephemeral
+
+    def folding(work: PhaseWork) -> Folding:
+        return Folding(stores, work.models, texts.compaction, context, hidden)
+
+    return (
+        Pages(stores, nights, prompts, backend, own.redact, clock),
+        FoldIdle(stores, nights, folding, clock),
+    )
+
+
+def _deeds(own: Background, nights: Nights) -> Deeds:
+    stores = own.stores
+    by_word: dict[str, Deed] = {
+        "merge": MergeFacts(stores),
+        "end": EndFact(stores),
+        "rest": RestFacts(stores, own.config.dreaming),
+        "task": ChangeTask(stores),
+    }
+    lists: dict[str, ListDeed] = {"list": RewriteList(stores)}
+    return Deeds(stores, nights, by_word, lists, stores.undo.files)
+
+
+def tidying(own: Background) -> Tidying:
+    """The night of a configuration, built on what is open."""
+    stores = own.stores
+    nights = Nights(stores.database, own.clock)
+    programme = Programme(
+        first=[CatchUp(stores, nights, own.config, own.texts, own.quiet, own.clock)],
+        facts=_of_facts(own, nights),
+        export=[Export(stores)],
+        more=[
+            TaskReview(stores, nights, own.texts.dream_tasks),
+            SkillReview(
+                stores, nights, own.texts.dream_skills, own.config.dreaming.dedup_similarity
+            ),
+        ],
+        last=_of_chats(own, nights),
+        closing=[Housekeeping(stores, nights, own.clock)],
+    )
+    budget = own.config.dreaming.budget_tokens
+    return Tidying(stores, nights, programme, _deeds(own, nights), own.models, budget)

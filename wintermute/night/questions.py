@@ -1,0 +1,129 @@
+"""Which night and which item somebody means, and what becomes of a question that is answered."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from wintermute.errors import StorageBlocked, WintermuteError
+from wintermute.night.deeds import Deeds
+from wintermute.night.nights import ItemState, Night, NightItem, Nights
+from wintermute.stores import Stores
+
+NIGHT = re.compile(r"(\d{8}(?:-\d{1,4})?)(?:#(\d{1,6}))?")
+RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+NEWEST = 5
+"""Nights that are named to who asks for one that is not there."""
+ALL = "all"
+OPEN: tuple[ItemState, ...] = ("open",)
+CHANGED = "what it is about is another by now, so nothing was done"
+ANSWERED = {
+    "done": "was done already",
+    "refused": "was refused already",
+    "outdated": "is no question any more: what it was about has changed, or 14 days have passed",
+    "undone": "was taken back",
+    "planned": "is still being worked at",
+}
+
+
+class NoSuchNight(WintermuteError):
+    """Nobody knows that night, or that item of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What became of one question. `problem`: why nothing was done; "": it was."""
+
+    item: NightItem
+    problem: str = ""
+
+
+class Questions:
+    """Finds nights and items by what people call them, and does what is said yes to."""
+
+    def __init__(self, stores: Stores, nights: Nights) -> None:
+        self._stores = stores
+        self._nights = nights
+
+    async def night(self, named: str) -> Night:
+        """The night of an id or, the newest of, a date. Raises: NoSuchNight, naming the newest."""
+        found = await self._nights.named(named)
+        if found is None and (day := _day(named)) is not None:
+            found = next(iter(await self._nights.newest(1, day)), None)
+        if found is None:
+            newest = [night.id for night in await self._nights.newest(NEWEST)]
+            known = f"the newest are {', '.join(newest)}" if newest else "none has run yet"
+            raise NoSuchNight(f"there is no night {named[:40]}: {known}")
+        return found
+
+    async def item(self, named: str, scope: str | None = None) -> NightItem:
+        """The item `NIGHT#N`, if it is of this scope. Raises: NoSuchNight, naming those there are."""
+        match = NIGHT.fullmatch(named.strip().strip("`"))
+        if match is None or match[2] is None:
+            raise NoSuchNight(f"write it as NIGHT#ITEM, such as 20260504#3, not {named[:40]}")
+        night = await self.night(match[1])
+        async with self._stores.database.transaction() as tx:
+            await self._nights.outdate(tx)
+            items = await self._nights.items(tx, night.id, scope)
+        found = next((item for item in items if item.n == int(match[2])), None)
+        if found is None:
+            newest = ", ".join(item.id for item in items[-NEWEST:])
+            known = f"the newest are {newest}" if items else "it has none, or they have expired"
+            raise NoSuchNight(f"the night {night.id} has no item {match[2]}: {known}")
+        return found
+
+    async def open_in(self, scope: str) -> list[NightItem]:
+        """What waits for a yes or no there, oldest first."""
+        async with self._stores.database.transaction() as tx:
+            await self._nights.outdate(tx)
+            return await self._nights.items(tx, scope=scope, states=OPEN)
+
+    async def meant(self, words: Sequence[str], scope: str) -> list[NightItem]:
+        """The questions of a scope that `all`, `3`, `3-7` or `NIGHT#3` name.
+
+        A number is that of the newest night with such an open question. Raises: NoSuchNight.
+        """
+        waiting, found = await self.open_in(scope), list[NightItem]()
+        for word in words:
+            if word.casefold() == ALL:
+                found += waiting
+            elif span := RANGE.fullmatch(word.strip("`#")):
+                first, last = int(span[1]), int(span[2] or span[1])
+                fitting = [item for item in waiting if first <= item.n <= last]
+                if not fitting:
+                    raise NoSuchNight(f"no open question has the number {word[:20]}")
+                found += [item for item in fitting if item.night == fitting[-1].night]
+            else:
+                found.append(await self.item(word, scope))
+        return list({item.id: item for item in found}.values())
+
+    async def yes(self, item: NightItem, deeds: Deeds) -> Answered:
+        """Do what it asks, if what it is about is still so (M-079)."""
+        if item.state != "open":
+            return Answered(item, ANSWERED[item.state])
+        try:
+            done = await deeds.apply(item, "command")
+        except StorageBlocked:
+            raise
+        except WintermuteError as problem:
+            return Answered(item, str(problem))
+        if item.scope:
+            await self._stores.memories.text(item.scope)
+        return Answered(item, "" if done else CHANGED)
+
+    async def no(self, item: NightItem) -> Answered:
+        """Refuse it: it is not asked again."""
+        if item.state != "open":
+            return Answered(item, ANSWERED[item.state])
+        async with self._stores.database.transaction() as tx:
+            await self._nights.move(tx, item, "refused")
+            if "proposal" in item.plan:
+                await self._stores.proposals.decide(tx, item.plan["proposal"], "refused")
+        return Answered(item)
+
+
+def _day(named: str) -> date | None:
+    try:
+        return date.fromisoformat(named)
+    except ValueError:
+        return None

@@ -1,0 +1,179 @@
+"""A night in words, without a model: in a line, in a list, and for the model itself."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, timedelta
+from pathlib import PurePosixPath
+
+from wintermute.messages import Json
+from wintermute.night.nights import Night, NightItem, PhaseTally
+from wintermute.prompt.gather import event
+from wintermute.text import counted, one_line, plain
+
+MOST_SHOWN = 160
+"""Characters of one side of an item."""
+MOST_REPORTED = 20
+"""Items that the model is told of."""
+MOST_NAMED = 3
+"""Pages that a line names."""
+DONE: Mapping[str, tuple[str, str]] = {
+    "merged": ("memory merged", "memories merged"),
+    "ended": ("contradiction settled", "contradictions settled"),
+    "rest": ("memory put to rest", "memories put to rest"),
+    "list": ("memory list tidied", "memory lists tidied"),
+    "task": ("task tidied", "tasks tidied"),
+    "skill": ("skill changed", "skills changed"),
+    "core": ("core memory changed", "core memories changed"),
+    "page": ("page updated", "pages updated"),
+    "page changed": ("page changed", "pages changed"),
+    "page removed": ("page removed", "pages removed"),
+    "core changed": ("core memory changed", "core memories changed"),
+    "fold": ("conversation summed up", "conversations summed up"),
+}
+"""What a kind of item did, one of it and several."""
+COUNTS_MEMBERS = frozenset({"merged", "rest"})
+"""Kinds of which what they were made of is counted."""
+NAMES = frozenset({"page"})
+"""Kinds whose items are called by their names."""
+STATES = {
+    "planned": "still to be done",
+    "open": "asks you",
+    "refused": "you said no",
+    "outdated": "no longer asked",
+    "undone": "taken back",
+}
+
+
+def quoted(texts: Iterable[str]) -> str:
+    """Texts of people in one line, each cut where it gets long, in which nothing is formatted."""
+    return "; ".join(f"“{plain(cut(text))}”" for text in texts)
+
+
+def cut(text: str) -> str:
+    """A text in one line, or its beginning."""
+    line = one_line(text)
+    return line if len(line) <= MOST_SHOWN else f"{line[: MOST_SHOWN - 1]}…"
+
+
+def done_words(items: Sequence[NightItem]) -> str:
+    """`3 memories merged, “Garden” updated`; "" where nothing was done."""
+    parts = list[str]()
+    for kind, number in Counter(item.kind for item in items if item.state == "done").items():
+        of_kind = [item for item in items if item.kind == kind and item.state == "done"]
+        names = [name for item in of_kind for name in _pages(item)]
+        if kind in NAMES and 0 < len(names) <= MOST_NAMED:
+            parts.append(f"{quoted(names).replace('; ', ', ')} updated")
+            continue
+        count = sum(len(item.before) for item in of_kind) if kind in COUNTS_MEMBERS else number
+        count = max(count, len(names))
+        one, many = DONE.get(kind, (f"change of kind {kind}", f"changes of kind {kind}"))
+        parts.append(f"{count} {one if count == 1 else many}")
+    return ", ".join(parts)
+
+
+def _pages(item: NightItem) -> list[str]:
+    """What the pages are called that an item changed; the index is none."""
+    paths = [PurePosixPath(name) for kind, name in item.names if kind == "page" and "/" in name]
+    return [path.stem.replace("_", " ") for path in paths]
+
+
+def item_words(item: NightItem) -> str:
+    """What an item did or asks: what was there, what is there, and why. For a chat."""
+    before, after = quoted(item.before), quoted([item.after] if item.after else [])
+    change = f"{before} → {after}" if before and after else before or after
+    why = f" ({plain(one_line(item.reason))})" if item.reason else ""
+    return f"{item.kind}: {change}{why}"
+
+
+def item_line(item: NightItem) -> str:
+    """An item with its number and, unless it was simply done, what became of it."""
+    state = f" — {STATES[item.state]}" if item.state in STATES else ""
+    return f"- `{item.n}` {item_words(item)}{state}"
+
+
+def told_of(nights: Sequence[Night], today: date) -> str:
+    """Which nights a message is about."""
+    first = nights[0]
+    if len(nights) == 1 and first.date == today and first.why in ("schedule", "late"):
+        return "Last night" if first.why == "schedule" else "Last night's tidying, caught up"
+    if len(nights) == 1 and first.date == today:
+        return "Tidied today"
+    return f"Tidied since {first.date - timedelta(days=1)}"
+
+
+def message(lead: str, items: Sequence[NightItem], failed: int = 0) -> str:
+    """Two or three lines for people; "" where nothing was done and nothing is asked."""
+    done, asked = done_words(items), [item for item in items if item.state == "open"]
+    if not done and not asked:
+        return ""
+    said = [part for part in (done, counted(len(asked), "question") if asked else "") if part]
+    broken = [f"{counted(failed, 'phase')} failed"] if failed else []
+    back = ", `/night undo` takes it back" if done else ""
+    line = f"{lead}: {'; '.join([*said, *broken])}. `/night` shows all{back}."
+    if len(asked) == 1:
+        (item,) = asked
+        return f"{line}\nThe question: {item_words(item)}\n✅ yes, ❌ no, or `/night yes {item.n}`."
+    return f"{line}\n`/night yes N` and `/night no N` answer." if asked else line
+
+
+def report_event(items: Sequence[NightItem]) -> str:
+    """What the model is told of nights, with the next message of a person; "" for nothing."""
+    if not items:
+        return ""
+    lines = [
+        "What was tidied at night, by itself. The person may have seen it; it asks nothing of you.",
+        *(_told(item) for item in items[:MOST_REPORTED]),
+    ]
+    if more := len(items) - MOST_REPORTED:
+        lines += [f"and {more} more"] if more > 0 else []
+    lines.append("The person says yes or no with /night, and takes it back with /night undo N.")
+    return event("night_report", items[-1].night, "\n".join(lines)) + "\n\n"
+
+
+def _told(item: NightItem) -> str:
+    state = {"done": "done", "open": "waits for the person's yes", "undone": "taken back"}
+    before, after = "; ".join(map(cut, item.before)), cut(item.after)
+    change = f"{before} -> {after}" if before and after else before or after
+    why = f" ({one_line(item.reason)})" if item.reason else ""
+    return f"{item.id} {item.kind}, {state.get(item.state, item.state)}: {change}{why}"
+
+
+def failed(night: Night) -> list[PhaseTally]:
+    """The phases that met a problem."""
+    return [tally for tally in night.phases if tally.status == "failed"]
+
+
+def as_json(night: Night, items: Sequence[NightItem]) -> Json:
+    """A night for programs (M-073)."""
+    return {
+        "id": night.id,
+        "date": night.date.isoformat(),
+        "phases": [
+            {
+                "name": tally.name,
+                "status": tally.status,
+                "before": tally.before,
+                "after": tally.after,
+                "scope": tally.scope,
+                "note": tally.note,
+            }
+            for tally in night.phases
+        ],
+        "items": [
+            {
+                "id": item.id,
+                "kind": item.kind,
+                "before": [*item.before],
+                "after": item.after,
+                "reason": item.reason,
+                "evidence": [*item.evidence],
+                "scope": item.scope,
+                "state": item.state,
+            }
+            for item in items
+        ],
+        "calls": night.calls,
+        "tokens": night.tokens,
+        "why": night.why,
+        "state": night.state,
+    }

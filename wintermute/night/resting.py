@@ -1,0 +1,116 @@
+"""What was not used for long comes to rest: found by who looks for it, and in no prompt (M-060).
+
+No model is asked. What would be too much for one night is a question, as all that is lost is.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from wintermute.changes.change_sets import Change, Reason
+from wintermute.clock import stamp
+from wintermute.config.schema import Dreaming
+from wintermute.db import Transaction
+from wintermute.memory.fact import state_of
+from wintermute.memory.resting import StaleFact, awake_count, rest, stale
+from wintermute.night.deeds import ItemNames
+from wintermute.night.nights import NightItem, Nights, Planned, digest_of
+from wintermute.night.tidying import PhaseWork, TidyStep
+from wintermute.stores import Stores
+
+FEW, AT_ONCE, MOST = 10, 50, 1_000
+"""Up to so many each is an item; of more so many together are one; and so many a night."""
+
+
+class Stale:
+    """Looks for them, where not all memories are in each prompt."""
+
+    name = "stale"
+    asks = False
+
+    def __init__(self, stores: Stores, nights: Nights, wanted: Dreaming) -> None:
+        self._stores = stores
+        self._nights = nights
+        self._wanted = wanted
+
+    async def size(self, scope: str) -> int:
+        """Facts that are awake."""
+        return await awake_count(self._stores.database, scope)
+
+    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+        """All in one step, those that were not used longest first."""
+        days = timedelta(days=self._wanted.stale_days)
+        before = self._stores.facts.now() - days
+        least, database = self._wanted.stale_min_access, self._stores.database
+        found = await stale(database, work.scope, before, least)
+        gone = {name for item in work.so_far for name in _named(item)}
+        digests = {_digest(fact): fact for fact in found if fact.id not in gone}
+        new = await self._nights.unjudged(work.scope, digests)
+        wanted = [fact for digest, fact in digests.items() if digest in new]
+        if not wanted:
+            return
+        taken = wanted[:MOST]
+        yield TidyStep(
+            tuple(_item(part, days) for part in _parts(taken)),
+            judged=tuple(map(_digest, taken)),
+            note=f"{len(wanted) - MOST} more wait" if len(wanted) > MOST else "",
+            left=len(wanted) > MOST,
+        )
+
+
+def _named(item: NightItem) -> Iterator[str]:
+    """The facts that an item is about already."""
+    yield from item.evidence
+    yield from (each["id"] for each in item.plan.get("members", ()))
+
+
+def _digest(fact: StaleFact) -> str:
+    """What is used again, and then no more, comes to rest again."""
+    return digest_of("rest", fact.id, stamp(fact.used))
+
+
+def _parts(facts: Sequence[StaleFact]) -> Iterator[Sequence[StaleFact]]:
+    size = 1 if len(facts) <= FEW else AT_ONCE
+    for n in range(0, len(facts), size):
+        yield facts[n : n + size]
+
+
+def _item(facts: Sequence[StaleFact], days: timedelta) -> Planned:
+    return Planned(
+        kind="rest",
+        before=tuple(fact.text for fact in facts),
+        after="",
+        reason=f"not used for {days.days} days",
+        plan={
+            "do": "rest",
+            "facts": [fact.id for fact in facts],
+            "days": days.days,
+        },
+        evidence=tuple(fact.id for fact in facts),
+        loses=len(facts),
+    )
+
+
+class RestFacts:
+    """They are at rest from now on, but for those that were of use since, or went."""
+
+    def __init__(self, stores: Stores, wanted: Dreaming) -> None:
+        self._stores = stores
+        self._least = wanted.stale_min_access
+
+    async def do(self, tx: Transaction, item: NightItem, why: Reason) -> ItemNames | None:
+        """None where all of them were."""
+        facts = self._stores.facts
+        before = facts.now() - timedelta(days=item.plan["days"])
+        found = {fact.id for fact in await stale(tx, item.scope, before, self._least)}
+        still = [name for name in item.plan["facts"] if name in found]
+        going = await facts.living(tx, item.scope, still)
+        if not going:
+            return None
+        await rest(tx, [fact.id for fact in going])
+        changes = [
+            Change("fact", fact.id, state_of(fact), state_of(replace(fact, resting=True)))
+            for fact in going
+        ]
+        await self._stores.changes.record(tx, why, changes)
+        return [("fact", fact.id) for fact in going]

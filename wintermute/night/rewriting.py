@@ -1,0 +1,179 @@
+"""The list of memories at night: written anew as a whole where it is read whole, else written out.
+
+lines ─ one question ─▶ a list ─ nothing lost that must stay? ─▶ replaced, guarded as all losses are
+"""
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+
+from wintermute.changes.change_sets import Reason
+from wintermute.clock import moment, stamp
+from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
+from wintermute.llm.json_answer import Unfit, proved_answer
+from wintermute.llm.tokens import estimate
+from wintermute.memory.fact import Fact, key, listed, refusal
+from wintermute.memory.resting import awake_count
+from wintermute.memory.secret_shapes import secret_kind
+from wintermute.memory.sense import are_made_of
+from wintermute.messages import Reply
+from wintermute.night.dedup import are_as_known, origins_of, sources_of
+from wintermute.night.deeds import ItemNames, named
+from wintermute.night.nights import NightItem, Nights, Planned, digest_of
+from wintermute.night.tidying import (
+    ALWAYS_ALLOWED,
+    ROLE,
+    ChoreDone,
+    PhaseWork,
+    TidyStep,
+)
+from wintermute.stores import Stores
+from wintermute.templates import Template, fill
+from wintermute.text import untagged
+
+AGAIN = "That cannot be used: {error}. Answer once more, with the list alone, one fact per line."
+LARGE = "the list is longer than a model can be shown at once"
+FEWEST = 2
+"""Lines; of one nothing can be made."""
+
+log = logging.getLogger(__name__)
+
+
+class Export:
+    """Writes out what is used most, once facts were tidied (M-061)."""
+
+    name = "export"
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+
+    async def do(self, work: PhaseWork) -> ChoreDone:
+        """The number of facts, and of lines."""
+        facts = await awake_count(self._stores.database, work.scope)
+        text = await self._stores.memories.text(work.scope)
+        return ChoreDone(facts, len(text.splitlines()))
+
+
+def rewritten(reply: Reply, old: Sequence[Fact]) -> list[str]:
+    """The lines of an answer, if they may stand for these facts (M-062). Raises: Unfit."""
+    if not reply.is_whole:
+        raise Unfit("it was cut off before its end")
+    if problem := refusal([(fact.text, fact.protected) for fact in old], reply.text):
+        raise Unfit(problem, "the list would lose what must stay, or is no list")
+    lines = listed(reply.text)
+    known = {key(fact.text) for fact in old}
+    new = [line for line in lines if key(line) not in known]
+    if not all(are_made_of(line, [fact.text for fact in old]) for line in new):
+        raise Unfit("a line says what stands in none of the others, or in another language")
+    if any(map(secret_kind, new)):
+        raise Unfit("a line gives a password or a key away")
+    return lines
+
+
+class ListRewriting:
+    """Asks for the list of a scope, once for each that it was (M-062)."""
+
+    name = "memories"
+    asks = True
+
+    def __init__(self, stores: Stores, nights: Nights, template: Template) -> None:
+        self._stores = stores
+        self._nights = nights
+        self._template = template
+
+    async def size(self, scope: str) -> int:
+        """Lines."""
+        return await self._stores.facts.count(scope)
+
+    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+        """One at most. What may come from outside, or has an end, stays a line of its own."""
+        await self._stores.memories.text(work.scope)  # with what was edited by hand
+        begun = self._stores.facts.now()
+        live = await self._stores.facts.live(work.scope, stored_before=begun)
+        old = [fact for fact in live if not fact.taint and fact.valid_to is None]
+        digest = _digest([fact.text for fact in old])
+        if len(old) < FEWEST or not await self._nights.unjudged(work.scope, [digest]):
+            return
+        try:
+            lines = await self._asked(work, old)
+        except QuestionWithdrawn:
+            return
+        except ContextTooLarge:
+            yield TidyStep(judged=(digest,), note=LARGE)
+        except AnswerUnusable as problem:
+            log.warning("memories not rewritten reason=%s", problem)
+            yield TidyStep(judged=(digest,), note=f"the list stays as it is: {problem}")
+        else:
+            apart = [fact.text for fact in live if fact not in old]
+            wanted = _item(old, lines, apart, digest, begun)
+            # What comes of it is not asked about again.
+            yield TidyStep(wanted, judged=(digest, _digest(lines)))
+
+    async def _asked(self, work: PhaseWork, old: Sequence[Fact]) -> list[str]:
+        shown = "\n".join(fact.text for fact in old)
+        question = fill(self._template.text(), {"content": untagged(shown)})
+        if estimate(question) > work.models.window(ROLE):
+            raise ContextTooLarge(LARGE)
+        return await proved_answer(
+            *(work.models, ROLE, question, lambda reply: rewritten(reply, old), AGAIN),
+            sources=sources_of(self._stores, old),
+        )
+
+
+def _digest(lines: Sequence[str]) -> str:
+    return digest_of("list", *map(key, lines))
+
+
+def _item(
+    old: Sequence[Fact], lines: Sequence[str], apart: Sequence[str], digest: str, begun: datetime
+) -> tuple[Planned, ...]:
+    """None where it says the same in another order."""
+    kept, known = {key(line) for line in lines}, {key(fact.text) for fact in old}
+    gone = [fact for fact in old if key(fact.text) not in kept]
+    new = [line for line in lines if key(line) not in known]
+    if not gone and not new:
+        return ()
+    loses = max(0, len(gone) - len(new))
+    whole = "\n".join([*lines, *apart])
+    return (
+        Planned(
+            kind="list",
+            before=tuple(fact.text for fact in gone),
+            after="\n".join(new) if loses <= ALWAYS_ALLOWED else whole,
+            reason=f"{len(lines)} lines say what {len(old)} said",
+            plan={
+                "do": "list",
+                "text": whole,
+                "old": {fact.id: fact.text for fact in old},
+                "begun": stamp(begun),
+            },
+            evidence=origins_of(gone),
+            loses=loses,
+            digest=digest,
+        ),
+    )
+
+
+class RewriteList:
+    """Puts a list in the place of the one it was made from, if all of that is there (M-062)."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+
+    async def do_alone(self, item: NightItem, why: Reason) -> ItemNames | None:
+        """None where somebody took a line out meanwhile: it must not come back in other words.
+
+        Raises: ToolFailed.
+        """
+        stores, old = self._stores, item.plan["old"]
+        await stores.memories.text(item.scope)  # with what was edited by hand
+        async with stores.database.transaction() as tx:
+            there = await are_as_known(stores, tx, item.scope, old)
+        if not there:
+            known = await stores.changes.get(why.into or "")  # a kill came after it was done
+            facts = [change for change in known.changes if change.kind == "fact"] if known else []
+            return named(facts) or None
+        text, begun = item.plan["text"], moment(item.plan["begun"])
+        done = await stores.memories.replace(item.scope, text, why, begun)
+        new = [fact for fact in done.facts if fact.id not in old]
+        return [("fact", fact.id) for fact in (*new, *done.retired)]

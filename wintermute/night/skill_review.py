@@ -1,0 +1,222 @@
+"""Skills at night: what is long, twice there or not read is asked about, and nothing is changed (M-080).
+
+changed since the last look ─┬ alike another ─▶ one question to a model ─▶ shall they be one?
+                             ╰ long ──────────▶ one question to a model ─▶ shall it be this?
+not read for 90 days ─────────────────────────────────────────────────▶ shall it go?
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from wintermute.clock import stamp
+from wintermute.errors import AnswerUnusable, ContextTooLarge, ToolFailed
+from wintermute.llm.json_answer import Unfit, answer_in_json, only
+from wintermute.llm.tokens import estimate
+from wintermute.memory.secret_shapes import secret_kind
+from wintermute.memory.sense import are_made_of, main_words, shared_words
+from wintermute.messages import Json
+from wintermute.night.nights import Nights, Planned, digest_of
+from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
+from wintermute.skills.skills import ENDING, MOST_DOCUMENTATION, shown, summary_in
+from wintermute.stores import Stores
+from wintermute.templates import Template
+
+LONG = 4_000
+"""Characters; of a longer one a shorter text is proposed."""
+UNREAD = timedelta(days=90)
+MOST = 20
+"""Questions to a model in a night."""
+NUMBERING = re.compile(r"^\s*\d+[.)]\s", re.MULTILINE)
+"""Of steps, which are fewer when there are fewer."""
+READ = """
+SELECT DISTINCT json_extract(args, '$.path') FROM observations
+WHERE gate = 'read_file' AND NOT is_error AND started_at > ? AND json_valid(args)
+"""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SkillText:
+    """A skill as its file is. `saved`: when that was."""
+
+    name: str
+    text: str
+    saved: datetime
+
+    @property
+    def digest(self) -> str:
+        """What it says."""
+        return digest_of("skill", self.name, self.text)
+
+
+def proposed(found: Json, old: Sequence[SkillText]) -> str:
+    """The text that an answer would put in the place of these; "": none. Raises: Unfit."""
+    only(found, "text")
+    text = found["text"]
+    if not isinstance(text, str):
+        raise Unfit('"text" must be a text')
+    if not text.strip():
+        return ""
+    texts = [skill.text for skill in old]
+    if not summary_in(text):
+        raise Unfit("its first line does not say what it is for")
+    if len(text) >= min(MOST_DOCUMENTATION, sum(map(len, texts))):
+        raise Unfit("it is not shorter")
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not all(are_made_of(NUMBERING.sub("", line), texts) for line in lines):
+        raise Unfit("a line says what stands in none of them, or in another language")
+    if _numbers(NUMBERING.sub("", "\n".join(texts))) - _numbers(text):
+        raise Unfit("a number of them is missing")
+    if secret_kind(text):
+        raise Unfit("it gives a password or a key away")
+    return text.rstrip() + "\n"
+
+
+class SkillReview:
+    """Looks at the skills, which are everybody's, with the owner's scope."""
+
+    name = "skills"
+    asks = True
+
+    def __init__(self, stores: Stores, nights: Nights, template: Template, alike: float) -> None:
+        """`alike`: which part of their words two skills share that are the same."""
+        self._stores = stores
+        self._nights = nights
+        self._template = template
+        self._alike = alike
+
+    async def size(self, scope: str) -> int:
+        """Skills."""
+        mine = self._stores.owner.scope == scope
+        return len(await self._stores.skills.listed()) if mine else 0
+
+    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+        """One for each question. Raises: ModelError."""
+        if work.scope != self._stores.owner.scope:
+            return
+        skills = await self._skills()
+        new = await self._nights.unjudged(work.scope, [skill.digest for skill in skills.values()])
+        asked, busy, wait = 0, set[str](), set[str]()
+        for group in await asyncio.to_thread(self._groups, skills, new):
+            if busy & {skill.name for skill in group}:
+                wait |= {skill.name for skill in group}
+                continue
+            if asked == MOST:
+                yield TidyStep(note="more skills wait for the next night", left=True)
+                return
+            asked += 1
+            busy |= {skill.name for skill in group}
+            yield await self._asked(work, group)
+        quiet = [s.digest for s in skills.values() if s.digest in new and s.name not in wait]
+        if quiet:
+            yield TidyStep(judged=tuple(quiet))
+        unread = [s for s in await self._unread(skills) if s.name not in busy]
+        digests = {digest_of("unread", skill.digest): skill for skill in unread}
+        for digest in sorted(await self._nights.unjudged(work.scope, digests)):
+            yield TidyStep((_going(digests[digest], digest),))
+
+    async def _skills(self) -> dict[str, SkillText]:
+        folder, found = self._stores.places.skills(), dict[str, SkillText]()
+        for skill in await self._stores.skills.listed():
+            try:
+                text = await self._stores.skills.read(skill.name)
+                saved = await asyncio.to_thread(_saved, folder / f"{skill.name}{ENDING}")
+            except (ToolFailed, OSError) as problem:
+                log.warning("skill left out name=%s reason=%s", skill.name, problem)
+                continue
+            found[skill.name] = SkillText(skill.name, text, saved)
+        return found
+
+    def _groups(
+        self, skills: Mapping[str, SkillText], new: set[str]
+    ) -> list[tuple[SkillText, ...]]:
+        """Two that are alike and of which one is new, the likest first; then new ones that are long."""
+        fresh = [skill for skill in skills.values() if skill.digest in new]
+        texts = [_whole(skill) for skill in skills.values()]
+        likeness = shared_words([_whole(skill) for skill in fresh], texts) if fresh else []
+        pairs: dict[tuple[str, str], float] = {}
+        for skill, parts in zip(fresh, likeness, strict=True):
+            for other, part in zip(skills.values(), parts, strict=True):
+                if other.name != skill.name and part >= self._alike:
+                    pairs[min(skill.name, other.name), max(skill.name, other.name)] = part
+        ranked = sorted(pairs, key=lambda pair: (-pairs[pair], pair))
+        groups = [(skills[one], skills[other]) for one, other in ranked]
+        return [*groups, *((skill,) for skill in fresh if len(skill.text) > LONG)]
+
+    async def _asked(self, work: PhaseWork, group: Sequence[SkillText]) -> TidyStep:
+        """What a model makes of one that is long, or of two that are alike."""
+        judged = tuple(skill.digest for skill in group)
+        content = "\n\n".join(f"{shown(skill.name)}\n\n{skill.text}" for skill in group)
+        template = self._template.text()
+        if estimate(template + content) > work.models.window(ROLE):
+            return TidyStep(judged=judged, note=f"{shown(group[0].name)} is too long for a model")
+        try:
+            text = await answer_in_json(
+                *(work.models, ROLE, template, {"content": content}),
+                lambda found: proposed(found, group),
+            )
+        except (AnswerUnusable, ContextTooLarge) as problem:
+            names = " and ".join(shown(skill.name) for skill in group)
+            log.warning("nothing proposed skills=%s reason=%s", names, problem)
+            return TidyStep(judged=judged, note=f"nothing is proposed for {names}: {problem}")
+        if not text:
+            return TidyStep(judged=judged)
+        kept = SkillText(group[0].name, text, group[0].saved)
+        return TidyStep((_instead(group, text),), judged=(*judged, kept.digest))
+
+    async def _unread(self, skills: Mapping[str, SkillText]) -> list[SkillText]:
+        """Those that nobody wrote or read in so long a time, as far as the loom knows."""
+        before = self._stores.facts.now() - UNREAD
+        old = [skill for skill in skills.values() if skill.saved <= before]
+        if not old:
+            return []
+        paths = await self._stores.database.scalars(READ, (stamp(before),))
+        read = {Path(path).name for path in paths if isinstance(path, str)}
+        return [skill for skill in old if f"{skill.name}{ENDING}" not in read]
+
+
+def _numbers(text: str) -> set[str]:
+    return {word for word in main_words(text) if any(map(str.isdigit, word))}
+
+
+def _saved(path: Path) -> datetime:
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+
+
+def _whole(skill: SkillText) -> str:
+    return f"{skill.name} {skill.text}"
+
+
+def _file(skill: SkillText, text: str | None) -> Json:
+    return {"kind": "skill", "item": skill.name, "was": skill.text, "text": text}
+
+
+def _instead(group: Sequence[SkillText], text: str) -> Planned:
+    first, *others = group
+    named = " and ".join(skill.name for skill in group)
+    return Planned(
+        kind="skill",
+        before=tuple(skill.text for skill in group),
+        after=text,
+        reason=f"{named} are alike" if others else f"{named} has {len(first.text)} characters",
+        plan={"files": [_file(first, text), *(_file(other, None) for other in others)]},
+        question=True,
+    )
+
+
+def _going(skill: SkillText, digest: str) -> Planned:
+    return Planned(
+        kind="skill",
+        before=(skill.text,),
+        after="",
+        reason=f"{skill.name} was not read for {UNREAD.days} days",
+        plan={"files": [_file(skill, None)]},
+        question=True,
+        digest=digest,
+    )

@@ -1,0 +1,269 @@
+"""Tasks at night: wording and priority are tidied, and what says by itself that it is done is asked about.
+
+tasks of a scope ─ one question ─▶ actions ─┬▶ the assistant's own: done at once, with the way back
+                                            ╰▶ a person's, or the end of a schedule: a question
+"""
+
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from wintermute.changes.change_sets import Reason
+from wintermute.db import Transaction
+from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn, ToolFailed
+from wintermute.llm.calls import QuestionSources
+from wintermute.llm.json_answer import Unfit, answer_in_json
+from wintermute.llm.tokens import estimate
+from wintermute.memory.sense import are_made_of, succeeds
+from wintermute.messages import Json
+from wintermute.night.deeds import ItemNames
+from wintermute.night.nights import NightItem, Nights, Planned, digest_of
+from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
+from wintermute.prompt.assemble import task_lines
+from wintermute.stores import Stores
+from wintermute.tasks.tasks import (
+    EVERYWHERE,
+    Target,
+    Task,
+    checked_priority,
+    checked_text,
+    state_of,
+)
+from wintermute.templates import Template
+
+BY_ASSISTANT = "tool"
+"""What made a task that the assistant may end by itself (T-058)."""
+LARGE = "there are more tasks than a model can be shown at once"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAction:
+    """What a model wants of a task. `content`, `priority`: None: as it is. `ends`: it is done.
+
+    `foreign`: it would say what stands in none of the tasks.
+    """
+
+    task: Task
+    content: str | None = None
+    priority: int | None = None
+    reason: str = ""
+    ends: bool = False
+    foreign: bool = False
+
+    @property
+    def after(self) -> Task:
+        """The task then."""
+        if self.ends:
+            return replace(self.task, status="completed", reason=self.reason)
+        content, priority = self.content, self.priority
+        return replace(
+            self.task,
+            content=self.task.content if content is None else content,
+            priority=self.task.priority if priority is None else priority,
+        )
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether it may be done without a person (T-058, T-059): nothing is lost by it."""
+        if self.task.made_by != BY_ASSISTANT:
+            return False
+        if self.ends:
+            return self.task.plan.schedule is None and self.task.snoozed is None
+        return not self.foreign and succeeds(self.task.content, self.after.content)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAnswer:
+    """What an answer wants, the updates first, and what of it was left out."""
+
+    actions: tuple[TaskAction, ...]
+    ignored: tuple[str, ...] = ()
+
+
+def actions_of(found: Json, tasks: Mapping[str, Task]) -> TaskAnswer:
+    """What can be used of an answer, each task once (T-056, T-057). Raises: Unfit."""
+    listed = found.get("actions")
+    if not isinstance(listed, list):
+        raise Unfit('"actions" must be a list')
+    taken: dict[str, TaskAction] = {}
+    ignored = list[str]()
+    for each in listed:
+        try:
+            action = _action(each, tasks)
+        except ToolFailed as problem:
+            ignored.append(str(problem))
+            continue
+        if action is not None and action.after != action.task:
+            taken.setdefault(action.task.id, action)
+    in_order = sorted(taken.values(), key=lambda action: action.ends)
+    return TaskAnswer(tuple(in_order), tuple(ignored))
+
+
+def _action(each: Any, tasks: Mapping[str, Task]) -> TaskAction | None:
+    """None: it is to stay as it is. Raises: ToolFailed, saying why it is ignored."""
+    if not isinstance(each, dict):
+        raise ToolFailed("an action is no object")
+    name = each.get("task_id")
+    task = tasks.get(name.strip().removeprefix("#")) if isinstance(name, str) else None
+    if task is None:
+        raise ToolFailed("an action names no task that was shown")
+    match each.get("action"):
+        case "keep":
+            return None
+        case "complete":
+            return TaskAction(task, reason=_reason(each), ends=True)
+        case "update":
+            return _update(each, task, tasks)
+    raise ToolFailed("an action is neither keep, complete nor update")
+
+
+def _update(each: Json, task: Task, tasks: Mapping[str, Task]) -> TaskAction:
+    content, priority = each.get("content"), each.get("priority")
+    if content is None and priority is None:
+        raise ToolFailed("an update has neither content nor priority")
+    text = None if content is None else checked_text(content, "content")
+    known = [each.content for each in tasks.values()]
+    foreign = text is not None and not are_made_of(text, known)
+    number = None if priority is None else checked_priority(priority)
+    return TaskAction(task, text, number, _reason(each, "clearer"), foreign=foreign)
+
+
+def _reason(each: Json, otherwise: str = "") -> str:
+    words = each.get("reason") or otherwise
+    return checked_text(words, "the reason of an action")
+
+
+class TaskReview:
+    """Asks about the tasks of a scope, once for each state that they are in (T-056)."""
+
+    name = "tasks"
+    asks = True
+
+    def __init__(self, stores: Stores, nights: Nights, template: Template) -> None:
+        self._stores = stores
+        self._nights = nights
+        self._template = template
+
+    async def size(self, scope: str) -> int:
+        """Active ones."""
+        return len(await self._tasks(scope))
+
+    async def _tasks(self, scope: str) -> dict[str, Task]:
+        """Those of the scope; what is shown everywhere is the owner's."""
+        mine = {scope, EVERYWHERE} if self._stores.owner.owns(scope) else {scope}
+        found = await self._stores.tasks.listed(scope)
+        return {task.id: task for task in found if task.scope in mine}
+
+    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+        """One at most. Raises: ModelError."""
+        tasks = await self._tasks(work.scope)
+        digest = _digest(tasks.values())
+        if not tasks or not await self._nights.unjudged(work.scope, [digest]):
+            return
+        try:
+            answer = await self._asked(work, tasks)
+        except QuestionWithdrawn:
+            return
+        except ContextTooLarge:
+            yield TidyStep(judged=(digest,), note=LARGE)
+        except AnswerUnusable as problem:
+            log.warning("tasks not tidied reason=%s", problem)
+            yield TidyStep(judged=(digest,), note=f"the tasks stay as they are: {problem}")
+        else:
+            for left_out in answer.ignored:
+                log.warning("action on a task ignored reason=%s", left_out)
+            items = planned(answer)
+            asked = {item.plan["task"] for item in items if item.question}
+            done = {a.task.id: a.after for a in answer.actions if a.task.id not in asked}
+            then = [task for task in (tasks | done).values() if task.status == "active"]
+            # What comes of it is not asked about again.
+            yield TidyStep(items, judged=(digest, _digest(then)), note="; ".join(answer.ignored))
+
+    async def _asked(self, work: PhaseWork, tasks: Mapping[str, Task]) -> TaskAnswer:
+        async def stand(tx: Transaction) -> bool:
+            return all([await _is(self._stores, tx, task) for task in tasks.values()])
+
+        shown, template = task_lines(tasks.values()), self._template.text()
+        if estimate(template + shown) > work.models.window(ROLE):
+            raise ContextTooLarge(LARGE)
+        return await answer_in_json(
+            *(work.models, ROLE, template, {"content": shown}),
+            lambda found: actions_of(found, tasks),
+            sources=QuestionSources(tuple(tasks), stand),
+        )
+
+
+async def _is(stores: Stores, tx: Transaction, task: Task) -> bool:
+    """Whether a task is as it was."""
+    return await stores.tasks.state(tx, task.id) == state_of(task)
+
+
+def planned(answer: TaskAnswer) -> tuple[Planned, ...]:
+    """Items for the actions. Where an update has to wait, or was left out, no task ends meanwhile.
+
+    For that it says the same as another may not be so yet.
+    """
+    updates = [action for action in answer.actions if not action.ends]
+    waits = bool(answer.ignored) or not all(action.is_safe for action in updates)
+    beside = {action.task.id: action.after.content for action in updates}
+    return tuple(
+        _item(
+            action,
+            beside if action.ends else {},
+            question=not action.is_safe or (action.ends and waits),
+        )
+        for action in answer.actions
+    )
+
+
+def _item(action: TaskAction, beside: Mapping[str, str], *, question: bool) -> Planned:
+    after = action.after
+    return Planned(
+        kind="task",
+        before=(task_lines([action.task]),),
+        after="" if action.ends else task_lines([after]),
+        reason=f"done: {action.reason}" if action.ends else action.reason,
+        plan={
+            "do": "task",
+            "task": action.task.id,
+            "was": state_of(action.task),
+            "content": action.content,
+            "priority": action.priority,
+            "ends": action.reason if action.ends else "",
+            "beside": dict(beside),
+        },
+        evidence=(action.task.id,),
+        question=question,
+    )
+
+
+def _digest(tasks: Iterable[Task]) -> str:
+    return digest_of("tasks", *(task_lines([task]) for task in tasks))
+
+
+class ChangeTask:
+    """Gives a task another wording or priority, or ends it, if it is what it was (T-060)."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+
+    async def do(self, tx: Transaction, item: NightItem, why: Reason) -> ItemNames | None:
+        """None where somebody changed it meanwhile, or what it relies on was not done."""
+        tasks, plan = self._stores.tasks, item.plan
+        if await tasks.state(tx, plan["task"]) != plan["was"]:
+            return None
+        for name, content in plan["beside"].items():
+            state = await tasks.state(tx, name)
+            if state is None or state["content"] != content:
+                return None
+        owns = self._stores.owner.owns(item.scope)
+        target = Target(plan["task"], item.scope, why, by_owner=owns)
+        if plan["ends"]:
+            await tasks.complete(tx, target, plan["ends"])
+        else:
+            content, priority = plan["content"], plan["priority"]
+            await tasks.change(tx, target, content=content, priority=priority)
+        return [("task", plan["task"])]

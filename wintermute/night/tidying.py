@@ -1,0 +1,550 @@
+"""One night, from its first phase to its last: scope by scope, the owner first, nobody starved.
+
+    for each scope:  harvest and reconstruction of the day
+                     dedup ─▶ contradictions ─▶ stale ─▶ guard ─▶ applied, or questions ─▶ export
+                     tasks ─▶ skills ─▶ pages ─▶ folds
+    at the end:      housekeeping
+
+What a phase wants is stored as it is found and done when all of a scope is known, for the guard looks
+at all of it. So a kill loses nothing: what was asked is not asked again, and what is planned is done by
+whoever goes on. A phase that fails is reported, and the next runs.
+"""
+
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from wintermute.errors import (
+    BudgetSpent,
+    ContextTooLarge,
+    ModelError,
+    ModelUnavailable,
+    StorageBlocked,
+    StoreBusy,
+    WintermuteError,
+)
+from wintermute.llm.backend import UNHEARD, Listener
+from wintermute.llm.calls import QuestionSources
+from wintermute.llm.models import Models
+from wintermute.memory.review import looked_at
+from wintermute.messages import Reply, Request, Size
+from wintermute.night.deeds import Deeds
+from wintermute.night.nights import (
+    ItemState,
+    Night,
+    NightItem,
+    Nights,
+    PhaseStatus,
+    PhaseTally,
+    Planned,
+    as_item,
+)
+from wintermute.stores import Stores
+
+ROLE = "dreaming"
+LOCK = "night.lock"
+MOST_TRIES = 2
+"""How often a phase may be interrupted by a crash before the night goes on without it."""
+EVERYWHERE = ""
+"""The scope of what belongs to nobody alone."""
+PLANNED: tuple[ItemState, ...] = ("planned",)
+OWNERS_SHARE = 0.5
+"""Of the budget of a night, while others wait."""
+MOST_LOST, ALWAYS_ALLOWED, MOST_LOST_IN_A_WEEK = 0.2, 3, 0.3
+"""Which part of its facts a scope may lose in a night, how many in any case, and in seven nights."""
+
+log = logging.getLogger(__name__)
+
+
+class NightSpent(BudgetSpent):
+    """What a night may cost is used up; the next one goes on."""
+
+
+class NightModels:
+    """The models as a night asks them: one question at a time, counted, and up to a limit of tokens."""
+
+    def __init__(self, models: Models, most: int | None, calls: int = 0, used: int = 0) -> None:
+        """`calls`, `used`: how often the night has asked already, and its tokens."""
+        self._models = models
+        self._most = most
+        self.calls = calls
+        self.used = used
+        self._upto = most
+        self.spent = False
+        """Whether something was left out for that."""
+        self.away = ""
+        """Why the last question got no answer; "": it got one, or was too large."""
+
+    def allow(self, share: float) -> None:
+        """Let no more than this part of what is left be used from now on."""
+        if self._most is not None:
+            self._upto = self.used + int(max(0, self._most - self.used) * share)
+
+    async def ask_unasked(
+        self,
+        role: str,
+        request: Request,
+        sources: QuestionSources | None = None,
+        *,
+        backend: str | None = None,
+    ) -> Reply:
+        """Raises: NightSpent; ModelError; QuestionWithdrawn."""
+        size = self._models.tokens(role, request, backend)
+        if self._upto is not None and self.used + size > self._upto:
+            self.spent, self.away = True, "the tokens of this night are used up"
+            raise NightSpent("the tokens of this night are used up (dreaming.budget_tokens)", None)
+        try:
+            reply = await self._models.ask_unasked(role, request, sources, backend=backend)
+        except ModelError as problem:
+            self.away = "" if isinstance(problem, ContextTooLarge) else str(problem)
+            raise
+        self.away = ""
+        self.calls += 1
+        self.used += reply.usage.tokens_in + reply.usage.tokens_out
+        return reply
+
+    async def ask(
+        self,
+        role: str,
+        request: Request,
+        *,
+        backend: str | None = None,
+        cast_id: str | None = None,
+        listener: Listener = UNHEARD,
+    ) -> Reply:
+        """As `conversation.asking.ModelClient`: a conversation that is folded now waits for nobody."""
+        return await self.ask_unasked(role, request, backend=backend)
+
+    async def refused(self, role: str, reason: str) -> None:
+        """An answer was of no use."""
+        await self._models.refused(role, reason)
+
+    def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
+        """How many a request has."""
+        return self._models.tokens(role, request, backend)
+
+    def window(self, role: str, backend: str | None = None) -> int:
+        """Tokens that a request may have."""
+        return self._models.window(role, backend)
+
+    def sizes(self, role: str, backend: str | None = None) -> tuple[Size, ...]:
+        """For which sizes of models a request is needed."""
+        return self._models.sizes(role, backend)
+
+    def size_of(self, backend: str) -> Size:
+        """That of one backend."""
+        return self._models.size_of(backend)
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseWork:
+    """What a phase works on. `so_far`: what is wanted in this scope already, by it and those before."""
+
+    night: Night
+    scope: str
+    models: NightModels
+    so_far: Sequence[NightItem] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TidyStep:
+    """What one step of a phase came to; it is kept whole.
+
+    `judged`: digests of what need not be asked again. `looked_at`: facts whose neighbours were looked
+    at. `waiting`: of these something is left to be asked. `note`: what to know of it. `left`: there is more than a night may do.
+    """
+
+    items: tuple[Planned, ...] = ()
+    judged: tuple[str, ...] = ()
+    looked_at: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    note: str = ""
+    left: bool = False
+
+
+class NightPhase(Protocol):
+    """Looks for what could be tidied. It changes nothing: its items do."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def asks(self) -> bool:
+        """Whether what it wants is a model's word, so that a small one only proposes."""
+        ...
+
+    async def size(self, scope: str) -> int:
+        """What is counted before and after."""
+        ...
+
+    def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+        """Raises: WintermuteError; what came before it counts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChoreDone:
+    """What a chore did. `items`: what people should know, done or asked; with what it changed."""
+
+    before: int = 0
+    after: int = 0
+    note: str = ""
+    left: bool = False
+    items: tuple[tuple[Planned, ItemState, str | None], ...] = ()
+    """Each with its state and change set."""
+    failed: bool = False
+    """Though what is here was done."""
+
+
+class Chore(Protocol):
+    """What does its own work, each step a transaction that can be repeated."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def do(self, work: PhaseWork) -> ChoreDone:
+        """Raises: WintermuteError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Programme:
+    """What a night does. `facts`, `more`: guarded together, and one by one; the rest does its own work.
+
+    `first`, `export`, `last`: before the facts, after them, and behind everything of a scope;
+    `closing`: once a night.
+    """
+
+    first: Sequence[Chore] = ()
+    facts: Sequence[NightPhase] = ()
+    export: Sequence[Chore] = ()
+    more: Sequence[NightPhase] = ()
+    last: Sequence[Chore] = ()
+    closing: Sequence[Chore] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All phases in their order, by their names."""
+        groups = (self.first, self.facts, self.export, self.more, self.last, self.closing)
+        return tuple(each.name for group in groups for each in group)
+
+
+def guarded(losses: int, count: int, lost_lately: int) -> str:
+    """Why a scope may not lose so many of its facts in a night; "": it may (M-081).
+
+    `lost_lately`: by the nights of the last seven days.
+    """
+    if losses <= ALWAYS_ALLOWED:
+        return ""
+    if losses > MOST_LOST * count:
+        return f"{losses} of {count} memories would go at once"
+    before = count + lost_lately
+    if losses + lost_lately > MOST_LOST_IN_A_WEEK * before:
+        return f"{losses + lost_lately} of {before} memories would go in seven nights"
+    return ""
+
+
+N = TypeVar("N", NightPhase, Chore)
+Progress = Callable[[str, str], None]
+"""Told the scope and the name of what begins."""
+
+
+def unwatched(_scope: str, _phase: str) -> None:
+    """Nobody looks on."""
+
+
+@dataclass(slots=True)
+class DryNight:
+    """What a night would do, which is stored nowhere."""
+
+    items: list[NightItem] = field(default_factory=list)
+    tallies: list[PhaseTally] = field(default_factory=list)
+
+
+class Tidying:
+    """Does the work of a night, from wherever it was left."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        nights: Nights,
+        programme: Programme,
+        deeds: Deeds,
+        models: Models,
+        budget: int | None,
+    ) -> None:
+        """`budget`: tokens of one night."""
+        self._stores = stores
+        self.nights = nights
+        self.deeds = deeds
+        self._programme = programme
+        self._models = models
+        self._budget = budget
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Their names, in their order."""
+        return self._programme.names
+
+    async def tidy(self, night: Night, progress: Progress = unwatched) -> Night:
+        """Work until its end; what a kill left half is gone on with. Within `alone`."""
+        asked = NightModels(self._models, self._budget, night.calls, night.tokens)
+        scopes = await self._scopes(night)
+        for n, scope in enumerate(scopes):
+            asked.allow(OWNERS_SHARE if n == 0 and len(scopes) > 1 else 1.0)
+            await self._in_scope(night, scope, asked, progress)
+        for chore in self._programme.closing:
+            if night.scope == "" and night.phase in ("", chore.name):
+                await self._chore(night, EVERYWHERE, chore, asked, progress)
+        async with self._stores.database.transaction() as tx:
+            await self.nights.end(tx, night.id)
+        found = await self.nights.named(night.id)
+        assert found is not None
+        return found
+
+    async def preview(self, night: Night, progress: Progress = unwatched) -> tuple[Night, DryNight]:
+        """What `tidy` would do, without a trace of it: only what is found and can be taken back."""
+        asked, dry = NightModels(self._models, self._budget), DryNight()
+        for scope in await self._scopes(night):
+            for group in (self._programme.facts, self._programme.more):
+                start = len(dry.items)
+                for phase in group:
+                    if night.phase in ("", phase.name):
+                        progress(scope, phase.name)
+                        await self._looked(night, scope, phase, asked, dry)
+                dry.items[start:] = await self._judged(scope, dry.items[start:])
+        cost = replace(night, calls=asked.calls, tokens=asked.used, phases=tuple(dry.tallies))
+        return replace(cost, state="done"), dry
+
+    async def _scopes(self, night: Night) -> list[str]:
+        """Whose turn it is: the owner, then those first whose last night is longest ago."""
+        if night.scope:
+            return [night.scope]
+        owner = self._stores.owner.scope
+        known = {
+            *await self._stores.facts.scopes(),
+            *await self._stores.tasks.scopes(),
+            *await self._stores.conversations.scopes(),
+        }
+        served: dict[str, int] = {}
+        for age, each in enumerate(await self.nights.newest(100)):
+            for tally in each.phases:
+                if tally.status == "ok" and each.id != night.id:
+                    served.setdefault(tally.scope, -age)
+        others = sorted(known - {owner}, key=lambda scope: (served.get(scope, -1_000), scope))
+        return [owner, *others]
+
+    async def _in_scope(
+        self, night: Night, scope: str, asked: NightModels, progress: Progress
+    ) -> None:
+        programme = self._programme
+        for chore in _wanted(night, programme.first):
+            await self._chore(night, scope, chore, asked, progress)
+        await self._group(night, scope, _wanted(night, programme.facts), asked, progress)
+        for chore in _wanted(night, programme.export):
+            await self._chore(night, scope, chore, asked, progress)
+        for phase in _wanted(night, programme.more):
+            await self._group(night, scope, [phase], asked, progress)
+        for chore in _wanted(night, programme.last):
+            await self._chore(night, scope, chore, asked, progress)
+
+    async def _group(
+        self,
+        night: Night,
+        scope: str,
+        phases: Sequence[NightPhase],
+        asked: NightModels,
+        progress: Progress,
+    ) -> None:
+        """Look in all of them, then do what they want, or ask."""
+        now = await self.nights.named(night.id)
+        assert now is not None
+        open_ = [phase for phase in phases if not _is_over(now.tally(scope, phase.name))]
+        found: dict[str, PhaseTally] = {}
+        for phase in open_:
+            progress(scope, phase.name)
+            tally = await self._begun(now, scope, phase.name)
+            if tally.status == "running":
+                tally = await self._looked(now, scope, phase, asked, None)
+            found[phase.name] = tally
+        await self._settle(now, scope)
+        for phase in open_:
+            tally = replace(found[phase.name], before=await phase.size(scope))
+            tally = await self._applied(now, tally, phase)
+            await self._note(now, tally, asked)
+
+    async def _begun(self, night: Night, scope: str, name: str) -> PhaseTally:
+        """Noted before it begins, so that what crashes for ever is passed over."""
+        known = night.tally(scope, name)
+        tally = PhaseTally(scope, name, "running", tries=known.tries + 1 if known else 1)
+        if tally.tries > MOST_TRIES:
+            tally = replace(tally, status="failed", note="interrupted twice: left out")
+        async with self._stores.database.transaction() as tx:
+            await self.nights.note(tx, night.id, tally)
+        return tally
+
+    async def _looked(
+        self, night: Night, scope: str, phase: NightPhase, asked: NightModels, dry: DryNight | None
+    ) -> PhaseTally:
+        """Keep what a phase finds, step by step; what became of it."""
+        notes: list[str] = []
+        status: PhaseStatus = "ok"
+        so_far = dry.items if dry else await self._so_far(night, scope)
+        work = PhaseWork(night, scope, asked, [i for i in so_far if i.scope == scope])
+        try:
+            async for step in phase.steps(work):
+                await self._keep(night, scope, phase, step, asked, dry)
+                notes += [step.note] if step.note else []
+                status = "left" if step.left else status
+        except StorageBlocked:
+            raise
+        except NightSpent as problem:
+            status, notes = "left", [*notes, str(problem)]
+        except (ModelUnavailable, BudgetSpent, WintermuteError) as problem:
+            log.warning("night phase failed name=%s scope=%s reason=%s", phase.name, scope, problem)
+            status, notes = "failed", [*notes, str(problem)]
+        tally = PhaseTally(scope, phase.name, status, note="; ".join(dict.fromkeys(notes)))
+        if dry is not None:
+            size = await phase.size(scope)
+            dry.tallies.append(replace(tally, before=size, after=size))
+        return tally
+
+    async def _keep(
+        self,
+        night: Night,
+        scope: str,
+        phase: NightPhase,
+        step: TidyStep,
+        asked: NightModels,
+        dry: DryNight | None,
+    ) -> None:
+        only_proposes = phase.asks and "small" in self._models.sizes(ROLE)
+        states: list[ItemState] = [
+            "open" if item.question or only_proposes else "planned" for item in step.items
+        ]
+        if dry is not None:
+            now = self._stores.facts.now()
+            for item, state in zip(step.items, states, strict=True):
+                made = as_item(night.id, scope, phase.name, item, now)
+                dry.items.append(replace(made, n=len(dry.items) + 1, state=state))
+            return
+        async with self._stores.database.transaction() as tx:
+            for item, state in zip(step.items, states, strict=True):
+                await self.nights.plan(tx, night.id, scope, phase.name, item, state)
+            await self.nights.judge(tx, scope, step.judged)
+            await looked_at(tx, step.looked_at, step.waiting)
+            await self.nights.spend(tx, night.id, asked.calls, asked.used, 0.0)
+
+    async def _so_far(self, night: Night, scope: str) -> list[NightItem]:
+        return await self.nights.items(self._stores.database, night.id, scope)
+
+    async def _settle(self, night: Night, scope: str) -> None:
+        """Beyond the guard nothing of what is planned is done: all of it becomes questions."""
+        planned = await self.nights.items(self._stores.database, night.id, scope, states=PLANNED)
+        judged = await self._judged(scope, planned)
+        async with self._stores.database.transaction() as tx:
+            for before, after in zip(planned, judged, strict=True):
+                if after.state != before.state:
+                    await self.nights.move(tx, before, after.state)
+
+    async def _judged(self, scope: str, items: Sequence[NightItem]) -> list[NightItem]:
+        planned = [item for item in items if item.state == "planned"]
+        losses = sum(item.loses for item in planned)
+        async with self._stores.database.transaction() as tx:
+            lately = await self.nights.lost(tx, scope)
+        count = await self._stores.facts.count(scope)
+        if not (reason := guarded(losses, count, lately)):
+            return [*items]
+        log.warning("night guarded scope=%s reason=%s", scope, reason)
+        return [
+            replace(item, state="open") if item.state == "planned" and item.loses else item
+            for item in items
+        ]
+
+    async def _applied(self, night: Night, tally: PhaseTally, phase: NightPhase) -> PhaseTally:
+        """Do what is planned of a phase; each item alone, so that one that fails ends no other."""
+        notes = [tally.note] if tally.note else []
+        for item in await self.nights.items(
+            self._stores.database, night.id, tally.scope, states=PLANNED
+        ):
+            if item.phase != phase.name:
+                continue
+            try:
+                await self.deeds.apply(item)
+            except StorageBlocked:
+                raise
+            except WintermuteError as problem:
+                notes.append(f"{item.id} was not done: {problem}")
+                async with self._stores.database.transaction() as tx:
+                    await self.nights.move(tx, item, "outdated")
+        return replace(
+            tally, after=await phase.size(tally.scope), note="; ".join(dict.fromkeys(notes))
+        )
+
+    async def _note(self, night: Night, tally: PhaseTally, asked: NightModels) -> None:
+        log.info("night phase name=%s status=%s", tally.name, tally.status)
+        async with self._stores.database.transaction() as tx:
+            await self.nights.note(tx, night.id, tally)
+            await self.nights.spend(tx, night.id, asked.calls, asked.used, 0.0)
+
+    async def _chore(
+        self, night: Night, scope: str, chore: Chore, asked: NightModels, progress: Progress
+    ) -> None:
+        now = await self.nights.named(night.id)
+        assert now is not None
+        if _is_over(now.tally(scope, chore.name)):
+            return
+        progress(scope, chore.name)
+        tally = await self._begun(now, scope, chore.name)
+        if tally.status != "running":
+            return
+        try:
+            done = await chore.do(PhaseWork(now, scope, asked, await self._so_far(now, scope)))
+        except StorageBlocked:
+            raise
+        except (NightSpent, ModelUnavailable, BudgetSpent, WintermuteError) as problem:
+            log.warning("night phase failed name=%s scope=%s reason=%s", chore.name, scope, problem)
+            spent: PhaseStatus = "left" if isinstance(problem, NightSpent) else "failed"
+            await self._note(now, replace(tally, status=spent, note=str(problem)), asked)
+            return
+        status: PhaseStatus = "failed" if done.failed else "left" if done.left else "ok"
+        async with self._stores.database.transaction() as tx:
+            for wanted, state, set_id in done.items:
+                item = await self.nights.plan(tx, now.id, scope, chore.name, wanted, "planned")
+                await self.nights.move(tx, item, state, wanted.plan.get("names", ()), set_id)
+        tally = replace(tally, status=status, before=done.before, after=done.after, note=done.note)
+        await self._note(now, tally, asked)
+
+
+def _wanted(night: Night, group: Sequence[N]) -> list[N]:
+    return [each for each in group if night.phase in ("", each.name)]
+
+
+def _is_over(tally: PhaseTally | None) -> bool:
+    return tally is not None and tally.status != "running"
+
+
+@asynccontextmanager
+async def alone(data_dir: Path) -> AsyncIterator[None]:
+    """A block in which no other process tidies this data folder. Raises: StoreBusy, saying who does."""
+    descriptor = os.open(data_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            flock(descriptor, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            who = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise StoreBusy(
+                f"a night is under way (process {who}): `wintermute night list` shows it;"
+                " try again when it is over"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+        os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)
