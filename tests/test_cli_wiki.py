@@ -588,6 +588,18 @@ def test_what_is_skipped_is_reported_wherever_it_lies(root: Path) -> None:
     assert "not read: sleep/20260504-010000/away: is a link: not followed" in lines
 
 
+def test_pages_that_lie_where_none_belongs_are_named(root: Path) -> None:
+    """W-013, W-014: they have titles; nothing is wrong with them."""
+    (root / "Diary.md").write_text("# hello")
+    (root / "daily").mkdir()
+    for n in range(6):
+        (root / f"daily/{n}.md").write_text("# x")
+    done = wiki(root, "check")
+    assert "neither searched nor checked: Diary.md, daily/0.md, daily/1.md" in done.stderr
+    assert "and 2 more" in done.stderr
+    assert "Diary" not in done.stdout
+
+
 # Help
 
 

@@ -661,3 +661,17 @@ def test_a_name_that_cannot_be_written_is_refused_in_words(
     made = terminal.run("wiki", "create-conversation", given=b"")
     assert (made.returncode, made.stderr) == (0, b"")
     assert json.loads(shelf.read("meta/conversations.json"))[0] == "a\ud800"
+
+
+def test_an_attempt_that_came_to_nothing_leaves_no_second_copy(
+    terminal: Terminal, shelf: Shelf
+) -> None:
+    """W-059, W-065: the same conversation again is the same copy, while nothing was made of it."""
+    talk = shelf.conversation()
+    configured(terminal, "sys.exit(3)")
+    for _ in range(3):
+        assert consolidate(terminal, talk).returncode == 1
+    configured(terminal, GOOD)
+    assert consolidate(terminal, talk).returncode == 0
+    assert {path.rpartition("/")[0] for path in shelf.raw()} == {shelf.jobs()[-1]["raw_copy"]}
+    assert len({job["raw_copy"] for job in shelf.jobs()}) == 1

@@ -37,12 +37,17 @@ from wintermute.wiki.conversations import (
 )
 from wintermute.wiki.folder import missing
 from wintermute.wiki.graph import WikiProblem, shown
-from wintermute.wiki.links import CONVERSATIONS, INDEX, Unresolved, legible
+from wintermute.wiki.links import CONVERSATIONS, INDEX, META, Unresolved, is_page, legible
 from wintermute.wiki.pages import MOST_BYTES, read_page, text_of
 from wintermute.wiki.store import LISTED, OLD_INDEX, WikiStore
 
 WikiFound = tuple[Any, Iterable[str]]
 """Values for a program, lines for a person."""
+
+OUT_OF_PLACE = (
+    "outside of semantic/ and episodic/, so found by their titles but neither searched nor checked"
+)
+NAMED = 5
 
 store_option = click.option(
     "--store",
@@ -396,8 +401,17 @@ def check(ctx: click.Context, store: Path | None, as_json: bool) -> None:
     wiki = WikiStore(settings_of(ctx, store).store)
     with wiki.files.reading():
         found = [*wiki.problems(), *_damaged(wiki)]
+        beside = sorted(path for path in wiki.tree().names.paths if not _is_known(path))
+    if beside:
+        few = ", ".join(map(legible, beside[:NAMED]))
+        more = f" and {len(beside) - NAMED} more" if len(beside) > NAMED else ""
+        click.echo(f"{OUT_OF_PLACE}: {few}{more}", err=True)
     tell(ctx, [asdict(each) for each in found], *map(str, found), as_json=as_json)
     ctx.exit(1 if found else 0)
+
+
+def _is_known(path: str) -> bool:
+    return is_page(path) or path.startswith(f"{META}/")
 
 
 def _damaged(wiki: WikiStore) -> Iterable[WikiProblem]:

@@ -31,6 +31,7 @@ from wintermute.wiki.page_jobs import (
     begin,
     is_under_way,
     keep_raw,
+    listed_jobs,
     marked_outside,
     note,
     patch,
@@ -168,7 +169,18 @@ class Consolidation:
     def _raw(self, talk: Talk) -> str:
         if talk.named.startswith(f"{RAW}/"):
             return talk.named  # a copy already: what was made of it is made anew
+        if talk.part is None and (left := self._left_copy(talk)):
+            return left
         return raw_path(self._files, talk.name, self._now().date())
+
+    def _left_copy(self, talk: Talk) -> str:
+        """That of an attempt of which nothing came, if it says the same; "": there is none."""
+        for job in listed_jobs(self._files):
+            if job.conversation == talk.named and job.raw_copy:
+                here = StoreFolder(self._files.root / job.raw_copy)
+                same = all(text_at(here, name) == text for name, text in talk.files)
+                return job.raw_copy if same and job.status != "applied" else ""
+        return ""
 
     async def _judged(self, task: PageTask, work: PageWork) -> "_Done":
         if work.failed or work.objections:
@@ -274,7 +286,7 @@ def _viewed(store: WikiStore) -> StoreView:
 
 
 def _keep(files: StoreFolder, raw: str, talk: Talk) -> None:
-    if raw == talk.named:
+    if (files.root / raw).is_dir():
         return
     with files.writing():
         keep_raw(files, raw, talk.files, "" if talk.part else talk.named)
