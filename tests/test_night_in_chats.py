@@ -169,7 +169,7 @@ async def test_yes_and_no_answer_by_number_by_range_and_all_at_once(
         assert (
             await says(house, "/night yes 2")
         ) == "- `20260505#2` done: rest: “Sells the boat?” (is it so?)"
-        assert (await says(house, "/night yes 2")) == "No open question has the number 2."
+        assert (await says(house, "/night yes 2")) == "- `20260505#2` was done already"
         assert (await says(house, "/night yes 20260505#2")) == "- `20260505#2` was done already"
         assert (await says(house, "/night no 3-4")).count("refused") == 2
         assert (await says(house, "/night yes all")).count("done") == 2
@@ -194,7 +194,7 @@ async def test_what_has_changed_meanwhile_is_not_done_and_what_waits_too_long_ex
             await house.stores.facts.retire(tx, Reason("command", OWNER), [car.id])
         assert "is another by now" in await says(house, "/night yes 1")
         clock.advance(14 * 24 * HOUR)
-        assert await says(house, "/night yes 2") == "No open question has the number 2."
+        assert "is no question any more" in await says(house, "/night yes 2")
         assert "14 days" in await says(house, "/night yes 20260505#2")
         assert await texts(house) == ["Sells the boat?"]
 
@@ -295,7 +295,9 @@ async def test_a_reply_waits_for_one_question_of_a_night_at_most(
             assert (await house.said(3))[2] == "echo: are you there?"
             await house.said(4)
         order = ["night" if slowly(seen) else "chat" for seen in model.requests[1:]]
-        assert order == ["night", "chat", "night", "night"]
+        # A second one may have begun before the chat's was ready to be asked.
+        assert order.index("chat") <= 2
+        assert sorted(order) == ["chat", "night", "night", "night"]
 
 
 async def test_a_night_that_was_interrupted_goes_on_at_the_next_start(

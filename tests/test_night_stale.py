@@ -14,6 +14,7 @@ from wintermute.commands.memories import Remembered
 from wintermute.config.schema import Memory
 from wintermute.memory.fact import Source
 from wintermute.memory.ranking import Query
+from wintermute.night.tidying import guarded
 
 LONG_AGO = timedelta(days=91)
 MANY = [f"The {word} stands in the shed" for word in ("boat", "lamp", "ladder", "plough", "kayak")]
@@ -186,3 +187,11 @@ async def test_what_is_awake_is_found_among_hundreds_that_are_at_rest(tmp_path: 
         found = await memories.search(OWNER, asked, 5, awake=True)
         assert [hit.fact.id for hit in found] == [awake]
         assert len(await memories.search(OWNER, asked, 5)) == 5
+
+
+def test_three_a_night_are_too_many_in_the_end() -> None:
+    """M-081: what is always allowed in one night is not in seven."""
+    assert guarded(3, 5, 0) == ""
+    assert guarded(3, 30, 6) == ""
+    assert "in seven nights" in guarded(3, 21, 9)
+    assert "at once" in guarded(4, 19, 0)

@@ -5,12 +5,13 @@ Whatever is there by then is looked at again: an item about something that is an
 
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from wintermute.changes.change_sets import Cause, Change, ItemKind, Reason
-from wintermute.changes.undo import FileItems
+from wintermute.changes.undo import FileItems, PutInPlace
 from wintermute.db import Transaction
+from wintermute.errors import WintermuteError
 from wintermute.night.nights import NightItem, Nights
 from wintermute.stores import Stores
 
@@ -76,6 +77,8 @@ class Deeds:
         if "files" in item.plan:
             return await self._placed(item, cause)
         async with self._stores.database.transaction() as tx:
+            if not await self._nights.stands(tx, item):
+                return False
             deed = self._deeds.get(word)
             why, new = await self._why(tx, item, cause)
             names = await deed.do(tx, item, why) if deed else None
@@ -101,8 +104,20 @@ class Deeds:
             return False
         return await self._nights.move(tx, item, "done", names, set_id)
 
+    async def _put(self, item: NightItem, places: Sequence[PutInPlace]) -> None:
+        """Where it cannot be put in place, it can be said yes to again."""
+        try:
+            for place in places:
+                await place()
+        except WintermuteError:
+            async with self._stores.database.transaction() as tx:
+                await self._nights.move(tx, replace(item, state="done"), item.state)
+            raise
+
     async def _listed(self, deed: ListDeed, item: NightItem, cause: Cause) -> bool:
         async with self._stores.database.transaction() as tx:
+            if not await self._nights.stands(tx, item):
+                return False
             why, new = await self._why(tx, item, cause)
             await self._nights.move(tx, item, item.state, change_set=why.into)
         names = await deed.do_alone(item, why)
@@ -114,6 +129,8 @@ class Deeds:
         wanted = file_states(item)
         async with AsyncExitStack() as stack:
             async with self._stores.database.transaction() as tx:
+                if not await self._nights.stands(tx, item):
+                    return False
                 why, new = await self._why(tx, item, cause)
                 now = [await self._files[each.kind].state(each.item) for each in wanted]
                 fits = all(
@@ -139,8 +156,7 @@ class Deeds:
                     ]
                 done = await self._over(tx, item, names, str(why.into), new=new)
             if done:
-                for place in places:
-                    await place()
+                await self._put(item, places)
         return done
 
 

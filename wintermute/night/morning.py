@@ -51,7 +51,9 @@ class Morning:
         zone, ended = self._stores.tasks.zone, night.ended_at or self._clock.now()
         if night.why in ("schedule", "late"):
             begun = instant(datetime.combine(night.date, self._begins), zone)
-            return max(self._morning_after(begun), ended)
+            found = max(self._morning_after(begun), ended)
+            early = found.astimezone(zone).time() < self._at  # it was caught up in the next night
+            return self._morning_after(found) if early else found
         return self._morning_after(ended)
 
     def _morning_after(self, moment: datetime) -> datetime:
@@ -135,7 +137,8 @@ class Morning:
         """Tell whoever asked for a night how it went, there."""
         held = await self._stores.conversations.get(conversation_id)
         items = await self._nights.items(tx, night.id, held.scope)
-        broken = failed(night)
+        known = ("", held.scope) if self._stores.owner.owns(held.scope) else (held.scope,)
+        broken = [tally for tally in failed(night) if tally.scope in known]
         body = message("Done", items, len(broken)) or "Done: there was nothing to tidy."
         for tally in broken[:MOST_BROKEN]:
             body += f"\n{tally.name} failed: {tally.note}"

@@ -8,6 +8,7 @@ from wintermute.errors import WintermuteError
 from wintermute.night.nights import NightItem, Nights
 from wintermute.stores import Stores
 
+AT_WORK = "that night is still under way: take it back when it is over"
 EXPIRED = "that cannot be taken back any more: changes are kept for 30 days"
 
 
@@ -32,6 +33,9 @@ async def undo_items(
     What was changed again since stays, and is named. Raises: WintermuteError when it is too long ago.
     """
     done = [item for item in items if item.state == "done" and item.change_set]
+    at_work = {night.id for night in await nights.running(stores.database)}
+    if any(item.night in at_work for item in done):
+        raise WintermuteError(AT_WORK)
     for scope in {item.scope for item in done if item.scope}:
         await stores.memories.text(scope)  # with what was edited by hand
     back, gone = list[Undone](), list[NightItem]()

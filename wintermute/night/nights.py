@@ -294,6 +294,13 @@ class Nights:
         )
         return [_item(row) for row in rows]
 
+    async def stands(self, tx: Transaction, item: NightItem) -> bool:
+        """Whether an item is as it is known here: neither answered nor forgotten meanwhile."""
+        return await tx.exists(
+            "SELECT 1 FROM night_items WHERE night = ? AND n = ? AND state = ? AND plan = ?",
+            (item.night, item.n, item.state, json.dumps(item.plan)),
+        )
+
     async def move(
         self,
         tx: Transaction,

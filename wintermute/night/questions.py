@@ -81,7 +81,8 @@ class Questions:
     async def meant(self, words: Sequence[str], scope: str) -> list[NightItem]:
         """The questions of a scope that `all`, `3`, `3-7` or `NIGHT#3` name.
 
-        A number is that of the newest night with such an open question. Raises: NoSuchNight.
+        A number is that of the newest night that has such an item here, whatever became of it: said
+        twice it is no other question's. Raises: NoSuchNight.
         """
         waiting, found = await self.open_in(scope), list[NightItem]()
         for word in words:
@@ -89,13 +90,18 @@ class Questions:
                 found += waiting
             elif span := RANGE.fullmatch(word.strip("`#")):
                 first, last = int(span[1]), int(span[2] or span[1])
-                fitting = [item for item in waiting if first <= item.n <= last]
-                if not fitting:
-                    raise NoSuchNight(f"no open question has the number {word[:20]}")
-                found += [item for item in fitting if item.night == fitting[-1].night]
+                found += await self._numbered(scope, first, last, word)
             else:
                 found.append(await self.item(word, scope))
         return list({item.id: item for item in found}.values())
+
+    async def _numbered(self, scope: str, first: int, last: int, word: str) -> list[NightItem]:
+        everything = await self._nights.items(self._stores.database, scope=scope)
+        fitting = [item for item in everything if first <= item.n <= last]
+        if not fitting:
+            raise NoSuchNight(f"no open question has the number {word[:20]}")
+        here = [item for item in fitting if item.night == fitting[-1].night]
+        return [item for item in here if item.state == "open"] or here[:1]
 
     async def yes(self, item: NightItem, deeds: Deeds) -> Answered:
         """Do what it asks, if what it is about is still so (M-079)."""

@@ -15,7 +15,7 @@ from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import Fact, key, listed, refusal
 from wintermute.memory.resting import awake_count
 from wintermute.memory.secret_shapes import secret_kind
-from wintermute.memory.sense import are_made_of
+from wintermute.memory.sense import Heirs, are_made_of
 from wintermute.messages import Reply
 from wintermute.night.dedup import are_as_known, origins_of, sources_of
 from wintermute.night.deeds import ItemNames, named
@@ -133,7 +133,9 @@ def _item(
     new = [line for line in lines if key(line) not in known]
     if not gone and not new:
         return ()
-    loses = max(0, len(gone) - len(new))
+    heirs = Heirs(lines)
+    lost = [fact for fact in gone if not heirs.keeps(fact.text)]
+    loses = max(len(lost), len(gone) - len(new), 0)
     whole = "\n".join([*lines, *apart])
     return (
         Planned(

@@ -31,6 +31,7 @@ from wintermute.errors import (
 from wintermute.llm.backend import UNHEARD, Listener
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.models import Models
+from wintermute.memory.resting import awake_count
 from wintermute.memory.review import looked_at
 from wintermute.messages import Reply, Request, Size
 from wintermute.night.deeds import Deeds
@@ -239,12 +240,10 @@ def guarded(losses: int, count: int, lost_lately: int) -> str:
 
     `lost_lately`: by the nights of the last seven days.
     """
-    if losses <= ALWAYS_ALLOWED:
-        return ""
-    if losses > MOST_LOST * count:
+    if losses > ALWAYS_ALLOWED and losses > MOST_LOST * count:
         return f"{losses} of {count} memories would go at once"
     before = count + lost_lately
-    if losses + lost_lately > MOST_LOST_IN_A_WEEK * before:
+    if losses + lost_lately > max(ALWAYS_ALLOWED, MOST_LOST_IN_A_WEEK * before):
         return f"{losses + lost_lately} of {before} memories would go in seven nights"
     return ""
 
@@ -457,7 +456,7 @@ class Tidying:
         losses = sum(item.loses for item in planned)
         async with self._stores.database.transaction() as tx:
             lately = await self.nights.lost(tx, scope)
-        count = await self._stores.facts.count(scope)
+        count = await awake_count(self._stores.database, scope)
         if not (reason := guarded(losses, count, lately)):
             return [*items]
         log.warning("night guarded scope=%s reason=%s", scope, reason)
@@ -469,10 +468,15 @@ class Tidying:
     async def _applied(self, night: Night, tally: PhaseTally, phase: NightPhase) -> PhaseTally:
         """Do what is planned of a phase; each item alone, so that one that fails ends no other."""
         notes = [tally.note] if tally.note else []
+        left_out = tally.tries > MOST_TRIES  # one of them may be what ends the program
         for item in await self.nights.items(
             self._stores.database, night.id, tally.scope, states=PLANNED
         ):
             if item.phase != phase.name:
+                continue
+            if left_out:
+                async with self._stores.database.transaction() as tx:
+                    await self.nights.move(tx, item, "outdated")
                 continue
             try:
                 await self.deeds.apply(item)
