@@ -52,9 +52,10 @@ class Person:
 
     @property
     def own_words(self) -> tuple[str, str]:
-        """What they have asked to be remembered, twice in nearly the same words."""
+        """What they have asked to be remembered: alike enough to be one, and each says more."""
+        told = "The old wooden boat with the red sail by the {} is called {}."
         word = canary(self.scope)
-        return f"The boat is called {word}.", f"The boat by the lake is called {word}."
+        return told.format("lake", word), told.format("river", word)
 
 
 class Household:
