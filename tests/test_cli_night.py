@@ -74,7 +74,13 @@ async def test_a_night_is_read_answered_and_taken_back(home: Terminal, model: Mo
     assert len(first["evidence"]) == 1
     said = home.says("night", "report")
     assert (
-        f"{name}#3  open      skill: How the fax is fed. Face down.  (not read for 90 days)" in said
+        f"{name}#3  open      Remove this skill? How the fax is fed. Face down. (not read for 90 days)"
+        in said
+    )
+    assert home.json("night", "report", skill["id"]) == skill
+    assert home.says("night", "report", skill["id"]) == (
+        f"{name}#3 Remove this skill? — waits for your yes or no\n"
+        "Before:\n    How the fax is fed.\n\n    Face down.\nWhy: not read for 90 days\n"
     )
     assert "4 memories merged; 1 question; 0 calls, 0 tokens" in said
     assert home.says("night", "list").startswith(
@@ -106,7 +112,7 @@ async def test_what_is_not_there_is_told_with_what_is(home: Terminal, model: Mod
         assert home.refuses("night", verb, "20200101") == (
             f"wintermute: there is no night 20200101: the newest are {name}"
         )
-    for verb in ("undo", "apply"):
+    for verb in ("undo", "apply", "report"):
         assert home.refuses("night", verb, f"{name}#9") == (
             f"wintermute: the night {name} has no item 9: the newest are {name}#1, {name}#2"
         )

@@ -23,6 +23,7 @@ from tests.world.nights import (
 )
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Context, Dreaming
+from wintermute.mailbox.outbox import TERMINAL
 from wintermute.night.tidying import alone
 from wintermute.prompt.block import Layout
 
@@ -78,7 +79,8 @@ async def test_the_morning_tells_once_of_what_was_done_and_is_asked(
         (said,) = (await house.spoken())[1:]
         assert said == (
             "Last night: 4 memories merged; 1 question. `/night` shows all, `/night undo` takes it"
-            " back.\nThe question: rest: “Sells the car?” (is it so?)\n"
+            " back.\nThe question: Put to rest, so that only a search finds it? “Sells the car?”"
+            " (is it so?)\n"
             "✅ yes, ❌ no, or `/night yes 3`."
         )
         assert len(model.requests) == asked
@@ -130,6 +132,104 @@ async def test_each_person_hears_of_their_own_and_nobody_of_others(
         assert "CANARY?" in await texts(house, BENS)
 
 
+async def test_whose_room_comes_later_hears_it_then(tmp_path: Path, model: ModelServer) -> None:
+    """M-078: once, for as long as a week; who has a room does not wait for them."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        await says(house, "hi", room="!ben:test", sender=BEN)
+        house.speaker.unfit.add("!ben:test")
+        await remember(house, "Swims?", scope=BENS)
+        await slept(house, clock)
+        assert len(await house.spoken()) == 2
+        assert len(await house.spoken("!ben:test")) == 1
+        await slept(house, clock, 30)
+        assert await house.rows("SELECT 1 FROM nights WHERE told_at IS NULL") != []
+        house.speaker.unfit.clear()
+        await slept(house, clock, 30)
+        (_, told) = await house.spoken("!ben:test")
+        assert told.startswith("Tidied since 2026-05-04: 1 question.")
+        assert len(await house.spoken()) == 2
+        assert await house.rows("SELECT 1 FROM nights WHERE told_at IS NULL") == []
+
+
+async def test_what_nobody_could_be_told_of_in_a_week_is_told_no_more(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-078."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        house.speaker.unfit.add(ROOM)
+        await slept(house, clock)
+        clock.advance(7 * 24 * HOUR)
+        await look(house)
+        house.speaker.unfit.clear()
+        await slept(house, clock, 30)
+        assert len(await house.spoken()) == 1
+        assert await house.rows("SELECT 1 FROM nights WHERE told_at IS NULL") == []
+
+
+async def test_a_terminal_takes_no_message_that_is_meant_for_a_room(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-078: the daemon says it when it is back."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        house.speaker.elsewhere.add(ROOM)
+        await says(house, "I sit here", room=TERMINAL)
+        await slept(house, clock)
+        assert await nights(house) == [("2026-05-05", "schedule", "done")]
+        assert len(await house.spoken(TERMINAL)) == 1
+        house.speaker.elsewhere = {TERMINAL}
+        await look(house)
+        assert (await house.spoken())[1].startswith("Last night: 2 memories merged.")
+
+
+async def test_who_has_no_room_at_all_is_told_at_the_terminal(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-078."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await says(house, "I sit here", room=TERMINAL)
+        await remember(house, "Likes tea", "Likes tea, again")
+        await slept(house, clock)
+        assert (await house.spoken(TERMINAL))[1].startswith("Last night: 2 memories merged.")
+
+
+async def test_a_sign_answers_only_what_is_shown_whole_and_one_item_is_shown_whole(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-078, M-079: nobody says yes to what they could not read."""
+    clock, long = HeldClock(), f"Sells {'very ' * 80}many\n*cars*?"
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again", long)
+        await slept(house, clock)
+        told = (await house.spoken())[1]
+        assert "very ver…”" in told
+        assert told.endswith("`/night 2` shows it whole; `/night yes 2` or `/night no 2` answers.")
+        await house.deliver()
+        assert await house.rows("SELECT 1 FROM outbox WHERE reacts_to IS NOT NULL") == []
+        fact = await house.one("SELECT id FROM facts WHERE text LIKE 'Sells%'")
+        shown = (
+            "`20260505#2` Put to rest, so that only a search finds it? — waits for your yes or no\n"
+            f"Before:\n> Sells {'very ' * 80}many\n> \\*cars\\*?\nWhy: is it so?\n"
+            f"It goes back to: `{fact['id']}`\n\n"
+            "`/night yes 20260505#2` or `/night no 20260505#2` answers."
+        )
+        assert await says(house, "/night 2") == shown
+        assert await says(house, "/night 20260505#2") == shown
+        assert (await says(house, "/night 1")).startswith(
+            "`20260505#1` merged — done\nBefore:\n> Likes tea\nBefore:\n> Likes tea, again\n"
+            "Now:\n> Likes tea\nWhy: said twice\n"
+        )
+        await says(house, "hi", room="!ben:test", sender=BEN)
+        theirs = await says(house, "/night 20260505#2", room="!ben:test", sender=BEN)
+        assert theirs == "The night 20260505 has no item 2: it has none, or they have expired."
+
+
 @pytest.mark.parametrize("layout", ["append", "system"])
 async def test_the_model_is_told_of_a_night_once_with_the_next_message(
     tmp_path: Path, model: ModelServer, layout: Layout
@@ -166,12 +266,12 @@ async def test_yes_and_no_answer_by_number_by_range_and_all_at_once(
         await begin(house, *asked)
         await slept(house, clock)
         assert "5 questions" in (await house.spoken())[1]
-        assert (
-            await says(house, "/night yes 2")
-        ) == "- `20260505#2` done: rest: “Sells the boat?” (is it so?)"
+        assert (await says(house, "/night yes 2")) == (
+            "- `20260505#2` done: put to rest, found only by a search: “Sells the boat?” (is it so?)"
+        )
         assert (await says(house, "/night yes 2")) == "- `20260505#2` was done already"
         assert (await says(house, "/night yes 20260505#2")) == "- `20260505#2` was done already"
-        assert (await says(house, "/night no 3-4")).count("refused") == 2
+        assert (await says(house, "/night no 3-4")).count("stays as it is") == 2
         assert (await says(house, "/night yes all")).count("done") == 2
         assert await texts(house) == ["Sells the house?", "Sells the bike?"]
         assert await says(house, "/night yes all") == "Nothing waits for an answer here."
@@ -192,7 +292,7 @@ async def test_what_has_changed_meanwhile_is_not_done_and_what_waits_too_long_ex
         (car,) = [fact for fact in await house.stores.facts.live(OWNER) if "car" in fact.text]
         async with house.database.transaction() as tx:
             await house.stores.facts.retire(tx, Reason("command", OWNER), [car.id])
-        assert "is another by now" in await says(house, "/night yes 1")
+        assert "has changed since" in await says(house, "/night yes 1")
         clock.advance(14 * 24 * HOUR)
         assert "is no question any more" in await says(house, "/night yes 2")
         assert "14 days" in await says(house, "/night yes 20260505#2")
@@ -238,7 +338,8 @@ async def test_what_went_wrong_stands_in_the_report(tmp_path: Path, model: Model
         ("/night", "No night has run yet."),
         ("/night 2026-05-01", "There is no night 2026-05-01: none has run yet."),
         ("/night yes", "`/night [DATE]`"),
-        ("/night yes 5", "No open question has the number 5."),
+        ("/night yes 5", "No night did or asks anything here under the number 5."),
+        ("/night 5", "No night did or asks anything here under the number 5."),
         ("/night no x#y", "Write it as NIGHT#ITEM, such as 20260504#3, not x#y."),
         ("/night undo", "There is nothing to undo"),
         ("/night undo 7", "No night did anything here under the number 7."),
