@@ -137,9 +137,10 @@ class Deeds:
                     (state or {}).get("text") == each.was
                     for state, each in zip(now, wanted, strict=True)
                 )
+                if "proposal" in item.plan:
+                    ends = "taken" if fits else "outdated"
+                    fits &= await self._stores.proposals.decide(tx, item.plan["proposal"], ends)
                 names = [(each.kind, each.item) for each in wanted] if fits else None
-                if names is not None and "proposal" in item.plan:
-                    await self._stores.proposals.decide(tx, item.plan["proposal"], "taken")
                 if names is not None:
                     after = [None if w.text is None else {"text": w.text} for w in wanted]
                     changes = [
