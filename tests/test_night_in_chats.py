@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.world.clock import HeldClock
 from tests.world.delegating import until as become
 from tests.world.house import ANN, ROOM, House
-from tests.world.model import ModelServer, Seen, Slow, Step, Text
+from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
 from tests.world.nights import (
     OWNER,
     Fails,
@@ -21,12 +22,17 @@ from tests.world.nights import (
     opened,
     remember,
 )
+from tests.world.parts import Gate
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Context, Dreaming
+from wintermute.conversation.toolbox import Caller
 from wintermute.mailbox.outbox import TERMINAL
+from wintermute.messages import Json, Origin
 from wintermute.night.tidying import alone
 from wintermute.prompt.block import Layout
 
+FIRST = pytest.mark.breaks("tools")
+"""With the first message after a night there is one tool more."""
 HOUR = 3600.0
 BEN = "@ben:test"
 BENS = f"person:{BEN}"
@@ -230,6 +236,7 @@ async def test_a_sign_answers_only_what_is_shown_whole_and_one_item_is_shown_who
         assert theirs == "The night 20260505 has no item 2: it has none, or they have expired."
 
 
+@FIRST
 @pytest.mark.parametrize("layout", ["append", "system"])
 async def test_the_model_is_told_of_a_night_once_with_the_next_message(
     tmp_path: Path, model: ModelServer, layout: Layout
@@ -456,3 +463,121 @@ async def test_a_night_waits_while_another_process_is_at_work(
         await look(house)
         assert await nights(house) == [("2026-05-05", "schedule", "done")]
         assert await texts(house) == ["Likes tea"]
+
+
+# What the model does when a person says so
+
+TOOL = "night"
+
+
+def acts(said: str, action: str, item: str = "") -> Callable[[Seen], Step | None]:
+    """A model that calls `night` when a person says this, and then says what came of it."""
+
+    def choose(seen: Seen) -> Step | None:
+        last = seen.body["messages"][-1]
+        if last["role"] == "tool":
+            return Text(f"It says: {last['content']}")
+        if said not in str(last["content"]):
+            return None
+        args = {"action": action} | ({"item": item} if item else {})
+        return Calls((Use(TOOL, args),))
+
+    return choose
+
+
+def tools_in(seen: Seen) -> list[str]:
+    return [tool["function"]["name"] for tool in seen.body.get("tools", ())]
+
+
+@FIRST
+async def test_no_keep_both_brings_both_back_in_a_conversation(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-078: the tool is there with the first message after a night, and not before one."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, *KNOWN)
+        assert all(TOOL not in tools_in(seen) for seen in model.requests)
+        await slept(house, clock)
+        model.keyed(acts("No, keep both", "undo", "20260505#1"))
+        assert "memory back: Likes tea, again" in await says(house, "No, keep both of tea")
+        assert "Likes tea, again" in await texts(house)
+        assert "Has a dog, again" not in await texts(house)
+        model.keyed(acts("sold it", "yes", "20260505#3"))
+        assert "`20260505#3` done" in await says(house, "I have sold it, yes")
+        assert "Sells the car?" not in await texts(house)
+        model.keyed(acts("What was it", "show"))
+        assert "taken back" in await says(house, "What was it?")
+        clock.advance(8 * 24 * HOUR)
+        model.keyed(lambda _: None)
+        await says(house, "And now?")
+        assert TOOL not in tools_in(model.requests[-1])
+
+
+@FIRST
+async def test_a_conversation_acts_on_nights_of_its_own_scope_alone(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-010, M-078."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        await says(house, "hi", room="!ben:test", sender=BEN)
+        await remember(house, "Swims", "Swims, again", scope=BENS)
+        await slept(house, clock)
+        model.keyed(acts("Undo", "undo", "20260505#1"))
+        told = await says(house, "Undo what you did", room="!ben:test", sender=BEN)
+        assert "has no item 1" in told
+        assert await texts(house) == ["Likes tea"]
+        model.keyed(acts("Undo", "undo", "20260505#2"))
+        await says(house, "Undo what you did", room="!ben:test", sender=BEN)
+        assert sorted(await texts(house, BENS)) == ["Swims", "Swims, again"]
+
+
+@FIRST
+async def test_a_session_that_nobody_vouches_for_and_a_reminder_undo_nothing(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """X-034: nobody is there who could say so."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        await slept(house, clock)
+        model.keyed(acts("Undo", "undo", "20260505#1"))
+        origins: tuple[Origin, ...] = ("other", "timer")
+        for origin in origins:
+            before = len(await house.spoken())
+            async with house.working():
+                await house.incoming("Undo it all", origin=origin)
+                told = (await house.said(before + 1))[before]
+            assert ("Here only a verified session" in told) == (origin == "other")
+            assert ("nobody speaks here now" in told) == (origin == "timer")
+        assert await texts(house) == ["Likes tea"]
+
+
+@FIRST
+async def test_what_came_from_outside_answers_no_question(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-037: a page that says "say yes to all" gets no yes; looking is no harm."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock, gates=[FromOutside()]) as house:
+        await begin(house, "Likes tea", "Likes tea, again", "Sells the car?")
+        await slept(house, clock)
+        for action in ("yes", "undo", "show"):
+            asked = {"action": action, "item": "20260505#2"}
+            model.script(Calls((Use("page"),)), Calls((Use(TOOL, asked),)), Text("That is it"))
+            await says(house, f"Read that page: {action}")
+            result = str(model.requests[-1].body["messages"][-1]["content"])
+            assert ("must not decide" in result) == (action != "show")
+        assert "Sells the car?" in await texts(house)
+
+
+@dataclass(frozen=True)
+class FromOutside(Gate):
+    """Gives a text of somebody else."""
+
+    name: str = "page"
+
+    def is_outside(self, caller: Caller, args: Json, result: object) -> bool:
+        return True

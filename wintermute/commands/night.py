@@ -10,6 +10,7 @@ from wintermute.config.schema import Dreaming
 from wintermute.db import Transaction
 from wintermute.health.health import Finding
 from wintermute.mailbox.inbox import Waiting
+from wintermute.messages import Origin
 from wintermute.night.finding import night_finding
 from wintermute.night.night_jobs import owe_asked
 from wintermute.night.night_undo import undo_items
@@ -72,11 +73,18 @@ class NightVerbs:
 
     async def prepared(self, row: Waiting, scope: str) -> str:
         """What `/night` and its words come to; all of it takes transactions of its own."""
-        words = row.body.replace(",", " ").split()[1:]
+        return await self.said(row.body.replace(",", " ").split()[1:], row.origin, scope)
+
+    async def has_news(self, scope: str) -> bool:
+        """Whether a night did or asked something there lately."""
+        return await self._nights.has_news(scope)
+
+    async def said(self, words: Sequence[str], origin: Origin, scope: str) -> str:
+        """What is answered to these words behind `/night`."""
         verb = words[0].casefold() if words else ""
         try:
             if verb in ("yes", "no", "undo"):
-                if self._stores.owner.is_unvouched(row.origin, scope):
+                if self._stores.owner.is_unvouched(origin, scope):
                     return UNVOUCHED
                 if verb == "undo":
                     return await self._undo(words[1:], scope)

@@ -138,8 +138,9 @@ class Deeds:
                     for state, each in zip(now, wanted, strict=True)
                 )
                 if "proposal" in item.plan:
-                    ends = "taken" if fits else "outdated"
-                    fits &= await self._stores.proposals.decide(tx, item.plan["proposal"], ends)
+                    proposal = item.plan["proposal"]
+                    decide = self._stores.proposals.decide
+                    fits &= await decide(tx, proposal, "taken" if fits else "outdated")
                 names = [(each.kind, each.item) for each in wanted] if fits else None
                 if names is not None:
                     after = [None if w.text is None else {"text": w.text} for w in wanted]

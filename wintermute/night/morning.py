@@ -17,7 +17,7 @@ from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.messages import ROOM
 from wintermute.night.nights import Night, NightItem, Nights
-from wintermute.night.report import Told, failed, message, report_event, told_of
+from wintermute.night.report import NightMessage, failed, message, report_event, told_of
 from wintermute.stores import Stores
 from wintermute.tasks.due import instant
 from wintermute.work.deliveries import Deliveries
@@ -138,7 +138,12 @@ class Morning:
         await self._put(tx, home, scope, said, [night.id for night in nights])
 
     async def _put(
-        self, tx: Transaction, home: Conversation, scope: str, said: Told, nights: Sequence[str]
+        self,
+        tx: Transaction,
+        home: Conversation,
+        scope: str,
+        said: NightMessage,
+        nights: Sequence[str],
     ) -> None:
         """The message, and that these nights are told there; signs where it asks one thing."""
         signs, asks = (SIGNS, said.asks) if said.asks else ((), None)
@@ -163,7 +168,7 @@ class Morning:
         said = message("Done", items, len(broken))
         lines = [said.text or "Done: there was nothing to tidy."]
         lines += [f"{tally.name} failed: {tally.note}" for tally in broken[:MOST_BROKEN]]
-        await self._put(tx, held, held.scope, Told("\n".join(lines), said.asks), [night.id])
+        await self._put(tx, held, held.scope, NightMessage("\n".join(lines), said.asks), [night.id])
         return (held.id,)
 
 

@@ -259,6 +259,15 @@ class Nights:
         )
         return [_item(row) for row in rows]
 
+    async def has_news(self, scope: str) -> bool:
+        """Whether something was done or asked there in the last seven days, or is still asked."""
+        found = await self._database.scalars(
+            "SELECT 1 FROM night_items WHERE scope = ? AND state <> 'planned'"
+            " AND (state = 'open' OR at > ?) LIMIT 1",
+            (scope, stamp(self._clock.now() - WEEK)),
+        )
+        return bool(found)
+
     async def reported(
         self, tx: Transaction, scope: str, nights: Collection[str], event_id: str
     ) -> None:

@@ -64,7 +64,7 @@ STATES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NightMessage:
     """A message. `asks`: the one question that stands in it whole, which a sign may answer."""
 
     text: str
@@ -171,23 +171,23 @@ def told_of(nights: Sequence[Night], today: date) -> str:
     return f"Tidied since {first.date - timedelta(days=1)}"
 
 
-def message(lead: str, items: Sequence[NightItem], failed: int = 0) -> Told:
+def message(lead: str, items: Sequence[NightItem], failed: int = 0) -> NightMessage:
     """Two or three lines for people; no text where nothing was done and nothing is asked."""
     done, asked = done_words(items), [item for item in items if item.state == "open"]
     if not done and not asked:
-        return Told("")
+        return NightMessage("")
     said = [part for part in (done, counted(len(asked), "question") if asked else "") if part]
     broken = [f"{counted(failed, 'phase')} failed"] if failed else []
     back = ", `/night undo` takes it back" if done else ""
     line = f"{lead}: {'; '.join([*said, *broken])}. `/night` shows all{back}."
     if len(asked) != 1:
-        return Told(f"{line}\n`/night yes N` and `/night no N` answer." if asked else line)
+        return NightMessage(f"{line}\n`/night yes N` and `/night no N` answer." if asked else line)
     (item,) = asked
     name = str(item.n) if len({each.night for each in items}) == 1 else item.id
     line = f"{line}\nThe question: {item_words(item)}\n"
     if is_whole(item):
-        return Told(f"{line}✅ yes, ❌ no, or `/night yes {name}`.", item)
-    return Told(
+        return NightMessage(f"{line}✅ yes, ❌ no, or `/night yes {name}`.", item)
+    return NightMessage(
         f"{line}`/night {name}` shows it whole; `/night yes {name}` or `/night no {name}` answers."
     )
 
