@@ -55,7 +55,7 @@ from wintermute.tools.definition import Done
 from wintermute.tools.delegate import delegating
 from wintermute.tools.files import ReadFile, Roots, WriteFile
 from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView, SearchMemory
-from wintermute.tools.night import NightTool
+from wintermute.tools.night_tool import NightTool
 from wintermute.tools.recall import RecallTool
 from wintermute.tools.task import TaskTool
 from wintermute.wiki.recall import RECALL

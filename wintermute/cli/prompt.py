@@ -34,7 +34,7 @@ from wintermute.prompt.gather import Gather, read_texts
 from wintermute.stores import Stores
 from wintermute.text import counted, harmless
 from wintermute.tools.definition import brief, definition
-from wintermute.tools.night import NIGHT
+from wintermute.tools.night_tool import NIGHT
 
 NEWEST = 200  # branches that are looked at for the owner's
 

@@ -52,7 +52,7 @@ from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.text import counted, harmless
 from wintermute.tools.definition import brief, definition
-from wintermute.tools.night import NIGHT
+from wintermute.tools.night_tool import NIGHT
 from wintermute.wiki.recall import RECALL
 
 SCOPED = (RECALL, NIGHT)
