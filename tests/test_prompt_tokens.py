@@ -76,7 +76,7 @@ def test_the_tool_that_is_there_after_a_night_is_short() -> None:
     texts = [definition("night"), brief("night")]
     found = counted([json.dumps(each, ensure_ascii=False) for each in texts])
     assert found[0].qwen <= 160
-    assert found[1].qwen <= 90
+    assert found[1].qwen <= 100
 
 
 def test_tokens_are_counted_as_the_two_tokenizers_do() -> None:

@@ -87,7 +87,8 @@ class ListRewriting:
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """One at most. What may come from outside, or has an end, stays a line of its own."""
-        await self._stores.memories.text(work.scope)  # with what was edited by hand
+        if not work.dry:
+            await self._stores.memories.text(work.scope)  # with what was edited by hand
         begun = self._stores.facts.now()
         live = await self._stores.facts.live(work.scope, stored_before=begun)
         old = [fact for fact in live if not fact.taint and fact.valid_to is None]

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from wintermute.errors import (
     BudgetSpent,
@@ -150,6 +150,8 @@ class PhaseWork:
     scope: str
     models: NightModels
     so_far: Sequence[NightItem] = ()
+    dry: bool = False
+    """Nothing may be changed, not even by taking in what was edited by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +212,15 @@ class Chore(Protocol):
 
     async def do(self, work: PhaseWork) -> ChoreDone:
         """Raises: WintermuteError."""
+        ...
+
+
+@runtime_checkable
+class ForeseenChore(Protocol):
+    """A chore that can tell beforehand what it would look at, not what would come of it."""
+
+    async def foreseen(self, work: PhaseWork) -> str:
+        """It in words, changing nothing; "": nothing."""
         ...
 
 
@@ -293,9 +304,9 @@ class Tidying:
     async def tidy(self, night: Night, progress: Progress = unwatched) -> Night:
         """Work until its end; what a kill left half is gone on with. Within `alone`."""
         asked = NightModels(self._models, self._budget, night.calls, night.tokens)
-        scopes = await self._scopes(night)
+        scopes = await self.scopes(night)
         for n, scope in enumerate(scopes):
-            asked.allow(OWNERS_SHARE if n == 0 and len(scopes) > 1 else 1.0)
+            asked.allow(_share(n, len(scopes)))
             await self._in_scope(night, scope, asked, progress)
         for chore in self._programme.closing:
             if night.scope == "" and night.phase in ("", chore.name):
@@ -309,18 +320,34 @@ class Tidying:
     async def preview(self, night: Night, progress: Progress = unwatched) -> tuple[Night, DryNight]:
         """What `tidy` would do, without a trace of it: only what is found and can be taken back."""
         asked, dry = NightModels(self._models, self._budget), DryNight()
-        for scope in await self._scopes(night):
-            for group in (self._programme.facts, self._programme.more):
+        programme, scopes = self._programme, await self.scopes(night)
+        for n, scope in enumerate(scopes):
+            asked.allow(_share(n, len(scopes)))
+            await self._foreseen(night, scope, programme.first, asked, dry)
+            for group in (programme.facts, *([phase] for phase in programme.more)):
                 start = len(dry.items)
-                for phase in group:
-                    if night.phase in ("", phase.name):
-                        progress(scope, phase.name)
-                        await self._looked(night, scope, phase, asked, dry)
+                for phase in _wanted(night, group):
+                    progress(scope, phase.name)
+                    await self._looked(night, scope, phase, asked, dry)
                 dry.items[start:] = await self._judged(scope, dry.items[start:])
+            await self._foreseen(night, scope, programme.last, asked, dry)
         cost = replace(night, calls=asked.calls, tokens=asked.used, phases=tuple(dry.tallies))
         return replace(cost, state="done"), dry
 
-    async def _scopes(self, night: Night) -> list[str]:
+    async def _foreseen(
+        self,
+        night: Night,
+        scope: str,
+        chores: Sequence[Chore],
+        asked: NightModels,
+        dry: DryNight,
+    ) -> None:
+        for chore in _wanted(night, chores):
+            if isinstance(chore, ForeseenChore):
+                note = await chore.foreseen(PhaseWork(night, scope, asked, dry=True))
+                dry.tallies += [PhaseTally(scope, chore.name, "ok", note=note)] if note else []
+
+    async def scopes(self, night: Night) -> list[str]:
         """Whose turn it is: the owner, then those first whose last night is longest ago."""
         if night.scope:
             return [night.scope]
@@ -394,7 +421,8 @@ class Tidying:
         notes: list[str] = []
         status: PhaseStatus = "ok"
         so_far = dry.items if dry else await self._so_far(night, scope)
-        work = PhaseWork(night, scope, asked, [i for i in so_far if i.scope == scope])
+        own = [item for item in so_far if item.scope == scope]
+        work = PhaseWork(night, scope, asked, own, dry is not None)
         try:
             async for step in phase.steps(work):
                 await self._keep(night, scope, phase, step, asked, dry)
@@ -523,6 +551,11 @@ class Tidying:
                 await self.nights.move(tx, item, state, wanted.plan.get("names", ()), set_id)
         tally = replace(tally, status=status, before=done.before, after=done.after, note=done.note)
         await self._note(now, tally, asked)
+
+
+def _share(n: int, scopes: int) -> float:
+    """Which part of what is left of the budget the n-th of the scopes may use."""
+    return OWNERS_SHARE if n == 0 and scopes > 1 else 1.0
 
 
 def _wanted(night: Night, group: Sequence[N]) -> list[N]:
