@@ -75,11 +75,11 @@ def _days(fact: Fact, zone: tzinfo) -> tuple[str, ...]:
     return (f"{day}", f"{day.day} {day:%B %Y}")
 
 
-def may_end(loser: Fact, winner: Fact, zone: tzinfo) -> bool:
+def may_end(loser: Fact, winner: Fact) -> bool:
     """Whether the newer evidence wins: what the person said yields only to what they said later."""
     if loser.protected:
         return winner.protected and winner.created_at > loser.created_at
-    return day_of(winner, zone) >= day_of(loser, zone)
+    return winner.created_at >= loser.created_at
 
 
 def day_of(fact: Fact, zone: tzinfo) -> date:
@@ -179,17 +179,16 @@ class Contradictions:
         return TidyStep((self._ended(loser, winner, digest),))
 
     def _merged(self, pair: Sequence[Fact], answer: Decision, digest: str) -> Planned:
-        zone = self._stores.tasks.zone
         over = [fact for fact in pair if fact.id in answer.ended]
         others = [fact for fact in pair if fact.id not in answer.ended]
-        free = all(may_end(loser, winner, zone) for loser in over for winner in others)
+        free = all(may_end(loser, winner) for loser in over for winner in others)
         reason = "what one of them says is over" if over else "they add to each other"
         wanted = merging(pair, answer.text, reason, digest, answer.ended)
         return wanted if free else replace(wanted, question=True, reason=_doubt(over[0], others[0]))
 
     def _ended(self, loser: Fact, winner: Fact, digest: str) -> Planned:
         zone = self._stores.tasks.zone
-        free = may_end(loser, winner, zone)
+        free = may_end(loser, winner)
         reason = f"they contradict each other: {day_of(loser, zone)}, then {day_of(winner, zone)}"
         member = {"id": loser.id, "text": loser.text}
         return Planned(
