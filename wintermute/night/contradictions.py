@@ -115,7 +115,14 @@ class Contradictions:
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """One pair each; then what was looked at is known. Raises: ModelError."""
-        found = await self._likeness.compared(work.night.id, work.scope, work.night.began_at)
+        night = work.night
+        async with self._likeness.compared(
+            night.id, work.scope, night.began_at, last=True
+        ) as found:
+            async for step in self._steps_of(work, found):
+                yield step
+
+    async def _steps_of(self, work: PhaseWork, found: Compared) -> AsyncIterator[TidyStep]:
         gone = going(work.so_far)
         groups = await clusters_of(self._nights, found, work.scope, self._same, gone)
         owed = {fact.id for group in groups.owed for fact in group}
@@ -140,7 +147,6 @@ class Contradictions:
             note=f"{later} pairs wait for the next nights" if later else "",
             left=later > 0,
         )
-        self._likeness.let_go()
 
     async def _open(self, found: Compared, scope: str, groups: Clusters) -> list[FactPair]:
         """What nobody was asked about, the likest first; without what dedup is still to ask about."""
