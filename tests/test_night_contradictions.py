@@ -39,9 +39,9 @@ def said(at: str, source: Source = "harvest", *, protected: bool = False) -> Fac
 EVIDENCE: Mapping[str, tuple[Fact, Fact, bool]] = {
     "the older ends": (said(MARCH), said(MAY), True),
     "the newer would end": (said(MAY), said(MARCH), False),
-    "of one day": (said(f"{MAY}T12:00"), said(f"{MAY}T10:00"), True),
-    "of one day there": (said(f"{MAY}T21:30"), said(f"{MAY}T23:00"), True),
-    "of another day there": (said(f"{MAY}T23:00"), said(f"{MAY}T21:30"), False),
+    "the older of one day ends": (said(f"{MAY}T10:00"), said(f"{MAY}T12:00"), True),
+    "the newer of one day would end": (said(f"{MAY}T12:00"), said(f"{MAY}T10:00"), False),
+    "of one moment": (said(MAY), said(MAY), True),
     "told, and picked up later": (said(MARCH, "user_explicit"), said(MAY), False),
     "picked up, and told later": (said(MARCH), said(MAY, "user_explicit"), True),
     "told, and told later": (said(MARCH, "user_explicit"), said(MAY, "user_explicit"), True),
@@ -60,8 +60,21 @@ EVIDENCE: Mapping[str, tuple[Fact, Fact, bool]] = {
 def test_the_newest_evidence_wins_but_not_over_the_persons_own_words(
     loser: Fact, winner: Fact, *, free: bool
 ) -> None:
-    """Issue 21: days are those of the configured zone."""
-    assert may_end(loser, winner, BERLIN) == free
+    """Issue 21: by the moments at which it was said, not by their days."""
+    assert may_end(loser, winner) == free
+
+
+async def test_of_one_day_the_older_word_does_not_win_without_a_person(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-058, M-079: what was said in the evening is newer than what was said at noon."""
+    async with sleeping(tmp_path, model) as sleep:
+        for text, at in ((LYON, f"{MAY}T12:00"), (ROME, f"{MAY}T18:00")):
+            await sleep.told(text, at=at)
+        sleep.compare = lambda _first, _second: FIRST
+        await sleep.night()
+        assert await sleep.kinds() == [("ended", "open")]
+        assert await sleep.remembered() == [LYON, ROME]
 
 
 def test_each_is_shown_with_its_day_and_who_said_it() -> None:
@@ -208,10 +221,29 @@ async def test_a_text_that_ends_the_persons_own_words_is_a_question(
         assert await sleep.remembered() == [LYON, ROME]
 
 
+async def test_two_that_say_different_things_stay_as_they_are_and_are_not_asked_about_again(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-058: what is near is seldom a contradiction; merged, a store would become a few long lines."""
+    async with sleeping(tmp_path, model) as sleep:
+        await moved(sleep)
+        before = await sleep.export()
+        sleep.compare = lambda _first, _second: json.dumps({"action": "keep_both"})
+        for _ in range(2):
+            night = await sleep.night()
+            tally = night.tally(SCOPE, "contradictions")
+            assert tally is not None
+            assert (tally.status, tally.note) == ("ok", "")
+        assert len(sleep.pairs) == 1
+        assert await sleep.kinds() == []
+        assert await sleep.export() == before
+
+
 UNUSABLE: Mapping[str, str | Text] = {
     "empty": "{}",
     "no JSON": "keep the second",
     "another action": json.dumps({"action": "delete_both"}),
+    "both and a text": json.dumps({"action": "keep_both", "text": LYON}),
     "an action and a text": json.dumps({"action": "keep_first", "text": LYON}),
     "a merge without a text": json.dumps({"action": "merge"}),
     "a merge that loses one": merge(LYON),

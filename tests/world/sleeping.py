@@ -96,8 +96,10 @@ class Sleep:
         until: datetime | None = None,
         speaker: str | None = "Ann",
     ) -> list[str]:
-        """Facts that were learnt, on that day at noon; their ids."""
-        moment = datetime.fromisoformat(f"{at}T12:00+00:00") if at else None
+        """Facts that were learnt, on that day at noon unless it names a time; their ids."""
+        moment = (
+            datetime.fromisoformat(f"{at if 'T' in at else f'{at}T12:00'}+00:00") if at else None
+        )
         new = [
             NewFact(
                 *(scope, text, source, speaker, (f"$of {text}",)),
