@@ -5,6 +5,9 @@ import signal
 
 import pytest
 
+from tests.test_consolidation import POND
+from tests.test_consolidation_chats import Pages
+from tests.tiers import tiered
 from tests.world.bot import Bot, Json
 from tests.world.copied import copied, put_back
 from tests.world.duties import signs
@@ -12,6 +15,7 @@ from tests.world.killing import LOOKS
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.person import Person
 from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.shelf import Shelf
 from tests.world.user import Message
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
@@ -186,6 +190,7 @@ def skills(daemon: Bot) -> dict[str, str]:
     return {file.stem: file.read_text() for file in (daemon.data / "skills").glob("*.md")}
 
 
+@pytest.mark.slow
 async def test_two_skills_become_one_or_stay_two_wherever_the_yes_is_killed(
     person: NewPerson, bot: NewBot, model: ModelServer
 ) -> None:
@@ -256,3 +261,38 @@ async def test_a_daemon_goes_on_at_its_start_with_what_commands_were_killed_at(
     assert live == [{"text": BOTH}]
     assert daemon.rows("SELECT DISTINCT state FROM night_items") == [{"state": "done"}]
     assert await daemon.stop() == 0
+
+
+PAGES_KILLED = {
+    "before they are kept": [(AFTER, "INSERT INTO night_items"), (BEFORE, "COMMIT")],
+    "after it": [(AFTER, "INSERT INTO night_items"), (AFTER, "COMMIT")],
+    "before the next step": [
+        *((AFTER, "INSERT INTO night_items"), (AFTER, "COMMIT"), (BEFORE, "UPDATE nights")),
+    ],
+    "before it is settled": [(BEFORE, "UPDATE consolidations SET settled")],
+}
+
+
+@pytest.mark.parametrize("steps", tiered(PAGES_KILLED, ("before the next step",)))
+async def test_pages_of_a_night_that_was_killed_are_items_once(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, steps: list[tuple[str, str]]
+) -> None:
+    """M-063, W-058: what was put in place before the kill, and nothing twice."""
+    ann = await person("ann")
+    daemon = await bot(ann, dreaming={"enabled": False})
+    Shelf.make(daemon.data / "wiki")
+    chat = await room(ann, daemon)
+    Pages(model)
+    await ann.send(chat, "I planted 12 tulips")
+    await ann.wait_for_count(chat, daemon.user_id, 1)
+    await daemon.said_all()
+    assert await daemon.stop() == 0
+    daemon.change("UPDATE inbox SET received_at = '2026-01-01T00:00:00.000000+00:00'")
+    words = ("night", "run", "--phase", "pages")
+    code, _ = await daemon.command(*words, trigger={"logger": "aiosqlite", "steps": steps})
+    assert code == -signal.SIGKILL
+    code, said = await daemon.command(*words)
+    assert code == 0, said
+    assert daemon.rows("SELECT kind, state, after FROM night_items") == [
+        {"kind": "page", "state": "done", "after": POND}
+    ]

@@ -192,9 +192,7 @@ class ChangeSets:
         await tx.execute("DELETE FROM changes WHERE change_set_id = ?", (set_id,))
         await tx.execute("DELETE FROM change_sets WHERE id = ?", (set_id,))
 
-    async def revoke(
-        self, tx: Transaction, set_id: str, items: Iterable[tuple[str, str]]
-    ) -> None:
+    async def revoke(self, tx: Transaction, set_id: str, items: Iterable[tuple[str, str]]) -> None:
         """Take out of a change set, by kind and id, what was recorded but not done."""
         await tx.execute(
             "DELETE FROM changes WHERE change_set_id = ? AND (kind, item) IN"

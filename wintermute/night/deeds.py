@@ -171,7 +171,9 @@ class Deeds:
             async with self._stores.database.transaction() as tx:
                 if done and "proposal" in item.plan:
                     await self._stores.proposals.decide(tx, item.plan["proposal"], "taken")
-                return await self._nights.move(tx, recorded, "done" if done else "outdated") and done
+                return (
+                    await self._nights.move(tx, recorded, "done" if done else "outdated") and done
+                )
 
     @asynccontextmanager
     async def _alone(self, item: NightItem) -> AsyncIterator[None]:

@@ -86,7 +86,11 @@ class Pages:
         if work.scope != self._stores.owner.scope or not self._stores.wiki.exists:
             return ChoreDone(items=tuple(await self._asked(work.scope)))
         kept = Consolidations(self._stores, self._clock, work.night.id)
-        before, run, asked = await self._count(), _Run(self._consolidation(work, kept)), list[Item]()
+        before, run, asked = (
+            await self._count(),
+            _Run(self._consolidation(work, kept)),
+            list[Item](),
+        )
         after = before
         try:
             await self._work(run, work.scope)
@@ -219,7 +223,6 @@ class _Run:
         self.failed = self.failed or job.status == "failed"
         self.left = self.left or waits
         return _Outcome(waits, not waits)
-
 
     def ended_by(self, problem: WintermuteError) -> None:
         """Something was not done, and is tried the next night."""

@@ -30,9 +30,7 @@ PhaseStatus = Literal["running", "ok", "failed", "left"]
 WAITS = timedelta(days=14)
 """How long a question waits for an answer (M-079)."""
 WEEK = timedelta(days=7)
-HALF = (
-    "WHERE state NOT IN ('done', 'undone') AND names <> '[]' AND plan ->> '$.files' IS NOT NULL"
-)
+HALF = "WHERE state NOT IN ('done', 'undone') AND names <> '[]' AND plan ->> '$.files' IS NOT NULL"
 JUDGED = timedelta(days=365)
 """How long it is known what was asked about."""
 
