@@ -44,6 +44,12 @@ async def unjudged(database: Database, scope: str, began: datetime) -> Unjudged:
     return Unjudged(tuple(facts_of([*new, *again])), count - len(new))
 
 
+async def scopes_with_news(database: Database, began: datetime) -> set[str]:
+    """Whose facts are not all compared yet. `began`: the night."""
+    query = f"SELECT DISTINCT scope FROM facts WHERE judged <> 1 AND {COMPARABLE}"
+    return {*await database.scalars(query, {"began": stamp(began)})}
+
+
 async def comparable(
     database: Database, scope: str, seqs: Collection[int], began: datetime
 ) -> dict[int, Fact]:
