@@ -58,6 +58,7 @@ LIVE = TRUE.replace("{}.", "")
 TRUE_THEN = WAS_TRUE.replace("{}.", "")
 AWAKE = f"{LIVE} AND NOT resting"
 """What is also of use, as far as we know: the rest is found by who looks for it (M-060)."""
+RESTING = "resting = :resting, judged = iif(resting AND NOT :resting, 0, judged)"
 LISTED = f"({LIVE})"
 """Whether it has a line in the memories file; as the index `facts_unwritten` says it."""
 IN_LIST = "IN (SELECT value FROM json_each(?))"
@@ -446,7 +447,7 @@ class Facts:
         await tx.execute_many(
             "UPDATE facts SET source = :source, origins = :origins, valid_to = :valid_to,"
             " ended = :ended, taint = :taint, protected = :protected,"
-            " resting = :resting WHERE id = :id",
+            f" {RESTING} WHERE id = :id",
             [stored(update) for update in batch.updates],
         )
         await self._renew(tx, [row["id"] for row in batch.inserts])
@@ -583,7 +584,7 @@ class Facts:
             "now": stamp(self._clock.now()),
         }
         done = await tx.execute(
-            "UPDATE facts SET text = :text, source = :source, speaker = :speaker, protected = :protected, resting = :resting,"
+            f"UPDATE facts SET text = :text, source = :source, speaker = :speaker, protected = :protected, {RESTING},"
             # A line in another spelling is in the file, and to be written anew.
             " exported = CASE WHEN text = :text OR NOT exported THEN exported ELSE 2 END,"
             " stored_at = CASE WHEN retired_at IS NULL THEN stored_at ELSE :now END,"
