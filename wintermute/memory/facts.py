@@ -230,7 +230,8 @@ class Facts:
     async def tallies(self) -> list[Tally]:
         """How many facts there are, for each scope that has some."""
         rows = await self._database.rows(
-            f"SELECT scope, sum({LIVE}) AS live, sum(retired_at IS NULL AND ended) AS ended,"
+            f"SELECT scope, sum({LIVE}) AS live, sum({LIVE} AND resting) AS resting,"
+            " sum(retired_at IS NULL AND ended) AS ended,"
             f" sum(retired_at IS NOT NULL) AS retired,"
             + ", ".join(f" sum({LIVE} AND source = '{each}') AS {each}" for each in SOURCES)
             + " FROM facts GROUP BY scope ORDER BY scope"
@@ -238,7 +239,7 @@ class Facts:
         indexed = await self.words.counts(self._database)
         return [
             Tally(
-                *(row["scope"], row["live"], row["ended"], row["retired"]),
+                *(row["scope"], row["live"], row["resting"], row["ended"], row["retired"]),
                 by_source={each: row[each] for each in SOURCES},
                 indexed=indexed.get(row["scope"], 0),
             )
