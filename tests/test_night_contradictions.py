@@ -14,6 +14,7 @@ from tests.world.sleeping import SCOPE, Sleep, sleeping
 from wintermute.memory.fact import Fact, Source
 from wintermute.memory.ranking import Query
 from wintermute.memory.search import Search
+from wintermute.memory.sense import alike_in_words
 from wintermute.night.contradictions import MOST, may_end, shown
 
 LYON, ROME = "Ann lives in Lyon", "Ann lives in Rome"
@@ -79,6 +80,45 @@ async def test_of_one_day_the_older_word_does_not_win_without_a_person(
 
 def test_each_is_shown_with_its_day_and_who_said_it() -> None:
     assert shown(said(f"{MARCH}T23:30"), BERLIN) == f"2026-03-02, Ann: {MARCH}T23:30"
+
+
+SHORT: Mapping[str, tuple[str, str, float]] = {
+    "two things of one person": ("Ann sings", "Ann paints", 0.0),
+    "two people": ("Ann smokes", "Bea smokes", 0.0),
+    "in German": ("Anna singt", "Anna malt", 0.0),
+    "things of one person": ("Ann's dog", "Ann's cat", 0.0),
+    "one statement": ("Ann is married", "Ann is single", 0.5),
+    "one statement in Italian": ("Anna è sposata", "Anna è libera", 0.5),
+    "one statement in signs": ("我喜茶", "我喜酒", 0.5),
+    "denied": ("Ann sings", "Ann does not sing", 0.5),
+    "one is in the other": ("Ann runs", "Ann runs on Mondays", 1.0),
+    "one word": ("vegetarian", "Ann is vegetarian", 1.0),
+    "longer ones": (LYON, ROME, 2 / 3),
+    "half of longer ones": ("Ann has a red fast car", "Ann has a blue slow car", 0.5),
+}
+
+
+@pytest.mark.parametrize(("one", "other", "likeness"), SHORT.values(), ids=SHORT)
+def test_short_texts_are_alike_if_they_share_more_than_a_name(
+    one: str, other: str, likeness: float
+) -> None:
+    """M-055: where likeness is word overlap."""
+    assert alike_in_words(one, other) == pytest.approx(likeness)
+    assert alike_in_words(other, one) == pytest.approx(likeness)
+
+
+async def test_short_memories_of_one_person_cost_no_question(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-055, M-058: nor is one that is a question held up by them."""
+    async with sleeping(tmp_path, model) as sleep:
+        deeds = ("sings", "paints", "runs", "cooks", "swims", "writes", "dances")
+        await sleep.told(*(f"Ann {deed}" for deed in deeds))
+        await moved(sleep)
+        sleep.compare = newer
+        await sleep.night()
+        assert len(sleep.pairs) == 1
+        assert ROME in await sleep.remembered()
 
 
 async def moved(sleep: Sleep, *sources: Source) -> None:

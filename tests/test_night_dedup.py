@@ -18,6 +18,8 @@ from wintermute.config.schema import Dreaming, Memory
 from wintermute.llm.calibration import on_our_scale
 from wintermute.llm.embedded import EmbeddedEmbedder
 from wintermute.memory.likeness import FactPair, Likeness, pair_of
+from wintermute.memory.ranking import Query
+from wintermute.memory.resting import wake_all
 from wintermute.night.dedup import MOST, clusters
 
 TEA, GREEN = "Ann drinks tea", "Ann drinks tea every morning"
@@ -363,6 +365,32 @@ async def test_what_an_import_brings_is_spread_over_nights(
         tally = night.tally(SCOPE, "dedup")
         assert tally is not None
         assert (tally.status, tally.note) == ("ok", "")
+
+
+@pytest.mark.parametrize("how", ["found", "said again", "undone", "another backend"])
+async def test_what_wakes_is_compared_with_what_came_while_it_was_at_rest(
+    tmp_path: Path, model: ModelServer, how: str
+) -> None:
+    """M-060, M-056: it was looked at, and its new neighbours never beside it."""
+    async with sleeping(tmp_path, model) as sleep:
+        [resting] = await sleep.told(TEA)
+        await sleep.night()
+        await sleep.rested(resting)
+        await sleep.told(GREEN)
+        await sleep.night()
+        assert sleep.calls == 0
+        stores = sleep.house.stores
+        if how == "found":
+            await stores.memories.search(SCOPE, Query("tea"), 5)
+        elif how == "said again":
+            await sleep.told(TEA.lower())
+        elif how == "undone":
+            await sleep.undone()
+        else:
+            await wake_all(sleep.house.database)
+        sleep.merge = first
+        await sleep.night()
+        assert await sleep.remembered() == [GREEN]
 
 
 def held() -> list[object]:

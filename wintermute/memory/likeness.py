@@ -20,7 +20,7 @@ from wintermute.memory.meaning import Meaning
 from wintermute.memory.related import WARMING
 from wintermute.memory.review import comparable, unjudged
 from wintermute.memory.search import Search
-from wintermute.memory.sense import shared_words
+from wintermute.memory.sense import alike_in_words
 
 STEP = 40
 """New facts that are compared at once."""
@@ -199,5 +199,4 @@ def _others(new: Fact, near: Sequence[Fact]) -> list[Fact]:
 
 
 def _shared(one: Fact, other: Fact) -> float:
-    [[part]] = shared_words([one.text], [other.text])
-    return part
+    return alike_in_words(one.text, other.text)
