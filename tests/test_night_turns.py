@@ -35,8 +35,8 @@ def asked(model: ModelServer, since: int = 0) -> list[str]:
 async def price(folder: Path, model: ModelServer) -> int:
     """Tokens of one question, and of its answer: none is told by the server."""
     model.keyed(lambda _: Text("Yes.", usage=None))
-    folder.mkdir()
-    folder.with_name("many").mkdir()
+    folder.mkdir()  # noqa: ASYNC240  there is nobody else in this loop
+    folder.with_name("many").mkdir()  # noqa: ASYNC240
     small = SmallNight(asks_model=True)
     async with opened(folder, model, FakeClock(), night=small) as house:
         await pairs(house, named(0), 1)
