@@ -36,7 +36,7 @@ async def price(folder: Path, model: ModelServer) -> int:
     """Tokens of one question, and of its answer: none is told by the server."""
     model.keyed(lambda _: Text("Yes.", usage=None))
     folder.mkdir()  # noqa: ASYNC240  there is nobody else in this loop
-    folder.with_name("many").mkdir()  # noqa: ASYNC240
+    folder.with_name("many").mkdir()
     small = SmallNight(asks_model=True)
     async with opened(folder, model, FakeClock(), night=small) as house:
         await pairs(house, named(0), 1)
