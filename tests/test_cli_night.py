@@ -133,6 +133,9 @@ async def test_what_is_older_than_thirty_days_stays(home: Terminal, model: Model
     name = await night_of(home, model, SmallNight(), *KNOWN, clock=Back(timedelta(days=31)))
     assert "30 days" in home.refuses("night", "undo", name)
     assert texts(home) == ["Has a dog", "Likes tea"]
+    home.says("night", "run", "--phase", "housekeeping")
+    assert home.json("night", "report", name)["items"] == []
+    assert "30 days" in home.refuses("night", "undo", name)
 
 
 def test_a_night_runs_without_a_daemon_and_prints_each_phase(home: Terminal) -> None:

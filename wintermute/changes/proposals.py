@@ -89,6 +89,11 @@ class Proposals:
         query = "UPDATE proposals SET state = ? WHERE id = ? AND state = 'open'"
         return await tx.execute(query, (state, proposal_id)) == 1
 
+    async def is_open(self, tx: Transaction, proposal_id: str) -> bool:
+        """Whether it waits for an answer."""
+        query = "SELECT 1 FROM proposals WHERE id = ? AND state = 'open'"
+        return await tx.exists(query, (proposal_id,))
+
     async def open_in(self, scope: str, kind: ItemKind) -> list[Proposal]:
         """What waits for an answer, oldest first."""
         rows = await self._database.rows(

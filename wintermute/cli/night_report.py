@@ -14,7 +14,7 @@ from wintermute.errors import WintermuteError
 from wintermute.llm.models import Models
 from wintermute.messages import Json
 from wintermute.night.learning import Background
-from wintermute.night.night_undo import NightUndone, undo_items
+from wintermute.night.night_undo import NightUndone, require_kept, undo_items
 from wintermute.night.nights import Night, NightItem, Nights
 from wintermute.night.programme import tidying
 from wintermute.night.questions import Questions
@@ -128,6 +128,7 @@ def undo(ctx: click.Context, as_json: bool, which: str) -> None:
         else:
             night = await questions.night(which)
             items = await nights.items(stores.database, night.id)
+            require_kept(night, items, SystemClock().now())
         return await undo_items(stores, nights, items, whole="#" not in which)
 
     done = with_stores(ctx, work)
