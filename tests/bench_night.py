@@ -112,8 +112,9 @@ async def measured(backend: Backend, count: int) -> str:
                 house.database, house.stores.facts, house.stores.meaning, LEAST, SAME
             )
             began = time.perf_counter()
-            found = await likeness.compared("bench", SCOPE, house.clock.now())
-            groups = clusters(found.new, found.pairs, SAME)
+            now = house.clock.now()
+            async with likeness.compared("bench", SCOPE, now, last=True) as found:
+                groups = clusters(found.new, found.pairs, SAME)
             whole, made = time.perf_counter() - began, embedder.seconds - made
             every = f"{await all_pairs(house):.1f} s" if count <= SMALL else "-"
     return (

@@ -179,6 +179,7 @@ def test_stats_tell_what_there_is_and_what_is_found(memories: Terminal) -> None:
     assert you == {
         "scope": YOU,
         "live": 2,
+        "resting": 0,
         "no_longer_true": 0,
         "retired": 0,
         "by_source": {"user_explicit": 1, "harvest": 1, "dreaming_merge": 0},
@@ -189,6 +190,18 @@ def test_stats_tell_what_there_is_and_what_is_found(memories: Terminal) -> None:
     said = memories.says("memory", "stats")
     assert said.startswith(f"backend: {found['backend']}\n{BOB}:\n")
     assert "  live: 2 (1 user_explicit, 1 harvest)\n" in said
+
+
+def test_stats_tell_what_is_at_rest(memories: Terminal) -> None:
+    """M-066, M-060: it is live, and in no prompt."""
+    memories.says("memory", "add", "Likes tea")
+    old = {"text": "Had a kite", "source": "harvest", "resting": True}
+    memories.says("memory", "import", "-", given=lines(old))
+    (you,) = memories.json("memory", "stats")["scopes"]
+    assert (you["live"], you["resting"]) == (2, 1)
+    assert "  live: 2 (1 user_explicit, 1 harvest)\n  not used for long: 1\n" in memories.says(
+        "memory", "stats"
+    )
 
 
 async def told(stores: Stores, room: str, event: str, body: str, answer: str = "") -> None:

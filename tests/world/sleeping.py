@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,12 @@ from zoneinfo import ZoneInfo
 from tests.world.clock import HeldClock
 from tests.world.house import ANN, PROMPTS, ZONE, House, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
-from wintermute.changes.change_sets import Reason
+from wintermute.changes.change_sets import Change, Reason
 from wintermute.changes.undo import Undone
 from wintermute.config.schema import Dreaming, Memory
 from wintermute.memory.exchange import exported
-from wintermute.memory.fact import Fact, NewFact, Source
+from wintermute.memory.fact import Fact, NewFact, Source, state_of
+from wintermute.memory.resting import rest
 from wintermute.night.learning import Background
 from wintermute.night.nights import Night, NightItem, Nights
 from wintermute.night.programme import tidying
@@ -96,8 +97,10 @@ class Sleep:
         until: datetime | None = None,
         speaker: str | None = "Ann",
     ) -> list[str]:
-        """Facts that were learnt, on that day at noon; their ids."""
-        moment = datetime.fromisoformat(f"{at}T12:00+00:00") if at else None
+        """Facts that were learnt, on that day at noon unless it names a time; their ids."""
+        moment = (
+            datetime.fromisoformat(f"{at if 'T' in at else f'{at}T12:00'}+00:00") if at else None
+        )
         new = [
             NewFact(
                 *(scope, text, source, speaker, (f"$of {text}",)),
@@ -170,6 +173,15 @@ class Sleep:
         )
         found = [await self.house.stores.changes.get(row["id"]) for row in sets]
         return [await self.house.stores.undo.run(each, items) for each in found if each]
+
+    async def rested(self, fact_id: str) -> None:
+        """A night lets it rest, by its change set."""
+        was = await self.house.stores.facts.get(fact_id)
+        assert was is not None
+        change = Change("fact", was.id, state_of(was), state_of(replace(was, resting=True)))
+        async with self.house.database.transaction() as tx:
+            await rest(tx, [fact_id])
+            await self.house.stores.changes.record(tx, Reason("night", SCOPE), [change])
 
     async def retire(self, fact_id: str) -> None:
         async with self.house.database.transaction() as tx:

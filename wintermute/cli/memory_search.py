@@ -190,7 +190,7 @@ async def latest(stores: Stores, begin: int, count: int, scope: str | None) -> R
 @click.command("stats")
 @reporting
 def stats(ctx: click.Context, as_json: bool) -> None:
-    """Show how much is remembered, of whom, and what can be found.
+    """Show how much is remembered, of whom, how much of it rests, and what can be found.
 
     Example: wintermute memory stats
     """
@@ -212,6 +212,7 @@ def _tally_values(stores: Stores, tally: Tally, owed: int) -> Json:
     return {
         "scope": tally.scope,
         "live": tally.live,
+        "resting": tally.resting,
         "no_longer_true": tally.ended,
         "retired": tally.retired,
         "by_source": dict(tally.by_source),
@@ -227,6 +228,7 @@ def _stats_lines(backend: str, tallies: Sequence[Json]) -> Iterator[str]:
         sources = ", ".join(f"{count} {name}" for name, count in each["by_source"].items() if count)
         yield f"{each['scope']}:"
         yield f"  live: {each['live']}{f' ({sources})' if sources else ''}"
+        yield f"  not used for long: {each['resting']}"
         yield f"  no longer true: {each['no_longer_true']}, retired: {each['retired']}"
         yield f"  found by words: {each['indexed']}, vectors owed: {each['vectors_owed']}"
         yield f"  file: {each['file_bytes']:,} bytes"

@@ -7,17 +7,17 @@ The facts are the same rows in the same database in all of them.
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime
 from typing import Protocol
 
 from wintermute.changes.change_sets import ChangeSets, Reason
-from wintermute.db import Database
+from wintermute.db import Database, Transaction
 from wintermute.errors import MemoryFileUnusable, ToolFailed
 from wintermute.memory.core import Places, SaidOnce
 from wintermute.memory.fact import Hit, Replaced
 from wintermute.memory.facts import Facts
-from wintermute.memory.flat_file import GENERATED, FlatFile, text_of
+from wintermute.memory.flat_file import GENERATED, FlatFile, Rewrite, text_of
 from wintermute.memory.ranking import Query
 from wintermute.memory.resting import awoken, wake_all
 from wintermute.memory.search import Search
@@ -66,6 +66,12 @@ class MemoryBackend(Protocol):
         """Let the lines of a text stand for the facts (P-049). Raises: ToolFailed."""
         ...
 
+    async def change(
+        self, scope: str, work: Callable[[Transaction], Awaitable[Rewrite]]
+    ) -> Rewrite:
+        """Let other facts stand in the list (M-062). Raises: ToolFailed."""
+        ...
+
     async def remove(self, scope: str, ids: Collection[str]) -> int:
         """Remove facts for good; how many. Raises: MemoryFileUnusable."""
         ...
@@ -109,6 +115,12 @@ class Listed:
     async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
         """As `FlatFile` has it."""
         return await self._flat.replace(scope, text, why, begun)
+
+    async def change(
+        self, scope: str, work: Callable[[Transaction], Awaitable[Rewrite]]
+    ) -> Rewrite:
+        """As `FlatFile` has it."""
+        return await self._flat.change(scope, work)
 
     async def remove(self, scope: str, ids: Collection[str]) -> int:
         """Line, row and recorded changes."""
@@ -181,6 +193,12 @@ class Ranked:
 
     async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
         """Nobody replaces what nobody sees whole. Raises: ToolFailed, with what to do."""
+        raise ToolFailed(NOT_EDITED.format(name=self._places.shown_memories(scope)))
+
+    async def change(
+        self, scope: str, work: Callable[[Transaction], Awaitable[Rewrite]]
+    ) -> Rewrite:
+        """Nor does a night (M-062). Raises: ToolFailed."""
         raise ToolFailed(NOT_EDITED.format(name=self._places.shown_memories(scope)))
 
     async def remove(self, scope: str, ids: Collection[str]) -> int:

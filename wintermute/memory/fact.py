@@ -126,10 +126,11 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many facts a scope has, by what became of them. `by_source`: of the live ones."""
+    """How many facts a scope has, by what became of them. `by_source`, `resting`: of the live ones."""
 
     scope: str
     live: int
+    resting: int
     ended: int
     retired: int
     by_source: Mapping[Source, int]

@@ -58,6 +58,7 @@ LIVE = TRUE.replace("{}.", "")
 TRUE_THEN = WAS_TRUE.replace("{}.", "")
 AWAKE = f"{LIVE} AND NOT resting"
 """What is also of use, as far as we know: the rest is found by who looks for it (M-060)."""
+RESTING = "resting = :resting, judged = iif(resting AND NOT :resting, 0, judged)"
 LISTED = f"({LIVE})"
 """Whether it has a line in the memories file; as the index `facts_unwritten` says it."""
 IN_LIST = "IN (SELECT value FROM json_each(?))"
@@ -229,7 +230,8 @@ class Facts:
     async def tallies(self) -> list[Tally]:
         """How many facts there are, for each scope that has some."""
         rows = await self._database.rows(
-            f"SELECT scope, sum({LIVE}) AS live, sum(retired_at IS NULL AND ended) AS ended,"
+            f"SELECT scope, sum({LIVE}) AS live, sum({LIVE} AND resting) AS resting,"
+            " sum(retired_at IS NULL AND ended) AS ended,"
             f" sum(retired_at IS NOT NULL) AS retired,"
             + ", ".join(f" sum({LIVE} AND source = '{each}') AS {each}" for each in SOURCES)
             + " FROM facts GROUP BY scope ORDER BY scope"
@@ -237,7 +239,7 @@ class Facts:
         indexed = await self.words.counts(self._database)
         return [
             Tally(
-                *(row["scope"], row["live"], row["ended"], row["retired"]),
+                *(row["scope"], row["live"], row["resting"], row["ended"], row["retired"]),
                 by_source={each: row[each] for each in SOURCES},
                 indexed=indexed.get(row["scope"], 0),
             )
@@ -446,7 +448,7 @@ class Facts:
         await tx.execute_many(
             "UPDATE facts SET source = :source, origins = :origins, valid_to = :valid_to,"
             " ended = :ended, taint = :taint, protected = :protected,"
-            " resting = :resting WHERE id = :id",
+            f" {RESTING} WHERE id = :id",
             [stored(update) for update in batch.updates],
         )
         await self._renew(tx, [row["id"] for row in batch.inserts])
@@ -583,7 +585,7 @@ class Facts:
             "now": stamp(self._clock.now()),
         }
         done = await tx.execute(
-            "UPDATE facts SET text = :text, source = :source, speaker = :speaker, protected = :protected, resting = :resting,"
+            f"UPDATE facts SET text = :text, source = :source, speaker = :speaker, protected = :protected, {RESTING},"
             # A line in another spelling is in the file, and to be written anew.
             " exported = CASE WHEN text = :text OR NOT exported THEN exported ELSE 2 END,"
             " stored_at = CASE WHEN retired_at IS NULL THEN stored_at ELSE :now END,"

@@ -304,6 +304,8 @@ def _trimmed(lines: list[str]) -> tuple[str, ...]:
 
 
 T = TypeVar("T")
+Rewrite = TypeVar("Rewrite", Replaced, Replaced | None)
+"""What came of it; None: nothing was done."""
 
 log = logging.getLogger(__name__)
 
@@ -417,22 +419,34 @@ class FlatFile:
         """Let the lines of a text stand for the facts (P-049), within the guards of M-062.
 
         What was stored since `begun` stays, and what was removed since does not come back, whether
-        the text has it or not. The file follows; whatever happens then, the facts are replaced.
-        Raises: ToolFailed, with what to do, when the text would lose what must stay.
+        the text has it or not. Raises: ToolFailed, with what to do, when the text would lose what
+        must stay.
         """
+
+        async def work(tx: Transaction) -> Replaced:
+            old = await self._facts.live(scope, tx, stored_before=begun)
+            gone = await self._facts.gone_since(tx, scope, begun, why.cause)
+            new = await asyncio.to_thread(_accepted, old, text, gone)
+            return await self._facts.replace(tx, why, scope, [fact.id for fact in old], new)
+
+        return await self.change(scope, work)
+
+    async def change(
+        self, scope: str, work: Callable[[Transaction], Awaitable[Rewrite]]
+    ) -> Rewrite:
+        """Let other facts stand in a list, once what was edited by hand is known; the file follows.
+
+        Whatever happens to the file then, the facts are changed. Raises: ToolFailed.
+        """
+        await self._facts.lapse()
         try:
             await self._sync(scope)
         except MemoryFileUnusable as problem:
             raise ToolFailed(f"nothing was changed: {problem}") from problem
         async with self._database.transaction() as tx:
-            old = await self._facts.live(scope, tx, stored_before=begun)
-            gone = await self._facts.gone_since(tx, scope, begun, why.cause)
-            if gone and why.cause != "tool":  # who rewrote it saw lines that may be in others now
-                raise ToolFailed("nothing was changed: somebody took lines out meanwhile")
-            new = await asyncio.to_thread(_accepted, old, text, gone)
-            done = await self._facts.replace(tx, why, scope, [fact.id for fact in old], new)
+            done = await work(tx)
         try:
-            await self._sync(scope, [fact.text for fact in done.facts])
+            await self._sync(scope, [fact.text for fact in done.facts] if done else ())
         except MemoryFileUnusable as problem:
             self._said.warn("memories file not written", scope, problem)
         return done

@@ -6,7 +6,8 @@ not what is known. Never across scopes, nor what may come from outside with what
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import combinations
@@ -19,7 +20,7 @@ from wintermute.memory.meaning import Meaning
 from wintermute.memory.related import WARMING
 from wintermute.memory.review import comparable, unjudged
 from wintermute.memory.search import Search
-from wintermute.memory.sense import shared_words
+from wintermute.memory.sense import alike_in_words
 
 STEP = 40
 """New facts that are compared at once."""
@@ -75,15 +76,21 @@ class Likeness:
         self._same = same
         self._known: tuple[str, str, Compared] | None = None
 
-    async def compared(self, night: str, scope: str, began: datetime) -> Compared:
-        """What this night has to look at; computed when it is asked for the first time."""
-        if self._known is None or self._known[:2] != (night, scope):
-            self._known = (night, scope, await self._compare(scope, began))
-        return self._known[2]
+    @asynccontextmanager
+    async def compared(
+        self, night: str, scope: str, began: datetime, *, last: bool
+    ) -> AsyncIterator[Compared]:
+        """What this night has to look at; computed when it is asked for the first time.
 
-    def let_go(self) -> None:
-        """Nobody asks for it any more."""
-        self._known = None
+        `last`: nobody asks for it after this block, however it ends.
+        """
+        try:
+            if self._known is None or self._known[:2] != (night, scope):
+                self._known = (night, scope, await self._compare(scope, began))
+            yield self._known[2]
+        finally:
+            if last:
+                self._known = None
 
     async def _compare(self, scope: str, began: datetime) -> Compared:
         await self._facts.lapse()
@@ -192,5 +199,4 @@ def _others(new: Fact, near: Sequence[Fact]) -> list[Fact]:
 
 
 def _shared(one: Fact, other: Fact) -> float:
-    [[part]] = shared_words([one.text], [other.text])
-    return part
+    return alike_in_words(one.text, other.text)

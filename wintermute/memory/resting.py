@@ -3,6 +3,8 @@
 awake ─ not used for long, and seldom before ─▶ at rest: in no prompt, list or file (M-060)
   ▲                                               │
   ╰──────── found by who looks, or said again ◀───╯
+
+Whatever wakes is looked at again by a night: what came meanwhile was never compared with it.
 """
 
 import json
@@ -64,7 +66,7 @@ async def awoken(database: Database, hits: Sequence[Hit], now: datetime) -> Sequ
     if asleep := [hit.fact.id for hit in hits if hit.fact.resting]:
         async with database.transaction() as tx:
             await tx.execute(
-                "UPDATE facts SET resting = 0, accesses = accesses + 1, accessed_at = ?"
+                "UPDATE facts SET resting = 0, judged = 0, accesses = accesses + 1, accessed_at = ?"
                 f" WHERE id {IN_LIST} AND resting",
                 (stamp(now), json.dumps(asleep)),
             )
@@ -75,4 +77,4 @@ async def wake_all(database: Database) -> None:
     """A list that is read whole has all of them."""
     if await database.exists("SELECT 1 FROM facts WHERE resting LIMIT 1"):
         async with database.transaction() as tx:
-            await tx.execute("UPDATE facts SET resting = 0 WHERE resting")
+            await tx.execute("UPDATE facts SET resting = 0, judged = 0 WHERE resting")

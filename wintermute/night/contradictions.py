@@ -2,7 +2,8 @@
 
 pairs that are near ─ the nearest 20 ─▶ one question each ─▶ keep one ─ is it the newer? ─▶ the other ends
                                                           │                ╰─ no ─▶ a person is asked
-                                                          ╰▶ merge ─▶ as by dedup
+                                                          ├▶ merge ─▶ as by dedup
+                                                          ╰▶ keep both ─▶ nothing, and no question again
 """
 
 import logging
@@ -34,7 +35,7 @@ from wintermute.templates import Template
 
 MOST = 20
 """Pairs of a scope in a night (M-058)."""
-Action = Literal["keep_first", "keep_second", "merge"]
+Action = Literal["keep_first", "keep_second", "keep_both", "merge"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 
 log = logging.getLogger(__name__)
@@ -75,11 +76,11 @@ def _days(fact: Fact, zone: tzinfo) -> tuple[str, ...]:
     return (f"{day}", f"{day.day} {day:%B %Y}")
 
 
-def may_end(loser: Fact, winner: Fact, zone: tzinfo) -> bool:
+def may_end(loser: Fact, winner: Fact) -> bool:
     """Whether the newer evidence wins: what the person said yields only to what they said later."""
     if loser.protected:
         return winner.protected and winner.created_at > loser.created_at
-    return day_of(winner, zone) >= day_of(loser, zone)
+    return winner.created_at >= loser.created_at
 
 
 def day_of(fact: Fact, zone: tzinfo) -> date:
@@ -115,7 +116,14 @@ class Contradictions:
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """One pair each; then what was looked at is known. Raises: ModelError."""
-        found = await self._likeness.compared(work.night.id, work.scope, work.night.began_at)
+        night = work.night
+        async with self._likeness.compared(
+            night.id, work.scope, night.began_at, last=True
+        ) as found:
+            async for step in self._steps_of(work, found):
+                yield step
+
+    async def _steps_of(self, work: PhaseWork, found: Compared) -> AsyncIterator[TidyStep]:
         gone = going(work.so_far)
         groups = await clusters_of(self._nights, found, work.scope, self._same, gone)
         owed = {fact.id for group in groups.owed for fact in group}
@@ -140,7 +148,6 @@ class Contradictions:
             note=f"{later} pairs wait for the next nights" if later else "",
             left=later > 0,
         )
-        self._likeness.let_go()
 
     async def _open(self, found: Compared, scope: str, groups: Clusters) -> list[FactPair]:
         """What nobody was asked about, the likest first; without what dedup is still to ask about."""
@@ -173,23 +180,24 @@ class Contradictions:
         except (AnswerUnusable, ContextTooLarge) as problem:
             log.warning("contradiction not settled reason=%s", problem)
             return TidyStep(judged=(digest,), note=f"some were not compared: {problem}")
+        if answer.action == "keep_both":
+            return TidyStep(judged=(digest,))
         if answer.action == "merge":
             return TidyStep((self._merged((older, newer), answer, digest),))
         winner, loser = (older, newer) if answer.action == "keep_first" else (newer, older)
         return TidyStep((self._ended(loser, winner, digest),))
 
     def _merged(self, pair: Sequence[Fact], answer: Decision, digest: str) -> Planned:
-        zone = self._stores.tasks.zone
         over = [fact for fact in pair if fact.id in answer.ended]
         others = [fact for fact in pair if fact.id not in answer.ended]
-        free = all(may_end(loser, winner, zone) for loser in over for winner in others)
+        free = all(may_end(loser, winner) for loser in over for winner in others)
         reason = "what one of them says is over" if over else "they add to each other"
         wanted = merging(pair, answer.text, reason, digest, answer.ended)
         return wanted if free else replace(wanted, question=True, reason=_doubt(over[0], others[0]))
 
     def _ended(self, loser: Fact, winner: Fact, digest: str) -> Planned:
         zone = self._stores.tasks.zone
-        free = may_end(loser, winner, zone)
+        free = may_end(loser, winner)
         reason = f"they contradict each other: {day_of(loser, zone)}, then {day_of(winner, zone)}"
         member = {"id": loser.id, "text": loser.text}
         return Planned(

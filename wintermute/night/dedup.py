@@ -194,13 +194,17 @@ class Dedup:
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """One cluster each. Raises: ModelError."""
-        found = await self._likeness.compared(work.night.id, work.scope, work.night.began_at)
-        if found.note:
-            yield TidyStep(note=found.note, left=found.more > 0)
-        gone = going(work.so_far)
-        groups = await clusters_of(self._nights, found, work.scope, self._least, gone)
-        for group in groups.owed:
-            yield await self._asked(work, found, group)
+        alone = work.night.phase == self.name  # else contradictions look at it next
+        night = work.night
+        async with self._likeness.compared(
+            night.id, work.scope, night.began_at, last=alone
+        ) as found:
+            if found.note:
+                yield TidyStep(note=found.note, left=found.more > 0)
+            gone = going(work.so_far)
+            groups = await clusters_of(self._nights, found, work.scope, self._least, gone)
+            for group in groups.owed:
+                yield await self._asked(work, found, group)
 
     async def _asked(self, work: PhaseWork, found: Compared, members: Sequence[Fact]) -> TidyStep:
         digest = cluster_digest(members)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from fcntl import LOCK_EX, flock
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from wintermute.changes.change_sets import Cause, Change, ItemKind, Reason
 from wintermute.changes.undo import FileItems
@@ -169,8 +169,9 @@ class Deeds:
             if not done:
                 recorded = await self._put_back(recorded)
             async with self._stores.database.transaction() as tx:
-                if done and "proposal" in item.plan:
-                    await self._stores.proposals.decide(tx, item.plan["proposal"], "taken")
+                if "proposal" in item.plan:
+                    verdict: Literal["taken", "outdated"] = "taken" if done else "outdated"
+                    await self._stores.proposals.decide(tx, item.plan["proposal"], verdict)
                 return (
                     await self._nights.move(tx, recorded, "done" if done else "outdated") and done
                 )
@@ -191,7 +192,13 @@ class Deeds:
             if known is None or known.names:  # a kill came between
                 return known
             why, new = await self._why(tx, item, cause)
-            if [await self._text(each) for each in wanted] != [each.was for each in wanted]:
+            fits = [await self._text(each) for each in wanted] == [each.was for each in wanted]
+            if "proposal" in item.plan:
+                proposal, proposals = item.plan["proposal"], self._stores.proposals
+                fits = fits and await proposals.is_open(tx, proposal)
+                if not fits:
+                    await proposals.decide(tx, proposal, "outdated")
+            if not fits:
                 await self._over(tx, item, None, str(why.into), new=new)
                 return None
             changes = [replace(each.change, evidence=item.evidence) for each in wanted]

@@ -5,7 +5,7 @@ What forgetting has left incomplete is made anew, and what waits for a person's 
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -18,6 +18,7 @@ from wintermute.conversation.asking import Folding
 from wintermute.db.traces import ERASED
 from wintermute.errors import StorageBlocked, StoreBusy, WintermuteError
 from wintermute.files import to_its_end
+from wintermute.loom.records import BranchView
 from wintermute.night.agents import BUILTIN
 from wintermute.night.consolidation import Consolidation
 from wintermute.night.forget_pages import CONSOLIDATE_AGAIN, GONE
@@ -32,6 +33,7 @@ from wintermute.night.raw_material import (
 )
 from wintermute.night.tidying import ChoreDone, PhaseWork
 from wintermute.stores import Stores
+from wintermute.text import counted
 from wintermute.wiki.conversations import ConversationFolder, MessageFile
 from wintermute.wiki.links import RAW, is_page, links_in
 from wintermute.wiki.page_jobs import WikiJob, read_job, text_at
@@ -117,10 +119,25 @@ class Pages:
             if not any([(await run.work(talk)).waits for talk in talks]):
                 await self._done_again(page)
 
+    async def foreseen(self, work: PhaseWork) -> str:
+        """How many chats would become pages, and how many pages would be made anew."""
+        if work.scope != self._stores.owner.scope or not self._stores.wiki.exists:
+            return ""
+        parts = [
+            await self._kept.unread(name)
+            for name in await idle(self._stores, work.scope, self._clock)
+        ]
+        chats = [
+            _chat_digest(part) for part in parts if self._kept.talk(part.conversation_id, part)
+        ]
+        fresh, again = await self._nights.unjudged(work.scope, chats), await self._again()
+        would = [f"{counted(len(fresh), 'chat')} would become pages"] if fresh else []
+        would += [f"{counted(len(again), 'page')} would be written anew"] if again else []
+        return f"{'; '.join(would)}: not tried here" if would else ""
+
     async def _chat(self, run: "_Run", scope: str, part: ChatPart) -> None:
         """One chat; what was of no use is not asked for again until more is said."""
-        name, rows = part.conversation_id, [row.event_id for row in part.rows]
-        digest = digest_of("chat", name, str(part.upto), *rows)
+        name, digest = part.conversation_id, _chat_digest(part)
         if not await self._nights.unjudged(scope, [digest]):
             return
         if (await run.work(ChatTalk(self._kept, name))).refused:
@@ -231,6 +248,11 @@ class _Run:
         self.left = True
 
 
+def _chat_digest(part: ChatPart) -> str:
+    rows = [row.event_id for row in part.rows]
+    return digest_of("chat", part.conversation_id, str(part.upto), *rows)
+
+
 def _says(message: MessageFile) -> bool:
     return message.text.strip() not in ("", GONE, ERASED)
 
@@ -282,8 +304,8 @@ class FoldIdle:
         """How many were too long, and still are. A summary of no use is not asked for again."""
         folding, found, broken = self._folding(work), list[Item | None](), ""
         try:
-            for conversation_id in await idle(self._stores, work.scope, self._clock):
-                found += await self._folded(work, folding, conversation_id)
+            async for branch, past, digest in self._long(folding, work.scope):
+                found.append(await self._folded(work, folding, branch, past, digest))
         except WintermuteError as problem:  # what was done before it is told all the same
             broken = str(problem)
         items = [item for item in found if item is not None]
@@ -295,23 +317,39 @@ class FoldIdle:
         )
 
     async def _folded(
-        self, work: PhaseWork, folding: Folding, conversation_id: str
-    ) -> list[Item | None]:
-        """What came of one that is too long, or None; of one that is not, nothing at all."""
-        async with self._stores.database.transaction() as tx:
-            branch = await self._stores.conversations.current_branch(tx, conversation_id)
-        past = await folding.past(branch)
-        if not folding.is_long(past, HALF) or not folding.old(past, "size"):
-            return []
-        digest = digest_of("fold", branch, past.casts[-1].id, folding.measured(past))
+        self, work: PhaseWork, folding: Folding, branch: str, past: BranchView, digest: str
+    ) -> Item | None:
+        """What came of one that is too long; None: nothing."""
         if not await self._nights.unjudged(work.scope, [digest]):
-            return [None]
+            return None
         work.models.away = ""
         folded = await folding.fold(past, branch, None, "size")
         if folded is not None:
             told = f"{folding.measured(past)} before, {folding.measured(folded)} now"
-            return [(Planned("fold", (), "", told, {}), "done", None)]
+            return Planned("fold", (), "", told, {}), "done", None
         if not work.models.away:
             async with self._stores.database.transaction() as tx:
                 await self._nights.judge(tx, work.scope, [digest])
-        return [None]
+        return None
+
+    async def foreseen(self, work: PhaseWork) -> str:
+        """How many conversations would be summed up."""
+        digests = [digest async for *_, digest in self._long(self._folding(work), work.scope)]
+        fresh = await self._nights.unjudged(work.scope, digests)
+        would = f"{counted(len(fresh), 'long conversation')} would be summed up: not tried here"
+        return would if fresh else ""
+
+    async def _long(
+        self, folding: Folding, scope: str
+    ) -> AsyncIterator[tuple[str, BranchView, str]]:
+        """Each that is too long: its branch, what is said there, and a digest of how it is now."""
+        for conversation_id in await idle(self._stores, scope, self._clock):
+            async with self._stores.database.transaction() as tx:
+                branch = await self._stores.conversations.current_branch(tx, conversation_id)
+            past = await folding.past(branch)
+            if folding.is_long(past, HALF) and folding.old(past, "size"):
+                yield (
+                    branch,
+                    past,
+                    digest_of("fold", branch, past.casts[-1].id, folding.measured(past)),
+                )

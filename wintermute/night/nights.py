@@ -218,20 +218,32 @@ class Nights:
         )
 
     async def untold(self, source: Transaction | Database) -> list[Night]:
-        """What is over and was told to nobody yet, oldest first."""
+        """What is over and was not told to all who it is about, oldest first."""
         rows = await source.rows(
             "SELECT * FROM nights WHERE state <> 'running' AND told_at IS NULL ORDER BY seq"
         )
         return [_night(row) for row in rows]
 
     async def mark_told(self, tx: Transaction, names: Iterable[str]) -> None:
-        """These were told, or there is nothing to tell."""
+        """These were told, or nobody is left to be told."""
         await tx.execute(
             "UPDATE nights SET told_at = ? WHERE id IN (SELECT value FROM json_each(?))",
             (stamp(self._clock.now()), json.dumps(list(names))),
         )
 
     # Who was told
+
+    async def untold_items(self, tx: Transaction, night: Night) -> list[NightItem]:
+        """What it did or asks in scopes that no message has told of it; nothing after a week."""
+        rows = await tx.rows(
+            "SELECT i.* FROM night_items i LEFT JOIN night_told t"
+            "  ON (t.night, t.scope) = (i.night, i.scope)"
+            " JOIN nights n ON n.id = i.night AND n.ended_at > ?"
+            " WHERE i.night = ? AND i.scope <> '' AND i.state IN ('done', 'open')"
+            " AND t.outbox_id IS NULL ORDER BY i.seq",
+            (stamp(self._clock.now() - WEEK), night.id),
+        )
+        return [_item(row) for row in rows]
 
     async def tell(
         self, tx: Transaction, night: str, scope: str, outbox_id: str, asks: int | None
@@ -261,6 +273,15 @@ class Nights:
             },
         )
         return [_item(row) for row in rows]
+
+    async def has_news(self, scope: str) -> bool:
+        """Whether something was done or asked there in the last seven days, or is still asked."""
+        found = await self._database.scalars(
+            "SELECT 1 FROM night_items WHERE scope = ? AND state <> 'planned'"
+            " AND (state = 'open' OR at > ?) LIMIT 1",
+            (scope, stamp(self._clock.now() - WEEK)),
+        )
+        return bool(found)
 
     async def reported(
         self, tx: Transaction, scope: str, nights: Collection[str], event_id: str

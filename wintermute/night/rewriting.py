@@ -3,22 +3,24 @@
 lines ─ one question ─▶ a list ─ nothing lost that must stay? ─▶ replaced, guarded as all losses are
 """
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from datetime import datetime
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from wintermute.changes.change_sets import Reason
-from wintermute.clock import moment, stamp
+from wintermute.db import Transaction
 from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
 from wintermute.llm.json_answer import Unfit, proved_answer
 from wintermute.llm.tokens import estimate
-from wintermute.memory.fact import Fact, key, listed, refusal
+from wintermute.memory.fact import Fact, NewFact, Replaced, key, listed, refusal
 from wintermute.memory.resting import awake_count
+from wintermute.memory.review import hand_down_use, is_said_elsewhere
 from wintermute.memory.secret_shapes import secret_kind
-from wintermute.memory.sense import Heirs, are_made_of
+from wintermute.memory.sense import Heirs, are_made_of, successors
 from wintermute.messages import Reply
-from wintermute.night.dedup import are_as_known, origins_of, sources_of
+from wintermute.night.dedup import origins_of, sources_of
 from wintermute.night.deeds import ItemNames, named
+from wintermute.night.fact_deeds import merged_fact
 from wintermute.night.nights import NightItem, Nights, Planned, digest_of
 from wintermute.night.tidying import (
     ALWAYS_ALLOWED,
@@ -87,10 +89,10 @@ class ListRewriting:
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """One at most. What may come from outside, or has an end, stays a line of its own."""
-        await self._stores.memories.text(work.scope)  # with what was edited by hand
-        begun = self._stores.facts.now()
-        live = await self._stores.facts.live(work.scope, stored_before=begun)
-        old = [fact for fact in live if not fact.taint and fact.valid_to is None]
+        if not work.dry:
+            await self._stores.memories.text(work.scope)  # with what was edited by hand
+        live = await self._stores.facts.live(work.scope)
+        old = [fact for fact in live if not _is_apart(fact)]
         digest = _digest([fact.text for fact in old])
         if len(old) < FEWEST or not await self._nights.unjudged(work.scope, [digest]):
             return
@@ -104,10 +106,8 @@ class ListRewriting:
             log.warning("memories not rewritten reason=%s", problem)
             yield TidyStep(judged=(digest,), note=f"the list stays as it is: {problem}")
         else:
-            apart = [fact.text for fact in live if fact not in old]
-            wanted = _item(old, lines, apart, digest, begun)
             # What comes of it is not asked about again.
-            yield TidyStep(wanted, judged=(digest, _digest(lines)))
+            yield TidyStep(_item(old, lines, digest), judged=(digest, _digest(lines)))
 
     async def _asked(self, work: PhaseWork, old: Sequence[Fact]) -> list[str]:
         shown = "\n".join(fact.text for fact in old)
@@ -120,13 +120,16 @@ class ListRewriting:
         )
 
 
+def _is_apart(fact: Fact) -> bool:
+    """Whether it says of none that it lasts, or may come from outside (L-037)."""
+    return fact.taint or fact.valid_to is not None
+
+
 def _digest(lines: Sequence[str]) -> str:
     return digest_of("list", *map(key, lines))
 
 
-def _item(
-    old: Sequence[Fact], lines: Sequence[str], apart: Sequence[str], digest: str, begun: datetime
-) -> tuple[Planned, ...]:
+def _item(old: Sequence[Fact], lines: Sequence[str], digest: str) -> tuple[Planned, ...]:
     """None where it says the same in another order."""
     kept, known = {key(line) for line in lines}, {key(fact.text) for fact in old}
     gone = [fact for fact in old if key(fact.text) not in kept]
@@ -136,19 +139,13 @@ def _item(
     heirs = Heirs(lines)
     lost = [fact for fact in gone if not heirs.keeps(fact.text)]
     loses = max(len(lost), len(gone) - len(new), 0)
-    whole = "\n".join([*lines, *apart])
     return (
         Planned(
             kind="list",
             before=tuple(fact.text for fact in gone),
-            after="\n".join(new) if loses <= ALWAYS_ALLOWED else whole,
+            after="\n".join(new if loses <= ALWAYS_ALLOWED else lines),
             reason=f"{len(lines)} lines say what {len(old)} said",
-            plan={
-                "do": "list",
-                "text": whole,
-                "old": {fact.id: fact.text for fact in old},
-                "begun": stamp(begun),
-            },
+            plan={"do": "list", "lines": [*lines], "old": {fact.id: fact.text for fact in old}},
             evidence=origins_of(gone),
             loses=loses,
             digest=digest,
@@ -156,26 +153,70 @@ def _item(
     )
 
 
+def instead(
+    old: Sequence[Fact], lines: Sequence[str]
+) -> tuple[list[NewFact], dict[str, int | None]]:
+    """What stands in such a list, and for each fact that goes which of it says what that said.
+
+    A line has the age and the speaker of those it says; where that is none, of all that go.
+    """
+    names = [key(line) for line in lines]
+    known = {key(fact.text): fact for fact in old}
+    gone = [fact for name, fact in known.items() if name not in names]
+    heirs = successors([fact.text for fact in gone], lines)
+    fresh = []
+    for n, line in enumerate(lines):
+        past = [fact for fact, heir in zip(gone, heirs, strict=True) if heir == n]
+        past += [known[names[n]]] if names[n] in known else []
+        fresh.append(merged_fact(past or gone or old, line))
+    return fresh, {fact.id: heir for fact, heir in zip(gone, heirs, strict=True)}
+
+
 class RewriteList:
-    """Puts a list in the place of the one it was made from, if all of that is there (M-062)."""
+    """Puts a list in the place of the lines it was made from, if all of them are there (M-062).
+
+    What stands beside them, for it has an end or may come from outside, is no part of it.
+    """
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
 
     async def do_alone(self, item: NightItem, why: Reason) -> ItemNames | None:
-        """None where somebody took a line out meanwhile: it must not come back in other words.
+        """None where one of them is another by now, or something else says what it would.
 
         Raises: ToolFailed.
         """
-        stores, old = self._stores, item.plan["old"]
-        await stores.memories.text(item.scope)  # with what was edited by hand
-        async with stores.database.transaction() as tx:
-            there = await are_as_known(stores, tx, item.scope, old)
-        if not there:
+        stores, old, lines = self._stores, item.plan["old"], item.plan["lines"]
+
+        async def work(tx: Transaction) -> Replaced | None:
+            facts = await stores.facts.living(tx, item.scope, list(old))
+            if not await self._may_stand(tx, item.scope, lines, facts, old):
+                return None
+            fresh, heirs = await asyncio.to_thread(instead, facts, lines)
+            made = await stores.facts.supersede(tx, why, fresh, heirs)
+            for n, heir in enumerate(made.facts):
+                await hand_down_use(tx, heir.id, [old for old, at in heirs.items() if at == n])
+            return made
+
+        done = await stores.memories.change(item.scope, work)
+        if done is None:
             known = await stores.changes.get(why.into or "")  # a kill came after it was done
             facts = [change for change in known.changes if change.kind == "fact"] if known else []
             return named(facts) or None
-        text, begun = item.plan["text"], moment(item.plan["begun"])
-        done = await stores.memories.replace(item.scope, text, why, begun)
         new = [fact for fact in done.facts if fact.id not in old]
         return [("fact", fact.id) for fact in (*new, *done.retired)]
+
+    async def _may_stand(
+        self,
+        tx: Transaction,
+        scope: str,
+        lines: Sequence[str],
+        facts: Sequence[Fact],
+        old: Mapping[str, str],
+    ) -> bool:
+        if {fact.id: fact.text for fact in facts} != old or any(map(_is_apart, facts)):
+            return False
+        told = [(fact.text, fact.protected) for fact in facts]  # by now, it may be
+        if await asyncio.to_thread(refusal, told, "\n".join(lines)):
+            return False
+        return not any([await is_said_elsewhere(tx, scope, key(line), list(old)) for line in lines])

@@ -2,10 +2,14 @@
 
 tasks of a scope ─ one question ─▶ actions ─┬▶ the assistant's own: done at once, with the way back
                                             ╰▶ a person's, or the end of a schedule: a question
+
+A task ends at once only if it says itself that it is done, or if one that stays says all of it.
 """
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+import re
+import unicodedata
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +19,7 @@ from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import Unfit, answer_in_json
 from wintermute.llm.tokens import estimate
-from wintermute.memory.sense import are_made_of, succeeds
+from wintermute.memory.sense import TOKENS, Heirs, are_made_of, is_negated, main_words, succeeds
 from wintermute.messages import Json
 from wintermute.night.deeds import ItemNames
 from wintermute.night.nights import NightItem, Nights, Planned, digest_of
@@ -31,9 +35,19 @@ from wintermute.tasks.tasks import (
     state_of,
 )
 from wintermute.templates import Template
+from wintermute.text import counted
 
 BY_ASSISTANT = "tool"
 """What made a task that the assistant may end by itself (T-058)."""
+MOST_ENDED = 3
+"""Tasks of a scope that a night ends at once; more go on in the next one."""
+DONE_WORDS = (
+    "done finished completed erledigt fertig abgeschlossen fait faite terminé terminée fini hecho hecha"
+    " terminado terminada completado fatto fatta finito completato terminato feito feita concluído gedaan"
+)
+DONE = frozenset(DONE_WORDS.split())
+DONE_SIGNS = re.compile("[✅✓✔☑]|\\[x\\]|已完成|做完了|完了|済み|終わった", re.IGNORECASE)
+NAMED = re.compile(r"\btask_\w+")
 LARGE = "there are more tasks than a model can be shown at once"
 
 log = logging.getLogger(__name__)
@@ -175,12 +189,13 @@ class TaskReview:
         else:
             for left_out in answer.ignored:
                 log.warning("action on a task ignored reason=%s", left_out)
-            items = planned(answer)
-            asked = {item.plan["task"] for item in items if item.question}
-            done = {a.task.id: a.after for a in answer.actions if a.task.id not in asked}
-            then = [task for task in (tasks | done).values() if task.status == "active"]
-            # What comes of it is not asked about again.
-            yield TidyStep(items, judged=(digest, _digest(then)), note="; ".join(answer.ignored))
+            found = planned(answer, tasks)
+            waiting = f"{counted(found.wait, 'task')} that could end wait for the next night"
+            notes = [*answer.ignored, *([waiting] if found.wait else [])]
+            # What comes of it is not asked about again, unless there was more.
+            known = (digest,) if found.wait else (digest, _digest(found.then))
+            note, left = "; ".join(notes), found.wait > 0
+            yield TidyStep(found.items, judged=known, note=note, left=left)
 
     async def _asked(self, work: PhaseWork, tasks: Mapping[str, Task]) -> TaskAnswer:
         async def stand(tx: Transaction) -> bool:
@@ -201,22 +216,99 @@ async def _is(stores: Stores, tx: Transaction, task: Task) -> bool:
     return await stores.tasks.state(tx, task.id) == state_of(task)
 
 
-def planned(answer: TaskAnswer) -> tuple[Planned, ...]:
+def says_done(content: str) -> bool:
+    """Whether a task says of itself that it is done, and has no "not"."""
+    words = TOKENS.findall(unicodedata.normalize("NFKC", content).casefold())
+    return not is_negated(content) and bool(DONE.intersection(words) or DONE_SIGNS.search(content))
+
+
+def says_all_of(kept: Task, other: Task) -> bool:
+    """Whether nothing of another task is lost where this one stays: as M-039, and names are whole.
+
+    Nor when it is due, how urgent it is, and where it is seen.
+    """
+    heirs = Heirs([kept.content])
+    return (
+        kept.scope in {other.scope, EVERYWHERE}
+        and (kept.plan, kept.snoozed) == (other.plan, other.snoozed)
+        and kept.priority <= other.priority
+        and _words(other.content) <= _words(kept.content)
+        and heirs.keeps(other.content, 0)
+        and not heirs.overtakes(other.content, 0)
+    )
+
+
+def _words(content: str) -> set[str]:
+    """The main ones and whatever is a name, short ones as well."""
+    names = {word.casefold() for word in TOKENS.findall(content) if word != word.lower()}
+    return names | main_words(content)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """That a task ends. `heir`: what stays for it. `proved`: whether it says so, or the heir says all."""
+
+    action: TaskAction
+    heir: Task | None = None
+    proved: bool = True
+
+
+def ends_of(actions: Sequence[TaskAction], then: Mapping[str, Task]) -> list[TaskEnd]:
+    """The ends that may be together: what one is left for stays, so of a ring one does.
+
+    `then`: all tasks, worded as they will be.
+    """
+    wanted = {action.task.id: action for action in actions if action.ends}
+    over = {name for name, action in wanted.items() if says_done(action.task.content)}
+    found = [TaskEnd(wanted[name]) for name in wanted if name in over]
+    stay = [name for name in then if name not in wanted]
+    for name, action in wanted.items():
+        if name in over or name in stay:
+            continue
+        others = [*stay, *(each for each in wanted if each not in {*over, *stay, name})]
+        heir = next((each for each in others if says_all_of(then[each], action.task)), None)
+        proved = heir is not None
+        if heir is None:
+            heir = next((each for each in NAMED.findall(action.reason) if each in others), None)
+        found.append(TaskEnd(action, then[heir] if heir else None, proved))
+        over.add(name)
+        if heir is not None and heir not in stay:
+            stay.append(heir)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """What comes of an answer. `then`: the tasks once that is done. `wait`: ends for the next night."""
+
+    items: tuple[Planned, ...]
+    then: tuple[Task, ...]
+    wait: int = 0
+
+
+def planned(answer: TaskAnswer, tasks: Mapping[str, Task]) -> TaskPlan:
     """Items for the actions. Where an update has to wait, or was left out, no task ends meanwhile.
 
     For that it says the same as another may not be so yet.
     """
     updates = [action for action in answer.actions if not action.ends]
     waits = bool(answer.ignored) or not all(action.is_safe for action in updates)
+    then = {**tasks, **{action.task.id: action.after for action in updates}}
     beside = {action.task.id: action.after.content for action in updates}
-    return tuple(
-        _item(
-            action,
-            beside if action.ends else {},
-            question=not action.is_safe or (action.ends and waits),
-        )
-        for action in answer.actions
-    )
+    items = [_item(action, {}, question=not action.is_safe) for action in updates]
+    done = [action for action in updates if action.is_safe]
+    ended = 0
+    for end in ends_of(answer.actions, then):
+        at_once = end.proved and end.action.is_safe and not waits
+        ended += at_once
+        if at_once and ended > MOST_ENDED:
+            continue
+        relies = {end.heir.id: end.heir.content} if end.heir else {}
+        items.append(_item(end.action, beside | relies, question=not at_once))
+        done += [end.action] if at_once else []
+    after = {**tasks, **{action.task.id: action.after for action in done}}
+    active = tuple(task for task in after.values() if task.status == "active")
+    return TaskPlan(tuple(items), active, max(0, ended - MOST_ENDED))
 
 
 def _item(action: TaskAction, beside: Mapping[str, str], *, question: bool) -> Planned:
@@ -257,7 +349,7 @@ class ChangeTask:
             return None
         for name, content in plan["beside"].items():
             state = await tasks.state(tx, name)
-            if state is None or state["content"] != content:
+            if state is None or (state["content"], state["status"]) != (content, "active"):
                 return None
         owns = self._stores.owner.owns(item.scope)
         target = Target(plan["task"], item.scope, why, by_owner=owns)

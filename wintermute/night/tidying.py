@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from wintermute.db import Transaction
 from wintermute.errors import BudgetSpent, ContextTooLarge, ModelError, StoreBusy, WintermuteError
@@ -153,6 +153,8 @@ class PhaseWork:
     scope: str
     models: NightModels
     so_far: Sequence[NightItem] = ()
+    dry: bool = False
+    """Nothing may be changed, not even by taking in what was edited by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +215,15 @@ class Chore(Protocol):
 
     async def do(self, work: PhaseWork) -> ChoreDone:
         """Raises: WintermuteError."""
+        ...
+
+
+@runtime_checkable
+class ForeseenChore(Protocol):
+    """A chore that can tell beforehand what it would look at, not what would come of it."""
+
+    async def foreseen(self, work: PhaseWork) -> str:
+        """It in words, changing nothing; "": nothing."""
         ...
 
 
@@ -325,16 +336,35 @@ class Tidying:
     async def preview(self, night: Night, progress: Progress = unwatched) -> tuple[Night, DryNight]:
         """What `tidy` would do, without a trace of it: only what is found and can be taken back."""
         asked, dry = NightModels(self._models, self._budget, night), DryNight()
+        programme = self._programme
         async for scope in self._in_turn(night, asked):
-            for group in (self._programme.facts, self._programme.more):
+            await self._foreseen(night, scope, programme.first, asked, dry)
+            for group in (programme.facts, *([phase] for phase in programme.more)):
                 start = len(dry.items)
-                for phase in group:
-                    if night.phase in ("", phase.name):
-                        progress(scope, phase.name)
-                        await self._looked(night, scope, phase, asked, dry)
+                for phase in _wanted(night, group):
+                    progress(scope, phase.name)
+                    await self._looked(night, scope, phase, asked, dry)
                 dry.items[start:] = await self._judged(scope, dry.items[start:])
+            await self._foreseen(night, scope, programme.last, asked, dry)
         cost = replace(night, calls=asked.calls, tokens=asked.used, usd=asked.usd)
         return replace(cost, state="done", phases=tuple(dry.tallies)), dry
+
+    async def _foreseen(
+        self,
+        night: Night,
+        scope: str,
+        chores: Sequence[Chore],
+        asked: NightModels,
+        dry: DryNight,
+    ) -> None:
+        for chore in _wanted(night, chores):
+            if isinstance(chore, ForeseenChore):
+                note = await chore.foreseen(PhaseWork(night, scope, asked, dry=True))
+                dry.tallies += [PhaseTally(scope, chore.name, "ok", note=note)] if note else []
+
+    async def scopes(self, night: Night) -> list[str]:
+        """Whose turn it is, in this order."""
+        return await self._scopes(night, await self._turns(night))
 
     async def _in_turn(self, night: Night, asked: NightModels) -> AsyncIterator[str]:
         """Each scope, once it is allowed its share: the owner, then who waits longest.
@@ -342,7 +372,7 @@ class Tidying:
         What is left of the tokens is shared by all that are known to wait.
         """
         turns = await self._turns(night)
-        scopes = [night.scope] if night.scope else await self._scopes(turns)
+        scopes = await self._scopes(night, turns)
         for n, scope in enumerate(scopes):
             others = len(turns.waiting.intersection(scopes[n + 1 :]))
             share = 1 / (others + 1)
@@ -366,8 +396,10 @@ class Tidying:
         new = await scopes_with_news(self._stores.database, night.began_at)
         return Turns(newest, frozenset(left), frozenset(left | new))
 
-    async def _scopes(self, turns: "Turns") -> list[str]:
+    async def _scopes(self, night: Night, turns: "Turns") -> list[str]:
         """The owner, then those first whose last turn is longest ago, or was not enough."""
+        if night.scope:
+            return [night.scope]
         owner = self._stores.owner.scope
         known = {
             *await self._stores.facts.scopes(),
@@ -433,7 +465,8 @@ class Tidying:
         status: PhaseStatus = "ok"
         before = asked.calls
         so_far = dry.items if dry else await self._so_far(night, scope)
-        work = PhaseWork(night, scope, asked, [i for i in so_far if i.scope == scope])
+        own = [item for item in so_far if item.scope == scope]
+        work = PhaseWork(night, scope, asked, own, dry is not None)
         try:
             async for step in phase.steps(work):
                 await self._keep(night, scope, phase, step, asked, dry)

@@ -100,3 +100,18 @@ UPDATE tasks SET made_by = coalesce((
 -- `night`: which one made the pages; '': a person asked for them.
 
 ALTER TABLE consolidations ADD COLUMN night TEXT NOT NULL DEFAULT '';
+
+-- A question that a night asks about a proposal is one as long as the proposal waits.
+
+CREATE TRIGGER proposals_wait_no_more AFTER UPDATE OF state ON proposals
+WHEN NEW.state IN ('refused', 'outdated')
+BEGIN
+    UPDATE night_items SET state = NEW.state
+    WHERE state = 'open' AND plan ->> '$.proposal' = NEW.id;
+END;
+
+CREATE TRIGGER proposals_are_gone AFTER DELETE ON proposals WHEN OLD.state = 'open'
+BEGIN
+    UPDATE night_items SET state = 'outdated'
+    WHERE state = 'open' AND plan ->> '$.proposal' = OLD.id;
+END;
