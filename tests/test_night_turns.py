@@ -125,3 +125,23 @@ async def test_a_night_of_one_phase_is_nobodys_turn(tmp_path: Path, model: Model
             await night.night(phase)
             turns += [scope for scope in asked(model, before) if not phase and scope != OWNER]
         assert turns == [named(0), named(1), named(2)]
+
+
+async def test_a_dry_run_has_the_shares_of_a_night(tmp_path: Path, model: ModelServer) -> None:
+    """M-073: what it shows is what a night of the same tokens would come to."""
+    one = await price(tmp_path / "one", model)
+    small = SmallNight(asks_model=True, budget=one * 6 + one // 2)
+    async with opened(tmp_path / "many", model, FakeClock(), night=small) as house:
+        clock = FakeClock()
+        night = Tidied(house, clock, small.built[0])
+        await pairs(house, OWNER, *range(9))
+        await pairs(house, named(0), *range(9))
+        before, now = len(model.requests), house.checked.now()
+        dry, _ = await night.tidying.preview(
+            Night("20260504", now.date(), "command", "running", now)
+        )
+        tried = asked(model, before)
+        before = len(model.requests)
+        done = await night.night()
+        assert asked(model, before) == tried == [OWNER] * 3 + [named(0)] * 3
+        assert statuses(dry, OWNER, named(0)) == statuses(done, OWNER, named(0)) == ["left"] * 2
