@@ -45,7 +45,7 @@ class Chance:
         return self._spoilt() or self._joined(texts)
 
     def compare(self, first: str, second: str) -> str | Step:
-        action = self._random.choice(("keep_first", "keep_second", "merge"))
+        action = self._random.choice(("keep_first", "keep_second", "keep_both", "merge"))
         found = {"action": action}
         if action == "merge" or self._random.random() < self._hostile / 4:
             found["text"] = self._joined([first, second])

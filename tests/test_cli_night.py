@@ -1,16 +1,25 @@
 """`wintermute night`: run it, read it, answer it, take it back; beside a daemon or without one."""
 
+import asyncio
+import json
+import os
+import re
 import shutil
-from contextlib import AbstractAsyncContextManager
+import sqlite3  # noqa: TID251  a look from outside
+import sys
+from contextlib import AbstractAsyncContextManager, closing
 from datetime import timedelta
 
 import pytest
 
+from tests.test_cli_reconstruct import asks
+from tests.test_memory_beside import beside
 from tests.world.clock import SYSTEM
 from tests.world.duties import Back
 from tests.world.house import PROMPTS, House
 from tests.world.model import ModelServer
 from tests.world.nights import OLD, Fails, OldSkill, SmallNight, opened, remember
+from tests.world.shelf import Shelf
 from tests.world.terminal import Terminal
 from wintermute.clock import Clock
 from wintermute.config.schema import Dreaming
@@ -74,7 +83,13 @@ async def test_a_night_is_read_answered_and_taken_back(home: Terminal, model: Mo
     assert len(first["evidence"]) == 1
     said = home.says("night", "report")
     assert (
-        f"{name}#3  open      skill: How the fax is fed. Face down.  (not read for 90 days)" in said
+        f"{name}#3  open      Remove this skill? How the fax is fed. Face down. (not read for 90 days)"
+        in said
+    )
+    assert home.json("night", "report", skill["id"]) == skill
+    assert home.says("night", "report", skill["id"]) == (
+        f"{name}#3 Remove this skill? — waits for your yes or no\n"
+        "Before:\n    How the fax is fed.\n\n    Face down.\nWhy: not read for 90 days\n"
     )
     assert "4 memories merged; 1 question; 0 calls, 0 tokens" in said
     assert home.says("night", "list").startswith(
@@ -106,7 +121,7 @@ async def test_what_is_not_there_is_told_with_what_is(home: Terminal, model: Mod
         assert home.refuses("night", verb, "20200101") == (
             f"wintermute: there is no night 20200101: the newest are {name}"
         )
-    for verb in ("undo", "apply"):
+    for verb in ("undo", "apply", "report"):
         assert home.refuses("night", verb, f"{name}#9") == (
             f"wintermute: the night {name} has no item 9: the newest are {name}#1, {name}#2"
         )
@@ -118,6 +133,9 @@ async def test_what_is_older_than_thirty_days_stays(home: Terminal, model: Model
     name = await night_of(home, model, SmallNight(), *KNOWN, clock=Back(timedelta(days=31)))
     assert "30 days" in home.refuses("night", "undo", name)
     assert texts(home) == ["Has a dog", "Likes tea"]
+    home.says("night", "run", "--phase", "housekeeping")
+    assert home.json("night", "report", name)["items"] == []
+    assert "30 days" in home.refuses("night", "undo", name)
 
 
 def test_a_night_runs_without_a_daemon_and_prints_each_phase(home: Terminal) -> None:
@@ -137,12 +155,70 @@ def test_a_phase_or_a_scope_that_is_none_is_a_wrong_usage(home: Terminal) -> Non
     assert "person:@name:server" in home.refuses("night", "run", "--scope", "me", code=2)
 
 
-def test_a_dry_run_leaves_no_trace(home: Terminal) -> None:
-    """M-073."""
-    home.says("memory", "add", "Likes tea")
-    done = home.json("night", "run", "--dry-run")
+OF_CALLS = re.compile(
+    r'INSERT INTO "(?:model_calls|reservations|refused_answers|token_counts|sqlite_sequence)"'
+)
+
+
+def rows_of(home: Terminal) -> list[str]:
+    """All that the database holds, but what was asked of models."""
+    with closing(sqlite3.connect(home.data / "wintermute.db")) as database:
+        return [line for line in database.iterdump() if not OF_CALLS.match(line)]
+
+
+async def test_a_dry_run_leaves_no_trace_and_names_what_it_does_not_try(
+    home: Terminal, model: ModelServer
+) -> None:
+    """M-073: neither of a night, nor of what somebody is writing into MEMORIES.txt."""
+    shelf = Shelf.make(home.data / "wiki")
+    async with house_of(home, model, SmallNight(), Back(timedelta(hours=7))) as house:
+        async with house.working():
+            for n in range(5):
+                await house.incoming(f"I planted {n} tulips", sender=YOU)
+                await house.said(n + 1)
+        await remember(house, "Likes tea", "Has a dog", scope=OWNER)
+        async with house.database.transaction() as tx:
+            await tx.execute("UPDATE facts SET queued = 1 WHERE text = 'Has a dog'")
+    asks(home, model, "flat_file")
+    home.says("memory", "list")
+    file = home.data / "MEMORIES.txt"
+    file.write_text(edited := file.read_text() + "Plays the flute\n")
+    before, pages = rows_of(home), shelf.pages()
+    ended = await beside(home, "night", "run", "--dry-run", "--json")
+    done = json.loads(ended.stdout)
+    assert rows_of(home) == before
+    assert (file.read_text(), shelf.pages()) == (edited, pages)
     assert (done["id"], done["items"]) == ("dry-run", [])
+    notes = {phase["name"]: phase["note"] for phase in done["phases"]}
+    assert notes["learn"] == (
+        "1 conversation would be read for what to remember; 1 new memories would be compared with the"
+        " old: not tried here"
+    )
+    assert notes["pages"] == "1 chat would become pages: not tried here"
     assert home.says("night", "list") == "No night has run yet.\n"
+    assert "Plays the flute" in texts(home)
+
+
+async def test_who_sits_at_a_terminal_sees_how_far_a_night_is(home: Terminal) -> None:
+    """L-082: a bar and what is at work; others get the result alone."""
+    home.says("memory", "add", "Likes tea")
+    ours, theirs = os.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "wintermute", "night", "run"),
+        cwd=home.folder,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=theirs,
+        env={"PATH": os.defpath, "TERM": "xterm"},
+    )
+    printed, _ = await process.communicate()
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as shown:
+        drawn = shown.read1().decode()
+    assert "night  [" in drawn
+    assert f"tasks {OWNER}" in drawn
+    assert "100%" in drawn
+    assert b"100%" not in printed
+    assert home.run("night", "run").stderr == b""
 
 
 async def test_who_comes_second_is_told_who_is_at_work(home: Terminal) -> None:

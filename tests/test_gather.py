@@ -1,7 +1,7 @@
 """The parts of the prompt as they are read from files and stores, for one scope at a time."""
 
 import shutil
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,10 +14,12 @@ from tests.world.house import ANN, House, open_house
 from tests.world.model import Calls, Fail, ModelServer, Text, Use
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Context
+from wintermute.db import Transaction
 from wintermute.errors import ConfigurationError, MemoryUnavailable
 from wintermute.health.health import gather as report
 from wintermute.memory.backend import MemoryBackend
 from wintermute.memory.fact import Fact, Hit, Replaced
+from wintermute.memory.flat_file import Rewrite
 from wintermute.memory.ranking import Query
 from wintermute.messages import Size
 from wintermute.prompt.assemble import TOOLS
@@ -63,6 +65,11 @@ class Fixed:
         raise AssertionError
 
     async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Replaced:
+        raise AssertionError
+
+    async def change(
+        self, scope: str, work: Callable[[Transaction], Awaitable[Rewrite]]
+    ) -> Rewrite:
         raise AssertionError
 
     async def remove(self, scope: str, ids: Collection[str]) -> int:

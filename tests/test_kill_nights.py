@@ -5,11 +5,17 @@ import signal
 
 import pytest
 
-from tests.world.bot import Bot
+from tests.test_consolidation import POND
+from tests.test_consolidation_chats import Pages
+from tests.tiers import tiered
+from tests.world.bot import Bot, Json
+from tests.world.copied import copied, put_back
 from tests.world.duties import signs
+from tests.world.killing import LOOKS
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.person import Person
 from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.shelf import Shelf
 from tests.world.user import Message
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
@@ -29,7 +35,7 @@ BOTH = "Anna's boat is the red one by the old lake"
 
 
 def is_morning(said: Message) -> bool:
-    return "The question: skill: “How the fax is fed." in said.body
+    return "The question: Remove this skill? “How the fax is fed." in said.body
 
 
 async def ended_night(daemon: Bot, owner: Person) -> None:
@@ -151,3 +157,142 @@ async def test_a_night_that_was_killed_is_ended_by_the_next_and_nothing_is_doubl
     assert code == 0, said
     live = daemon.rows("SELECT text FROM facts WHERE retired_at IS NULL ORDER BY seq")
     assert [each["text"] for each in live] == [*ALIKE]
+
+
+TWO = {"one": "How the fax is fed.\n\nFace down.\n", "two": "How the fax is fed, again.\n\nUp.\n"}
+ONE = "How the fax is fed.\n\nFace down, then up.\n"
+AT_FILES = ("open", "os.rename", "fsync", "os.remove")
+
+
+async def asked_to_merge(daemon: Bot, owner: Person) -> str:
+    """A night that is over and asks whether one skill may stand for two; what it is called."""
+    (daemon.data / "skills").mkdir(exist_ok=True)
+    for name, text in TWO.items():
+        (daemon.data / "skills" / f"{name}.md").write_text(text)
+    files = [
+        {"kind": "skill", "item": "two", "was": TWO["two"], "text": None},
+        {"kind": "skill", "item": "one", "was": TWO["one"], "text": ONE},
+    ]
+    wanted = Planned("skill", (*TWO.values(),), ONE, "alike", {"files": files}, question=True)
+    async with open_database(daemon.data / "wintermute.db") as database:
+        nights = Nights(database, SystemClock())
+        async with database.transaction() as tx:
+            night = await nights.begin(tx, SystemClock().now().date(), "schedule")
+            assert night is not None
+            scope = f"person:{owner.user_id}"
+            item = await nights.plan(tx, night.id, scope, "skills", wanted, "open")
+            await nights.end(tx, night.id)
+    return item.id
+
+
+def skills(daemon: Bot) -> dict[str, str]:
+    """Their texts by name."""
+    return {file.stem: file.read_text() for file in (daemon.data / "skills").glob("*.md")}
+
+
+@pytest.mark.slow
+async def test_two_skills_become_one_or_stay_two_wherever_the_yes_is_killed(
+    person: NewPerson, bot: NewBot, model: ModelServer
+) -> None:
+    """M-063, M-080: killed at each step at database or file, the next start goes on with it."""
+    ann = await person("ann")
+    daemon = await bot(ann, start=False, dreaming={"enabled": False})
+    item = await asked_to_merge(daemon, ann)
+    begin, tape = copied(daemon, "begin"), daemon.config.with_name("tape")
+
+    def trigger(at: int) -> Json:
+        paths = {"tape": str(tape), "folder": str(daemon.data)}
+        return {**paths, "first": "SELECT * FROM night_items WHERE night", "step": "", "at": at}
+
+    code, said = await daemon.command("night", "apply", item, trigger=trigger(0))
+    assert (code, skills(daemon)) == (0, {"one": ONE}), said
+    steps = tape.read_text().splitlines()
+    changes = [n for n, step in enumerate(steps, 1) if not step.startswith(LOOKS)]
+    at_files = [n for n in changes if steps[n - 1].startswith(AT_FILES)]
+    last = next(n for n in reversed(changes) if steps[n - 1].startswith("UPDATE night_items"))
+    assert {steps[n - 1].split()[0] for n in at_files} >= {"os.rename", "os.remove"}
+    halves = 0
+    for at in [n for n in changes if n <= last + 1]:
+        put_back(daemon, begin)
+        code, _ = await daemon.command("night", "apply", item, trigger=trigger(at))
+        if code == 0:  # threads do not always take the same steps
+            continue
+        assert code == -signal.SIGKILL
+        halves += skills(daemon) not in (TWO, {"one": ONE})
+        code, said = await daemon.command("night", "run", "--phase", "export")
+        assert code == 0, said
+        (row,) = daemon.rows("SELECT state FROM night_items")
+        whole = {"open": TWO, "done": {"one": ONE}}
+        assert skills(daemon) == whole[str(row["state"])], steps[at - 1]
+        if row["state"] == "open":
+            code, said = await daemon.command("night", "apply", item)
+            assert (code, skills(daemon)) == (0, {"one": ONE}), said
+        assert len(daemon.rows("SELECT 1 FROM changes WHERE kind = 'skill'")) == 2
+        code, said = await daemon.command("night", "undo", item)
+        assert (code, skills(daemon)) == (0, TWO), said
+    assert halves > 0
+
+
+async def test_a_daemon_goes_on_at_its_start_with_what_commands_were_killed_at(
+    person: NewPerson, bot: NewBot, model: ModelServer
+) -> None:
+    """M-063: files that were half in place, and a night; also where no night comes by itself."""
+    ann = await person("ann")
+    daemon = await bot(ann, start=False, memory={"backend": "fts5"}, dreaming={"enabled": False})
+    model.keyed(merges)
+    await remembered(daemon, ann)
+    item = await asked_to_merge(daemon, ann)
+    at_files = [(BEFORE, "INSERT INTO changes"), (AFTER, "COMMIT"), (BEFORE, "UPDATE night_items")]
+    killed = {"logger": "aiosqlite", "steps": at_files}
+    code, _ = await daemon.command("night", "apply", item, trigger=killed)
+    assert code == -signal.SIGKILL
+    killed = {"logger": "aiosqlite", "steps": [(AFTER, "INSERT INTO nights"), (AFTER, "COMMIT")]}
+    code, _ = await daemon.command("night", "run", "--phase", "dedup", trigger=killed)
+    assert code == -signal.SIGKILL
+    await daemon.start()
+
+    def is_over() -> bool:
+        states = daemon.rows("SELECT state FROM nights")
+        return all(row["state"] == "done" for row in states)
+
+    await daemon.until(is_over)
+    assert skills(daemon) == {"one": ONE}
+    live = daemon.rows("SELECT text FROM facts WHERE retired_at IS NULL")
+    assert live == [{"text": BOTH}]
+    assert daemon.rows("SELECT DISTINCT state FROM night_items") == [{"state": "done"}]
+    assert await daemon.stop() == 0
+
+
+PAGES_KILLED = {
+    "before they are kept": [(AFTER, "INSERT INTO night_items"), (BEFORE, "COMMIT")],
+    "after it": [(AFTER, "INSERT INTO night_items"), (AFTER, "COMMIT")],
+    "before the next step": [
+        *((AFTER, "INSERT INTO night_items"), (AFTER, "COMMIT"), (BEFORE, "UPDATE nights")),
+    ],
+    "before it is settled": [(BEFORE, "UPDATE consolidations SET settled")],
+}
+
+
+@pytest.mark.parametrize("steps", tiered(PAGES_KILLED, ("before the next step",)))
+async def test_pages_of_a_night_that_was_killed_are_items_once(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, steps: list[tuple[str, str]]
+) -> None:
+    """M-063, W-058: what was put in place before the kill, and nothing twice."""
+    ann = await person("ann")
+    daemon = await bot(ann, dreaming={"enabled": False})
+    Shelf.make(daemon.data / "wiki")
+    chat = await room(ann, daemon)
+    Pages(model)
+    await ann.send(chat, "I planted 12 tulips")
+    await ann.wait_for_count(chat, daemon.user_id, 1)
+    await daemon.said_all()
+    assert await daemon.stop() == 0
+    daemon.change("UPDATE inbox SET received_at = '2026-01-01T00:00:00.000000+00:00'")
+    words = ("night", "run", "--phase", "pages")
+    code, _ = await daemon.command(*words, trigger={"logger": "aiosqlite", "steps": steps})
+    assert code == -signal.SIGKILL
+    code, said = await daemon.command(*words)
+    assert code == 0, said
+    assert daemon.rows("SELECT kind, state, after FROM night_items") == [
+        {"kind": "page", "state": "done", "after": POND}
+    ]

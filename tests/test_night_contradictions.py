@@ -261,10 +261,29 @@ async def test_a_text_that_ends_the_persons_own_words_is_a_question(
         assert await sleep.remembered() == [LYON, ROME]
 
 
+async def test_two_that_say_different_things_stay_as_they_are_and_are_not_asked_about_again(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-058: what is near is seldom a contradiction; merged, a store would become a few long lines."""
+    async with sleeping(tmp_path, model) as sleep:
+        await moved(sleep)
+        before = await sleep.export()
+        sleep.compare = lambda _first, _second: json.dumps({"action": "keep_both"})
+        for _ in range(2):
+            night = await sleep.night()
+            tally = night.tally(SCOPE, "contradictions")
+            assert tally is not None
+            assert (tally.status, tally.note) == ("ok", "")
+        assert len(sleep.pairs) == 1
+        assert await sleep.kinds() == []
+        assert await sleep.export() == before
+
+
 UNUSABLE: Mapping[str, str | Text] = {
     "empty": "{}",
     "no JSON": "keep the second",
     "another action": json.dumps({"action": "delete_both"}),
+    "both and a text": json.dumps({"action": "keep_both", "text": LYON}),
     "an action and a text": json.dumps({"action": "keep_first", "text": LYON}),
     "a merge without a text": json.dumps({"action": "merge"}),
     "a merge that loses one": merge(LYON),

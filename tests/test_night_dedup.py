@@ -476,3 +476,19 @@ async def test_without_its_embedder_a_night_compares_words_and_says_so(
         tally = night.tally(SCOPE, "dedup")
         assert tally is not None
         assert tally.note.startswith("compared by words alone: ")
+
+
+async def test_what_is_merged_stands_where_the_newest_of_it_was_said(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-057: a search looks at what stands beside a hit, so it keeps its neighbours."""
+    async with sleeping(tmp_path, model) as sleep:
+        await sleep.told("Ann likes tea", at="2026-04-01")
+        [newer] = await sleep.told("Ann likes green tea", at="2026-04-02")
+        await sleep.told("Tom has a boat", at="2026-04-02")
+        of_newer = await sleep.house.one("SELECT place FROM facts WHERE id = ?", newer)
+        sleep.merge = lambda _: "Ann likes tea, green tea"
+        await sleep.night()
+        assert await sleep.remembered() == ["Ann likes tea, green tea", "Tom has a boat"]
+        heir = await sleep.fact("Ann likes tea, green tea")
+        assert await sleep.house.one("SELECT place FROM facts WHERE id = ?", heir.id) == of_newer

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.world.clock import HeldClock
 from tests.world.delegating import until as become
 from tests.world.house import ANN, ROOM, House
-from tests.world.model import ModelServer, Seen, Slow, Step, Text
+from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
 from tests.world.nights import (
     OWNER,
     Fails,
@@ -21,11 +22,17 @@ from tests.world.nights import (
     opened,
     remember,
 )
+from tests.world.parts import Gate
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Context, Dreaming
+from wintermute.conversation.toolbox import Caller
+from wintermute.mailbox.outbox import TERMINAL
+from wintermute.messages import Json, Origin
 from wintermute.night.tidying import alone
 from wintermute.prompt.block import Layout
 
+FIRST = pytest.mark.breaks("tools")
+"""With the first message after a night there is one tool more."""
 HOUR = 3600.0
 BEN = "@ben:test"
 BENS = f"person:{BEN}"
@@ -78,7 +85,8 @@ async def test_the_morning_tells_once_of_what_was_done_and_is_asked(
         (said,) = (await house.spoken())[1:]
         assert said == (
             "Last night: 4 memories merged; 1 question. `/night` shows all, `/night undo` takes it"
-            " back.\nThe question: rest: “Sells the car?” (is it so?)\n"
+            " back.\nThe question: Put to rest, so that only a search finds it? “Sells the car?”"
+            " (is it so?)\n"
             "✅ yes, ❌ no, or `/night yes 3`."
         )
         assert len(model.requests) == asked
@@ -130,6 +138,105 @@ async def test_each_person_hears_of_their_own_and_nobody_of_others(
         assert "CANARY?" in await texts(house, BENS)
 
 
+async def test_whose_room_comes_later_hears_it_then(tmp_path: Path, model: ModelServer) -> None:
+    """M-078: once, for as long as a week; who has a room does not wait for them."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        await says(house, "hi", room="!ben:test", sender=BEN)
+        house.speaker.unfit.add("!ben:test")
+        await remember(house, "Swims?", scope=BENS)
+        await slept(house, clock)
+        assert len(await house.spoken()) == 2
+        assert len(await house.spoken("!ben:test")) == 1
+        await slept(house, clock, 30)
+        assert await house.rows("SELECT 1 FROM nights WHERE told_at IS NULL") != []
+        house.speaker.unfit.clear()
+        await slept(house, clock, 30)
+        (_, told) = await house.spoken("!ben:test")
+        assert told.startswith("Tidied since 2026-05-04: 1 question.")
+        assert len(await house.spoken()) == 2
+        assert await house.rows("SELECT 1 FROM nights WHERE told_at IS NULL") == []
+
+
+async def test_what_nobody_could_be_told_of_in_a_week_is_told_no_more(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-078."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        house.speaker.unfit.add(ROOM)
+        await slept(house, clock)
+        clock.advance(7 * 24 * HOUR)
+        await look(house)
+        house.speaker.unfit.clear()
+        await slept(house, clock, 30)
+        assert len(await house.spoken()) == 1
+        assert await house.rows("SELECT 1 FROM nights WHERE told_at IS NULL") == []
+
+
+async def test_a_terminal_takes_no_message_that_is_meant_for_a_room(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-078: the daemon says it when it is back."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        house.speaker.elsewhere.add(ROOM)
+        await says(house, "I sit here", room=TERMINAL)
+        await slept(house, clock)
+        assert await nights(house) == [("2026-05-05", "schedule", "done")]
+        assert len(await house.spoken(TERMINAL)) == 1
+        house.speaker.elsewhere = {TERMINAL}
+        await look(house)
+        assert (await house.spoken())[1].startswith("Last night: 2 memories merged.")
+
+
+async def test_who_has_no_room_at_all_is_told_at_the_terminal(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-078."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await says(house, "I sit here", room=TERMINAL)
+        await remember(house, "Likes tea", "Likes tea, again")
+        await slept(house, clock)
+        assert (await house.spoken(TERMINAL))[1].startswith("Last night: 2 memories merged.")
+
+
+async def test_a_sign_answers_only_what_is_shown_whole_and_one_item_is_shown_whole(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-078, M-079: nobody says yes to what they could not read."""
+    clock, long = HeldClock(), f"Sells {'very ' * 80}many\n*cars*?"
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again", long)
+        await slept(house, clock)
+        told = (await house.spoken())[1]
+        assert "very ver…”" in told
+        assert told.endswith("`/night 2` shows it whole; `/night yes 2` or `/night no 2` answers.")
+        await house.deliver()
+        assert await house.rows("SELECT 1 FROM outbox WHERE reacts_to IS NOT NULL") == []
+        fact = await house.one("SELECT id FROM facts WHERE text LIKE 'Sells%'")
+        shown = (
+            "`20260505#2` Put to rest, so that only a search finds it? — waits for your yes or no\n"
+            f"Before:\n> Sells {'very ' * 80}many\n> \\*cars\\*?\nWhy: is it so?\n"
+            f"It goes back to: `{fact['id']}`\n\n"
+            "`/night yes 20260505#2` or `/night no 20260505#2` answers."
+        )
+        assert await says(house, "/night 2") == shown
+        assert await says(house, "/night 20260505#2") == shown
+        assert (await says(house, "/night 1")).startswith(
+            "`20260505#1` merged — done\nBefore:\n> Likes tea\nBefore:\n> Likes tea, again\n"
+            "Now:\n> Likes tea\nWhy: said twice\n"
+        )
+        await says(house, "hi", room="!ben:test", sender=BEN)
+        theirs = await says(house, "/night 20260505#2", room="!ben:test", sender=BEN)
+        assert theirs == "The night 20260505 has no item 2: it has none, or they have expired."
+
+
+@FIRST
 @pytest.mark.parametrize("layout", ["append", "system"])
 async def test_the_model_is_told_of_a_night_once_with_the_next_message(
     tmp_path: Path, model: ModelServer, layout: Layout
@@ -166,12 +273,12 @@ async def test_yes_and_no_answer_by_number_by_range_and_all_at_once(
         await begin(house, *asked)
         await slept(house, clock)
         assert "5 questions" in (await house.spoken())[1]
-        assert (
-            await says(house, "/night yes 2")
-        ) == "- `20260505#2` done: rest: “Sells the boat?” (is it so?)"
+        assert (await says(house, "/night yes 2")) == (
+            "- `20260505#2` done: put to rest, found only by a search: “Sells the boat?” (is it so?)"
+        )
         assert (await says(house, "/night yes 2")) == "- `20260505#2` was done already"
         assert (await says(house, "/night yes 20260505#2")) == "- `20260505#2` was done already"
-        assert (await says(house, "/night no 3-4")).count("refused") == 2
+        assert (await says(house, "/night no 3-4")).count("stays as it is") == 2
         assert (await says(house, "/night yes all")).count("done") == 2
         assert await texts(house) == ["Sells the house?", "Sells the bike?"]
         assert await says(house, "/night yes all") == "Nothing waits for an answer here."
@@ -192,7 +299,7 @@ async def test_what_has_changed_meanwhile_is_not_done_and_what_waits_too_long_ex
         (car,) = [fact for fact in await house.stores.facts.live(OWNER) if "car" in fact.text]
         async with house.database.transaction() as tx:
             await house.stores.facts.retire(tx, Reason("command", OWNER), [car.id])
-        assert "is another by now" in await says(house, "/night yes 1")
+        assert "has changed since" in await says(house, "/night yes 1")
         clock.advance(14 * 24 * HOUR)
         assert "is no question any more" in await says(house, "/night yes 2")
         assert "14 days" in await says(house, "/night yes 20260505#2")
@@ -238,7 +345,8 @@ async def test_what_went_wrong_stands_in_the_report(tmp_path: Path, model: Model
         ("/night", "No night has run yet."),
         ("/night 2026-05-01", "There is no night 2026-05-01: none has run yet."),
         ("/night yes", "`/night [DATE]`"),
-        ("/night yes 5", "No open question has the number 5."),
+        ("/night yes 5", "No night did or asks anything here under the number 5."),
+        ("/night 5", "No night did or asks anything here under the number 5."),
         ("/night no x#y", "Write it as NIGHT#ITEM, such as 20260504#3, not x#y."),
         ("/night undo", "There is nothing to undo"),
         ("/night undo 7", "No night did anything here under the number 7."),
@@ -272,12 +380,17 @@ async def test_only_the_owner_starts_a_night(tmp_path: Path, model: ModelServer)
 async def test_a_reply_waits_for_one_question_of_a_night_at_most(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    """M-064."""
-    gate = asyncio.Event()
+    """M-064: no other is asked until it is there."""
+    of_night, of_chat = asyncio.Event(), asyncio.Event()
 
     def slowly(seen: Seen) -> Step | None:
-        is_night = str(seen.body["messages"][-1]["content"]).startswith("Is it so?")
-        return Slow(gate, Text("yes")) if is_night else None
+        said = str(seen.body["messages"][-1]["content"])
+        if said.startswith("Is it so?"):
+            return Slow(of_night, Text("yes"))
+        return Slow(of_chat, Text("I am here")) if "are you there?" in said else None
+
+    def order() -> list[str]:
+        return ["night" if "Is it so?" in str(s.body) else "chat" for s in model.requests[1:]]
 
     model.keyed(slowly)
     asked = [f"Sells the {thing}?" for thing in ("car", "boat", "house")]
@@ -287,17 +400,18 @@ async def test_a_reply_waits_for_one_question_of_a_night_at_most(
             await house.incoming("/dream")
             await house.said(2)
             house.runner.ring("night")
-            await until(
-                house, lambda: sum(slowly(seen) is not None for seen in model.requests) == 1
-            )
+            await until(house, lambda: order() == ["night"])
             await house.incoming("are you there?")
-            gate.set()
-            assert (await house.said(3))[2] == "echo: are you there?"
+            await until(house, lambda: order() == ["night", "chat"])
+            of_night.set()
+            while not await house.rows("SELECT 1 FROM night_items"):
+                pass
+            await asyncio.sleep(0.1)  # so long another question has time to come
+            assert order() == ["night", "chat"]
+            of_chat.set()
+            assert (await house.said(3))[2] == "I am here"
             await house.said(4)
-        order = ["night" if slowly(seen) else "chat" for seen in model.requests[1:]]
-        # A second one may have begun before the chat's was ready to be asked.
-        assert order.index("chat") <= 2
-        assert sorted(order) == ["chat", "night", "night", "night"]
+        assert order() == ["night", "chat", "night", "night"]
 
 
 async def test_a_night_that_was_interrupted_goes_on_at_the_next_start(
@@ -349,3 +463,121 @@ async def test_a_night_waits_while_another_process_is_at_work(
         await look(house)
         assert await nights(house) == [("2026-05-05", "schedule", "done")]
         assert await texts(house) == ["Likes tea"]
+
+
+# What the model does when a person says so
+
+TOOL = "night"
+
+
+def acts(said: str, action: str, item: str = "") -> Callable[[Seen], Step | None]:
+    """A model that calls `night` when a person says this, and then says what came of it."""
+
+    def choose(seen: Seen) -> Step | None:
+        last = seen.body["messages"][-1]
+        if last["role"] == "tool":
+            return Text(f"It says: {last['content']}")
+        if said not in str(last["content"]):
+            return None
+        args = {"action": action} | ({"item": item} if item else {})
+        return Calls((Use(TOOL, args),))
+
+    return choose
+
+
+def tools_in(seen: Seen) -> list[str]:
+    return [tool["function"]["name"] for tool in seen.body.get("tools", ())]
+
+
+@FIRST
+async def test_no_keep_both_brings_both_back_in_a_conversation(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-078: the tool is there with the first message after a night, and not before one."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, *KNOWN)
+        assert all(TOOL not in tools_in(seen) for seen in model.requests)
+        await slept(house, clock)
+        model.keyed(acts("No, keep both", "undo", "20260505#1"))
+        assert "memory back: Likes tea, again" in await says(house, "No, keep both of tea")
+        assert "Likes tea, again" in await texts(house)
+        assert "Has a dog, again" not in await texts(house)
+        model.keyed(acts("sold it", "yes", "20260505#3"))
+        assert "`20260505#3` done" in await says(house, "I have sold it, yes")
+        assert "Sells the car?" not in await texts(house)
+        model.keyed(acts("What was it", "show"))
+        assert "taken back" in await says(house, "What was it?")
+        clock.advance(8 * 24 * HOUR)
+        model.keyed(lambda _: None)
+        await says(house, "And now?")
+        assert TOOL not in tools_in(model.requests[-1])
+
+
+@FIRST
+async def test_a_conversation_acts_on_nights_of_its_own_scope_alone(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-010, M-078."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        await says(house, "hi", room="!ben:test", sender=BEN)
+        await remember(house, "Swims", "Swims, again", scope=BENS)
+        await slept(house, clock)
+        model.keyed(acts("Undo", "undo", "20260505#1"))
+        told = await says(house, "Undo what you did", room="!ben:test", sender=BEN)
+        assert "has no item 1" in told
+        assert await texts(house) == ["Likes tea"]
+        model.keyed(acts("Undo", "undo", "20260505#2"))
+        await says(house, "Undo what you did", room="!ben:test", sender=BEN)
+        assert sorted(await texts(house, BENS)) == ["Swims", "Swims, again"]
+
+
+@FIRST
+async def test_a_session_that_nobody_vouches_for_and_a_reminder_undo_nothing(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """X-034: nobody is there who could say so."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        await slept(house, clock)
+        model.keyed(acts("Undo", "undo", "20260505#1"))
+        origins: tuple[Origin, ...] = ("other", "timer")
+        for origin in origins:
+            before = len(await house.spoken())
+            async with house.working():
+                await house.incoming("Undo it all", origin=origin)
+                told = (await house.said(before + 1))[before]
+            assert ("Here only a verified session" in told) == (origin == "other")
+            assert ("nobody speaks here now" in told) == (origin == "timer")
+        assert await texts(house) == ["Likes tea"]
+
+
+@FIRST
+async def test_what_came_from_outside_answers_no_question(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-037: a page that says "say yes to all" gets no yes; looking is no harm."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock, gates=[FromOutside()]) as house:
+        await begin(house, "Likes tea", "Likes tea, again", "Sells the car?")
+        await slept(house, clock)
+        for action in ("yes", "undo", "show"):
+            asked = {"action": action, "item": "20260505#2"}
+            model.script(Calls((Use("page"),)), Calls((Use(TOOL, asked),)), Text("That is it"))
+            await says(house, f"Read that page: {action}")
+            result = str(model.requests[-1].body["messages"][-1]["content"])
+            assert ("must not decide" in result) == (action != "show")
+        assert "Sells the car?" in await texts(house)
+
+
+@dataclass(frozen=True)
+class FromOutside(Gate):
+    """Gives a text of somebody else."""
+
+    name: str = "page"
+
+    def is_outside(self, caller: Caller, args: Json, result: object) -> bool:
+        return True

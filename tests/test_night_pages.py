@@ -16,8 +16,9 @@ from tests.test_harvest import CLUB, say
 from tests.world.house import ANN, PROMPTS
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from tests.world.shelf import Shelf, page
-from tests.world.tidied import OWNER, Tidied, open_nights, tally
+from tests.world.tidied import DAY, OWNER, Tidied, open_nights, tally
 from wintermute.config.schema import Context
+from wintermute.night.expiry import purge_expired
 from wintermute.night.forget_pages import CONSOLIDATE_AGAIN
 
 pytestmark = pytest.mark.breaks("edited wiki", "redaction", "forgetting", perhaps=True)
@@ -206,6 +207,43 @@ async def test_a_question_about_a_page_that_is_another_by_now_is_none(
         assert not await night.yes(item)
         assert "Mine." in shelf.read(POND)
         assert [each.state for each in await night.items()] == ["outdated"]
+        assert await stores.proposals.open_in(OWNER, "page") == []
+
+
+async def test_what_was_decided_elsewhere_is_no_question_of_a_night_any_more(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-079: a newer proposal in its place, one that has expired, and one that was answered here."""
+    async with chats(tmp_path, model) as night:
+        stores = night.house.stores
+
+        async def proposed(text: str) -> None:
+            async with stores.database.transaction() as tx:
+                await stores.proposals.outdate(tx, OWNER, "core", but=text)
+                await stores.proposals.offer(tx, OWNER, "core", text, "a bullet would go")
+            await night.night("pages")
+
+        await proposed("# USER\n- Swims\n")
+        await proposed("# USER\n- Runs\n")
+        assert [item.state for item in await night.items()] == ["outdated", "open"]
+        first, second = await night.items()
+        shown = await answered(night, "/night")
+        assert "Swims" not in shown
+        assert "decided elsewhere" in await answered(night, f"/night yes {first.id}")
+        assert "stays as it is" in await answered(night, f"/night no {second.id}")
+        assert await stores.proposals.open_in(OWNER, "core") == []
+        await proposed("# USER\n- Sings\n")
+        night.clock.advance(15 * DAY)
+        await purge_expired(stores, night.clock.now())
+        assert [item.state for item in await night.items()] == ["outdated", "refused", "outdated"]
+        assert "1 question" not in await answered(night, "/status")
+
+
+async def answered(night: Tidied, line: str) -> str:
+    """What is said to a line."""
+    before = len(await night.house.spoken())
+    await night.house.incoming(line)
+    return (await night.house.said(before + 1))[-1]
 
 
 async def test_a_long_idle_conversation_is_folded_once(tmp_path: Path, model: ModelServer) -> None:

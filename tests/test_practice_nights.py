@@ -29,7 +29,7 @@ DREAMS: list[tuple[str, dict[str, str], Json]] = [
     (
         "DREAM_CONTRADICTION_PROMPT.txt",
         {"entry_1": f"2026-05-04, Ann: {TOM}", "entry_2": "2026-05-05, Ann: Tom bakes bread: rye"},
-        {"action": "merge", "text": f"{TOM} Tom bakes bread: rye."},
+        {"action": "keep_both"},
     ),
     (
         "DREAM_TASK_PROMPT.txt",

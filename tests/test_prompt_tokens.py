@@ -5,12 +5,14 @@ these texts; `tests/world/tokenizers.py` says how far it is off in other languag
 the words of its chat template to the whole: 90 tokens with that of Qwen2.5.
 """
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.bench_tokens import counts
 from tests.world.tokenizers import Counted, counted, missing_tokenizers
+from wintermute.tools.definition import brief, definition
 
 LIMITS = {
     "full: core": Counted(320, 317),
@@ -67,6 +69,14 @@ async def test_every_part_of_the_prompt_keeps_within_its_tokens(tmp_path: Path) 
         if each.qwen > LIMITS[name].qwen or each.o200k > LIMITS[name].o200k
     }
     assert over == {}
+
+
+def test_the_tool_that_is_there_after_a_night_is_short() -> None:
+    """P-032: it is in no empty installation, so that no row above has it."""
+    texts = [definition("night"), brief("night")]
+    found = counted([json.dumps(each, ensure_ascii=False) for each in texts])
+    assert found[0].qwen <= 160
+    assert found[1].qwen <= 100
 
 
 def test_tokens_are_counted_as_the_two_tokenizers_do() -> None:

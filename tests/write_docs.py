@@ -67,6 +67,7 @@ TOOLS = {
     "call_agent": "hands out work and waits for its result",
     "call_agent_batch": "hands out several at once and waits for all",
     "recall": "opens a page of the wiki; only in a direct chat with the owner, or at the terminal",
+    "night": "puts back what a night changed, or answers what it asks, when you say so; only where one did",
     "done": "ends an answer, where `loop.require_done_tool` asks for it",
 }
 

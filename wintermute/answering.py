@@ -55,6 +55,7 @@ from wintermute.tools.definition import Done
 from wintermute.tools.delegate import delegating
 from wintermute.tools.files import ReadFile, Roots, WriteFile
 from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView, SearchMemory
+from wintermute.tools.night_tool import NightTool
 from wintermute.tools.recall import RecallTool
 from wintermute.tools.task import TaskTool
 from wintermute.wiki.recall import RECALL
@@ -144,13 +145,14 @@ def answering(
     delegation = Delegation(stores, loop, workers, bounds, speaker, clock)
     own = tools_of(config, stores) if tools is None else tools
     handing = delegating(delegation, limits, config.timezone) if config.levels else ()
-    toolbox = Toolbox([*own, *handing])
-    of_run = RunSettings.of(limits, config.levels, max_tokens, own_models=own_models)
-    runs = Runs(stores, loop, workers, texts.task_run, of_run, speaker, clock)
-    embedding = JobKind(stores, OWED, partial(_embed, stores, clock), JobPolicy(), speaker, clock)
     quiet = Quiet(stores, models, config.dreaming, clock)
     background = Background(config, stores, models, texts, quiet, clock, redact)
     tidied = night(background)
+    verbs = NightVerbs(stores, tidied, config.dreaming, clock)
+    toolbox = Toolbox([*own, *handing, NightTool(verbs, stores.casts, stores.database)])
+    of_run = RunSettings.of(limits, config.levels, max_tokens, own_models=own_models)
+    runs = Runs(stores, loop, workers, texts.task_run, of_run, speaker, clock)
+    embedding = JobKind(stores, OWED, partial(_embed, stores, clock), JobPolicy(), speaker, clock)
     unasked = learning(background, speaker)
     unasked += nightly(stores, tidied, config.dreaming, speaker, clock)
     runner = Runner(
@@ -165,7 +167,7 @@ def answering(
     wards, news, seen = Wards.of(config.loop), NightReports(tidied.nights), prompt or gather
     settings = CastSettings(toolbox, seen, depth=config.levels, wards=wards, unasked=news)
     casting = Casting(stores, loop, settings, branching, oversize, speaker, trouble, clock)
-    ceilings, verbs = config.llm.budget, NightVerbs(stores, tidied, config.dreaming, clock)
+    ceilings = config.llm.budget
     commands = ChatCommands(stores, branching, folding, clock, ceilings, verifier, verbs)
     rooms = Rooms(stores, casting, commands, runner, speaker, trouble, clock)
     return Answering(rooms, runner, promises, EditedNotices(stores, speaker, clock), toolbox)

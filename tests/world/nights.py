@@ -21,7 +21,7 @@ from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
 from wintermute.memory.fact import NewFact
 from wintermute.messages import Request
-from wintermute.night.deeds import Deeds, ItemNames
+from wintermute.night.deeds import Deed, Deeds, ItemNames
 from wintermute.night.learning import Background
 from wintermute.night.nights import NightItem, Nights, Planned, digest_of
 from wintermute.night.tidying import (
@@ -148,14 +148,17 @@ class SmallNight:
     last: Sequence[Chore] = ()
     budget: int | None = None
     asks_model: bool = False
+    drop: Callable[[Stores], Deed] = Drop
+    built: list[Tidying] = field(default_factory=list)
 
     def __call__(self, own: Background) -> Tidying:
         stores = own.stores
         nights = Nights(stores.database, own.clock)
-        deeds = Deeds(stores, nights, {"drop": Drop(stores)}, {}, stores.undo.files)
+        deeds = Deeds(stores, nights, {"drop": self.drop(stores)}, {}, stores.undo.files)
         twice = Twice(stores, nights, asks_model=self.asks_model)
         programme = Programme(facts=[twice], more=self.more, last=self.last)
-        return Tidying(stores, nights, programme, deeds, own.models, self.budget)
+        self.built.append(Tidying(stores, nights, programme, deeds, own.models, self.budget))
+        return self.built[-1]
 
 
 OWNER = f"person:{ANN}"

@@ -16,7 +16,7 @@ from wintermute.memory.fact import NewFact, Source
 from wintermute.night.learning import Background
 from wintermute.night.nights import ItemState, Night, NightItem, PhaseTally
 from wintermute.night.programme import tidying
-from wintermute.night.tidying import Tidying
+from wintermute.night.tidying import Tidying, alone
 
 OWNER = f"person:{ANN}"
 RANKED = Memory(backend="fts5")
@@ -46,10 +46,11 @@ class Tidied:
         """A day passes, and a night is worked at; of one phase, if it is named."""
         self.clock.advance(DAY)
         day = self.clock.now().date()
-        async with self.house.database.transaction() as tx:
-            begun = await self.tidying.nights.begin(tx, day, "command", scope, phase)
-        assert begun is not None
-        return await self.tidying.tidy(begun)
+        async with alone(self.house.stores.data_dir):
+            async with self.house.database.transaction() as tx:
+                begun = await self.tidying.nights.begin(tx, day, "command", scope, phase)
+            assert begun is not None
+            return await self.tidying.tidy(begun)
 
     async def items(self, *states: ItemState) -> list[NightItem]:
         """The items of all nights, or those in these states."""

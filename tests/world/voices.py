@@ -295,12 +295,15 @@ class Careful(Voice):
         return answer(text="; ".join(self._together(lines_of(shown["entries"]))))
 
     def settled(self, shown: Mapping[str, str]) -> Text:
-        """The newer one of two that cannot both be true; else both."""
+        """The newer one of two that cannot both be true; else both, as one where they say the same."""
         texts = [ENTRY.sub("", shown[each].strip(), count=1) for each in ("first", "second")]
         one, two = (self._newest(text) for text in texts)
         if one and two and one.thing == two.thing and one.x != two.x:
             return answer(action="keep_second")
-        return answer(action="merge", text="; ".join(without_echoes(texts)))
+        together = without_echoes(texts)
+        return (
+            answer(action="keep_both") if together[1:] else answer(action="merge", text=together[0])
+        )
 
     def _newest(self, text: str) -> Claim | None:
         """What a memory claims to be so now."""

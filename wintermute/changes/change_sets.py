@@ -192,6 +192,14 @@ class ChangeSets:
         await tx.execute("DELETE FROM changes WHERE change_set_id = ?", (set_id,))
         await tx.execute("DELETE FROM change_sets WHERE id = ?", (set_id,))
 
+    async def revoke(self, tx: Transaction, set_id: str, items: Iterable[tuple[str, str]]) -> None:
+        """Take out of a change set, by kind and id, what was recorded but not done."""
+        await tx.execute(
+            "DELETE FROM changes WHERE change_set_id = ? AND (kind, item) IN"
+            " (SELECT value ->> 0, value ->> 1 FROM json_each(?))",
+            (set_id, json.dumps([*items])),
+        )
+
     async def drop(self, tx: Transaction, kind: ItemKind, items: Sequence[str]) -> None:
         """Remove every trace of these items: they were asked to be forgotten (M-030)."""
         await tx.execute(

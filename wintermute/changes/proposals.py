@@ -83,12 +83,16 @@ class Proposals:
         )
 
     async def decide(
-        self, tx: Transaction, proposal_id: str, state: Literal["taken", "refused"]
-    ) -> None:
-        """A person has decided."""
-        await tx.execute(
-            "UPDATE proposals SET state = ? WHERE id = ? AND state = 'open'", (state, proposal_id)
-        )
+        self, tx: Transaction, proposal_id: str, state: Literal["taken", "refused", "outdated"]
+    ) -> bool:
+        """A person has decided, or it cannot be done any more; whether it was open."""
+        query = "UPDATE proposals SET state = ? WHERE id = ? AND state = 'open'"
+        return await tx.execute(query, (state, proposal_id)) == 1
+
+    async def is_open(self, tx: Transaction, proposal_id: str) -> bool:
+        """Whether it waits for an answer."""
+        query = "SELECT 1 FROM proposals WHERE id = ? AND state = 'open'"
+        return await tx.exists(query, (proposal_id,))
 
     async def open_in(self, scope: str, kind: ItemKind) -> list[Proposal]:
         """What waits for an answer, oldest first."""

@@ -14,13 +14,13 @@ from wintermute.errors import WintermuteError
 from wintermute.llm.models import Models
 from wintermute.messages import Json
 from wintermute.night.learning import Background
-from wintermute.night.night_undo import NightUndone, undo_items
+from wintermute.night.night_undo import NightUndone, require_kept, undo_items
 from wintermute.night.nights import Night, NightItem, Nights
 from wintermute.night.programme import tidying
 from wintermute.night.questions import Questions
 from wintermute.night.quiet import Quiet
 from wintermute.night.report import as_json as night_values
-from wintermute.night.report import cut, done_words, failed
+from wintermute.night.report import done_words, failed, item_json, item_text, whole
 from wintermute.night.tidying import Tidying
 from wintermute.prompt.gather import read_texts
 from wintermute.stores import Stores
@@ -49,17 +49,14 @@ def phase_lines(night: Night) -> list[str]:
 def report_lines(night: Night, items: Sequence[NightItem]) -> Iterator[str]:
     """What was done and is asked, item by item, and what it cost."""
     for item in items:
-        before, after = "; ".join(map(cut, item.before)), cut(item.after)
-        change = f"{before} -> {after}" if before and after else before or after
-        why = f"  ({one_line(item.reason)})" if item.reason else ""
-        yield f"{item.id}  {item.state:<8}  {item.kind}: {change}{why}"
+        yield f"{item.id}  {item.state:<8}  {item_text(item)}"
     asked = sum(item.state == "open" for item in items)
     said = [
         part for part in (done_words(items), counted(asked, "question") if asked else "") if part
     ]
     yield f"{'; '.join(said) or 'nothing was changed'}; {counted(night.calls, 'call')}, {night.tokens:,} tokens"
     if asked:
-        yield "yes: `wintermute night apply NIGHT#ITEM`, or `/night yes N` in a chat"
+        yield "whole: `wintermute night report NIGHT#ITEM`; yes: `wintermute night apply NIGHT#ITEM`"
 
 
 def night_line(night: Night, items: Sequence[NightItem]) -> str:
@@ -90,15 +87,18 @@ async def list_(stores: Stores, count: int) -> Report:
 
 
 @click.command("report")
-@click.argument("night", required=False)
+@click.argument("night", metavar="[NIGHT[#ITEM]]", required=False)
 @on_stores
 async def report(stores: Stores, night: str | None) -> Report:
-    """Show what a night did, and what it asks: of a date, of an id, or the newest.
+    """Show what a night did, and what it asks: of a date, of an id, or the newest; or one item whole.
 
     Example: wintermute night report 2026-05-04
     """
     nights = Nights(stores.database, SystemClock())
     questions = Questions(stores, nights)
+    if night and "#" in night:
+        item = await questions.item(night)
+        return Report(item_json(item), whole(item, chat=False))
     found = await questions.night(night) if night else next(iter(await nights.newest(1)), None)
     if found is None:
         return Report(None, ["No night has run yet."])
@@ -128,6 +128,7 @@ def undo(ctx: click.Context, as_json: bool, which: str) -> None:
         else:
             night = await questions.night(which)
             items = await nights.items(stores.database, night.id)
+            require_kept(night, items, SystemClock().now())
         return await undo_items(stores, nights, items, whole="#" not in which)
 
     done = with_stores(ctx, work)

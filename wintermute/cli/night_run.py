@@ -1,6 +1,8 @@
 """`wintermute night run`: a night at once, beside a running daemon or without one."""
 
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import click
@@ -17,6 +19,7 @@ from wintermute.night.report import as_json as night_values
 from wintermute.night.report import failed
 from wintermute.night.tidying import Progress, alone, unwatched
 from wintermute.stores import Stores
+from wintermute.text import harmless
 
 
 @click.command("run")
@@ -31,7 +34,6 @@ def run(ctx: click.Context, as_json: bool, dry_run: bool, scope: str | None, pha
 
     Example: wintermute night run --dry-run
     """
-    progress = _progress(ctx) if sys.stderr.isatty() else unwatched
 
     async def work(stores: Stores, config: Config, models: Models) -> tuple[Night, list[NightItem]]:
         tidied = tidying_of(stores, config, models)
@@ -41,16 +43,19 @@ def run(ctx: click.Context, as_json: bool, dry_run: bool, scope: str | None, pha
         whose = await scope_of(stores, scope) if scope else ""
         now = SystemClock().now()
         day = now.astimezone(stores.tasks.zone).date()
-        if dry_run:
-            wanted = Night(f"{day:%Y%m%d}", day, "command", "running", now, whose, phase)
-            seen, dry = await tidied.preview(wanted, progress)
-            return replace(seen, id="dry-run"), dry.items
-        async with alone(stores.data_dir):
-            await finish_left(stores, tidied, progress=progress)
-            async with stores.database.transaction() as tx:
-                night = await tidied.nights.begin(tx, day, "command", whose, phase)
-            assert night is not None  # only those that come by themselves are once a day
-            night = await tidied.tidy(night, progress)
+        wanted = Night(f"{day:%Y%m%d}", day, "command", "running", now, whose, phase)
+        with _watched(
+            ctx, await tidied.scopes(wanted), (phase,) if phase else tidied.phases
+        ) as progress:
+            if dry_run:
+                seen, dry = await tidied.preview(wanted, progress)
+                return replace(seen, id="dry-run"), dry.items
+            async with alone(stores.data_dir):
+                await finish_left(stores, tidied, progress=progress)
+                async with stores.database.transaction() as tx:
+                    night = await tidied.nights.begin(tx, day, "command", whose, phase)
+                assert night is not None  # only those that come by themselves are once a day
+                night = await tidied.tidy(night, progress)
         return night, await tidied.nights.items(stores.database, night.id)
 
     night, items = with_models(ctx, work)
@@ -59,10 +64,28 @@ def run(ctx: click.Context, as_json: bool, dry_run: bool, scope: str | None, pha
     ctx.exit(1 if failed(night) else 0)
 
 
-def _progress(ctx: click.Context) -> Progress:
-    """Whoever sits at a terminal sees what is at work."""
+@contextmanager
+def _watched(
+    ctx: click.Context, scopes: Sequence[str], phases: Sequence[str]
+) -> Iterator[Progress]:
+    """Whoever sits at a terminal sees what is at work, and how far it is."""
+    if not sys.stderr.isatty():
+        yield unwatched
+        return
+    steps = [(scope, phase) for scope in scopes for phase in phases]
+    with click.progressbar(
+        length=len(steps), label="night", file=sys.stderr, item_show_func=_shown, show_eta=False
+    ) as bar:
 
-    def told(scope: str, phase: str) -> None:
-        click.echo(redacted(ctx, f"{phase} ({scope})" if scope else phase), err=True)
+        def told(scope: str, phase: str) -> None:
+            at = steps.index((scope, phase)) if (scope, phase) in steps else bar.pos
+            bar.current_item = redacted(ctx, f"{phase} {scope}".rstrip())
+            bar.make_step(max(0, at - bar.pos))
+            bar.render_progress()
 
-    return told
+        yield told
+        bar.update(len(steps) - bar.pos, "")
+
+
+def _shown(step: str | None) -> str | None:
+    return harmless(step) if step else None

@@ -8,7 +8,7 @@ import click
 
 from wintermute.cli.opening import with_stores
 from wintermute.cli.options import reporting, tell
-from wintermute.cli.replay import described
+from wintermute.cli.replay import Described, described
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Config
 from wintermute.conversation.toolbox import Toolbox
@@ -27,11 +27,14 @@ from wintermute.llm.tokens import estimate
 from wintermute.loom.reading import LoomReader
 from wintermute.loom.records import BranchView
 from wintermute.messages import Json, Request, Size
+from wintermute.night.nights import Nights
 from wintermute.prompt.assemble import DIVIDER, SUMMARY, pieces
 from wintermute.prompt.block import Layout, block, parts_of, retold, told
 from wintermute.prompt.gather import Gather, read_texts
 from wintermute.stores import Stores
 from wintermute.text import counted, harmless
+from wintermute.tools.definition import brief, definition
+from wintermute.tools.night_tool import NIGHT
 
 NEWEST = 200  # branches that are looked at for the owner's
 
@@ -101,8 +104,9 @@ async def _whole(stores: Stores, config: Config, room: str | None) -> WholePromp
     layout = config.context.layout
     texts = read_texts(stores.prompts, config.opening, wiki=config.wiki)
     gather = Gather(stores, texts.instructions, SystemClock(), layout, small=texts.small)
-    toolbox = await Toolbox(described(config, stores)).within(scope)
-    tools = toolbox.definitions(size, done=config.loop.require_done_tool)
+    tools = (*described(config, stores), *await _of_nights(stores, scope))
+    toolbox = await Toolbox(tools).within(scope)
+    offered = toolbox.definitions(size, done=config.loop.require_done_tool)
     summary = marked(past.fold)
     system = await gather.system(scope, toolbox.offered(size), None, summary, size)
     before = [*blocks(past)]
@@ -112,14 +116,20 @@ async def _whole(stores: Stores, config: Config, room: str | None) -> WholePromp
     news = block(changing, told(before), shown=shown) if changing else ""
     parts = [
         *_parts("system", pieces(system)),
-        *_tools(tools),
+        *_tools(offered),
         *_said(past, looks),
         *_parts("told before", parts_of(retold(before)) if layout == "append" else ()),
         *_parts("next message", parts_of(news)),
     ]
     view = (*messages(system, past, looks), {"role": "user", "content": f"…\n\n{news}"})
-    cut = tuple(_cut(models, Request(view, tools)))
+    cut = tuple(_cut(models, Request(view, offered)))
     return WholePrompt(branch, scope, layout, size, tuple(parts), models.window("base"), cut)
+
+
+async def _of_nights(stores: Stores, scope: str) -> tuple[Described, ...]:
+    if not await Nights(stores.database, SystemClock()).has_news(scope):
+        return ()
+    return (Described(NIGHT, *definition(NIGHT), brief(NIGHT)),)
 
 
 def _cut(models: Models, whole: Request) -> Iterator[str]:

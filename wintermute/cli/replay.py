@@ -52,7 +52,11 @@ from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.text import counted, harmless
 from wintermute.tools.definition import brief, definition
+from wintermute.tools.night_tool import NIGHT
 from wintermute.wiki.recall import RECALL
+
+SCOPED = (RECALL, NIGHT)
+"""Tools that are not there in every conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +180,13 @@ class Replay:
     def _toolbox(self, script: Script, below: bool) -> Toolbox:
         """The tools as they are now; of a sub-session those it was given then.
 
-        Pages can be recalled if they could be then: that is not up to our own files.
+        Pages can be recalled, and nights acted on, if they could be then: that is not up to our files.
         """
         tools: Iterable[AnyTool] = self._today.tools
         question = script.upcoming.question
         if question is not None:
             given = {tool["function"]["name"] for tool in question.request.tools}
-            known = given if below else {tool.name for tool in tools} - {RECALL} | given
+            known = given if below else {tool.name for tool in tools} - {*SCOPED} | given
             tools = [tool for tool in tools if tool.name in known]
         return Toolbox(_Again(script, tool) for tool in tools)
 
@@ -329,9 +333,9 @@ def command(ctx: click.Context, branch: str, as_json: bool) -> None:
 def _replay(stores: Stores, config: Config, redact: Redaction) -> Replay:
     # Asked for windows only: as long as no question is put to it, it opens no connection.
     models = Models(config.llm, stores.database, SystemClock(), new_id, config.timezone)
-    recall = Described(RECALL, *definition(RECALL), brief(RECALL))
+    scoped = [Described(name, *definition(name), brief(name)) for name in SCOPED]
     today = Today(
-        (*described(config, stores), recall),
+        (*described(config, stores), *scoped),
         config.data_dir / "prompts",
         config.context,
         config.tools.ephemeral,

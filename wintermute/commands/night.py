@@ -1,6 +1,7 @@
 """Nights in a chat: to have one now, to read what it did here, to answer it, and to take it back."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock
@@ -9,12 +10,13 @@ from wintermute.config.schema import Dreaming
 from wintermute.db import Transaction
 from wintermute.health.health import Finding
 from wintermute.mailbox.inbox import Waiting
+from wintermute.messages import Origin
 from wintermute.night.finding import night_finding
 from wintermute.night.night_jobs import owe_asked
 from wintermute.night.night_undo import undo_items
 from wintermute.night.nights import Night, NightItem
-from wintermute.night.questions import Answered, NoSuchNight, Questions
-from wintermute.night.report import failed, item_line, item_words
+from wintermute.night.questions import Answered, NoSuchNight, Questions, is_number
+from wintermute.night.report import failed, item_line, item_words, whole
 from wintermute.night.tidying import Tidying
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
@@ -31,9 +33,12 @@ NO_NIGHT = "No night has run yet."
 NOTHING_HERE = "It changed nothing here and asks nothing."
 ANSWERS = (
     "`/night yes N` and `/night no N` answer; also `all`, `3-7`, or `NIGHT#N` for an older one."
+    " `/night N` shows one whole."
 )
 NOTHING_OPEN = "Nothing waits for an answer here."
-USAGE = "`/night [DATE]`, `/night yes N`, `/night no N`, `/night undo [ITEM]`; N may be `all`, `3-7` or `NIGHT#N`."
+USAGE = "`/night [DATE]`, `/night N`, `/night yes N`, `/night no N`, `/night undo [ITEM]`; N may be `all`, `3-7` or `NIGHT#N`."
+HOW = {"failed": "failed", "left": "goes on in the next night"}
+"""What became of a phase that did not end."""
 LOOKED_THROUGH = 60
 """Nights among which the newest is looked for that did something here."""
 
@@ -68,11 +73,18 @@ class NightVerbs:
 
     async def prepared(self, row: Waiting, scope: str) -> str:
         """What `/night` and its words come to; all of it takes transactions of its own."""
-        words = row.body.replace(",", " ").split()[1:]
+        return await self.said(row.body.replace(",", " ").split()[1:], row.origin, scope)
+
+    async def has_news(self, scope: str) -> bool:
+        """Whether a night did or asked something there lately."""
+        return await self._nights.has_news(scope)
+
+    async def said(self, words: Sequence[str], origin: Origin, scope: str) -> str:
+        """What is answered to these words behind `/night`."""
         verb = words[0].casefold() if words else ""
         try:
             if verb in ("yes", "no", "undo"):
-                if self._stores.owner.is_unvouched(row.origin, scope):
+                if self._stores.owner.is_unvouched(origin, scope):
                     return UNVOUCHED
                 if verb == "undo":
                     return await self._undo(words[1:], scope)
@@ -86,6 +98,11 @@ class NightVerbs:
     async def _shown(self, words: Sequence[str], scope: str) -> str:
         if len(words) > 1:
             return USAGE
+        if words and ("#" in words[0].strip("`#") or is_number(words[0])):
+            item = await self._questions.shown(words[0], scope)
+            answers = [f"`/night yes {item.id}` or `/night no {item.id}` answers."]
+            lines = whole(item, chat=True)
+            return "\n".join([*lines, "", *answers] if item.state == "open" else lines)
         night = await self._questions.night(words[0]) if words else await self._newest(scope)
         waiting = await self._questions.open_in(scope)
         if night is None:
@@ -117,7 +134,7 @@ class NightVerbs:
         if not self._stores.owner.owns(scope):
             return said
         noted = [
-            f"{tally.name} {tally.status}: {plain(tally.note)}"
+            f"{tally.name} {HOW[tally.status]}: {plain(tally.note)}"
             for tally in night.phases
             if tally.scope in ("", scope) and tally.status in ("failed", "left") and tally.note
         ]
@@ -149,7 +166,7 @@ class NightVerbs:
         database = self._stores.database
         if words and "#" in words[0]:
             return [await self._questions.item(words[0], scope)], False
-        if words and not (words[0].isdigit() and len(words[0]) < len("20260504")):
+        if words and not is_number(words[0]):
             night = await self._questions.night(words[0].strip("`"))
             return await self._nights.items(database, night.id, scope), True
         for night in await self._nights.newest(LOOKED_THROUGH):
@@ -160,7 +177,7 @@ class NightVerbs:
             if done and not words:
                 return items, True
         if words:
-            raise NoSuchNight(f"no night did anything here under the number {words[0]}")
+            raise NoSuchNight(f"no night did anything here under the number {words[0][:20]}")
         return [], True
 
 
@@ -175,4 +192,6 @@ def _answer_line(done: Answered, *, yes: bool) -> str:
     named = f"`{done.item.id}`"
     if done.problem:
         return f"- {named} {plain(done.problem)}"
-    return f"- {named} {'done' if yes else 'refused'}: {item_words(done.item)}"
+    if yes:
+        return f"- {named} done: {item_words(replace(done.item, state='done'))}"
+    return f"- {named} stays as it is: {item_words(done.item)}"

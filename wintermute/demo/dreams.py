@@ -56,7 +56,9 @@ def _settled(shown: Mapping[str, str]) -> str:
     first, second = (ENTRY.sub("", shown[name].strip(), count=1) for name in ("first", "second"))
     if NEWS.search(second) and not NEWS.search(first):
         return _as_json({"action": "keep_second"})
-    return _as_json({"action": "merge", "text": _sentence(joined([first, second]))})
+    if len(both := joined([first, second])) > 1:
+        return _as_json({"action": "keep_both"})
+    return _as_json({"action": "merge", "text": _sentence(both)})
 
 
 def _listed(shown: Mapping[str, str]) -> str:

@@ -342,6 +342,10 @@ class Models:
             await self._quiet.wait()
             return await self._ask(role, request, backend, None, UNHEARD, sources)
 
+    def cost(self, reply: Reply) -> float:
+        """USD for an answer; without a price only tokens count (L-087)."""
+        return cost(reply.usage, self._endpoints[reply.backend].settings.price)
+
     async def refused(self, role: str, reason: str) -> None:
         """An answer was of no use: counted, with the reason, which has none of its words."""
         await self._calls.refused(role, reason)

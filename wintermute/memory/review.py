@@ -44,6 +44,12 @@ async def unjudged(database: Database, scope: str, began: datetime) -> Unjudged:
     return Unjudged(tuple(facts_of([*new, *again])), count - len(new))
 
 
+async def scopes_with_news(database: Database, began: datetime) -> set[str]:
+    """Whose facts are not all compared yet. `began`: the night."""
+    query = f"SELECT DISTINCT scope FROM facts WHERE judged <> 1 AND {COMPARABLE}"
+    return {*await database.scalars(query, {"began": stamp(began)})}
+
+
 async def comparable(
     database: Database, scope: str, seqs: Collection[int], began: datetime
 ) -> dict[int, Fact]:
@@ -62,6 +68,22 @@ async def looked_at(tx: Transaction, ids: Collection[str], waiting: Collection[s
         await tx.execute(
             f"UPDATE facts SET judged = {state} WHERE id {IN_LIST}", (json.dumps([*named]),)
         )
+
+
+async def take_place(tx: Transaction, heir: str, ids: Collection[str]) -> None:
+    """Let a fact stand where the newest of those stood that it was made of: beside what was said then.
+
+    A search looks at what stands beside a hit. Their places are changed for each other.
+    """
+    rows = await tx.rows(
+        "SELECT id, place FROM facts WHERE id IN (SELECT value FROM json_each(?))"
+        " AND scope = (SELECT scope FROM facts WHERE id = ?) ORDER BY created_at DESC, seq LIMIT 1",
+        (json.dumps([*ids]), heir),
+    )
+    for row in rows:
+        mine = await tx.scalars("SELECT place FROM facts WHERE id = ?", (heir,))
+        for name, place in ((row["id"], -1), (heir, row["place"]), (row["id"], mine[0])):
+            await tx.execute("UPDATE facts SET place = ? WHERE id = ?", (place, name))
 
 
 async def hand_down_use(tx: Transaction, heir: str, ids: Collection[str]) -> None:

@@ -51,6 +51,21 @@ class CatchUp:
         )
         return ChoreDone(before, after, "; ".join(notes))
 
+    async def foreseen(self, work: PhaseWork) -> str:
+        """How much would be read, and brought together with what is known."""
+        owed = await self._owed(work.scope) if self._config.memory_harvest.enabled else []
+        fresh = await self._nights.unjudged(work.scope, [digest for _, digest in owed])
+        queued = sum(
+            queue.facts
+            for queue in await self._stores.facts.queues(self._stores.database)
+            if queue.scope == work.scope
+        )
+        would = [f"{counted(len(fresh), 'conversation')} would be read for what to remember"]
+        would = would if fresh else []
+        if queued:
+            would.append(f"{queued} new memories would be compared with the old")
+        return f"{'; '.join(would)}: not tried here" if would else ""
+
     async def _read(self, work: PhaseWork) -> int:
         """Of how many conversations no use could be made."""
         settings, failed = self._config.memory_harvest, 0

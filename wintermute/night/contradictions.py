@@ -2,7 +2,8 @@
 
 pairs that are near ─ the nearest 20 ─▶ one question each ─▶ keep one ─ is it the newer? ─▶ the other ends
                                                           │                ╰─ no ─▶ a person is asked
-                                                          ╰▶ merge ─▶ as by dedup
+                                                          ├▶ merge ─▶ as by dedup
+                                                          ╰▶ keep both ─▶ nothing, and no question again
 """
 
 import logging
@@ -34,7 +35,7 @@ from wintermute.templates import Template
 
 MOST = 20
 """Pairs of a scope in a night (M-058)."""
-Action = Literal["keep_first", "keep_second", "merge"]
+Action = Literal["keep_first", "keep_second", "keep_both", "merge"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 
 log = logging.getLogger(__name__)
@@ -179,6 +180,8 @@ class Contradictions:
         except (AnswerUnusable, ContextTooLarge) as problem:
             log.warning("contradiction not settled reason=%s", problem)
             return TidyStep(judged=(digest,), note=f"some were not compared: {problem}")
+        if answer.action == "keep_both":
+            return TidyStep(judged=(digest,))
         if answer.action == "merge":
             return TidyStep((self._merged((older, newer), answer, digest),))
         winner, loser = (older, newer) if answer.action == "keep_first" else (newer, older)

@@ -1,21 +1,38 @@
 """What an item of a night does: at once, or when a person has said yes to it, by the same code.
 
 Whatever is there by then is looked at again: an item about something that is another now does nothing.
+
+    files:  recorded, and named by the item ─┬▶ put in place ─▶ done
+                                             ╰▶ that fails: put back, not on record any more
+
+What a kill finds in between is gone on with by `Deeds.finish` at the next start.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
+from fcntl import LOCK_EX, flock
+from functools import partial
+from pathlib import Path
+from typing import Literal, Protocol
 
 from wintermute.changes.change_sets import Cause, Change, ItemKind, Reason
-from wintermute.changes.undo import FileItems, PutInPlace
+from wintermute.changes.undo import FileItems
 from wintermute.db import Transaction
 from wintermute.errors import WintermuteError
+from wintermute.files import to_its_end
+from wintermute.messages import Json
 from wintermute.night.nights import NightItem, Nights
 from wintermute.stores import Stores
+from wintermute.wiki.folder import StoreFolder
 
 ItemNames = Sequence[tuple[ItemKind, str]]
+PLACING = "placing.lock"
+
+log = logging.getLogger(__name__)
 
 
 class Deed(Protocol):
@@ -43,10 +60,21 @@ class FileState:
     was: str | None
     text: str | None
 
+    @property
+    def change(self) -> Change:
+        """From what it was to what it is to be."""
+        return Change(self.kind, self.item, _state(self.was), _state(self.text))
+
+    @property
+    def back(self) -> "FileState":
+        """The way back."""
+        return FileState(self.kind, self.item, self.text, self.was)
+
 
 def file_states(item: NightItem) -> list[FileState]:
-    """Those that a plan of files names."""
-    return [FileState(**each) for each in item.plan.get("files", ())]
+    """Those that a plan of files names; what is to go comes last, when the rest is in place."""
+    found = [FileState(**each) for each in item.plan.get("files", ())]
+    return sorted(found, key=lambda each: each.text is None)
 
 
 class Deeds:
@@ -65,6 +93,7 @@ class Deeds:
         self._deeds = deeds
         self._lists = lists
         self._files = files
+        self._placing = asyncio.Lock()
 
     async def apply(self, item: NightItem, cause: Cause = "night") -> bool:
         """Do it, unless what it is about is another by now; whether it was done.
@@ -77,7 +106,7 @@ class Deeds:
         if "files" in item.plan:
             return await self._placed(item, cause)
         async with self._stores.database.transaction() as tx:
-            if not await self._nights.stands(tx, item):
+            if await self._nights.current(tx, item) is None:
                 return False
             deed = self._deeds.get(word)
             why, new = await self._why(tx, item, cause)
@@ -104,19 +133,9 @@ class Deeds:
             return False
         return await self._nights.move(tx, item, "done", names, set_id)
 
-    async def _put(self, item: NightItem, places: Sequence[PutInPlace]) -> None:
-        """Where it cannot be put in place, it can be said yes to again."""
-        try:
-            for place in places:
-                await place()
-        except WintermuteError:
-            async with self._stores.database.transaction() as tx:
-                await self._nights.move(tx, replace(item, state="done"), item.state)
-            raise
-
     async def _listed(self, deed: ListDeed, item: NightItem, cause: Cause) -> bool:
         async with self._stores.database.transaction() as tx:
-            if not await self._nights.stands(tx, item):
+            if await self._nights.current(tx, item) is None:
                 return False
             why, new = await self._why(tx, item, cause)
             await self._nights.move(tx, item, item.state, change_set=why.into)
@@ -124,40 +143,132 @@ class Deeds:
         async with self._stores.database.transaction() as tx:
             return await self._over(tx, item, names, str(why.into), new=new)
 
+    async def finish(self) -> None:
+        """Go on with what a kill left between its record and its files, or put it back."""
+        for item in await self._nights.interrupted():
+            try:
+                if item.state in ("planned", "open"):
+                    await self._placed(item, "night")
+                else:  # it was answered otherwise, or nobody answered in time
+                    async with self._alone(item):
+                        await self._put_back(item)
+            except WintermuteError as problem:
+                log.warning("item is half in place id=%s reason=%s", item.id, problem)
+
     async def _placed(self, item: NightItem, cause: Cause) -> bool:
         """Files: recorded first, then put in place; all of them, or none."""
-        wanted = file_states(item)
-        async with AsyncExitStack() as stack:
+        async with self._alone(item):
+            recorded = await self._recorded(item, cause)
+            if recorded is None:
+                return False
+            try:
+                done = await self._put(recorded)
+            except WintermuteError:
+                await self._tried_to_put_back(recorded)
+                raise
+            if not done:
+                recorded = await self._put_back(recorded)
             async with self._stores.database.transaction() as tx:
-                if not await self._nights.stands(tx, item):
-                    return False
-                why, new = await self._why(tx, item, cause)
-                now = [await self._files[each.kind].state(each.item) for each in wanted]
-                fits = all(
-                    (state or {}).get("text") == each.was
-                    for state, each in zip(now, wanted, strict=True)
+                if "proposal" in item.plan:
+                    verdict: Literal["taken", "outdated"] = "taken" if done else "outdated"
+                    await self._stores.proposals.decide(tx, item.plan["proposal"], verdict)
+                return (
+                    await self._nights.move(tx, recorded, "done" if done else "outdated") and done
                 )
-                names = [(each.kind, each.item) for each in wanted] if fits else None
-                if names is not None and "proposal" in item.plan:
-                    await self._stores.proposals.decide(tx, item.plan["proposal"], "taken")
-                if names is not None:
-                    after = [None if w.text is None else {"text": w.text} for w in wanted]
-                    changes = [
-                        Change(each.kind, each.item, state, then, item.evidence)
-                        for each, state, then in zip(wanted, now, after, strict=True)
-                    ]
-                    await self._stores.changes.record(tx, why, changes)
-                    places = [
-                        await stack.enter_async_context(
-                            files.prepared([each for each in changes if each.kind == kind])
-                        )
-                        for kind, files in self._files.items()
-                        if any(change.kind == kind for change in changes)
-                    ]
-                done = await self._over(tx, item, names, str(why.into), new=new)
-            if done:
-                await self._put(item, places)
-        return done
+
+    @asynccontextmanager
+    async def _alone(self, item: NightItem) -> AsyncIterator[None]:
+        """A block in which nobody else puts files of items in place."""
+        async with self._placing, held(self._stores.data_dir / PLACING):
+            if any(each.kind == "page" for each in file_states(item)):
+                await to_its_end(partial(_settle, self._stores.wiki.files))
+            yield
+
+    async def _recorded(self, item: NightItem, cause: Cause) -> NightItem | None:
+        """The item with what it is about on record; None: that is another by now."""
+        wanted = file_states(item)
+        async with self._stores.database.transaction() as tx:
+            known = await self._nights.current(tx, item)
+            if known is None or known.names:  # a kill came between
+                return known
+            why, new = await self._why(tx, item, cause)
+            fits = [await self._text(each) for each in wanted] == [each.was for each in wanted]
+            if "proposal" in item.plan:
+                proposal, proposals = item.plan["proposal"], self._stores.proposals
+                fits = fits and await proposals.is_open(tx, proposal)
+                if not fits:
+                    await proposals.decide(tx, proposal, "outdated")
+            if not fits:
+                await self._over(tx, item, None, str(why.into), new=new)
+                return None
+            changes = [replace(each.change, evidence=item.evidence) for each in wanted]
+            await self._stores.changes.record(tx, why, changes)
+            names = tuple((each.kind, each.item) for each in wanted)
+            await self._nights.move(tx, item, item.state, names, why.into)
+        return replace(item, names=names, change_set=why.into)
+
+    async def _put(self, item: NightItem) -> bool:
+        """Put in place what is not there yet; False: somebody changed it since it was recorded."""
+        left = [each for each in file_states(item) if await self._text(each) != each.text]
+        if [await self._text(each) for each in left] != [each.was for each in left]:
+            return False
+        await self._place(left)
+        return True
+
+    async def _put_back(self, item: NightItem) -> NightItem:
+        """Nothing of it is in place, or on record, any more."""
+        states = [each.back for each in reversed(file_states(item))]
+        await self._place([each for each in states if await self._text(each) == each.was])
+        async with self._stores.database.transaction() as tx:
+            await self._stores.changes.revoke(tx, str(item.change_set), item.names)
+            await self._nights.unrecord(tx, item)
+        return replace(item, names=(), change_set=None)
+
+    async def _tried_to_put_back(self, item: NightItem) -> None:
+        """Where that fails as well, the next start goes on with it."""
+        try:
+            await self._put_back(item)
+        except WintermuteError as problem:
+            log.warning("item is half in place id=%s reason=%s", item.id, problem)
+
+    async def _place(self, wanted: Sequence[FileState]) -> None:
+        """All that may fail on a full disk is done before the first of them is in place."""
+        async with AsyncExitStack() as stack:
+            places = [
+                await stack.enter_async_context(
+                    files.prepared([each.change for each in wanted if each.kind == kind])
+                )
+                for kind, files in self._files.items()
+                if any(each.kind == kind for each in wanted)
+            ]
+            for place in places:
+                await place()
+
+    async def _text(self, wanted: FileState) -> str | None:
+        """What is there now; None: nothing."""
+        state = await self._files[wanted.kind].state(wanted.item)
+        return None if state is None else str(state["text"])
+
+
+@asynccontextmanager
+async def held(lock: Path) -> AsyncIterator[None]:
+    """A block in which no other process holds this file; whoever does is at it for a moment only."""
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        await to_its_end(partial(flock, descriptor, LOCK_EX))
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _settle(files: StoreFolder) -> None:
+    """What a kill left half in place is finished by whoever reads."""
+    with files.reading():
+        pass
+
+
+def _state(text: str | None) -> Json | None:
+    return None if text is None else {"text": text}
 
 
 def named(changes: Sequence[Change]) -> ItemNames:

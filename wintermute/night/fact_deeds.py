@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from wintermute.changes.change_sets import Reason
 from wintermute.db import Transaction
 from wintermute.memory.fact import Fact, NewFact, key
-from wintermute.memory.review import hand_down_use, is_said_elsewhere
+from wintermute.memory.review import hand_down_use, is_said_elsewhere, take_place
 from wintermute.night.dedup import are_as_known, origins_of
 from wintermute.night.deeds import ItemNames
 from wintermute.night.nights import NightItem
@@ -54,8 +54,9 @@ class MergeFacts:
         [heir] = done.facts
         gone = [*(fact.id for fact in done.retired), *done.ended]
         await hand_down_use(tx, heir.id, gone)
-        changed = [] if done.outcomes[0] == "known" else [heir.id]
-        return [("fact", name) for name in (*changed, *gone)]
+        is_new = done.outcomes[0] != "known"
+        await take_place(tx, heir.id, gone if is_new else [heir.id, *gone])
+        return [("fact", name) for name in ([heir.id, *gone] if is_new else gone)]
 
 
 class EndFact:

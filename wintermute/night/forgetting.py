@@ -42,7 +42,7 @@ from wintermute.memory.sense import beginnings, main_words
 from wintermute.night.core_update import NAME as CORE_UPDATE
 from wintermute.night.forget_pages import GIT, CutPages, Unsaid, forget_in_pages, lines_in_pages
 from wintermute.night.harvest import Harvests
-from wintermute.night.nights import ITEMS, erase_items
+from wintermute.night.nights import ITEMS, NOTES, erase_items, erase_notes
 from wintermute.night.raw_material import raw_files
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import OCCURRENCES
@@ -68,7 +68,7 @@ EDITS = 3
 SPOKEN: Sequence[Kept] = (
     *(casts.INTENTS, casts.RESULTS, casts.TURNS, casts.OBSERVATIONS, casts.FOLDS),
     *(conversations.EDITS, SESSIONS, RECEIVED, ANSWERS),
-    *(OWED, OCCURRENCES, CHANGES, TASKS, PROPOSALS, ITEMS),
+    *(OWED, OCCURRENCES, CHANGES, TASKS, PROPOSALS, ITEMS, NOTES),
 )
 
 REPEATED: Sequence[Kept] = [
@@ -370,6 +370,7 @@ async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> tuple[int,
         records += await stores.tasks.erase(tx, found)
         records += await stores.proposals.erase(tx, found)
         records += await erase_items(tx, found)
+        records += await erase_notes(tx, found)
         said_by_us, unsent = await stores.outbox.forget(tx, events, found)
     return records + received + said_by_us, max(running, unanswered) + unsent
 

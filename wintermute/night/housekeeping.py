@@ -45,6 +45,7 @@ class Housekeeping:
         async with self._stores.database.transaction() as tx:
             questions = await self._nights.outdate(tx)
             await self._nights.expire(tx)
+            await self._nights.expire_judged(tx)
             tasks = await purge_completed(tx, before)
         folders = await to_its_end(partial(_drop_jobs, self._stores.wiki.files, before))
         holes = await self._mend_holes()

@@ -5,9 +5,9 @@ What forgetting has left incomplete is made anew, and what waits for a person's 
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 from wintermute.changes.change_sets import ItemKind
@@ -18,6 +18,7 @@ from wintermute.conversation.asking import Folding
 from wintermute.db.traces import ERASED
 from wintermute.errors import StorageBlocked, StoreBusy, WintermuteError
 from wintermute.files import to_its_end
+from wintermute.loom.records import BranchView
 from wintermute.night.agents import BUILTIN
 from wintermute.night.consolidation import Consolidation
 from wintermute.night.forget_pages import CONSOLIDATE_AGAIN, GONE
@@ -32,9 +33,10 @@ from wintermute.night.raw_material import (
 )
 from wintermute.night.tidying import ChoreDone, PhaseWork
 from wintermute.stores import Stores
+from wintermute.text import counted
 from wintermute.wiki.conversations import ConversationFolder, MessageFile
 from wintermute.wiki.links import RAW, is_page, links_in
-from wintermute.wiki.page_jobs import WikiJob, listed_jobs, text_at
+from wintermute.wiki.page_jobs import WikiJob, read_job, text_at
 
 QUIET = timedelta(hours=6)
 MEANWHILE = "meanwhile"
@@ -85,49 +87,73 @@ class Pages:
         """The number of pages; then what waits for a person is asked, that of this night as well."""
         if work.scope != self._stores.owner.scope or not self._stores.wiki.exists:
             return ChoreDone(items=tuple(await self._asked(work.scope)))
-        before, run = await self._count(), _Run(self._consolidation(work))
-        for conversation_id in await idle(self._stores, work.scope, self._clock):
+        kept = Consolidations(self._stores, self._clock, work.night.id)
+        before, run, asked = (
+            await self._count(),
+            _Run(self._consolidation(work, kept)),
+            list[Item](),
+        )
+        after = before
+        try:
+            await self._work(run, work.scope)
+            asked = await self._asked(work.scope)
+            after = await self._count()
+        except WintermuteError as problem:  # what was done before it is told all the same
+            run.ended_by(problem)
+        # By what the store says: a kill may have come after some of it.
+        made = await to_its_end(partial(self._applied, await kept.of_night()))
+        items, note = [*map(_of_job, made), *asked], "; ".join(dict.fromkeys(run.notes))
+        return ChoreDone(
+            *(before, after, note, run.left, tuple(items)),
+            failed=run.failed and not work.models.spent,
+        )
+
+    async def _work(self, run: "_Run", scope: str) -> None:
+        """All of it. Raises: WintermuteError for what is wrong with more than one of them."""
+        for conversation_id in await idle(self._stores, scope, self._clock):
             part = await self._kept.unread(conversation_id)
             if self._kept.talk(conversation_id, part) is not None:
-                await self._chat(run, work.scope, part)
+                await self._chat(run, scope, part)
         for page, raws in await self._again():
             talks = [FolderTalk(self._stores.wiki.root, self._folder(r), self._kept) for r in raws]
             if not any([(await run.work(talk)).waits for talk in talks]):
                 await self._done_again(page)
-        # By what the store says: a kill may have come after some of it.
-        made = await to_its_end(partial(self._applied, work.night.began_at))
-        items = [_of_job(job) for job in made] + await self._asked(work.scope)
-        note = "; ".join(dict.fromkeys(run.notes))
-        return ChoreDone(
-            *(before, await self._count(), note, run.left, tuple(items)),
-            failed=run.failed and not work.models.spent,
-        )
+
+    async def foreseen(self, work: PhaseWork) -> str:
+        """How many chats would become pages, and how many pages would be made anew."""
+        if work.scope != self._stores.owner.scope or not self._stores.wiki.exists:
+            return ""
+        parts = [
+            await self._kept.unread(name)
+            for name in await idle(self._stores, work.scope, self._clock)
+        ]
+        chats = [
+            _chat_digest(part) for part in parts if self._kept.talk(part.conversation_id, part)
+        ]
+        fresh, again = await self._nights.unjudged(work.scope, chats), await self._again()
+        would = [f"{counted(len(fresh), 'chat')} would become pages"] if fresh else []
+        would += [f"{counted(len(again), 'page')} would be written anew"] if again else []
+        return f"{'; '.join(would)}: not tried here" if would else ""
 
     async def _chat(self, run: "_Run", scope: str, part: ChatPart) -> None:
         """One chat; what was of no use is not asked for again until more is said."""
-        name, rows = part.conversation_id, [row.event_id for row in part.rows]
-        digest = digest_of("chat", name, str(part.upto), *rows)
+        name, digest = part.conversation_id, _chat_digest(part)
         if not await self._nights.unjudged(scope, [digest]):
             return
         if (await run.work(ChatTalk(self._kept, name))).refused:
             async with self._stores.database.transaction() as tx:
                 await self._nights.judge(tx, scope, [digest])
 
-    def _applied(self, since: datetime) -> list[WikiJob]:
-        """The jobs since then whose pages are in place, oldest first."""
-        return [
-            job
-            for job in reversed(listed_jobs(self._stores.wiki.files))
-            if (job.status, job.agent, job.undoes) == ("applied", BUILTIN, None)
-            and job.changed_files
-            and datetime.fromisoformat(job.start) >= since.replace(microsecond=0)
-        ]
+    def _applied(self, names: Sequence[str]) -> list[WikiJob]:
+        """Those of these jobs whose pages are in place, as `names` has them."""
+        found = [read_job(self._stores.wiki.files, name) for name in names]
+        return [job for job in found if job and job.status == "applied" and job.changed_files]
 
-    def _consolidation(self, work: PhaseWork) -> Consolidation:
+    def _consolidation(self, work: PhaseWork, kept: Consolidations) -> Consolidation:
         model = PageModel(work.models, self._backend)
-        agents = {BUILTIN: PageWriter(model, self._prompts, self._kept)}
+        agents = {BUILTIN: PageWriter(model, self._prompts, kept)}
         store, zone = self._stores.wiki, self._stores.tasks.zone
-        return Consolidation(store, agents, self._clock, zone, self._kept, self._redact)
+        return Consolidation(store, agents, self._clock, zone, kept, self._redact)
 
     async def _again(self) -> list[tuple[str, list[str]]]:
         """The pages that lost something, each with the conversations that it still cites."""
@@ -205,9 +231,7 @@ class _Run:
         except StorageBlocked:
             raise
         except WintermuteError as problem:
-            self.notes.append(str(problem))
-            self.failed = self.failed or not isinstance(problem, StoreBusy)
-            self.left = True
+            self.ended_by(problem)
             return _Outcome(waits=True)
         if job is None or job.status == "applied":
             return _Outcome()
@@ -216,6 +240,17 @@ class _Run:
         self.failed = self.failed or job.status == "failed"
         self.left = self.left or waits
         return _Outcome(waits, not waits)
+
+    def ended_by(self, problem: WintermuteError) -> None:
+        """Something was not done, and is tried the next night."""
+        self.notes.append(str(problem))
+        self.failed = self.failed or not isinstance(problem, StoreBusy)
+        self.left = True
+
+
+def _chat_digest(part: ChatPart) -> str:
+    rows = [row.event_id for row in part.rows]
+    return digest_of("chat", part.conversation_id, str(part.upto), *rows)
 
 
 def _says(message: MessageFile) -> bool:
@@ -267,27 +302,54 @@ class FoldIdle:
 
     async def do(self, work: PhaseWork) -> ChoreDone:
         """How many were too long, and still are. A summary of no use is not asked for again."""
-        folding, long, items = self._folding(work), 0, list[Item]()
-        for conversation_id in await idle(self._stores, work.scope, self._clock):
+        folding, found, broken = self._folding(work), list[Item | None](), ""
+        try:
+            async for branch, past, digest in self._long(folding, work.scope):
+                found.append(await self._folded(work, folding, branch, past, digest))
+        except WintermuteError as problem:  # what was done before it is told all the same
+            broken = str(problem)
+        items = [item for item in found if item is not None]
+        away, spent = work.models.away, work.models.spent
+        note = "; ".join(filter(None, (away, broken)))
+        return ChoreDone(
+            *(len(found), len(found) - len(items), note, spent, tuple(items)),
+            failed=bool(broken) or (bool(away) and not spent),
+        )
+
+    async def _folded(
+        self, work: PhaseWork, folding: Folding, branch: str, past: BranchView, digest: str
+    ) -> Item | None:
+        """What came of one that is too long; None: nothing."""
+        if not await self._nights.unjudged(work.scope, [digest]):
+            return None
+        work.models.away = ""
+        folded = await folding.fold(past, branch, None, "size")
+        if folded is not None:
+            told = f"{folding.measured(past)} before, {folding.measured(folded)} now"
+            return Planned("fold", (), "", told, {}), "done", None
+        if not work.models.away:
+            async with self._stores.database.transaction() as tx:
+                await self._nights.judge(tx, work.scope, [digest])
+        return None
+
+    async def foreseen(self, work: PhaseWork) -> str:
+        """How many conversations would be summed up."""
+        digests = [digest async for *_, digest in self._long(self._folding(work), work.scope)]
+        fresh = await self._nights.unjudged(work.scope, digests)
+        would = f"{counted(len(fresh), 'long conversation')} would be summed up: not tried here"
+        return would if fresh else ""
+
+    async def _long(
+        self, folding: Folding, scope: str
+    ) -> AsyncIterator[tuple[str, BranchView, str]]:
+        """Each that is too long: its branch, what is said there, and a digest of how it is now."""
+        for conversation_id in await idle(self._stores, scope, self._clock):
             async with self._stores.database.transaction() as tx:
                 branch = await self._stores.conversations.current_branch(tx, conversation_id)
             past = await folding.past(branch)
-            if not folding.is_long(past, HALF) or not folding.old(past, "size"):
-                continue
-            long += 1
-            digest = digest_of("fold", branch, past.casts[-1].id, folding.measured(past))
-            if not await self._nights.unjudged(work.scope, [digest]):
-                continue
-            work.models.away = ""
-            folded = await folding.fold(past, branch, None, "size")
-            if folded is not None:
-                told = f"{folding.measured(past)} before, {folding.measured(folded)} now"
-                items.append((Planned("fold", (), "", told, {}), "done", None))
-            elif not work.models.away:
-                async with self._stores.database.transaction() as tx:
-                    await self._nights.judge(tx, work.scope, [digest])
-        away, spent = work.models.away, work.models.spent
-        return ChoreDone(
-            *(long, long - len(items), away, spent, tuple(items)),
-            failed=bool(away) and not spent,
-        )
+            if folding.is_long(past, HALF) and folding.old(past, "size"):
+                yield (
+                    branch,
+                    past,
+                    digest_of("fold", branch, past.casts[-1].id, folding.measured(past)),
+                )

@@ -12,10 +12,12 @@ from wintermute.config.schema import Dreaming
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.jobs import Job
+from wintermute.loom.conversations import Conversation
 from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.outbox import TERMINAL
 from wintermute.messages import ROOM
 from wintermute.night.nights import Night, NightItem, Nights
-from wintermute.night.report import failed, message, report_event, told_of
+from wintermute.night.report import NightMessage, failed, message, report_event, told_of
 from wintermute.stores import Stores
 from wintermute.tasks.due import instant
 from wintermute.work.deliveries import Deliveries
@@ -64,72 +66,96 @@ class Morning:
         return found
 
     async def owe(self, tx: Transaction) -> datetime | None:
-        """Owe the message for what is over, if there is one to say; when to look again."""
+        """Owe the message for what is over, once somebody can be told; when to look again.
+
+        Whoever has no room yet is told when there is one, for a week.
+        """
         untold = await self._nights.untold(tx)
-        silent = [night for night in untold if not await self._worth_telling(tx, night)]
-        if silent:
-            await self._nights.mark_told(tx, [night.id for night in silent])
-        now, later = self._clock.now(), list[datetime]()
+        now, later, over = self._clock.now(), list[datetime](), list[str]()
+        homes = await Deliveries.now(tx, self._stores, self._speaker) if untold else None
         for night in untold:
-            if night in silent:
-                continue
-            if (due := self.due(night)) > now:
+            about = await self._about(tx, night)
+            if not about or homes is None:
+                over.append(night.id)
+            elif (due := self.due(night)) > now:
                 later.append(due)
-            else:
-                await self._stores.jobs.enqueue(tx, MORNING, night.id, "")
+            elif any([await self._home(tx, homes, scope) for scope in about]):
+                await self._stores.jobs.owe(tx, MORNING)
+        if over:
+            await self._nights.mark_told(tx, over)
         return min(later, default=None)
 
-    async def _worth_telling(self, tx: Transaction, night: Night) -> bool:
-        return self._wanted and bool(
-            await self._nights.items(tx, night.id, states=("done", "open"))
-        )
+    async def _about(self, tx: Transaction, night: Night) -> dict[str, list[NightItem]]:
+        """What is to be told of a night by scope: a group, only what it is asked."""
+        found = dict[str, list[NightItem]]()
+        for item in await self._nights.untold_items(tx, night) if self._wanted else ():
+            found.setdefault(item.scope, []).append(item)
+        return {
+            scope: items
+            for scope, items in found.items()
+            if not scope.startswith(ROOM) or any(item.state == "open" for item in items)
+        }
+
+    async def _home(self, tx: Transaction, homes: Deliveries, scope: str) -> Conversation | None:
+        """Where a scope is told. What is meant for a room is not said at a terminal beside it."""
+        home = await homes.home(tx, scope, None)
+        if home is None or home.room_id != TERMINAL:
+            return home
+        held = await self._stores.conversations.homes(tx, scope)
+        return None if any(each.room_id != TERMINAL for each in held) else home
 
     async def work(self, _: Job) -> JobDone:
         """Say it with the end of the job."""
         return JobDone(self._tell)
 
     async def _tell(self, tx: Transaction) -> Collection[str]:
-        """Tell everybody of all that is due, in one message each; where something is to be said."""
-        now = self._clock.now()
-        nights = [night for night in await self._nights.untold(tx) if self.due(night) <= now]
-        items = [item for night in nights for item in await self._nights.items(tx, night.id)]
+        """Tell everybody who has a room of all that is due, in one message each."""
+        now, told = self._clock.now(), dict[str, list[tuple[Night, list[NightItem]]]]()
+        for night in await self._nights.untold(tx):
+            if self.due(night) <= now:
+                for scope, items in (await self._about(tx, night)).items():
+                    told.setdefault(scope, []).append((night, items))
         homes = await Deliveries.now(tx, self._stores, self._speaker)
         news = set[str]()
-        for scope in sorted({item.scope for item in items if item.scope}):
-            body, asks = self._message(nights, scope, [i for i in items if i.scope == scope])
-            home = await homes.home(tx, scope, None) if body else None
-            if home is None:
-                continue
-            outbox_id = await self._stores.outbox.enqueue(
-                *(tx, home.id, body),
-                kind="notice",
-                meant_for=scope,
-                signs=SIGNS if asks else (),
-            )
-            for night in nights:
-                of_it = asks.n if asks and asks.night == night.id else None
-                await self._nights.tell(tx, night.id, scope, outbox_id, of_it)
-            news.add(home.id)
-        await self._nights.mark_told(tx, [night.id for night in nights])
+        for scope in sorted(told):
+            home = await self._home(tx, homes, scope)
+            if home is not None:
+                await self._say(tx, home, scope, told[scope])
+                news.add(home.id)
         return news
 
-    def _message(
-        self, nights: Sequence[Night], scope: str, items: Sequence[NightItem]
-    ) -> tuple[str, NightItem | None]:
-        """What a scope is told, and the item that this asks about, if it is one alone."""
-        owner = self._stores.owner.owns(scope)
-        asked_here = {night.id for night in nights if owner and night.why == "asked"}
-        items = [item for item in items if item.night not in asked_here]
-        questions = [item for item in items if item.state == "open"]
-        if scope.startswith(ROOM) and not questions:  # many would be told what is of use to none
-            return "", None
-        about = [night for night in nights if any(item.night == night.id for item in items)]
-        if not about:
-            return "", None
-        broken = sum(len(failed(night)) for night in about) if owner else 0
+    async def _say(
+        self,
+        tx: Transaction,
+        home: Conversation,
+        scope: str,
+        told: Sequence[tuple[Night, Sequence[NightItem]]],
+    ) -> None:
+        nights = [night for night, _ in told]
+        broken = sum(len(failed(night)) for night in nights) if self._is_owners(scope) else 0
         today = self._clock.now().astimezone(self._stores.tasks.zone).date()
-        body = message(told_of(about, today), items, broken)
-        return body, questions[0] if body and len(questions) == 1 else None
+        said = message(told_of(nights, today), [i for _, items in told for i in items], broken)
+        await self._put(tx, home, scope, said, [night.id for night in nights])
+
+    async def _put(
+        self,
+        tx: Transaction,
+        home: Conversation,
+        scope: str,
+        said: NightMessage,
+        nights: Sequence[str],
+    ) -> None:
+        """The message, and that these nights are told there; signs where it asks one thing."""
+        signs, asks = (SIGNS, said.asks) if said.asks else ((), None)
+        outbox_id = await self._stores.outbox.enqueue(
+            *(tx, home.id, said.text), kind="notice", meant_for=scope, signs=signs
+        )
+        for night in nights:
+            of_it = asks.n if asks and asks.night == night else None
+            await self._nights.tell(tx, night, scope, outbox_id, of_it)
+
+    def _is_owners(self, scope: str) -> bool:
+        return self._stores.owner.owns(scope)
 
     async def report_to(
         self, tx: Transaction, night: Night, conversation_id: str
@@ -139,15 +165,10 @@ class Morning:
         items = await self._nights.items(tx, night.id, held.scope)
         known = ("", held.scope) if self._stores.owner.owns(held.scope) else (held.scope,)
         broken = [tally for tally in failed(night) if tally.scope in known]
-        body = message("Done", items, len(broken)) or "Done: there was nothing to tidy."
-        for tally in broken[:MOST_BROKEN]:
-            body += f"\n{tally.name} failed: {tally.note}"
-        questions = [item for item in items if item.state == "open"]
-        asks = questions[0] if len(questions) == 1 else None
-        outbox_id = await self._stores.outbox.enqueue(
-            *(tx, held.id, body), kind="notice", meant_for=held.scope, signs=SIGNS if asks else ()
-        )
-        await self._nights.tell(tx, night.id, held.scope, outbox_id, asks.n if asks else None)
+        said = message("Done", items, len(broken))
+        lines = [said.text or "Done: there was nothing to tidy."]
+        lines += [f"{tally.name} failed: {tally.note}" for tally in broken[:MOST_BROKEN]]
+        await self._put(tx, held, held.scope, NightMessage("\n".join(lines), said.asks), [night.id])
         return (held.id,)
 
 

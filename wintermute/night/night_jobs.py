@@ -69,6 +69,7 @@ async def finish_left(
     stores: Stores, tidying: Tidying, but: str = "", progress: Progress = unwatched
 ) -> None:
     """Work at what a kill left of nights until their ends, within `alone`: all of them `but` one."""
+    await tidying.deeds.finish()
     for left in await tidying.nights.running(stores.database):
         if left.id != but:
             await tidying.tidy(left, progress)
@@ -93,9 +94,11 @@ class NightWatch:
         self._begins = time(dreaming.hour, dreaming.minute)
         self._clock = clock
         self._missed: tuple[date, datetime] | None = None  # and when that was noticed
+        self._knows_left = False  # of an earlier run of the program
 
     async def owe(self, tx: Transaction) -> datetime | None:
-        """Owe the newest night, if it was not begun; when to look again."""
+        """Owe what was left half, and the newest night, if it was not begun; when to look again."""
+        await self._owe_left(tx)
         doubt = self._clock.doubt
         if not self._enabled or (doubt is not None and doubt.waits):
             return None
@@ -108,6 +111,12 @@ class NightWatch:
             await self._owe(tx, night.day, "schedule")
             return tomorrow
         return await self._catch_up(tx, night, now) or tomorrow
+
+    async def _owe_left(self, tx: Transaction) -> None:
+        """Once after the start: a command was killed as well, perhaps, and nobody else goes on with it."""
+        if not self._knows_left and await self._nights.is_left(tx):
+            await self._stores.jobs.owe(tx, NIGHT)
+        self._knows_left = True
 
     async def _catch_up(self, tx: Transaction, night: NightTime, now: datetime) -> datetime | None:
         """Owe a missed night, or when to look again; None: there was nothing to tidy then."""
@@ -128,16 +137,16 @@ class NightWatch:
         await self._stores.jobs.enqueue(tx, NIGHT, day.isoformat(), "", args)
 
     async def work(self, job: Job) -> JobDone | JobPutOff:
-        """Begin the night that is owed, or go on with it."""
-        why: Occasion = job.args["why"]
-        if not (self._enabled or why == "asked" or "night" in job.progress):
-            return JobDone()  # it was owed before it was turned off
+        """Begin the night that is owed, or go on with it; without a reason only with what was left."""
+        why: Occasion | None = job.args.get("why")
         async with AsyncExitStack() as stack:
             try:
                 await stack.enter_async_context(alone(self._stores.data_dir))
             except StoreBusy as busy:
                 return JobPutOff(self._clock.now() + BUSY, str(busy))
             await finish_left(self._stores, self._tidying, job.progress.get("night", ""))
+            if why is None or not (self._enabled or why == "asked" or "night" in job.progress):
+                return JobDone()  # perhaps it was owed before it was turned off
             night = await self._begun(job, why)
             if night is not None and night.state == "running":  # else another process ended it
                 night = await self._tidying.tidy(night)

@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
+from wintermute.changes.change_sets import KEPT
 from wintermute.changes.undo import ALL_OF_IT, Undone
 from wintermute.errors import WintermuteError
-from wintermute.night.nights import NightItem, Nights
+from wintermute.night.nights import Night, NightItem, Nights
 from wintermute.stores import Stores
 
 AT_WORK = "that night is still under way: take it back when it is over"
-EXPIRED = "that cannot be taken back any more: changes are kept for 30 days"
+EXPIRED = f"that cannot be taken back any more: changes are kept for {KEPT.days} days"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,12 @@ class NightUndone:
     def is_nothing(self) -> bool:
         """Whether it changed nothing."""
         return not any(each.back or each.merges for each in self.undone)
+
+
+def require_kept(night: Night, items: Sequence[NightItem], now: datetime) -> None:
+    """Raises: WintermuteError for a night of which nothing is left, as it is too long ago."""
+    if not items and night.began_at <= now - KEPT:
+        raise WintermuteError(EXPIRED)
 
 
 async def undo_items(

@@ -30,11 +30,17 @@ PhaseStatus = Literal["running", "ok", "failed", "left"]
 WAITS = timedelta(days=14)
 """How long a question waits for an answer (M-079)."""
 WEEK = timedelta(days=7)
+HALF = "WHERE state NOT IN ('done', 'undone') AND names <> '[]' AND plan ->> '$.files' IS NOT NULL"
+JUDGED = timedelta(days=365)
+"""How long it is known what was asked about."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseTally:
-    """What became of a phase in one scope. `before`, `after`: what it counts; `note`: what to know."""
+    """What became of a phase in one scope. `before`, `after`: what it counts; `note`: what to know.
+
+    `tries`: how often it was begun; `calls`: the questions that it asked at last.
+    """
 
     scope: str
     name: str
@@ -43,6 +49,7 @@ class PhaseTally:
     after: int = 0
     note: str = ""
     tries: int = 1
+    calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +131,14 @@ ITEMS = Kept(
     of=f"scope IN {SCOPES}",
     ours=OURS_SINCE.replace("created_at", "at"),
 )
+NOTES = Kept(
+    "nights",
+    ("phases",),
+    of="EXISTS (SELECT 1 FROM json_each(phases) t"
+    f" WHERE t.value ->> 'scope' = '' OR t.value ->> 'scope' IN {SCOPES})",
+    ours=OURS_SINCE.replace("created_at", "began_at"),
+)
+"""What phases noted, which may quote what they could make nothing of."""
 _night = reader(Night)
 _item = reader(NightItem)
 ONCE = ("schedule", "late")
@@ -203,20 +218,32 @@ class Nights:
         )
 
     async def untold(self, source: Transaction | Database) -> list[Night]:
-        """What is over and was told to nobody yet, oldest first."""
+        """What is over and was not told to all who it is about, oldest first."""
         rows = await source.rows(
             "SELECT * FROM nights WHERE state <> 'running' AND told_at IS NULL ORDER BY seq"
         )
         return [_night(row) for row in rows]
 
     async def mark_told(self, tx: Transaction, names: Iterable[str]) -> None:
-        """These were told, or there is nothing to tell."""
+        """These were told, or nobody is left to be told."""
         await tx.execute(
             "UPDATE nights SET told_at = ? WHERE id IN (SELECT value FROM json_each(?))",
             (stamp(self._clock.now()), json.dumps(list(names))),
         )
 
     # Who was told
+
+    async def untold_items(self, tx: Transaction, night: Night) -> list[NightItem]:
+        """What it did or asks in scopes that no message has told of it; nothing after a week."""
+        rows = await tx.rows(
+            "SELECT i.* FROM night_items i LEFT JOIN night_told t"
+            "  ON (t.night, t.scope) = (i.night, i.scope)"
+            " JOIN nights n ON n.id = i.night AND n.ended_at > ?"
+            " WHERE i.night = ? AND i.scope <> '' AND i.state IN ('done', 'open')"
+            " AND t.outbox_id IS NULL ORDER BY i.seq",
+            (stamp(self._clock.now() - WEEK), night.id),
+        )
+        return [_item(row) for row in rows]
 
     async def tell(
         self, tx: Transaction, night: str, scope: str, outbox_id: str, asks: int | None
@@ -247,6 +274,15 @@ class Nights:
         )
         return [_item(row) for row in rows]
 
+    async def has_news(self, scope: str) -> bool:
+        """Whether something was done or asked there in the last seven days, or is still asked."""
+        found = await self._database.scalars(
+            "SELECT 1 FROM night_items WHERE scope = ? AND state <> 'planned'"
+            " AND (state = 'open' OR at > ?) LIMIT 1",
+            (scope, stamp(self._clock.now() - WEEK)),
+        )
+        return bool(found)
+
     async def reported(
         self, tx: Transaction, scope: str, nights: Collection[str], event_id: str
     ) -> None:
@@ -268,14 +304,34 @@ class Nights:
         wanted: Planned,
         state: ItemState = "planned",
     ) -> NightItem:
-        """Number what a phase wants; a question waits from now on."""
-        query = "SELECT coalesce(max(n), 0) + 1 FROM night_items WHERE night = ?"
-        (n,) = await tx.scalars(query, (night,))
-        item = replace(as_item(night, scope, phase, wanted, self._clock.now()), n=n, state=state)
-        await tx.execute(*insert("night_items", columns(item)))
-        if wanted.digest:
-            await self.judge(tx, scope, [wanted.digest])
+        """Number what a phase wants."""
+        (item,) = await self.plan_all(tx, (night, scope, phase), [(wanted, state)])
         return item
+
+    async def plan_all(
+        self,
+        tx: Transaction,
+        where: tuple[str, str, str],
+        wanted: Sequence[tuple[Planned, ItemState]],
+        judged: Sequence[str] = (),
+    ) -> list[NightItem]:
+        """Number what a step of a phase wants, and keep what was `judged` by it, of one moment.
+
+        `where`: the night, the scope, and the phase.
+        """
+        night, scope, phase = where
+        query = "SELECT coalesce(max(n), 0) + 1 FROM night_items WHERE night = ?"
+        (first,) = await tx.scalars(query, (night,))
+        now = self._clock.now()
+        items = [
+            replace(as_item(night, scope, phase, each, now), n=n, state=state)
+            for n, (each, state) in enumerate(wanted, first)
+        ]
+        for item in items:
+            await tx.execute(*insert("night_items", columns(item)))
+        digests = [each.digest for each, _ in wanted if each.digest]
+        await self._judge(tx, scope, [*digests, *judged], now)
+        return items
 
     async def items(
         self,
@@ -294,12 +350,48 @@ class Nights:
         )
         return [_item(row) for row in rows]
 
-    async def stands(self, tx: Transaction, item: NightItem) -> bool:
-        """Whether an item is as it is known here: neither answered nor forgotten meanwhile."""
-        return await tx.exists(
-            "SELECT 1 FROM night_items WHERE night = ? AND n = ? AND state = ? AND plan = ?",
+    async def current(self, tx: Transaction, item: NightItem) -> NightItem | None:
+        """An item as it is by now; None: it was answered or forgotten since it was read."""
+        row = await tx.row(
+            "SELECT * FROM night_items WHERE night = ? AND n = ? AND state = ? AND plan = ?",
             (item.night, item.n, item.state, json.dumps(item.plan)),
         )
+        return _item(row) if row else None
+
+    async def interrupted(self) -> list[NightItem]:
+        """What is on record but may not be in place: we were killed in between, or a disk was full."""
+        rows = await self._database.rows(f"SELECT * FROM night_items {HALF} ORDER BY seq")
+        return [_item(row) for row in rows]
+
+    async def is_left(self, tx: Transaction) -> bool:
+        """Whether a kill left something: a night, or files of an item."""
+        return await tx.exists(
+            "SELECT 1 WHERE EXISTS (SELECT 1 FROM nights WHERE state = 'running')"
+            f" OR EXISTS (SELECT 1 FROM night_items {HALF})"
+        )
+
+    async def unrecord(self, tx: Transaction, item: NightItem) -> None:
+        """Nothing of an item is in place, and nothing of it is on record any more."""
+        await tx.execute(
+            "UPDATE night_items SET names = '[]', change_set = NULL"
+            " WHERE night = ? AND n = ? AND state = ?",
+            (item.night, item.n, item.state),
+        )
+
+    async def take_back(self, tx: Transaction, item: NightItem) -> None:
+        """What could not be done is found again by the next night, for its step has judged nothing.
+
+        What is half in place is not taken back, but gone on with.
+        """
+        taken = await tx.execute(
+            "UPDATE night_items SET state = 'outdated'"
+            " WHERE night = ? AND n = ? AND state = ? AND names = '[]'",
+            (item.night, item.n, item.state),
+        )
+        if taken:
+            await tx.execute(
+                "DELETE FROM judged WHERE scope = ? AND at = ?", (item.scope, stamp(item.at))
+            )
 
     async def move(
         self,
@@ -357,27 +449,45 @@ class Nights:
 
     async def judge(self, tx: Transaction, scope: str, digests: Collection[str]) -> None:
         """They were asked about; they are not again."""
-        at = stamp(self._clock.now())
+        await self._judge(tx, scope, digests, self._clock.now())
+
+    async def _judge(
+        self, tx: Transaction, scope: str, digests: Collection[str], at: datetime
+    ) -> None:
         await tx.execute_many(
             "INSERT INTO judged (scope, digest, at) VALUES (?, ?, ?)"
             " ON CONFLICT (scope, digest) DO UPDATE SET at = excluded.at",
-            [(scope, each, at) for each in digests],
+            [(scope, each, stamp(at)) for each in digests],
         )
 
     # What goes
 
     async def outdate(self, tx: Transaction) -> int:
-        """What nobody answered in time is no question any more; how many (M-079)."""
+        """What nobody answered in time is no question any more; how many (M-079).
+
+        It waits from the end of its night on: nobody is asked before.
+        """
         return await tx.execute(
-            "UPDATE night_items SET state = 'outdated' WHERE state = 'open' AND at <= ?",
+            "UPDATE night_items SET state = 'outdated' WHERE state = 'open'"
+            " AND (SELECT ended_at FROM nights WHERE id = night) <= ?",
             (stamp(self._clock.now() - WAITS),),
         )
 
     async def expire(self, tx: Transaction) -> int:
-        """Remove the items of nights that can no longer be undone; their rows stay. How many."""
+        """Remove the items of nights that can no longer be undone; their rows stay. How many.
+
+        What a person said yes to later can be undone for as long after that.
+        """
         return await tx.execute(
-            "DELETE FROM night_items WHERE at <= ? AND state NOT IN ('open', 'planned')",
+            "DELETE FROM night_items WHERE at <= ? AND state NOT IN ('open', 'planned')"
+            " AND NOT EXISTS (SELECT 1 FROM change_sets WHERE id = change_set)",
             (stamp(self._clock.now() - KEPT),),
+        )
+
+    async def expire_judged(self, tx: Transaction) -> int:
+        """What was judged so long ago may be asked again: mostly it is about nothing any more."""
+        return await tx.execute(
+            "DELETE FROM judged WHERE at <= ?", (stamp(self._clock.now() - JUDGED),)
         )
 
 
@@ -398,6 +508,16 @@ async def erase_items(tx: Transaction, traces: Traces) -> int:
         " state = CASE WHEN state IN ('open', 'planned') THEN 'outdated' ELSE state END"
         f" WHERE {ITEMS.rows()}",
         traces.asked(ITEMS),
+    )
+
+
+async def erase_notes(tx: Transaction, traces: Traces) -> int:
+    """Let no phase of a night quote any of these words; how many nights did."""
+    return await tx.execute(
+        "UPDATE nights SET phases = (SELECT json_group_array(json(CASE WHEN value ->> 'note' = ''"
+        "  THEN value ELSE json_set(value, '$.note', 'forgotten') END)) FROM json_each(phases))"
+        f" WHERE {NOTES.rows()}",
+        traces.asked(NOTES),
     )
 
 

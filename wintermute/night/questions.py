@@ -16,11 +16,12 @@ NEWEST = 5
 """Nights that are named to who asks for one that is not there."""
 ALL = "all"
 OPEN: tuple[ItemState, ...] = ("open",)
-CHANGED = "what it is about is another by now, so nothing was done"
+CHANGED = "what it is about has changed since, or was decided elsewhere, so nothing was done"
 ANSWERED = {
     "done": "was done already",
     "refused": "was refused already",
-    "outdated": "is no question any more: what it was about has changed, or 14 days have passed",
+    "outdated": "is no question any more: what it was about has changed or was decided elsewhere,"
+    " or 14 days have passed",
     "undone": "was taken back",
     "planned": "is still being worked at",
 }
@@ -72,6 +73,17 @@ class Questions:
             raise NoSuchNight(f"the night {night.id} has no item {match[2]}: {known}")
         return found
 
+    async def shown(self, word: str, scope: str) -> NightItem:
+        """The item that `NIGHT#N` names or, of the newest night that has one here, `N`.
+
+        Raises: NoSuchNight.
+        """
+        name = word.strip("`#")
+        if not is_number(name):
+            return await self.item(word, scope)
+        await self.open_in(scope)
+        return (await self._numbered(scope, int(name), int(name), name))[0]
+
     async def open_in(self, scope: str) -> list[NightItem]:
         """What waits for a yes or no there, oldest first."""
         async with self._stores.database.transaction() as tx:
@@ -99,7 +111,7 @@ class Questions:
         everything = await self._nights.items(self._stores.database, scope=scope)
         fitting = [item for item in everything if first <= item.n <= last]
         if not fitting:
-            raise NoSuchNight(f"no open question has the number {word[:20]}")
+            raise NoSuchNight(f"no night did or asks anything here under the number {word[:20]}")
         here = [item for item in fitting if item.night == fitting[-1].night]
         return [item for item in here if item.state == "open"] or here[:1]
 
@@ -122,10 +134,17 @@ class Questions:
         if item.state != "open":
             return Answered(item, ANSWERED[item.state])
         async with self._stores.database.transaction() as tx:
-            await self._nights.move(tx, item, "refused")
+            if not await self._nights.move(tx, item, "refused"):
+                return Answered(item, CHANGED)
             if "proposal" in item.plan:
                 await self._stores.proposals.decide(tx, item.plan["proposal"], "refused")
         return Answered(item)
+
+
+def is_number(word: str) -> bool:
+    """Whether that is an item's number and no night's id, which is longer."""
+    name = word.strip("`#")
+    return name.isdecimal() and len(name) < len("20260504")
 
 
 def _day(named: str) -> date | None:

@@ -151,10 +151,12 @@ _open = reader(OpenConsolidation)
 class Consolidations:
     """The store of what became pages: how far chats were read, and which file has what was said."""
 
-    def __init__(self, stores: Stores, clock: Clock) -> None:
+    def __init__(self, stores: Stores, clock: Clock, night: str = "") -> None:
+        """`night`: which one makes them; "": a person asked for it."""
         self._stores = stores
         self._harvests = Harvests(stores.database, clock)
         self._clock = clock
+        self._night = night
 
     @property
     def scope(self) -> str:
@@ -259,7 +261,7 @@ class Consolidations:
         """A job begins; it is known which file will say what, before it does."""
         chat = talk.part.conversation_id if talk.part else None
         values = {"job": job.name, "raw": job.raw_copy, "conversation_id": chat}
-        values |= {"at": stamp(self._clock.now())}
+        values |= {"at": stamp(self._clock.now()), "night": self._night}
         async with self._stores.database.transaction() as tx:
             await tx.execute(*insert("consolidations", values))
             await tx.execute(
@@ -315,6 +317,11 @@ class Consolidations:
         async with self._stores.database.transaction() as tx:
             done = recorded(changes, why.evidence)
             yield await self._stores.changes.record(tx, why, done, known.id if known else None)
+
+    async def of_night(self) -> list[str]:
+        """The jobs of this night that were begun and not found to be void, oldest first."""
+        query = "SELECT job FROM consolidations WHERE night = ? ORDER BY seq"
+        return await self._stores.database.scalars(query, (self._night,))
 
     async def settled(self, job: str) -> None:
         """Its pages are in place."""

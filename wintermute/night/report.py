@@ -1,7 +1,8 @@
 """A night in words, without a model: in a line, in a list, and for the model itself."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import PurePosixPath
 
@@ -35,13 +36,39 @@ COUNTS_MEMBERS = frozenset({"merged", "rest"})
 """Kinds of which what they were made of is counted."""
 NAMES = frozenset({"page"})
 """Kinds whose items are called by their names."""
+LEADS: Mapping[str, tuple[str, str]] = {
+    "merged": ("merged", "Make one of these?"),
+    "ended": ("no longer true", "Is the first no longer true?"),
+    "rest": ("put to rest, found only by a search", "Put to rest, so that only a search finds it?"),
+    "list": ("list of memories tidied", "Tidy the list of memories?"),
+    "task": ("task changed", "Change this task?"),
+    "task ends": ("task completed", "Is this task done?"),
+    "skill": ("skill changed", "Change this skill?"),
+    "skills": ("skills merged", "Make one skill of these?"),
+    "skill ends": ("skill removed", "Remove this skill?"),
+    "core": ("core memory changed", "Change the core memory?"),
+    "core changed": ("core memory changed", "Change the core memory?"),
+    "page": ("pages written", "Write these pages?"),
+    "page changed": ("page changed", "Change this page?"),
+    "page removed": ("page removed", "Remove this page?"),
+    "fold": ("long conversation summed up", "Sum up this conversation?"),
+}
+"""What stands before an item of a kind: once it was done, and as a question."""
 STATES = {
     "planned": "still to be done",
-    "open": "asks you",
+    "open": "waits for your yes or no",
     "refused": "you said no",
     "outdated": "no longer asked",
     "undone": "taken back",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class NightMessage:
+    """A message. `asks`: the one question that stands in it whole, which a sign may answer."""
+
+    text: str
+    asks: NightItem | None = None
 
 
 def quoted(texts: Iterable[str]) -> str:
@@ -77,12 +104,55 @@ def _pages(item: NightItem) -> list[str]:
     return [path.stem.replace("_", " ") for path in paths]
 
 
+def lead(item: NightItem) -> str:
+    """What happened, or is asked: `merged:`, `Make one of these?`."""
+    kind = item.kind
+    if kind in ("task", "skill") and not item.after:
+        kind = f"{kind} ends"
+    elif kind == "skill" and len(item.before) > 1:
+        kind = "skills"
+    done, asked = LEADS.get(kind, (kind, f"{kind}?"))
+    return f"{done}:" if item.state in ("done", "planned", "undone") else asked
+
+
 def item_words(item: NightItem) -> str:
     """What an item did or asks: what was there, what is there, and why. For a chat."""
     before, after = quoted(item.before), quoted([item.after] if item.after else [])
-    change = f"{before} → {after}" if before and after else before or after
-    why = f" ({plain(one_line(item.reason))})" if item.reason else ""
-    return f"{item.kind}: {change}{why}"
+    return _in_words(item, f"{before} → {after}" if before and after else before or after, plain)
+
+
+def item_text(item: NightItem) -> str:
+    """The same for a terminal or a model."""
+    before, after = "; ".join(map(cut, item.before)), cut(item.after)
+    return _in_words(item, f"{before} -> {after}" if before and after else before or after, str)
+
+
+def _in_words(item: NightItem, change: str, shown: Callable[[str], str]) -> str:
+    why = f"({shown(one_line(item.reason))})" if item.reason else ""
+    return " ".join(part for part in (lead(item), change, why) if part)
+
+
+def is_whole(item: NightItem) -> bool:
+    """Whether nothing of an item is cut where it is shown in a line."""
+    return all(len(one_line(text)) <= MOST_SHOWN for text in (*item.before, item.after))
+
+
+def whole(item: NightItem, *, chat: bool) -> list[str]:
+    """One item in all its length, in lines."""
+
+    def block(text: str) -> list[str]:
+        lines = [one_line(line) for line in text.splitlines()]
+        return [f"> {plain(line)}" if chat else f"    {line}".rstrip() for line in lines]
+
+    name, state = f"`{item.id}`" if chat else item.id, STATES.get(item.state, "done")
+    after = {"done": "Now:", "undone": "It became:"}.get(item.state, "It would become:")
+    found = [f"{name} {lead(item).rstrip(':')} — {state}"]
+    for text in item.before:
+        found += ["Before:", *block(text)]
+    found += [after, *block(item.after)] if item.after else []
+    found += [f"Why: {plain(one_line(item.reason)) if chat else one_line(item.reason)}"]
+    evidence = ", ".join(f"`{each}`" if chat else each for each in item.evidence)
+    return [*found, *([f"It goes back to: {evidence}"] if evidence else [])]
 
 
 def item_line(item: NightItem) -> str:
@@ -101,19 +171,25 @@ def told_of(nights: Sequence[Night], today: date) -> str:
     return f"Tidied since {first.date - timedelta(days=1)}"
 
 
-def message(lead: str, items: Sequence[NightItem], failed: int = 0) -> str:
-    """Two or three lines for people; "" where nothing was done and nothing is asked."""
+def message(lead: str, items: Sequence[NightItem], failed: int = 0) -> NightMessage:
+    """Two or three lines for people; no text where nothing was done and nothing is asked."""
     done, asked = done_words(items), [item for item in items if item.state == "open"]
     if not done and not asked:
-        return ""
+        return NightMessage("")
     said = [part for part in (done, counted(len(asked), "question") if asked else "") if part]
     broken = [f"{counted(failed, 'phase')} failed"] if failed else []
     back = ", `/night undo` takes it back" if done else ""
     line = f"{lead}: {'; '.join([*said, *broken])}. `/night` shows all{back}."
-    if len(asked) == 1:
-        (item,) = asked
-        return f"{line}\nThe question: {item_words(item)}\n✅ yes, ❌ no, or `/night yes {item.n}`."
-    return f"{line}\n`/night yes N` and `/night no N` answer." if asked else line
+    if len(asked) != 1:
+        return NightMessage(f"{line}\n`/night yes N` and `/night no N` answer." if asked else line)
+    (item,) = asked
+    name = str(item.n) if len({each.night for each in items}) == 1 else item.id
+    line = f"{line}\nThe question: {item_words(item)}\n"
+    if is_whole(item):
+        return NightMessage(f"{line}✅ yes, ❌ no, or `/night yes {name}`.", item)
+    return NightMessage(
+        f"{line}`/night {name}` shows it whole; `/night yes {name}` or `/night no {name}` answers."
+    )
 
 
 def report_event(items: Sequence[NightItem]) -> str:
@@ -126,7 +202,10 @@ def report_event(items: Sequence[NightItem]) -> str:
     ]
     if more := len(items) - MOST_REPORTED:
         lines += [f"and {more} more"] if more > 0 else []
-    lines.append("The person says yes or no with /night, and takes it back with /night undo N.")
+    lines.append(
+        "Only when the person says so: `night` answers one or takes it back. Without that tool they"
+        " type /night yes N, /night no N or /night undo N."
+    )
     return event("night_report", items[-1].night, "\n".join(lines)) + "\n\n"
 
 
@@ -159,21 +238,23 @@ def as_json(night: Night, items: Sequence[NightItem]) -> Json:
             }
             for tally in night.phases
         ],
-        "items": [
-            {
-                "id": item.id,
-                "kind": item.kind,
-                "before": [*item.before],
-                "after": item.after,
-                "reason": item.reason,
-                "evidence": [*item.evidence],
-                "scope": item.scope,
-                "state": item.state,
-            }
-            for item in items
-        ],
+        "items": [item_json(item) for item in items],
         "calls": night.calls,
         "tokens": night.tokens,
         "why": night.why,
         "state": night.state,
+    }
+
+
+def item_json(item: NightItem) -> Json:
+    """An item for programs (M-073)."""
+    return {
+        "id": item.id,
+        "kind": item.kind,
+        "before": [*item.before],
+        "after": item.after,
+        "reason": item.reason,
+        "evidence": [*item.evidence],
+        "scope": item.scope,
+        "state": item.state,
     }

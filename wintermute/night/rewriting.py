@@ -104,7 +104,8 @@ class ListRewriting:
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """One at most. What may come from outside, or has an end, stays a line of its own."""
-        await self._stores.memories.text(work.scope)  # with what was edited by hand
+        if not work.dry:
+            await self._stores.memories.text(work.scope)  # with what was edited by hand
         live = await self._stores.facts.live(work.scope)
         old = [fact for fact in live if not _is_apart(fact)]
         digest = _digest([fact.text for fact in old])

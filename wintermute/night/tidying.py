@@ -12,27 +12,20 @@ whoever goes on. A phase that fails is reported, and the next runs.
 
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
-from wintermute.errors import (
-    BudgetSpent,
-    ContextTooLarge,
-    ModelError,
-    ModelUnavailable,
-    StorageBlocked,
-    StoreBusy,
-    WintermuteError,
-)
+from wintermute.db import Transaction
+from wintermute.errors import BudgetSpent, ContextTooLarge, ModelError, StoreBusy, WintermuteError
 from wintermute.llm.backend import UNHEARD, Listener
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.models import Models
 from wintermute.memory.resting import awake_count
-from wintermute.memory.review import looked_at
+from wintermute.memory.review import looked_at, scopes_with_news
 from wintermute.messages import Reply, Request, Size
 from wintermute.night.deeds import Deeds
 from wintermute.night.nights import (
@@ -55,7 +48,9 @@ EVERYWHERE = ""
 """The scope of what belongs to nobody alone."""
 PLANNED: tuple[ItemState, ...] = ("planned",)
 OWNERS_SHARE = 0.5
-"""Of the budget of a night, while others wait."""
+"""Of the budget of a night, at least, however many others wait."""
+LOOKED_BACK = 100
+"""Nights, to tell whose turn it is."""
 MOST_LOST, ALWAYS_ALLOWED, MOST_LOST_IN_A_WEEK = 0.2, 3, 0.3
 """Which part of its facts a scope may lose in a night, how many in any case, and in seven nights."""
 
@@ -69,20 +64,26 @@ class NightSpent(BudgetSpent):
 class NightModels:
     """The models as a night asks them: one question at a time, counted, and up to a limit of tokens."""
 
-    def __init__(self, models: Models, most: int | None, calls: int = 0, used: int = 0) -> None:
-        """`calls`, `used`: how often the night has asked already, and its tokens."""
+    def __init__(self, models: Models, most: int | None, night: Night) -> None:
+        """`night`: with what it has cost already."""
         self._models = models
         self._most = most
-        self.calls = calls
-        self.used = used
+        self.calls = night.calls
+        self.used = night.tokens
+        self.usd = night.usd
         self._upto = most
+        self._first = self.calls
         self.spent = False
         """Whether something was left out for that."""
         self.away = ""
         """Why the last question got no answer; "": it got one, or was too large."""
 
     def allow(self, share: float) -> None:
-        """Let no more than this part of what is left be used from now on."""
+        """Let no more than this part of what is left be used from now on.
+
+        But for one question: so whoever waits longest is asked about, however small the part is.
+        """
+        self._first, self.spent, self.away = self.calls, False, ""
         if self._most is not None:
             self._upto = self.used + int(max(0, self._most - self.used) * share)
 
@@ -96,7 +97,8 @@ class NightModels:
     ) -> Reply:
         """Raises: NightSpent; ModelError; QuestionWithdrawn."""
         size = self._models.tokens(role, request, backend)
-        if self._upto is not None and self.used + size > self._upto:
+        most = self._most if self.calls == self._first else self._upto
+        if most is not None and self.used + size > most:
             self.spent, self.away = True, "the tokens of this night are used up"
             raise NightSpent("the tokens of this night are used up (dreaming.budget_tokens)", None)
         try:
@@ -107,6 +109,7 @@ class NightModels:
         self.away = ""
         self.calls += 1
         self.used += reply.usage.tokens_in + reply.usage.tokens_out
+        self.usd += self._models.cost(reply)
         return reply
 
     async def ask(
@@ -150,6 +153,8 @@ class PhaseWork:
     scope: str
     models: NightModels
     so_far: Sequence[NightItem] = ()
+    dry: bool = False
+    """Nothing may be changed, not even by taking in what was edited by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +218,15 @@ class Chore(Protocol):
         ...
 
 
+@runtime_checkable
+class ForeseenChore(Protocol):
+    """A chore that can tell beforehand what it would look at, not what would come of it."""
+
+    async def foreseen(self, work: PhaseWork) -> str:
+        """It in words, changing nothing; "": nothing."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Programme:
     """What a night does. `facts`, `more`: guarded together, and one by one; the rest does its own work.
@@ -246,6 +260,21 @@ def guarded(losses: int, count: int, lost_lately: int) -> str:
     if losses + lost_lately > max(ALWAYS_ALLOWED, MOST_LOST_IN_A_WEEK * before):
         return f"{losses + lost_lately} of {before} memories would go in seven nights"
     return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Whose turn it was when. `newest`: the last night in which a scope was asked about, or had
+    nothing left; the larger the later. `left`: had more to do than that night; `waiting`: has now.
+    """
+
+    newest: Mapping[str, int]
+    left: frozenset[str]
+    waiting: frozenset[str]
+
+    def order(self, scope: str) -> tuple[int, bool, str]:
+        """Who comes before whom."""
+        return self.newest.get(scope, -LOOKED_BACK), scope not in self.left, scope
 
 
 N = TypeVar("N", NightPhase, Chore)
@@ -292,10 +321,8 @@ class Tidying:
 
     async def tidy(self, night: Night, progress: Progress = unwatched) -> Night:
         """Work until its end; what a kill left half is gone on with. Within `alone`."""
-        asked = NightModels(self._models, self._budget, night.calls, night.tokens)
-        scopes = await self._scopes(night)
-        for n, scope in enumerate(scopes):
-            asked.allow(OWNERS_SHARE if n == 0 and len(scopes) > 1 else 1.0)
+        asked = NightModels(self._models, self._budget, night)
+        async for scope in self._in_turn(night, asked):
             await self._in_scope(night, scope, asked, progress)
         for chore in self._programme.closing:
             if night.scope == "" and night.phase in ("", chore.name):
@@ -308,20 +335,69 @@ class Tidying:
 
     async def preview(self, night: Night, progress: Progress = unwatched) -> tuple[Night, DryNight]:
         """What `tidy` would do, without a trace of it: only what is found and can be taken back."""
-        asked, dry = NightModels(self._models, self._budget), DryNight()
-        for scope in await self._scopes(night):
-            for group in (self._programme.facts, self._programme.more):
+        asked, dry = NightModels(self._models, self._budget, night), DryNight()
+        programme = self._programme
+        async for scope in self._in_turn(night, asked):
+            await self._foreseen(night, scope, programme.first, asked, dry)
+            for group in (programme.facts, *([phase] for phase in programme.more)):
                 start = len(dry.items)
-                for phase in group:
-                    if night.phase in ("", phase.name):
-                        progress(scope, phase.name)
-                        await self._looked(night, scope, phase, asked, dry)
+                for phase in _wanted(night, group):
+                    progress(scope, phase.name)
+                    await self._looked(night, scope, phase, asked, dry)
                 dry.items[start:] = await self._judged(scope, dry.items[start:])
-        cost = replace(night, calls=asked.calls, tokens=asked.used, phases=tuple(dry.tallies))
-        return replace(cost, state="done"), dry
+            await self._foreseen(night, scope, programme.last, asked, dry)
+        cost = replace(night, calls=asked.calls, tokens=asked.used, usd=asked.usd)
+        return replace(cost, state="done", phases=tuple(dry.tallies)), dry
 
-    async def _scopes(self, night: Night) -> list[str]:
-        """Whose turn it is: the owner, then those first whose last night is longest ago."""
+    async def _foreseen(
+        self,
+        night: Night,
+        scope: str,
+        chores: Sequence[Chore],
+        asked: NightModels,
+        dry: DryNight,
+    ) -> None:
+        for chore in _wanted(night, chores):
+            if isinstance(chore, ForeseenChore):
+                note = await chore.foreseen(PhaseWork(night, scope, asked, dry=True))
+                dry.tallies += [PhaseTally(scope, chore.name, "ok", note=note)] if note else []
+
+    async def scopes(self, night: Night) -> list[str]:
+        """Whose turn it is, in this order."""
+        return await self._scopes(night, await self._turns(night))
+
+    async def _in_turn(self, night: Night, asked: NightModels) -> AsyncIterator[str]:
+        """Each scope, once it is allowed its share: the owner, then who waits longest.
+
+        What is left of the tokens is shared by all that are known to wait.
+        """
+        turns = await self._turns(night)
+        scopes = await self._scopes(night, turns)
+        for n, scope in enumerate(scopes):
+            others = len(turns.waiting.intersection(scopes[n + 1 :]))
+            share = 1 / (others + 1)
+            is_owner = scope == self._stores.owner.scope
+            asked.allow(max(share, OWNERS_SHARE) if is_owner else share)
+            yield scope
+
+    async def _turns(self, night: Night) -> "Turns":
+        """When it was whose turn, and who waits: by the nights before, and for what is new."""
+        newest, seen, left = dict[str, int](), set[str](), set[str]()
+        for age, each in enumerate(await self.nights.newest(LOOKED_BACK)):
+            if each.id == night.id or each.phase:
+                continue
+            for scope in {tally.scope for tally in each.phases}:
+                tallies = [tally for tally in each.phases if tally.scope == scope]
+                is_left = any(tally.status == "left" for tally in tallies)
+                left |= {scope} if is_left and scope not in seen else set()
+                seen.add(scope)
+                if not is_left or any(tally.calls for tally in tallies):
+                    newest.setdefault(scope, -age)
+        new = await scopes_with_news(self._stores.database, night.began_at)
+        return Turns(newest, frozenset(left), frozenset(left | new))
+
+    async def _scopes(self, night: Night, turns: "Turns") -> list[str]:
+        """The owner, then those first whose last turn is longest ago, or was not enough."""
         if night.scope:
             return [night.scope]
         owner = self._stores.owner.scope
@@ -330,13 +406,7 @@ class Tidying:
             *await self._stores.tasks.scopes(),
             *await self._stores.conversations.scopes(),
         }
-        served: dict[str, int] = {}
-        for age, each in enumerate(await self.nights.newest(100)):
-            for tally in each.phases:
-                if tally.status == "ok" and each.id != night.id:
-                    served.setdefault(tally.scope, -age)
-        others = sorted(known - {owner}, key=lambda scope: (served.get(scope, -1_000), scope))
-        return [owner, *others]
+        return [owner, *sorted(known - {owner}, key=turns.order)]
 
     async def _in_scope(
         self, night: Night, scope: str, asked: NightModels, progress: Progress
@@ -393,21 +463,22 @@ class Tidying:
         """Keep what a phase finds, step by step; what became of it."""
         notes: list[str] = []
         status: PhaseStatus = "ok"
+        before = asked.calls
         so_far = dry.items if dry else await self._so_far(night, scope)
-        work = PhaseWork(night, scope, asked, [i for i in so_far if i.scope == scope])
+        own = [item for item in so_far if item.scope == scope]
+        work = PhaseWork(night, scope, asked, own, dry is not None)
         try:
             async for step in phase.steps(work):
                 await self._keep(night, scope, phase, step, asked, dry)
                 notes += [step.note] if step.note else []
                 status = "left" if step.left else status
-        except StorageBlocked:
-            raise
         except NightSpent as problem:
             status, notes = "left", [*notes, str(problem)]
-        except (ModelUnavailable, BudgetSpent, WintermuteError) as problem:
+        except WintermuteError as problem:
             log.warning("night phase failed name=%s scope=%s reason=%s", phase.name, scope, problem)
             status, notes = "failed", [*notes, str(problem)]
-        tally = PhaseTally(scope, phase.name, status, note="; ".join(dict.fromkeys(notes)))
+        note, calls = "; ".join(dict.fromkeys(notes)), asked.calls - before
+        tally = PhaseTally(scope, phase.name, status, note=note, calls=calls)
         if dry is not None:
             size = await phase.size(scope)
             dry.tallies.append(replace(tally, before=size, after=size))
@@ -433,11 +504,10 @@ class Tidying:
                 dry.items.append(replace(made, n=len(dry.items) + 1, state=state))
             return
         async with self._stores.database.transaction() as tx:
-            for item, state in zip(step.items, states, strict=True):
-                await self.nights.plan(tx, night.id, scope, phase.name, item, state)
-            await self.nights.judge(tx, scope, step.judged)
+            wanted = [*zip(step.items, states, strict=True)]
+            await self.nights.plan_all(tx, (night.id, scope, phase.name), wanted, step.judged)
             await looked_at(tx, step.looked_at, step.waiting)
-            await self.nights.spend(tx, night.id, asked.calls, asked.used, 0.0)
+            await self.nights.spend(tx, night.id, asked.calls, asked.used, asked.usd)
 
     async def _so_far(self, night: Night, scope: str) -> list[NightItem]:
         return await self.nights.items(self._stores.database, night.id, scope)
@@ -466,8 +536,12 @@ class Tidying:
         ]
 
     async def _applied(self, night: Night, tally: PhaseTally, phase: NightPhase) -> PhaseTally:
-        """Do what is planned of a phase; each item alone, so that one that fails ends no other."""
+        """Do what is planned of a phase; each item alone, so that one that fails ends no other.
+
+        What fails is found again by the next night.
+        """
         notes = [tally.note] if tally.note else []
+        status = tally.status
         left_out = tally.tries > MOST_TRIES  # one of them may be what ends the program
         for item in await self.nights.items(
             self._stores.database, night.id, tally.scope, states=PLANNED
@@ -480,21 +554,26 @@ class Tidying:
                 continue
             try:
                 await self.deeds.apply(item)
-            except StorageBlocked:
-                raise
             except WintermuteError as problem:
-                notes.append(f"{item.id} was not done: {problem}")
+                log.warning("item was not done id=%s reason=%s", item.id, problem)
+                status, notes = "failed", [*notes, f"{item.id} was not done: {problem}"]
                 async with self._stores.database.transaction() as tx:
-                    await self.nights.move(tx, item, "outdated")
-        return replace(
-            tally, after=await phase.size(tally.scope), note="; ".join(dict.fromkeys(notes))
-        )
+                    await self.nights.take_back(tx, item)
+                    members = [each["id"] for each in item.plan.get("members", ())]
+                    await looked_at(tx, (), members)
+        note, after = "; ".join(dict.fromkeys(notes)), await phase.size(tally.scope)
+        return replace(tally, status=status, after=after, note=note)
 
     async def _note(self, night: Night, tally: PhaseTally, asked: NightModels) -> None:
         log.info("night phase name=%s status=%s", tally.name, tally.status)
         async with self._stores.database.transaction() as tx:
-            await self.nights.note(tx, night.id, tally)
-            await self.nights.spend(tx, night.id, asked.calls, asked.used, 0.0)
+            await self._noted(tx, night, tally, asked)
+
+    async def _noted(
+        self, tx: Transaction, night: Night, tally: PhaseTally, asked: NightModels
+    ) -> None:
+        await self.nights.note(tx, night.id, tally)
+        await self.nights.spend(tx, night.id, asked.calls, asked.used, asked.usd)
 
     async def _chore(
         self, night: Night, scope: str, chore: Chore, asked: NightModels, progress: Progress
@@ -507,22 +586,20 @@ class Tidying:
         tally = await self._begun(now, scope, chore.name)
         if tally.status != "running":
             return
+        before = asked.calls
         try:
             done = await chore.do(PhaseWork(now, scope, asked, await self._so_far(now, scope)))
-        except StorageBlocked:
-            raise
-        except (NightSpent, ModelUnavailable, BudgetSpent, WintermuteError) as problem:
+        except WintermuteError as problem:
             log.warning("night phase failed name=%s scope=%s reason=%s", chore.name, scope, problem)
-            spent: PhaseStatus = "left" if isinstance(problem, NightSpent) else "failed"
-            await self._note(now, replace(tally, status=spent, note=str(problem)), asked)
-            return
+            spent = isinstance(problem, NightSpent)
+            done = ChoreDone(note=str(problem), left=spent, failed=not spent)
         status: PhaseStatus = "failed" if done.failed else "left" if done.left else "ok"
+        tally = replace(tally, status=status, before=done.before, after=done.after, note=done.note)
         async with self._stores.database.transaction() as tx:
             for wanted, state, set_id in done.items:
                 item = await self.nights.plan(tx, now.id, scope, chore.name, wanted, "planned")
                 await self.nights.move(tx, item, state, wanted.plan.get("names", ()), set_id)
-        tally = replace(tally, status=status, before=done.before, after=done.after, note=done.note)
-        await self._note(now, tally, asked)
+            await self._noted(tx, now, replace(tally, calls=asked.calls - before), asked)
 
 
 def _wanted(night: Night, group: Sequence[N]) -> list[N]:

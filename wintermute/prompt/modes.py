@@ -21,6 +21,8 @@ WORKING = frozenset({"read_file", "write_file", "execute_shell", "search_web", "
 PERSONAL = frozenset(
     {"append_memory", "task", "add_skill", "recall", "search_memory", "send_message", "send_file"}
 )
+ATTENDED = frozenset({"night"})
+"""Not for sub-sessions, whatever they are given: they act on a person's word."""
 DELEGATING = frozenset({"spawn_sub_session", "call_agent", "call_agent_batch"})
 
 
@@ -98,4 +100,5 @@ def tools_for(
     wanted = set(default_tools(mode, depth_left) if asked is None else asked)
     if depth_left <= 0:
         wanted -= DELEGATING
+    wanted -= ATTENDED
     return tuple(sorted(wanted.intersection(parent)))

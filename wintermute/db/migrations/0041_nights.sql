@@ -96,3 +96,22 @@ ALTER TABLE tasks ADD COLUMN made_by TEXT NOT NULL DEFAULT '';
 UPDATE tasks SET made_by = coalesce((
     SELECT s.cause FROM changes c JOIN change_sets s ON s.id = c.change_set_id
     WHERE c.kind = 'task' AND c.item = tasks.id AND c.before IS NULL ORDER BY s.seq LIMIT 1), '');
+
+-- `night`: which one made the pages; '': a person asked for them.
+
+ALTER TABLE consolidations ADD COLUMN night TEXT NOT NULL DEFAULT '';
+
+-- A question that a night asks about a proposal is one as long as the proposal waits.
+
+CREATE TRIGGER proposals_wait_no_more AFTER UPDATE OF state ON proposals
+WHEN NEW.state IN ('refused', 'outdated')
+BEGIN
+    UPDATE night_items SET state = NEW.state
+    WHERE state = 'open' AND plan ->> '$.proposal' = NEW.id;
+END;
+
+CREATE TRIGGER proposals_are_gone AFTER DELETE ON proposals WHEN OLD.state = 'open'
+BEGIN
+    UPDATE night_items SET state = 'outdated'
+    WHERE state = 'open' AND plan ->> '$.proposal' = OLD.id;
+END;
