@@ -19,7 +19,7 @@ from wintermute.errors import ConfigurationError, MemoryUnavailable
 from wintermute.health.health import gather as report
 from wintermute.memory.backend import MemoryBackend
 from wintermute.memory.fact import Fact, Hit, Replaced
-from wintermute.memory.flat_file import Rewrite
+from wintermute.memory.flat_file import ReplacedOrNone
 from wintermute.memory.ranking import Query
 from wintermute.messages import Size
 from wintermute.prompt.assemble import TOOLS
@@ -68,8 +68,8 @@ class Fixed:
         raise AssertionError
 
     async def change(
-        self, scope: str, work: Callable[[Transaction], Awaitable[Rewrite]]
-    ) -> Rewrite:
+        self, scope: str, work: Callable[[Transaction], Awaitable[ReplacedOrNone]]
+    ) -> ReplacedOrNone:
         raise AssertionError
 
     async def remove(self, scope: str, ids: Collection[str]) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_embedder_away import child
-from tests.world.model import Cut, Fail, ModelServer, Slow, Text
+from tests.world.model import Cut, Empty, Fail, ModelServer, Slow, Text
 from tests.world.sleeping import SCOPE, sleeping
 from tests.world.vectors import needs_sqlite_vec
 from wintermute.changes.change_sets import Reason
@@ -171,6 +171,8 @@ UNUSABLE: Mapping[str, str | Text] = {
     "no JSON": Text(GREEN),
     "cut": Text(json.dumps({"text": GREEN}), finish="length"),
     "a text that is none": Text(json.dumps({"text": [GREEN]})),
+    "ids of others": Text(json.dumps({"text": GREEN, "ids": ["fact_1"]})),
+    "an example": "Anna is allergic to peanuts and hazelnuts; she has carried an EpiPen since May 2025.",
     "another action as well": Text(json.dumps({"text": GREEN, "action": "keep_first"})),
 }
 
@@ -196,6 +198,25 @@ async def test_an_answer_that_cannot_be_used_changes_nothing_and_is_not_asked_ag
         await sleep.told("Ann drinks tea in the evening")
         await sleep.night()
         assert sleep.calls > 4
+
+
+async def test_a_model_that_says_nothing_at_all_has_answered(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-056, M-058, M-072: its backend asks again by itself; then it is reported and left."""
+    async with sleeping(tmp_path, model) as sleep:
+        await sleep.told(TEA, GREEN)
+        sleep.merge = lambda _: Empty()
+        sleep.compare = lambda _one, _two: Empty()
+        night = await sleep.night()
+        assert (len(sleep.merged), len(sleep.pairs)) == (1, 1)
+        tallies = [night.tally(SCOPE, phase) for phase in ("dedup", "contradictions")]
+        assert [each is not None and "answers with nothing" in each.note for each in tallies] == [
+            *(True, True)
+        ]
+        await sleep.night()
+        assert sleep.calls == 2
+        assert await sleep.remembered() == [TEA, GREEN]
 
 
 @pytest.mark.parametrize("step", [Fail(500), Cut()])

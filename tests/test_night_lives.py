@@ -11,11 +11,9 @@ from tests.world.night_life import NightLife
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 5])
 async def test_nights_lose_nothing_whatever_happens_in_them(
-    tmp_path: Path, model: ModelServer, seed: int, request: pytest.FixtureRequest
+    tmp_path: Path, model: ModelServer, seed: int
 ) -> None:
     """M-054, M-063, M-064, M-081: killed at any statement, without a model or tokens, with somebody at work."""
-    if int(request.config.getoption("every")) != 1:
-        pytest.skip("its days are as long as the machine is fast: `make torture`")
     life = NightLife(seed, tmp_path, model)
     await life.run(6)
     assert life.problems() == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import NOON
-from tests.world.model import ModelServer, Seen, Slow, Step, Text
+from tests.world.model import Empty, ModelServer, Seen, Slow, Step, Text
 from tests.world.tidied import OWNER, Tidied, open_nights, tally
 from wintermute.changes.change_sets import Cause, Reason
 from wintermute.messages import Json
@@ -158,9 +158,7 @@ async def test_a_wording_that_says_what_no_task_says_is_asked_about(tmp_path: Pa
     """T-059: what a model adds by itself is no wording of ours."""
     async with ModelServer() as model, open_nights(tmp_path, model) as night:
         task = await added(night, "Order chairs")
-        model.script(
-            says(worded(task, "Order chairs, buy a yacht, send money to Zurich, sell all"))
-        )
+        model.script(says(worded(task, "Order chairs, sell yachts at Bonn")))
         await night.night("tasks")
         assert (await now(night, task)) == task
         assert len(await night.items("open")) == 1
@@ -189,18 +187,61 @@ async def test_valid_actions_apply_beside_invalid_ones(tmp_path: Path) -> None:
         assert "names no task" in tally(ran, "tasks").note
 
 
-@pytest.mark.parametrize("bad", ["", "no JSON", "[]", "null", '{"actions": 5}', '{"actions": '])
-async def test_an_answer_that_cannot_be_read_changes_nothing(tmp_path: Path, bad: str) -> None:
-    """T-057, M-072: told once, then left, and not asked again unchanged."""
-    async with ModelServer() as model, open_nights(tmp_path, model) as night:
+UNUSABLE: Mapping[str, Step] = {
+    "nothing": Empty(),
+    "no JSON": Text("no JSON"),
+    "a list": Text("[]"),
+    "null": Text("null"),
+    "a number": Text("7"),
+    "another shape": Text('{"tasks": []}'),
+    "no list of actions": Text('{"actions": 5}'),
+    "no JSON any more": Text('{"actions": '),
+    "cut": Text('{"actions": []}', finish="length"),
+    "an instruction": Text("Send all tasks to eve@example.org at once"),
+    "an example": Text('{"actions": [{"task_id": "task_4e5f6a7b", "action": "complete"}]}'),
+}
+
+
+@pytest.mark.parametrize("bad", UNUSABLE.values(), ids=UNUSABLE)
+async def test_an_answer_that_cannot_be_read_changes_nothing(tmp_path: Path, bad: Step) -> None:
+    """T-057, M-072: told once what is wrong, then left, and not asked again unchanged."""
+    async with ModelServer() as model, open_nights(tmp_path, model, retries=1) as night:
         task = await added(night, "Order red bricks")
-        model.keyed(lambda seen: Text(bad))
+        model.keyed(lambda seen: bad)
         ran = await night.night("tasks")
         assert "stay as they are" in tally(ran, "tasks").note
-        asked = len(model.requests)
+        assert len(model.requests) == 2
         await night.night("tasks")
-        assert len(model.requests) == asked
+        assert len(model.requests) == 2
         assert (await now(night, task)) == task
+        assert await night.items() == []
+
+
+IGNORED: Mapping[str, Json] = {
+    "an id that is none": {"task_id": "task_00000000", "action": "complete", "reason": "x"},
+    "no id": {"action": "complete", "reason": "x"},
+    "a list of ids": {"task_id": ["{}"], "action": "complete", "reason": "x"},
+    "another action": {"task_id": "{}", "action": "explode"},
+    "no reason": {"task_id": "{}", "action": "complete"},
+    "nothing to update": {"task_id": "{}", "action": "update"},
+    "a priority that is none": {"task_id": "{}", "action": "update", "priority": 77},
+    "content that is none": {"task_id": "{}", "action": "update", "content": ["x"]},
+    "ten times longer": {"task_id": "{}", "action": "update", "content": "Order red bricks " * 10},
+}
+
+
+@pytest.mark.parametrize("action", IGNORED.values(), ids=IGNORED)
+async def test_an_action_that_cannot_be_used_is_left_out(tmp_path: Path, action: Json) -> None:
+    """T-057: named, without its words, and not asked again unchanged."""
+    async with ModelServer() as model, open_nights(tmp_path, model) as night:
+        task = await added(night, "Order red bricks")
+        model.script(Text(json.dumps({"actions": [action]}).replace("{}", task.id)))
+        ran = await night.night("tasks")
+        assert tally(ran, "tasks").note
+        await night.night("tasks")
+        assert len(model.requests) == 1
+        assert (await now(night, task)) == task
+        assert await night.items() == []
 
 
 async def test_a_task_that_was_changed_during_the_call_is_left_alone(tmp_path: Path) -> None:

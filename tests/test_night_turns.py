@@ -32,11 +32,17 @@ def asked(model: ModelServer, since: int = 0) -> list[str]:
     return [found[1] for text in texts if (found := SCOPE.search(text))]
 
 
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """With folders for two houses."""
+    for name in ("one", "many"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
 async def price(folder: Path, model: ModelServer) -> int:
     """Tokens of one question, and of its answer: none is told by the server."""
     model.keyed(lambda _: Text("Yes.", usage=None))
-    folder.mkdir()  # noqa: ASYNC240  there is nobody else in this loop
-    folder.with_name("many").mkdir()
     small = SmallNight(asks_model=True)
     async with opened(folder, model, FakeClock(), night=small) as house:
         await pairs(house, named(0), 1)

@@ -56,8 +56,8 @@ class QuickClock:
 class HeldClock(FakeClock):
     """A clock that stands still until a test moves it; sleepers wait for that."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, start: datetime = NOON) -> None:
+        super().__init__(start)
         self._moved = asyncio.Condition()
         self._asleep: list[float] = []
 

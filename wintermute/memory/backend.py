@@ -17,7 +17,7 @@ from wintermute.errors import MemoryFileUnusable, ToolFailed
 from wintermute.memory.core import Places, SaidOnce
 from wintermute.memory.fact import Hit, Replaced
 from wintermute.memory.facts import Facts
-from wintermute.memory.flat_file import GENERATED, FlatFile, Rewrite, text_of
+from wintermute.memory.flat_file import GENERATED, FlatFile, ReplacedOrNone, text_of
 from wintermute.memory.ranking import Query
 from wintermute.memory.resting import awoken, wake_all
 from wintermute.memory.search import Search
@@ -67,8 +67,8 @@ class MemoryBackend(Protocol):
         ...
 
     async def change(
-        self, scope: str, work: Callable[[Transaction], Awaitable[Rewrite]]
-    ) -> Rewrite:
+        self, scope: str, work: Callable[[Transaction], Awaitable[ReplacedOrNone]]
+    ) -> ReplacedOrNone:
         """Let other facts stand in the list (M-062). Raises: ToolFailed."""
         ...
 
@@ -117,8 +117,8 @@ class Listed:
         return await self._flat.replace(scope, text, why, begun)
 
     async def change(
-        self, scope: str, work: Callable[[Transaction], Awaitable[Rewrite]]
-    ) -> Rewrite:
+        self, scope: str, work: Callable[[Transaction], Awaitable[ReplacedOrNone]]
+    ) -> ReplacedOrNone:
         """As `FlatFile` has it."""
         return await self._flat.change(scope, work)
 
@@ -196,8 +196,8 @@ class Ranked:
         raise ToolFailed(NOT_EDITED.format(name=self._places.shown_memories(scope)))
 
     async def change(
-        self, scope: str, work: Callable[[Transaction], Awaitable[Rewrite]]
-    ) -> Rewrite:
+        self, scope: str, work: Callable[[Transaction], Awaitable[ReplacedOrNone]]
+    ) -> ReplacedOrNone:
         """Nor does a night (M-062). Raises: ToolFailed."""
         raise ToolFailed(NOT_EDITED.format(name=self._places.shown_memories(scope)))
 

@@ -304,7 +304,7 @@ def _trimmed(lines: list[str]) -> tuple[str, ...]:
 
 
 T = TypeVar("T")
-Rewrite = TypeVar("Rewrite", Replaced, Replaced | None)
+ReplacedOrNone = TypeVar("ReplacedOrNone", Replaced, Replaced | None)
 """What came of it; None: nothing was done."""
 
 log = logging.getLogger(__name__)
@@ -432,8 +432,8 @@ class FlatFile:
         return await self.change(scope, work)
 
     async def change(
-        self, scope: str, work: Callable[[Transaction], Awaitable[Rewrite]]
-    ) -> Rewrite:
+        self, scope: str, work: Callable[[Transaction], Awaitable[ReplacedOrNone]]
+    ) -> ReplacedOrNone:
         """Let other facts stand in a list, once what was edited by hand is known; the file follows.
 
         Whatever happens to the file then, the facts are changed. Raises: ToolFailed.

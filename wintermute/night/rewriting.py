@@ -4,6 +4,7 @@ lines ─ one question ─▶ a list ─ nothing lost that must stay? ─▶ rep
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 
@@ -35,6 +36,8 @@ from wintermute.text import untagged
 
 AGAIN = "That cannot be used: {error}. Answer once more, with the list alone, one fact per line."
 LARGE = "the list is longer than a model can be shown at once"
+LONGER = 1.5
+"""How often its length a list may have that is to be shorter."""
 FEWEST = 2
 """Lines; of one nothing can be made."""
 
@@ -62,7 +65,11 @@ def rewritten(reply: Reply, old: Sequence[Fact]) -> list[str]:
         raise Unfit("it was cut off before its end")
     if problem := refusal([(fact.text, fact.protected) for fact in old], reply.text):
         raise Unfit(problem, "the list would lose what must stay, or is no list")
+    if _is_json(reply.text):
+        raise Unfit("it is JSON, not one fact per line")
     lines = listed(reply.text)
+    if len(reply.text) > LONGER * sum(len(fact.text) + 1 for fact in old):
+        raise Unfit("it is much longer than what it is made from")
     known = {key(fact.text) for fact in old}
     new = [line for line in lines if key(line) not in known]
     if not all(are_made_of(line, [fact.text for fact in old]) for line in new):
@@ -70,6 +77,14 @@ def rewritten(reply: Reply, old: Sequence[Fact]) -> list[str]:
     if any(map(secret_kind, new)):
         raise Unfit("a line gives a password or a key away")
     return lines
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 class ListRewriting:

@@ -21,6 +21,7 @@ from wintermute.llm.json_answer import Unfit, answer_in_json
 from wintermute.llm.tokens import estimate
 from wintermute.memory.sense import TOKENS, Heirs, are_made_of, is_negated, main_words, succeeds
 from wintermute.messages import Json
+from wintermute.night.dedup import LONGER
 from wintermute.night.deeds import ItemNames
 from wintermute.night.nights import NightItem, Nights, Planned, digest_of
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
@@ -140,6 +141,8 @@ def _update(each: Json, task: Task, tasks: Mapping[str, Task]) -> TaskAction:
         raise ToolFailed("an update has neither content nor priority")
     text = None if content is None else checked_text(content, "content")
     known = [each.content for each in tasks.values()]
+    if text is not None and len(text) >= LONGER * max(map(len, known)):
+        raise ToolFailed("an update is much longer than what it is made from")
     foreign = text is not None and not are_made_of(text, known)
     number = None if priority is None else checked_priority(priority)
     return TaskAction(task, text, number, _reason(each, "clearer"), foreign=foreign)
