@@ -62,7 +62,7 @@ class NightLife:
         self.steps = [f"seed {seed} {self._backend}"]
         self._died = 0
         model.reconstructs = model.updates_core = True
-        model.allow("edited core", "edited wiki", "forgetting", perhaps=True)
+        model.allow("edited core", "edited wiki", "forgetting", "tools", perhaps=True)
         model.keyed(self._answer)
 
     async def run(self, nights: int) -> None:
