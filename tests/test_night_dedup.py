@@ -492,3 +492,24 @@ async def test_what_is_merged_stands_where_the_newest_of_it_was_said(
         assert await sleep.remembered() == ["Ann likes tea, green tea", "Tom has a boat"]
         heir = await sleep.fact("Ann likes tea, green tea")
         assert await sleep.house.one("SELECT place FROM facts WHERE id = ?", heir.id) == of_newer
+
+
+@pytest.mark.breaks("tools", perhaps=True)  # after a night there is one tool more
+async def test_nobody_is_told_that_what_was_merged_is_not_true(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-074: it was in view, and is as true as it was."""
+    async with sleeping(tmp_path, model) as sleep:
+        await sleep.told("Ann likes tea", "Ann likes green tea")
+        async with sleep.house.working():
+            await sleep.house.incoming("which tea does Ann like?")
+            await sleep.house.said(1)
+        sleep.merge = lambda _: "Ann likes tea, green tea"
+        await sleep.night()
+        assert await sleep.kinds() == [("merged", "done")]
+        async with sleep.house.working():
+            await sleep.house.incoming("hm")
+            await sleep.house.said(2)
+        first, *_, last = model.requests
+        assert "Ann likes green tea" in str(first.body["messages"])
+        assert "no longer true: -" not in str(last.body["messages"])

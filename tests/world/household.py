@@ -70,7 +70,7 @@ class Household:
         self._people = [Person(n, story) for n, story in enumerate(language.dialogues)]
         self._found: list[str] = []
         model.reconstructs = model.updates_core = True
-        model.allow("forgetting", "edited core", "edited wiki", perhaps=True)
+        model.allow("forgetting", "edited core", "edited wiki", "tools", perhaps=True)
         model.keyed(voice)
 
     async def live(self) -> list[str]:

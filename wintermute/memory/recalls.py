@@ -8,6 +8,13 @@ from wintermute.db import Database
 from wintermute.memory.fact import Given, Hit, fact_of, key
 from wintermute.memory.facts import IN_LIST, LIVE
 
+MERGED = (
+    "(f.retired_at IS NOT NULL AND NOT f.ended AND h.id IS NOT NULL AND NOT h.ended"
+    " AND (f.retired_by = 'night' OR h.source = 'dreaming_merge')"
+    " AND (h.retired_at IS NULL OR h.retired_by = 'night'))"
+)
+"""Whether a fact `f` was merged at night into what is so still, or was merged again: `h`."""
+
 
 class Recalls:
     """The store of what messages were given."""
@@ -47,7 +54,10 @@ class Recalls:
         return [Hit(fact_of(row), row["score"]) for row in rows]
 
     async def fallen(self, scope: str, texts: Collection[str]) -> list[tuple[str, str]]:
-        """Those of the texts that were facts of a scope and are none now; what took their place."""
+        """Those of the texts that were facts of a scope and are none now; what took their place.
+
+        What a night merged is as true as it was, and nothing is said of it.
+        """
         named = {key(text): text for text in texts}
         query = f"SELECT key FROM facts WHERE scope = ? AND key {IN_LIST} AND {LIVE}"
         true = await self._database.scalars(query, (scope, json.dumps(list(named))))
@@ -57,7 +67,7 @@ class Recalls:
         rows = await self._database.rows(
             "SELECT f.key, CASE WHEN h.retired_at IS NULL AND NOT h.ended THEN h.text END AS heir"
             " FROM facts f LEFT JOIN facts h ON h.id = f.replaced_by"
-            f" WHERE f.scope = ? AND f.key {IN_LIST} ORDER BY f.seq",
+            f" WHERE f.scope = ? AND f.key {IN_LIST} AND NOT {MERGED} ORDER BY f.seq",
             (scope, json.dumps(gone)),
         )
         heirs = {row["key"]: row["heir"] or "" for row in rows}
