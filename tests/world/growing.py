@@ -51,7 +51,7 @@ class Growth:
         self.steps: list[str] = [f"seed {seed}"]
         self.seen = Prefixes(counting=True)
         # Cutting where several long results came within one answer, and a fold is not enough.
-        self.seen.allow("fold", "cutting", perhaps=True)
+        self.seen.allow("fold", "cutting", "tools", perhaps=True)
         self.folds = 0
         """As the record has them."""
         self._acts: dict[str, Callable[[House], Awaitable[str]]] = {
