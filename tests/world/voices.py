@@ -180,9 +180,14 @@ def answer(**values: Any) -> Text:
     return Text(json.dumps(values, ensure_ascii=False))
 
 
+def words_of(line: str) -> set[str]:
+    """Its words, or its signs where words have no spaces between them."""
+    return set(WORD.findall(line.casefold())) if " " in line else set(line)
+
+
 def without_echoes(lines: Sequence[str]) -> list[str]:
     """Those whose words no other one has all of."""
-    words = [set(WORD.findall(line.casefold())) if " " in line else set(line) for line in lines]
+    words = [words_of(line) for line in lines]
     return [
         line
         for n, line in enumerate(lines)
@@ -300,10 +305,10 @@ class Careful(Voice):
         one, two = (self._newest(text) for text in texts)
         if one and two and one.thing == two.thing and one.x != two.x:
             return answer(action="keep_second")
-        together = without_echoes(texts)
-        return (
-            answer(action="keep_both") if together[1:] else answer(action="merge", text=together[0])
-        )
+        fewer, more = sorted((words_of(text) for text in texts), key=len)
+        if 2 * len(fewer & more) < len(fewer):
+            return answer(action="keep_both")
+        return answer(action="merge", text="; ".join(without_echoes(texts)))
 
     def _newest(self, text: str) -> Claim | None:
         """What a memory claims to be so now."""
