@@ -329,6 +329,24 @@ async def test_a_night_is_taken_back_item_by_item_or_whole_and_the_second_time_s
         assert listed.count("taken back") == 2
 
 
+async def test_a_night_asked_for_in_a_group_says_that_others_have_something_to_hear(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-054, M-078: what it did in the owner's chat is told there in the morning."""
+    clock, group = HeldClock(), "!club:test"
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        async with house.working():
+            await house.incoming("/dream", room=group, scope=f"room:{group}", direct=False)
+            await house.said(1, group)
+        await look(house)
+        assert (await house.spoken(group))[1:] == [
+            "Done: there was nothing to tidy here; others are told in their chats."
+        ]
+        await slept(house, clock)
+        assert "2 memories merged" in (await house.spoken())[1]
+
+
 async def test_what_went_wrong_stands_in_the_report(tmp_path: Path, model: ModelServer) -> None:
     """M-054, M-055: the others ran."""
     clock = HeldClock()

@@ -131,6 +131,26 @@ async def test_an_update_changes_wording_and_priority_and_nothing_else(tmp_path:
         assert len(model.requests) == 1
 
 
+async def test_what_an_undo_leaves_because_it_was_edited_is_not_said_to_be_taken_back(
+    tmp_path: Path,
+) -> None:
+    """M-076: nor when it is asked for once more."""
+    async with ModelServer() as model, open_nights(tmp_path, model) as night:
+        task = await added(night, "Water the plants, all of them")
+        model.script(says(worded(task, "Water the plants")))
+        await night.night("tasks")
+        [item] = await night.items("done")
+        async with night.house.database.transaction() as tx:
+            target = Target(task.id, OWNER, Reason("command", OWNER))
+            await night.house.stores.tasks.change(tx, target, content="Water only the roses")
+        async with night.house.working():
+            for n in (1, 2):
+                await night.house.incoming(f"/night undo {item.n}")
+                assert "changed" in (await night.house.said(n))[n - 1]
+        assert (await now(night, task)).content == "Water only the roses"
+        assert [each.id for each in await night.items("done")] == [item.id]
+
+
 async def test_a_persons_wording_is_theirs(tmp_path: Path) -> None:
     """M-079: a night asks before it words a person's task anew."""
     async with ModelServer() as model, open_nights(tmp_path, model) as night:

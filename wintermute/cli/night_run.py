@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import click
 
@@ -43,13 +42,13 @@ def run(ctx: click.Context, as_json: bool, dry_run: bool, scope: str | None, pha
         whose = await scope_of(stores, scope) if scope else ""
         now = SystemClock().now()
         day = now.astimezone(stores.tasks.zone).date()
-        wanted = Night(f"{day:%Y%m%d}", day, "command", "running", now, whose, phase)
+        wanted = Night("dry-run", day, "command", "running", now, whose, phase)
         with _watched(
             ctx, await tidied.scopes(wanted), (phase,) if phase else tidied.phases
         ) as progress:
             if dry_run:
                 seen, dry = await tidied.preview(wanted, progress)
-                return replace(seen, id="dry-run"), dry.items
+                return seen, dry.items
             async with alone(stores.data_dir):
                 await finish_left(stores, tidied, progress=progress)
                 async with stores.database.transaction() as tx:

@@ -65,13 +65,18 @@ class Recalls:
         if not gone:
             return []
         rows = await self._database.rows(
-            "SELECT f.key, CASE WHEN h.retired_at IS NULL AND NOT h.ended THEN h.text END AS heir"
+            f"SELECT f.key, {MERGED} AS merged,"
+            " CASE WHEN h.retired_at IS NULL AND NOT h.ended THEN h.text END AS heir"
             " FROM facts f LEFT JOIN facts h ON h.id = f.replaced_by"
-            f" WHERE f.scope = ? AND f.key {IN_LIST} AND NOT {MERGED} ORDER BY f.seq",
+            f" WHERE f.scope = ? AND f.key {IN_LIST} ORDER BY f.seq",
             (scope, json.dumps(gone)),
         )
-        heirs = {row["key"]: row["heir"] or "" for row in rows}
-        return [(text, heirs[name]) for name, text in named.items() if name in heirs]
+        newest = {row["key"]: row for row in rows}
+        return [
+            (text, newest[name]["heir"] or "")
+            for name, text in named.items()
+            if name in newest and not newest[name]["merged"]
+        ]
 
     async def given(self, casts: Sequence[str], scope: str) -> list[Given]:
         """What the messages of these casts were given, in their order, what fitted best first.

@@ -162,11 +162,13 @@ class Morning:
     ) -> Collection[str]:
         """Tell whoever asked for a night how it went, there."""
         held = await self._stores.conversations.get(conversation_id)
-        items = await self._nights.items(tx, night.id, held.scope)
+        everything = await self._nights.items(tx, night.id, states=("done", "open"))
+        items = [item for item in everything if item.scope == held.scope]
         known = ("", held.scope) if self._stores.owner.owns(held.scope) else (held.scope,)
         broken = [tally for tally in failed(night) if tally.scope in known]
         said = message("Done", items, len(broken))
-        lines = [said.text or "Done: there was nothing to tidy."]
+        here = " here; others are told in their chats" if everything else ""
+        lines = [said.text or f"Done: there was nothing to tidy{here}."]
         lines += [f"{tally.name} failed: {tally.note}" for tally in broken[:MOST_BROKEN]]
         await self._put(tx, held, held.scope, NightMessage("\n".join(lines), said.asks), [night.id])
         return (held.id,)

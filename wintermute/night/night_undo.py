@@ -54,7 +54,12 @@ async def undo_items(
         of_set = [item for item in done if item.change_set == set_id]
         names = {name for item in of_set for _, name in item.names}
         undone = await stores.undo.run(wanted, None if whole or not names else names)
-        held = {kept.item for kept in undone.kept if kept.fields == (ALL_OF_IT,)}
+        back_again = {change.item for change in undone.back}
+        held = {
+            kept.item
+            for kept in undone.kept
+            if kept.fields == (ALL_OF_IT,) or kept.item not in back_again
+        }
         async with stores.database.transaction() as tx:
             for item in of_set:
                 if held.isdisjoint(name for _, name in item.names):
