@@ -56,7 +56,7 @@ PLACEHOLDERS = {
 }
 ANSWERS = {
     "DREAM_DEDUP_PROMPT.txt": [{"text"}],
-    "DREAM_CONTRADICTION_PROMPT.txt": [{"action"}, {"action", "text"}],
+    "DREAM_CONTRADICTION_PROMPT.txt": [{"action"}, {"action"}, {"action", "text"}],
     "DREAM_TASK_PROMPT.txt": [{"actions"}, {"actions"}],
     "DREAM_SKILL_PROMPT.txt": [{"text"}],
     "MEMORY_HARVEST_PROMPT.txt": [{"contents"}, {"contents"}],

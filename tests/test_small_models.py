@@ -73,7 +73,7 @@ async def test_a_small_model_is_offered_less_in_fewer_words(
     full, small = toolbox.definitions(done=False), toolbox.definitions("small", done=False)
     assert names(toolbox.definitions()) == list(toolbox.names)
     assert set(toolbox.names) - set(names(full)) == {"done"}
-    kept = ["add_skill", "append_memory", "read_file", "recall", "task", "write_file"]
+    kept = ["add_skill", "append_memory", "night", "read_file", "recall", "task", "write_file"]
     assert names(small) == kept  # delegation is not asked for by the configuration
     assert len(json.dumps(small)) < len(json.dumps(full)) / 2
     wide = {each["function"]["name"]: each["function"]["parameters"] for each in full}
