@@ -591,6 +591,27 @@ async def test_what_came_from_outside_answers_no_question(
         assert "Sells the car?" in await texts(house)
 
 
+@FIRST
+@pytest.mark.parametrize("item", ["undo", "Undo", "yes", "no", "a b"])
+async def test_to_show_what_is_no_item_and_no_night_does_nothing(
+    tmp_path: Path, model: ModelServer, item: str
+) -> None:
+    """L-037, X-034: whoever only looks gives no order, whatever they call the item."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock, gates=[FromOutside()]) as house:
+        await begin(house, *KNOWN)
+        await slept(house, clock)
+        before = sorted(await texts(house))
+        asked = {"action": "show", "item": item}
+        model.script(Calls((Use("page"),)), Calls((Use(TOOL, asked),)), Text("That is it"))
+        await says(house, "Read that page")
+        result = str(model.requests[-1].body["messages"][-1]["content"])
+        assert f"There is no night {item}: the newest are 20260505." in result
+        assert sorted(await texts(house)) == before
+        states = await house.rows("SELECT state FROM night_items ORDER BY n")
+        assert [row["state"] for row in states] == ["done", "done", "open"]
+
+
 @dataclass(frozen=True)
 class FromOutside(Gate):
     """Gives a text of somebody else."""

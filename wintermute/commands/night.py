@@ -1,6 +1,6 @@
 """Nights in a chat: to have one now, to read what it did here, to answer it, and to take it back."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from zoneinfo import ZoneInfo
 
@@ -88,16 +88,17 @@ class NightVerbs:
     async def said(self, words: Sequence[str], origin: Origin, scope: str) -> str:
         """What is answered to these words behind `/night`."""
         verb = words[0].casefold() if words else ""
-        try:
-            if verb in ("yes", "no", "undo"):
-                if self._stores.owner.is_unvouched(origin, scope):
-                    return UNVOUCHED
-                if verb == "undo":
-                    return await self._undo(words[1:], scope)
-                return await self._answered(words[1:], scope, yes=verb == "yes")
-            return await self._shown(words, scope)
-        except NoSuchNight as problem:
-            return f"{str(problem)[:1].upper()}{str(problem)[1:]}.".replace("..", ".")
+        if verb not in ("yes", "no", "undo"):
+            return await _or_why_not(self._shown(words, scope))
+        if self._stores.owner.is_unvouched(origin, scope):
+            return UNVOUCHED
+        if verb == "undo":
+            return await _or_why_not(self._undo(words[1:], scope))
+        return await _or_why_not(self._answered(words[1:], scope, yes=verb == "yes"))
+
+    async def shown(self, item: str, scope: str) -> str:
+        """What is answered to `/night` with this item, whatever it is called: it changes nothing."""
+        return await _or_why_not(self._shown([item] if item else [], scope))
 
     # Reading
 
@@ -187,6 +188,15 @@ class NightVerbs:
         if words:
             raise NoSuchNight(f"no night did anything here under the number {words[0][:20]}")
         return [], True
+
+
+async def _or_why_not(answer: Awaitable[str]) -> str:
+    """An answer, or in a sentence why there is none."""
+    try:
+        return await answer
+    except NoSuchNight as problem:
+        said = str(problem).removesuffix(".")
+        return f"{said[:1].upper()}{said[1:]}."
 
 
 def _how_far(night: Night, zone: ZoneInfo) -> str:

@@ -25,6 +25,10 @@ class NightAnswers(Protocol):
         """Whether a night did or asked something there lately."""
         ...
 
+    async def shown(self, item: str, scope: str) -> str:
+        """What was done and is asked there, or one night or item of it. It changes nothing."""
+        ...
+
     async def said(self, words: Sequence[str], origin: Origin, scope: str) -> str:
         """What is answered to `/night` with these words, once that is done."""
         ...
@@ -51,7 +55,7 @@ class NightTool:
         """What `/night` answers. Raises: ToolFailed where it is no person's word."""
         action, item = args["action"], args.get("item", "").strip()
         if action == SHOW:
-            return await self._nights.said([item] if item else [], caller.origin, caller.scope)
+            return await self._nights.shown(item, caller.scope)
         if caller.origin not in ("owner", "other"):
             raise ToolFailed(UNASKED)
         if not item:
