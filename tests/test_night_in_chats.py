@@ -612,6 +612,33 @@ async def test_to_show_what_is_no_item_and_no_night_does_nothing(
         assert [row["state"] for row in states] == ["done", "done", "open"]
 
 
+@FIRST
+async def test_a_night_that_is_under_way_is_not_taken_back_and_the_reason_is_the_answer(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-065, L-028: said by a command or by the tool; the cast goes on."""
+    clock, at_work, more = HeldClock(), asyncio.Event(), asyncio.Event()
+
+    async def meanwhile() -> None:
+        at_work.set()
+        await more.wait()
+
+    waits = SmallNight(last=[Waits(meanwhile)])
+    reason = "That night is still under way: take it back when it is over."
+    async with opened(tmp_path, model, clock, night=waits) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        clock.advance(11 * HOUR)
+        model.keyed(acts("Undo", "undo", "20260505#1"))
+        async with house.working():
+            await at_work.wait()
+            for n, line in enumerate(("/night undo", "/night undo 1", "Undo that, please"), 1):
+                await house.incoming(line)
+                told = (await house.said(n + 1))[n]
+                assert told == (reason if line.startswith("/") else f"It says: {reason}")
+            more.set()
+        assert await texts(house) == ["Likes tea"]
+
+
 @dataclass(frozen=True)
 class FromOutside(Gate):
     """Gives a text of somebody else."""

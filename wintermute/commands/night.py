@@ -8,6 +8,7 @@ from wintermute.clock import Clock
 from wintermute.commands.tasks import NOTHING_TO_UNDO, back_lines, bounded
 from wintermute.config.schema import Dreaming
 from wintermute.db import Transaction
+from wintermute.errors import StorageBlocked, WintermuteError
 from wintermute.health.health import Finding
 from wintermute.mailbox.inbox import Waiting
 from wintermute.messages import Origin
@@ -194,7 +195,9 @@ async def _or_why_not(answer: Awaitable[str]) -> str:
     """An answer, or in a sentence why there is none."""
     try:
         return await answer
-    except NoSuchNight as problem:
+    except StorageBlocked:
+        raise
+    except WintermuteError as problem:
         said = str(problem).removesuffix(".")
         return f"{said[:1].upper()}{said[1:]}."
 
