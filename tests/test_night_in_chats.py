@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ async def test_the_morning_tells_once_of_what_was_done_and_is_asked(
             "Last night: 4 memories merged; 1 question. `/night` shows all, `/night undo` takes it"
             " back.\nThe question: Put to rest, so that only a search finds it? “Sells the car?”"
             " (is it so?)\n"
-            "✅ yes, ❌ no, or `/night yes 3`."
+            "✅ yes, ❌ no, or `/night yes 20260505#3`."
         )
         assert len(model.requests) == asked
         assert await house.rows("SELECT 1 FROM nights WHERE told_at IS NULL") == []
@@ -215,7 +216,10 @@ async def test_a_sign_answers_only_what_is_shown_whole_and_one_item_is_shown_who
         await slept(house, clock)
         told = (await house.spoken())[1]
         assert "very ver…”" in told
-        assert told.endswith("`/night 2` shows it whole; `/night yes 2` or `/night no 2` answers.")
+        assert told.endswith(
+            "`/night 20260505#2` shows it whole; `/night yes 20260505#2` or `/night no 20260505#2`"
+            " answers."
+        )
         await house.deliver()
         assert await house.rows("SELECT 1 FROM outbox WHERE reacts_to IS NOT NULL") == []
         fact = await house.one("SELECT id FROM facts WHERE text LIKE 'Sells%'")
@@ -286,6 +290,54 @@ async def test_yes_and_no_answer_by_number_by_range_and_all_at_once(
         await slept(house, clock, 48)
         assert len(await house.spoken()) == before
         assert await says(house, "/undo") == ("There is nothing to undo here.") or True
+
+
+@pytest.mark.parametrize(
+    ("later", "its"),
+    [
+        (
+            ("Sells the boat?", "Likes tea", "Likes tea, again"),
+            "Put to rest, so that only a search finds it? “Sells the boat?” (is it so?)"
+            " — waits for your yes or no",
+        ),
+        (
+            ("Likes tea", "Likes tea, again"),
+            "merged: “Likes tea”; “Likes tea, again” → “Likes tea” (said twice)",
+        ),
+    ],
+)
+async def test_a_number_under_which_an_older_night_asks_as_well_answers_neither(
+    tmp_path: Path, model: ModelServer, later: tuple[str, ...], its: str
+) -> None:
+    """M-079: nobody says yes to what they were not shown; both are named, and lists name them so."""
+    clock, small = HeldClock(), SmallNight()
+    async with opened(tmp_path, model, clock, night=small) as house:
+        await begin(house, "Sells the car?")
+        await slept(house, clock)
+        assert "- `1` Put to rest" in await says(house, "/night")
+        await remember(house, *later)
+        (tidying,) = small.built
+        async with house.database.transaction() as tx:
+            night = await tidying.nights.begin(tx, date(2026, 5, 5), "command")
+        assert night is not None
+        await tidying.tidy(night)  # which nobody was told of yet
+        before = sorted(await texts(house))
+        both = (
+            "More than one night has that number, and nothing was done: write it as NIGHT#N.\n"
+            "- `20260505#1` Put to rest, so that only a search finds it? “Sells the car?” (is it so?)"
+            f" — waits for your yes or no\n- `20260505-2#1` {its}"
+        )
+        for line in ("/night yes 1", "/night no 1", "/night yes #1", "/night yes 1-1"):
+            assert await says(house, line) == both
+        assert sorted(await texts(house)) == before
+        listed = await says(house, "/night")
+        assert f"- `20260505-2#1` {its}" in listed
+        assert ("- `2` merged" in listed) == (len(later) > 2)
+        assert "Still asked: `20260505#1`" in listed
+        assert "- `20260505#1` Put to rest" in await says(house, "/night 20260505")
+        assert "`20260505#1` stays as it is" in await says(house, "/night no 20260505#1")
+        assert ("`20260505-2#1` done" in await says(house, "/night yes 1")) == (len(later) > 2)
+        assert await says(house, "/night yes 1") == "- `20260505-2#1` was done already"
 
 
 async def test_what_has_changed_meanwhile_is_not_done_and_what_waits_too_long_expires(

@@ -21,6 +21,7 @@ from wintermute.night.questions import (
     Answered,
     NoSuchNight,
     Questions,
+    SeveralMeant,
     is_number,
 )
 from wintermute.night.report import failed, item_line, item_words, whole
@@ -42,6 +43,7 @@ ANSWERS = (
     "`/night yes N` and `/night no N` answer; also `all`, `3-7`, or `NIGHT#N` for an older one."
     " `/night N` shows one whole."
 )
+SEVERAL = "More than one night has that number, and nothing was done: write it as NIGHT#N."
 NOTHING_OPEN = "Nothing waits for an answer here."
 USAGE = "`/night [DATE]`, `/night N`, `/night yes N`, `/night no N`, `/night undo [ITEM]`; N may be `all`, `3-7` or `NIGHT#N`."
 HOW = {"failed": " failed", "left": " goes on in the next night"}
@@ -117,7 +119,12 @@ class NightVerbs:
             return NO_NIGHT
         everything = await self._nights.items(self._stores.database, night.id)
         items = [item for item in everything if item.scope == scope]
-        lines = [self._head(night, scope), *(item_line(item) for item in items)]
+        older = [item for item in waiting if item.night != night.id]
+        taken = {item.n for item in older}
+        lines = [self._head(night, scope)]
+        lines += [
+            item_line(item, item.id if words or item.n in taken else str(item.n)) for item in items
+        ]
         running = await self._nights.running(self._stores.database)
         lines += [
             f"The night `{each.id}` is {_how_far(each, self._stores.tasks.zone)}."
@@ -129,7 +136,6 @@ class NightVerbs:
             lines.append(
                 f"and {counted(others, 'item')} of others, who are told of them in their chats"
             )
-        older = [item for item in waiting if item.night != night.id]
         lines += [f"Still asked: `{item.id}` {item_words(item)}" for item in older]
         return "\n".join([bounded(lines), *([ANSWERS] if waiting else [])])
 
@@ -157,8 +163,11 @@ class NightVerbs:
     async def _answered(self, words: Sequence[str], scope: str, *, yes: bool) -> str:
         if not words:
             return USAGE
-        items = await self._questions.meant(words, scope)
         ask = self._questions
+        try:
+            items = await ask.meant(words, scope)
+        except SeveralMeant as several:
+            return bounded([SEVERAL, *(item_line(item, item.id) for item in several.items)])
         done = [await (ask.yes(item, self._deeds) if yes else ask.no(item)) for item in items]
         return bounded([_answer_line(each, yes=yes) for each in done]) or NOTHING_OPEN
 

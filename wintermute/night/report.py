@@ -161,10 +161,10 @@ def whole(item: NightItem, *, chat: bool) -> list[str]:
     return [*found, *([f"It goes back to: {evidence}"] if evidence else [])]
 
 
-def item_line(item: NightItem) -> str:
-    """An item with its number and, unless it was simply done, what became of it."""
+def item_line(item: NightItem, name: str) -> str:
+    """An item under a name and, unless it was simply done, with what became of it."""
     state = f" — {STATES[item.state]}" if item.state in STATES else ""
-    return f"- `{item.n}` {item_words(item)}{state}"
+    return f"- `{name}` {item_words(item)}{state}"
 
 
 def told_of(nights: Sequence[Night], today: date) -> str:
@@ -189,7 +189,7 @@ def message(lead: str, items: Sequence[NightItem], failed: int = 0) -> NightMess
     if len(asked) != 1:
         return NightMessage(f"{line}\n`/night yes N` and `/night no N` answer." if asked else line)
     (item,) = asked
-    name = str(item.n) if len({each.night for each in items}) == 1 else item.id
+    name = item.id  # a number alone may be another night's once this is read
     line = f"{line}\nThe question: {item_words(item)}\n"
     if is_whole(item):
         return NightMessage(f"{line}✅ yes, ❌ no, or `/night yes {name}`.", item)
