@@ -29,6 +29,8 @@ from wintermute.config.schema import Context, Dreaming
 from wintermute.conversation.toolbox import Caller
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.messages import Json, Origin
+from wintermute.night.expiry import purge_expired
+from wintermute.night.nights import Nights
 from wintermute.night.tidying import alone
 from wintermute.prompt.block import Layout
 
@@ -368,7 +370,8 @@ async def test_a_night_is_taken_back_item_by_item_or_whole_and_the_second_time_s
         before = sorted(await texts(house))
         await slept(house, clock)
         assert await says(house, "/undo") == "There is nothing to undo here."
-        assert await says(house, "/night undo 1") == "- memory back: Likes tea, again"
+        assert "Write it as NIGHT#ITEM" in await says(house, "/night undo 20260505#")
+        assert await says(house, "/night undo `1`") == "- memory back: Likes tea, again"
         assert "Has a dog, again" not in await texts(house)
         assert await says(house, "/night undo") == "- memory back: Has a dog, again"
         assert sorted(await texts(house)) == before
@@ -379,6 +382,27 @@ async def test_a_night_is_taken_back_item_by_item_or_whole_and_the_second_time_s
         assert sorted(await texts(house)) == before
         listed = await says(house, "/night 2026-05-05")
         assert listed.count("taken back") == 2
+
+
+async def test_what_is_older_than_thirty_days_cannot_be_taken_back_and_that_is_said(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-065: item or night, whether or not its items are there still."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        await slept(house, clock)
+        clock.advance(31 * 24 * HOUR)
+        for gone in (False, True):
+            if gone:
+                await purge_expired(house.stores, clock.now())
+                async with house.database.transaction() as tx:
+                    assert await Nights(house.database, clock).expire(tx) == 1
+            for which in ("20260505", "2026-05-05", "20260505#1"):
+                assert await says(house, f"/night undo {which}") == (
+                    "That cannot be taken back any more: changes are kept for 30 days."
+                )
+        assert await texts(house) == ["Likes tea"]
 
 
 async def test_a_night_asked_for_in_a_group_says_that_others_have_something_to_hear(
@@ -420,6 +444,8 @@ async def test_what_went_wrong_stands_in_the_report(tmp_path: Path, model: Model
         ("/night no x#y", "Write it as NIGHT#ITEM, such as 20260504#3, not x#y."),
         ("/night undo", "There is nothing to undo"),
         ("/night undo 7", "No night did anything here under the number 7."),
+        ("/night undo #7", "No night did anything here under the number #7."),
+        ("/night undo 20260504#", "There is no night 20260504: none has run yet."),
         ("/night undo a b", "`/night [DATE]`"),
         ("/night one two", "`/night [DATE]`"),
     ],
