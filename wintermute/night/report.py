@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import PurePosixPath
 
@@ -54,6 +54,8 @@ LEADS: Mapping[str, tuple[str, str]] = {
     "fold": ("long conversation summed up", "Sum up this conversation?"),
 }
 """What stands before an item of a kind: once it was done, and as a question."""
+OUTSIDE = "left out here, /night {} shows it", "its words came from outside"
+"""What a model is told of an item from outside: what is there in the place of words, and why."""
 FORGOTTEN = "words were forgotten"
 STATES = {
     "planned": "still to be done",
@@ -136,6 +138,14 @@ def _in_words(item: NightItem, change: str, shown: Callable[[str], str]) -> str:
     return " ".join(part for part in (lead(item), change, why) if part)
 
 
+def for_a_model(item: NightItem) -> NightItem:
+    """An item without words from outside: whoever reads them could not answer nights any more."""
+    if not item.from_outside:
+        return item
+    instead, why = OUTSIDE
+    return replace(item, before=(), after=instead.format(item.id), reason=why)
+
+
 def is_whole(item: NightItem) -> bool:
     """Whether nothing of an item is cut where it is shown in a line."""
     return all(len(one_line(text)) <= MOST_SHOWN for text in (*item.before, item.after))
@@ -204,7 +214,7 @@ def report_event(items: Sequence[NightItem]) -> str:
         return ""
     lines = [
         "What was tidied at night, by itself. The person may have seen it; it asks nothing of you.",
-        *(_told(item) for item in items[:MOST_REPORTED]),
+        *(_told(for_a_model(item)) for item in items[:MOST_REPORTED]),
     ]
     if more := len(items) - MOST_REPORTED:
         lines += [f"and {more} more"] if more > 0 else []

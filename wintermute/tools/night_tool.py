@@ -26,10 +26,15 @@ class NightAnswers(Protocol):
         ...
 
     async def shown(self, item: str, scope: str) -> str:
-        """What was done and is asked there, or one night or item of it. It changes nothing."""
+        """What was done and is asked there, or one night or item of it. It changes nothing.
+
+        Like all that a model is told, without words from outside.
+        """
         ...
 
-    async def said(self, words: Sequence[str], origin: Origin, scope: str) -> str:
+    async def said(
+        self, words: Sequence[str], origin: Origin, scope: str, *, by_model: bool = False
+    ) -> str:
         """What is answered to `/night` with these words, once that is done."""
         ...
 
@@ -64,4 +69,4 @@ class NightTool:
             tainted = await self._casts.is_tainted(tx, caller.cast_id)
         if tainted:
             raise ToolFailed(TAINTED.format(action=action, item=item))
-        return await self._nights.said([action, item], caller.origin, caller.scope)
+        return await self._nights.said([action, item], caller.origin, caller.scope, by_model=True)
