@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_night_in_chats import says
+from tests.test_night_in_chats import says, slept
 from tests.test_night_turns import asked, named, pairs, price
 from tests.world.clock import HeldClock
-from tests.world.house import Ceilings
 from tests.world.model import ModelServer
 from tests.world.nights import SmallNight, begin, look, opened
 from tests.world.sleeping import FTS, SCOPE, sleeping
 from tests.world.tidied import Tidied
+from wintermute.config.schema import BudgetSettings as Ceilings
+from wintermute.night.night_undo import undo_items
 from wintermute.night.nights import Nights
 from wintermute.night.tidying import alone
 
@@ -73,7 +74,11 @@ async def test_a_budget_of_the_day_starves_nobody(tmp_path: Path, model: ModelSe
     small = SmallNight(asks_model=True, budget=200_000)
     clock = HeldClock()
     async with opened(
-        tmp_path / "many", model, clock, night=small, budget=Ceilings(tokens_per_day=ONE_CALL + 5 * one)
+        tmp_path / "many",
+        model,
+        clock,
+        night=small,
+        budget=Ceilings(tokens_per_day=ONE_CALL + 5 * one),
     ) as house:
         night, number, seen = Tidied(house, clock, small.built[0]), 0, set[str]()
         for _ in range(2 * count):
@@ -129,3 +134,37 @@ async def test_a_command_that_was_killed_beside_a_daemon_is_gone_on_with_soon(
         assert done is not None
         assert done.state == "done"
         assert "merged" in await says(house, "/night")
+
+
+async def test_what_somebody_put_back_is_decided_by_no_later_night_alone(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-079: "no, keep both" holds as well when a third one says what both say."""
+    async with sleeping(tmp_path, model, FTS) as sleep:
+        await sleep.told("Lena lives in Graz with two cats", "Lena in Graz has two cats")
+        sleep.merge = lambda texts: max(texts, key=len)
+        sleep.compare = lambda first, second: '{"action": "keep_both"}'
+        await sleep.night()
+        (item,) = await sleep.items()
+        assert item.state == "done"
+        await undo_items(sleep.house.stores, sleep.nights, [item], whole=False)
+        await sleep.told("Lena lives in Graz with two cats since 2015")
+        for _ in range(3):
+            await sleep.night()
+        assert len(await sleep.house.stores.facts.live(SCOPE)) == 3
+        states = {item.state for item in await sleep.items()}
+        assert states == {"undone", "open"}
+
+
+async def test_a_budget_that_is_too_small_for_one_question_says_so(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """Issue 21, 7: it is no night like others, and waiting does not help."""
+    small = SmallNight(asks_model=True, budget=10)
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock, night=small) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        await slept(house, clock, 11.2)
+        said = await says(house, "/night")
+        assert "one question alone may take" in said
+        assert "raise dreaming.budget" in said

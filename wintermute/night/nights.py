@@ -76,7 +76,7 @@ class Night:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PastTurn:
     """What became of a scope in a night. `age`: how many nights ago; `is_left`: not all was done."""
 
     age: int
@@ -130,6 +130,29 @@ class NightItem:
         return f"{self.night}#{self.n}"
 
 
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What people of a scope are asked, or have answered. `wishes`: each as kind and plan.
+
+    `kept`: facts of which somebody said that they stay as they are, or put them back.
+    """
+
+    wishes: frozenset[str]
+    kept: frozenset[str]
+
+    def knows(self, wanted: Planned) -> bool:
+        """Whether just this is asked, or was answered."""
+        return _wish(wanted) in self.wishes
+
+    def disputes(self, wanted: Planned) -> bool:
+        """Whether it is about what somebody wanted to keep: a night does not decide that alone."""
+        return any(each["id"] in self.kept for each in wanted.plan.get("members", ()))
+
+
+def _wish(item: Planned | NightItem) -> str:
+    return json.dumps([item.kind, item.plan], sort_keys=True)
+
+
 def digest_of(*shown: str) -> str:
     """A digest of what was asked about, in which order does not matter."""
     return blake2b("\0".join(sorted(shown)).encode(), digest_size=16).hexdigest()
@@ -157,7 +180,7 @@ WHOLE = (
 )
 _night = reader(Night)
 _tally = reader(PhaseTally)
-_turn = reader(Turn)
+_turn = reader(PastTurn)
 _item = reader(NightItem)
 ONCE = ("schedule", "late")
 
@@ -227,7 +250,7 @@ class Nights:
         )
         return {row["name"]: _tally(row) for row in rows}
 
-    async def turns(self, but: str, most: int) -> list[Turn]:
+    async def turns(self, but: str, most: int) -> list[PastTurn]:
         """What the newest whole nights came to scope by scope, newest first; `but` one of them."""
         rows = await self._database.rows(
             "SELECT age, scope, max(status <> 'ok') AS is_left, sum(calls) AS calls FROM ("
@@ -386,6 +409,17 @@ class Nights:
             {"night": night, "scope": scope, "states": json.dumps([*states])},
         )
         return [_item(row) for row in rows]
+
+    async def answered(self, scope: str) -> Answers:
+        """What people were asked, or said to what nights did, as long as it is kept (M-079)."""
+        found = await self.items(self._database, scope=scope, states=("open", "refused", "undone"))
+        members = [
+            each["id"]
+            for item in found
+            for each in item.plan.get("members", ())
+            if item.state != "open"
+        ]
+        return Answers(frozenset(map(_wish, found)), frozenset(members))
 
     async def current(self, tx: Transaction, item: NightItem) -> NightItem | None:
         """An item as it is by now; None: it was answered or forgotten since it was read."""

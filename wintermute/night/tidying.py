@@ -54,6 +54,9 @@ LOOKED_BACK = 100
 MOST_LOST, ALWAYS_ALLOWED, MOST_LOST_IN_A_WEEK = 0.2, 3, 0.3
 """Which part of its facts a scope may lose in a night, how many in any case, and in seven nights."""
 
+USED_UP = "the tokens of this night are used up (dreaming.budget_tokens)"
+TOO_SMALL = "one question alone may take {size} tokens: raise dreaming.budget_tokens"
+
 log = logging.getLogger(__name__)
 
 
@@ -100,7 +103,8 @@ class NightModels:
         most = self._most if self.calls == self._first else self._upto
         if most is not None and self.used + size > most:
             self.spent, self.away = True, "the tokens of this night are used up"
-            raise NightSpent("the tokens of this night are used up (dreaming.budget_tokens)", None)
+            alone = self._most is not None and size > self._most
+            raise NightSpent(TOO_SMALL.format(size=size) if alone else USED_UP, None)
         try:
             reply = await self._models.ask_unasked(role, request, sources, backend=backend)
         except ModelError as problem:
@@ -497,17 +501,22 @@ class Tidying:
         dry: DryNight | None,
     ) -> None:
         only_proposes = phase.asks and "small" in self._models.sizes(ROLE)
-        states: list[ItemState] = [
-            "open" if item.question or only_proposes else "planned" for item in step.items
+        answers = await self.nights.answered(scope)
+        wanted: list[tuple[Planned, ItemState]] = [
+            (
+                item,
+                "open" if item.question or only_proposes or answers.disputes(item) else "planned",
+            )
+            for item in step.items
+            if not answers.knows(item)
         ]
         if dry is not None:
             now = self._stores.facts.now()
-            for item, state in zip(step.items, states, strict=True):
+            for item, state in wanted:
                 made = as_item(night.id, scope, phase.name, item, now)
                 dry.items.append(replace(made, n=len(dry.items) + 1, state=state))
             return
         async with self._stores.database.transaction() as tx:
-            wanted = [*zip(step.items, states, strict=True)]
             await self.nights.plan_all(tx, (night.id, scope, phase.name), wanted, step.judged)
             await looked_at(tx, step.looked_at, step.waiting)
             await self.nights.spend(tx, night.id, asked.calls, asked.used, asked.usd)
@@ -598,8 +607,11 @@ class Tidying:
         try:
             done = await chore.do(PhaseWork(night, scope, asked, await self._so_far(night, scope)))
         except WintermuteError as problem:
-            log.warning("night phase failed name=%s scope=%s reason=%s", chore.name, scope, problem)
             spent = isinstance(problem, BudgetSpent)
+            how = "is left" if spent else "failed"
+            log.warning(
+                "night phase %s name=%s scope=%s reason=%s", how, chore.name, scope, problem
+            )
             done = ChoreDone(note=str(problem), left=spent, failed=not spent)
         status: PhaseStatus = "failed" if done.failed else "left" if done.left else "ok"
         tally = replace(tally, status=status, before=done.before, after=done.after, note=done.note)
