@@ -285,7 +285,27 @@ async def test_yes_and_no_answer_by_number_by_range_and_all_at_once(
         before = len(await house.spoken())
         await slept(house, clock, 48)
         assert len(await house.spoken()) == before
-        assert await says(house, "/undo") == ("There is nothing to undo here.") or True
+        assert await says(house, "/undo") == "There is nothing to undo here."
+        assert await texts(house) == ["Sells the house?", "Sells the bike?"]
+        assert await says(house, "/night undo 2") == "- memory back: Sells the boat?"
+        assert "taken back" in await says(house, "/night 2")
+
+
+async def test_what_is_taken_back_by_the_name_of_its_change_set_reads_so(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-076, M-079: of a yes as of what a night did by itself."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again", "Sells the car?", "Sells the boat?")
+        await slept(house, clock)
+        await says(house, "/night yes 2")
+        for n in (1, 2):
+            row = await house.one(f"SELECT change_set AS id FROM night_items WHERE n = {n}")
+            assert "memory back" in await says(house, f"/undo {row['id']}")
+            assert "taken back" in await says(house, f"/night {n}")
+        assert len(await texts(house)) == 4
+        assert "waits for your yes or no" in await says(house, "/night 3")
 
 
 async def test_what_has_changed_meanwhile_is_not_done_and_what_waits_too_long_expires(

@@ -115,13 +115,13 @@ class Deeds:
 
     async def _why(self, tx: Transaction, item: NightItem, cause: Cause) -> tuple[Reason, bool]:
         """In the change set of its scope and night, which may be new."""
-        why = Reason(cause, item.scope, evidence=item.evidence, summary=item.id)
+        why = Reason(cause, item.scope, evidence=item.evidence, answers=item.id)
         found = item.change_set  # a kill came between
         if cause == "night":
             why = Reason(cause, item.scope, evidence=item.evidence, summary=item.night)
             found = found or await self._nights.set_of(tx, item.night, item.scope)
         set_id = found or await self._stores.changes.record(tx, why, [])
-        return Reason(cause, item.scope, None, item.evidence, why.summary, set_id), found is None
+        return replace(why, into=set_id), found is None
 
     async def _over(
         self, tx: Transaction, item: NightItem, names: ItemNames | None, set_id: str, *, new: bool

@@ -97,6 +97,10 @@ UPDATE tasks SET made_by = coalesce((
     SELECT s.cause FROM changes c JOIN change_sets s ON s.id = c.change_set_id
     WHERE c.kind = 'task' AND c.item = tasks.id AND c.before IS NULL ORDER BY s.seq LIMIT 1), '');
 
+-- `answers`: the question of a night that a person said yes to by it; '': none.
+
+ALTER TABLE change_sets ADD COLUMN answers TEXT NOT NULL DEFAULT '';
+
 -- `night`: which one made the pages; '': a person asked for them.
 
 ALTER TABLE consolidations ADD COLUMN night TEXT NOT NULL DEFAULT '';
