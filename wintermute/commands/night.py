@@ -11,6 +11,7 @@ from wintermute.db import Transaction
 from wintermute.health.health import Finding
 from wintermute.mailbox.inbox import Waiting
 from wintermute.messages import Origin
+from wintermute.night.catching_up import CatchUp
 from wintermute.night.finding import night_finding
 from wintermute.night.night_jobs import owe_asked
 from wintermute.night.night_undo import undo_items
@@ -131,6 +132,9 @@ class NightVerbs:
         """Which night it is and, for the owner, what went wrong."""
         zone = self._stores.tasks.zone
         said = f"**Night of {night.date}** (`{night.id}`): {_how_far(night, zone)}"
+        learnt = night.tally(scope, CatchUp.name)
+        if learnt and learnt.status == "ok" and learnt.note:
+            said = f"{said}\n- {plain(learnt.note)}"
         if not self._stores.owner.owns(scope):
             return said
         noted = [
