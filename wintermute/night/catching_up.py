@@ -68,7 +68,7 @@ class CatchUp:
         changes = [(each.cause, change) for each in new for change in each.changes]
         learnt = sum(cause == "harvest" and change.before is None for cause, change in changes)
         gone = sum(cause == "reconstruction" and _is_gone(change) for cause, change in changes)
-        told = [f"{learnt} {'memory' if learnt == 1 else 'memories'} learnt"] if learnt else []
+        told = [f"{_memories(learnt)} learnt"] if learnt else []
         told += [f"{gone} {TOGETHER}"] if gone else []
         return ", ".join(told)
 
@@ -76,15 +76,18 @@ class CatchUp:
         """How much would be read, and brought together with what is known."""
         owed = await self._owed(work.scope) if self._config.memory_harvest.enabled else []
         fresh = await self._nights.unjudged(work.scope, [digest for _, digest in owed])
-        queued = sum(
+        queued = sum(  # a list is read whole, whatever waits
             queue.facts
             for queue in await self._stores.facts.queues(self._stores.database)
-            if queue.scope == work.scope
+            if queue.scope == work.scope and self._stores.memories.ranked
         )
         would = [f"{counted(len(fresh), 'conversation')} would be read for what to remember"]
         would = would if fresh else []
         if queued:
-            would.append(f"{queued} new memories would be compared with the old")
+            would.append(
+                f"{_memories(queued, 'new ')} would be brought together with the old, and until then"
+                " no phase compares them"
+            )
         return f"{'; '.join(would)}: not tried here" if would else ""
 
     async def _read(self, work: PhaseWork) -> list[str]:
@@ -128,6 +131,10 @@ class CatchUp:
             if queue.scope == work.scope:
                 failed += (await making.work(queue.scope, taint=queue.taint)).failed
         return [f"{counted(failed, 'question')} without a usable answer"] if failed else []
+
+
+def _memories(count: int, which: str = "") -> str:
+    return f"{count} {which}{'memory' if count == 1 else 'memories'}"
 
 
 def _is_gone(change: Change) -> bool:
