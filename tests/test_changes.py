@@ -19,7 +19,7 @@ from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import KEPT, Change, ChangeSets, Reason
 from wintermute.changes.undo import Merged, PutInPlace, Undo, without
 from wintermute.clock import CheckedClock
-from wintermute.commands.tasks import undone_lines
+from wintermute.commands.tasks import change_line, undone_lines
 from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
 from wintermute.messages import Json
@@ -224,6 +224,13 @@ async def test_an_undo_of_a_file_that_failed_can_be_run_again(tmp_path: Path, fa
         assert (shelf.text, len(undone.back), undone.kept) == (old, 1, ())
 
 
+def test_a_change_of_what_a_memory_is_says_which_memory_and_what() -> None:
+    """M-065: also where something of it is gone, and not by its id alone."""
+    known = {"scope": ANN, "text": "Likes tea", "source": "harvest"}
+    change = Change("fact", "fact_1", known | {"resting": True}, known)
+    assert change_line(change) == "~ fact fact_1: resting: True -> None (Likes tea)"
+
+
 async def test_an_item_of_which_a_part_stays_names_the_part(tmp_path: Path) -> None:
     """Issue: what is back and what a later edit holds on to are told apart."""
     async with _stores(tmp_path) as stores:
@@ -240,7 +247,7 @@ async def test_an_item_of_which_a_part_stays_names_the_part(tmp_path: Path) -> N
         later = sets[0].id
         undone = await stores.undo.run(sets[1])
         assert undone_lines(undone) == [
-            f"~ task {task.id}: priority: 9 -> 5",
+            f"~ task {task.id}: priority: 9 -> 5 (iced tea)",
             f"kept, it was changed since: content of task {task.id} (by {later})",
         ]
         async with stores.database.transaction() as tx:

@@ -130,7 +130,9 @@ async def noticed(config: Config) -> list[Finding]:
     try:
         async with open_database(path, read_only=True) as database:
             parts = await Health(database, SystemClock()).parts()
-            nights = await night_finding(database, SystemClock(), config.dreaming, zone)
+            nights = await night_finding(
+                database, SystemClock(), config.dreaming, zone, config.data_dir
+            )
     except WintermuteError:
         return []  # told above
     return [nights] * (nights.state != "ok") + [

@@ -9,6 +9,7 @@ VERBS = {
     "list": ("night_report", "List the newest nights."),
     "report": ("night_report", "Show what a night did, and what it asks."),
     "apply": ("night_report", "Say yes to what a night asks."),
+    "refuse": ("night_report", "Say no to what a night asks."),
     "undo": ("night_report", "Take back what a night did; what was changed since stays."),
 }
 """By verb the module it stands in, and its line, which is repeated here so that help loads none."""

@@ -17,7 +17,7 @@ from wintermute.night.learning import Background
 from wintermute.night.night_undo import NightUndone, require_kept, undo_items
 from wintermute.night.nights import Night, NightItem, Nights
 from wintermute.night.programme import tidying
-from wintermute.night.questions import Questions
+from wintermute.night.questions import LOOKED_THROUGH, OPEN, Answered, Questions
 from wintermute.night.quiet import Quiet
 from wintermute.night.report import as_json as night_values
 from wintermute.night.report import done_words, failed, item_json, item_text, whole
@@ -56,7 +56,7 @@ def report_lines(night: Night, items: Sequence[NightItem]) -> Iterator[str]:
     ]
     yield f"{'; '.join(said) or 'nothing was changed'}; {counted(night.calls, 'call')}, {night.tokens:,} tokens"
     if asked:
-        yield "whole: `wintermute night report NIGHT#ITEM`; yes: `wintermute night apply NIGHT#ITEM`"
+        yield "whole: `wintermute night report NIGHT#ITEM`; yes or no: `wintermute night apply`, `refuse`"
 
 
 def night_line(night: Night, items: Sequence[NightItem]) -> str:
@@ -104,9 +104,15 @@ async def report(stores: Stores, night: str | None) -> Report:
         return Report(None, ["No night has run yet."])
     items = await nights.items(stores.database, found.id)
     head = f"{found.id}, {found.why}, {found.state}"
-    return Report(
-        night_values(found, items), [head, *phase_lines(found), "", *report_lines(found, items)]
-    )
+    lines = [head, *phase_lines(found), "", *report_lines(found, items)]
+    if found.id != night:
+        same = await nights.newest(LOOKED_THROUGH, found.date)
+        others = [each.id for each in same if each.id != found.id]
+        lines += [f"also of {found.date}: {', '.join(others)}"] if others else []
+    waiting = await nights.items(stores.database, states=OPEN)
+    asked = [item.id for item in waiting if item.night != found.id]
+    lines += [f"still asked by other nights: {', '.join(asked)}"] if asked else []
+    return Report(night_values(found, items), lines)
 
 
 @click.command("undo")
@@ -163,10 +169,31 @@ def apply(ctx: click.Context, as_json: bool, item: str) -> None:
     async def work(stores: Stores, config: Config, models: Models) -> NightItem:
         tidied = tidying_of(stores, config, models)
         questions = Questions(stores, tidied.nights)
-        answered = await questions.yes(await questions.item(item), tidied.deeds)
-        if answered.problem:
-            raise WintermuteError(f"{answered.item.id}: {answered.problem}")
-        return answered.item
+        return _answered(await questions.yes(await questions.item(item), tidied.deeds))
 
     done = with_models(ctx, work)
     tell(ctx, {"id": done.id, "state": "done"}, f"{done.id} done", as_json=as_json)
+
+
+@click.command("refuse")
+@click.argument("item", metavar="NIGHT#ITEM")
+@reporting
+def refuse(ctx: click.Context, as_json: bool, item: str) -> None:
+    """Say no to what a night asks: all stays as it is, and it is not asked again.
+
+    Example: wintermute night refuse 20260504#3
+    """
+
+    async def work(stores: Stores, _: Config) -> NightItem:
+        questions = Questions(stores, Nights(stores.database, SystemClock()))
+        return _answered(await questions.no(await questions.item(item)))
+
+    done = with_stores(ctx, work)
+    tell(ctx, {"id": done.id, "state": "refused"}, f"{done.id} stays as it is", as_json=as_json)
+
+
+def _answered(answered: Answered) -> NightItem:
+    """Raises: WintermuteError where it was no question any more."""
+    if answered.problem:
+        raise WintermuteError(f"{answered.item.id}: {answered.problem}")
+    return answered.item

@@ -20,6 +20,8 @@ from wintermute.night.tidying import Progress, alone, unwatched
 from wintermute.stores import Stores
 from wintermute.text import harmless
 
+WholeNight = tuple[Night, list[NightItem]]
+
 
 @click.command("run")
 @click.option("--dry-run", is_flag=True, help="Show what it would do, and do nothing.")
@@ -34,7 +36,7 @@ def run(ctx: click.Context, as_json: bool, dry_run: bool, scope: str | None, pha
     Example: wintermute night run --dry-run
     """
 
-    async def work(stores: Stores, config: Config, models: Models) -> tuple[Night, list[NightItem]]:
+    async def work(stores: Stores, config: Config, models: Models) -> list[WholeNight]:
         tidied = tidying_of(stores, config, models)
         if phase and phase not in tidied.phases:
             known = ", ".join(tidied.phases)
@@ -48,17 +50,22 @@ def run(ctx: click.Context, as_json: bool, dry_run: bool, scope: str | None, pha
         ) as progress:
             if dry_run:
                 seen, dry = await tidied.preview(wanted, progress)
-                return seen, dry.items
+                return [(seen, dry.items)]
             async with alone(stores.data_dir):
-                await finish_left(stores, tidied, progress=progress)
+                left = await finish_left(stores, tidied, progress=progress)
                 async with stores.database.transaction() as tx:
                     night = await tidied.nights.begin(tx, day, "command", whose, phase)
                 assert night is not None  # only those that come by themselves are once a day
                 night = await tidied.tidy(night, progress)
-        return night, await tidied.nights.items(stores.database, night.id)
+        return [
+            (each, await tidied.nights.items(stores.database, each.id)) for each in (*left, night)
+        ]
 
-    night, items = with_models(ctx, work)
+    *finished, (night, items) = with_models(ctx, work)
     lines = [*phase_lines(night), "", *report_lines(night, items)]
+    for other, found in finished:
+        head = f"{other.id} was interrupted, and is finished now"
+        lines = [head, *phase_lines(other), "", *report_lines(other, found), "", night.id, *lines]
     tell(ctx, night_values(night, items), *lines, as_json=as_json)
     ctx.exit(1 if failed(night) else 0)
 

@@ -49,7 +49,7 @@ async def _facts(config: Config) -> list[Finding]:
         stored = await gather(opened, SystemClock(), config.timezone, config.llm.budget)
         stored = with_memory(stored, await _memory(config, opened))
         nights = await night_finding(
-            opened, SystemClock(), config.dreaming, ZoneInfo(config.timezone)
+            opened, SystemClock(), config.dreaming, ZoneInfo(config.timezone), config.data_dir
         )
     database = await check.database(path)
     here = [_daemon(config.data_dir), check.disk(config.data_dir)]

@@ -11,12 +11,17 @@ from wintermute.db import Transaction
 from wintermute.health.health import Finding
 from wintermute.mailbox.inbox import Waiting
 from wintermute.messages import Origin
-from wintermute.night.catching_up import CatchUp
 from wintermute.night.finding import night_finding
 from wintermute.night.night_jobs import owe_asked
 from wintermute.night.night_undo import undo_items
 from wintermute.night.nights import Night, NightItem
-from wintermute.night.questions import Answered, NoSuchNight, Questions, is_number
+from wintermute.night.questions import (
+    LOOKED_THROUGH,
+    Answered,
+    NoSuchNight,
+    Questions,
+    is_number,
+)
 from wintermute.night.report import failed, item_line, item_words, whole
 from wintermute.night.tidying import Tidying
 from wintermute.owner import is_owner
@@ -29,7 +34,7 @@ BEGUN = "I tidy what I know now: {phases}. I tell you here when it is done."
 FOLLOWS = (
     "The night {night} is under way. Yours begins when it is over, and I tell you here how it went."
 )
-OWED = "A night is owed already: it begins as soon as it can."
+OWED = "A night was asked for already: it begins as soon as it can."
 NO_NIGHT = "No night has run yet."
 NOTHING_HERE = "It changed nothing here and asks nothing."
 ANSWERS = (
@@ -38,10 +43,8 @@ ANSWERS = (
 )
 NOTHING_OPEN = "Nothing waits for an answer here."
 USAGE = "`/night [DATE]`, `/night N`, `/night yes N`, `/night no N`, `/night undo [ITEM]`; N may be `all`, `3-7` or `NIGHT#N`."
-HOW = {"failed": "failed", "left": "goes on in the next night"}
+HOW = {"failed": " failed", "left": " goes on in the next night"}
 """What became of a phase that did not end."""
-LOOKED_THROUGH = 60
-"""Nights among which the newest is looked for that did something here."""
 
 
 class NightVerbs:
@@ -59,7 +62,9 @@ class NightVerbs:
     async def finding(self) -> Finding:
         """What `/status` says of nights."""
         stores, zone = self._stores, self._stores.tasks.zone
-        return await night_finding(stores.database, self._clock, self._dreaming, zone)
+        return await night_finding(
+            stores.database, self._clock, self._dreaming, zone, stores.data_dir
+        )
 
     async def dream(self, tx: Transaction, row: Waiting, _scope: str) -> str:
         """Owe a night now; how it went is told when it ends."""
@@ -104,13 +109,19 @@ class NightVerbs:
             answers = [f"`/night yes {item.id}` or `/night no {item.id}` answers."]
             lines = whole(item, chat=True)
             return "\n".join([*lines, "", *answers] if item.state == "open" else lines)
-        night = await self._questions.night(words[0]) if words else await self._newest(scope)
+        night = await self._night_shown(words, scope)
         waiting = await self._questions.open_in(scope)
         if night is None:
             return NO_NIGHT
         everything = await self._nights.items(self._stores.database, night.id)
         items = [item for item in everything if item.scope == scope]
         lines = [self._head(night, scope), *(item_line(item) for item in items)]
+        running = await self._nights.running(self._stores.database)
+        lines += [
+            f"The night `{each.id}` is {_how_far(each, self._stores.tasks.zone)}."
+            for each in running
+            if each.id != night.id
+        ]
         lines += [] if items else [NOTHING_HERE]
         if others := len(everything) - len(items):
             lines.append(
@@ -120,29 +131,22 @@ class NightVerbs:
         lines += [f"Still asked: `{item.id}` {item_words(item)}" for item in older]
         return "\n".join([bounded(lines), *([ANSWERS] if waiting else [])])
 
-    async def _newest(self, scope: str) -> Night | None:
-        """The newest that did or asks something here; else the newest."""
-        found = await self._nights.newest(LOOKED_THROUGH)
-        for night in found:
-            if await self._nights.items(self._stores.database, night.id, scope):
-                return night
-        return next(iter(found), None)
+    async def _night_shown(self, words: Sequence[str], scope: str) -> Night | None:
+        """The one that is named; else the newest that did or asks something here, or the newest."""
+        if words:
+            return await self._questions.night(words[0].strip("`"), scope)
+        return await self._questions.newest_of(await self._nights.newest(LOOKED_THROUGH), scope)
 
     def _head(self, night: Night, scope: str) -> str:
-        """Which night it is and, for the owner, what went wrong."""
-        zone = self._stores.tasks.zone
+        """Which night it is, what is to know of its phases here and, for the owner, of all."""
+        zone, owns = self._stores.tasks.zone, self._stores.owner.owns(scope)
         said = f"**Night of {night.date}** (`{night.id}`): {_how_far(night, zone)}"
-        learnt = night.tally(scope, CatchUp.name)
-        if learnt and learnt.status == "ok" and learnt.note:
-            said = f"{said}\n- {plain(learnt.note)}"
-        if not self._stores.owner.owns(scope):
-            return said
         noted = [
-            f"{tally.name} {HOW[tally.status]}: {plain(tally.note)}"
+            f"{tally.name}{HOW.get(tally.status, '')}: {plain(tally.note)}"
             for tally in night.phases
-            if tally.scope in ("", scope) and tally.status in ("failed", "left") and tally.note
+            if tally.note and (tally.scope == scope or (owns and not tally.scope))
         ]
-        elsewhere = sum(tally.scope not in ("", scope) for tally in failed(night))
+        elsewhere = sum(tally.scope not in ("", scope) for tally in failed(night)) if owns else 0
         noted += [f"{counted(elsewhere, 'phase')} of others failed"] if elsewhere else []
         return "\n".join([said, *(f"- {note}" for note in noted)])
 
@@ -171,7 +175,7 @@ class NightVerbs:
         if words and "#" in words[0]:
             return [await self._questions.item(words[0], scope)], False
         if words and not is_number(words[0]):
-            night = await self._questions.night(words[0].strip("`"))
+            night = await self._questions.night(words[0].strip("`"), scope)
             return await self._nights.items(database, night.id, scope), True
         for night in await self._nights.newest(LOOKED_THROUGH):
             items = await self._nights.items(database, night.id, scope)

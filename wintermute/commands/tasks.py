@@ -64,11 +64,17 @@ def change_line(change: Change) -> str:
     if change.after is None:
         return f"- {change.kind} {change.item}: {_brief(change.before)}"
     fields = [
-        f"{name}: {brief(change.before.get(name))} -> {brief(value)}"
-        for name, value in change.after.items()
-        if change.before.get(name) != value
+        f"{name}: {brief(change.before.get(name))} -> {brief(change.after.get(name))}"
+        for name in {**change.before, **change.after}
+        if change.before.get(name) != change.after.get(name)
     ]
-    return f"~ {change.kind} {change.item}: {'; '.join(fields)}"
+    return f"~ {change.kind} {change.item}: {'; '.join(fields)}{_about(change)}"
+
+
+def _about(change: Change) -> str:
+    """What it says, where that is the same as before."""
+    said, before = _brief(change.after), _brief(change.before)
+    return f" ({said})" if said and said == before else ""
 
 
 def _brief(state: Json | None) -> str:

@@ -198,7 +198,7 @@ class Contradictions:
     def _ended(self, loser: Fact, winner: Fact, digest: str) -> Planned:
         zone = self._stores.tasks.zone
         free = may_end(loser, winner)
-        reason = f"they contradict each other: {day_of(loser, zone)}, then {day_of(winner, zone)}"
+        reason = f"they contradict each other: {_in_turn(loser, winner, zone)}"
         member = {"id": loser.id, "text": loser.text}
         return Planned(
             *("ended", (loser.text,), winner.text, reason if free else _doubt(loser, winner)),
@@ -212,6 +212,15 @@ class Contradictions:
             question=not free,
             digest=digest,
         )
+
+
+def _in_turn(loser: Fact, winner: Fact, zone: tzinfo) -> str:
+    """When each was said; of one day, at which time."""
+    first, then = loser.created_at.astimezone(zone), winner.created_at.astimezone(zone)
+    if first.date() != then.date():
+        return f"{first:%Y-%m-%d}, then {then:%Y-%m-%d}"
+    times = f"{first:%H:%M}", f"{then:%H:%M}"
+    return f"{first:%Y-%m-%d}, {', then '.join(dict.fromkeys(times))}"
 
 
 def _doubt(loser: Fact, winner: Fact) -> str:

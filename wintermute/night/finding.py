@@ -1,6 +1,7 @@
 """What a status says of nights: the last one, the next one, what failed, and what is asked."""
 
-from datetime import datetime, time
+from datetime import time
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock
@@ -10,6 +11,7 @@ from wintermute.health.health import Finding
 from wintermute.night.night_jobs import newest_night, next_night
 from wintermute.night.nights import Night, Nights
 from wintermute.night.report import failed
+from wintermute.night.tidying import is_at_work
 from wintermute.text import counted
 
 PART = "nights"
@@ -18,7 +20,7 @@ MOST_FAILED = 3
 
 
 async def night_finding(
-    database: Database, clock: Clock, dreaming: Dreaming, zone: ZoneInfo
+    database: Database, clock: Clock, dreaming: Dreaming, zone: ZoneInfo, data_dir: Path
 ) -> Finding:
     """One line. It names phases and what went wrong, and no word of what is remembered."""
     if not await database.is_current():
@@ -26,8 +28,10 @@ async def night_finding(
     nights = Nights(database, clock)
     newest = await nights.newest(MOST_FAILED)
     (asked,) = await database.scalars("SELECT count(*) FROM night_items WHERE state = 'open'")
-    told = [_last(newest[0], zone) if newest else "none has run yet"]
-    told.append(f"next {_next(clock.now(), dreaming, zone)}" if dreaming.enabled else "turned off")
+    told = [_last(newest[0], zone, data_dir) if newest else "none has run yet"]
+    told.append(
+        f"next {await _next(nights, clock, dreaming, zone)}" if dreaming.enabled else "turned off"
+    )
     told += [f"{counted(asked, 'question')}, which `/night` shows"] if asked else []
     numbers = {"questions": asked, "failed": len(failed(newest[0])) if newest else 0}
     if len(newest) == MOST_FAILED and all(map(failed, newest)):
@@ -36,14 +40,21 @@ async def night_finding(
     return Finding(PART, "ok", "; ".join(told), numbers)
 
 
-def _next(now: datetime, dreaming: Dreaming, zone: ZoneInfo) -> str:
+async def _next(nights: Nights, clock: Clock, dreaming: Dreaming, zone: ZoneInfo) -> str:
+    """Once per date: where the hour was moved to later on, that of today was there already."""
     begins = time(dreaming.hour, dreaming.minute)
-    return f"{next_night(newest_night(now, begins, zone), begins, zone).astimezone(zone):%Y-%m-%d %H:%M}"
+    found = next_night(newest_night(clock.now(), begins, zone), begins, zone)
+    if await nights.has_been(found.day):
+        found = next_night(found, begins, zone)
+    return f"{found.at.astimezone(zone):%Y-%m-%d %H:%M}"
 
 
-def _last(night: Night, zone: ZoneInfo) -> str:
+def _last(night: Night, zone: ZoneInfo, data_dir: Path) -> str:
     if night.state == "running":
-        return f"at work since {night.began_at.astimezone(zone):%Y-%m-%d %H:%M}"
+        began = f"{night.began_at.astimezone(zone):%Y-%m-%d %H:%M}"
+        if is_at_work(data_dir):
+            return f"at work since {began}"
+        return f"that of {began} was interrupted: the daemon goes on with it, or `wintermute night run`"
     said = f"last {(night.ended_at or night.began_at).astimezone(zone):%Y-%m-%d %H:%M}"
     names = ", ".join(dict.fromkeys(tally.name for tally in failed(night)))
-    return f"{said}, failed: {names}" if names else said
+    return f"{said}, but not all of it could be done ({names})" if names else said

@@ -56,9 +56,10 @@ def newest_night(now: datetime, begins: time, zone: ZoneInfo) -> NightTime:
     return next(night for night in nights if night.at <= now)
 
 
-def next_night(night: NightTime, begins: time, zone: ZoneInfo) -> datetime:
-    """When the one after it begins."""
-    return _at(night.day + DAY, begins, zone)
+def next_night(night: NightTime, begins: time, zone: ZoneInfo) -> NightTime:
+    """The one after it."""
+    day = night.day + DAY
+    return NightTime(day, _at(day, begins, zone))
 
 
 def _at(day: date, begins: time, zone: ZoneInfo) -> datetime:
@@ -67,12 +68,11 @@ def _at(day: date, begins: time, zone: ZoneInfo) -> datetime:
 
 async def finish_left(
     stores: Stores, tidying: Tidying, but: str = "", progress: Progress = unwatched
-) -> None:
+) -> list[Night]:
     """Work at what a kill left of nights until their ends, within `alone`: all of them `but` one."""
     await tidying.deeds.finish()
-    for left in await tidying.nights.running(stores.database):
-        if left.id != but:
-            await tidying.tidy(left, progress)
+    running = await tidying.nights.running(stores.database)
+    return [await tidying.tidy(left, progress) for left in running if left.id != but]
 
 
 class NightWatch:
@@ -104,8 +104,8 @@ class NightWatch:
             return None
         now, zone = self._clock.now(), self._stores.tasks.zone
         night = newest_night(now, self._begins, zone)
-        tomorrow = next_night(night, self._begins, zone)
-        if await self._nights.is_there(tx, night.day):
+        tomorrow = next_night(night, self._begins, zone).at
+        if await self._nights.has_been(night.day, tx):
             return tomorrow
         if now - night.at <= ON_TIME:
             await self._owe(tx, night.day, "schedule")

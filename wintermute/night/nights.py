@@ -183,10 +183,10 @@ class Nights:
         )
         return [_night(row) for row in rows]
 
-    async def is_there(self, tx: Transaction, day: date) -> bool:
+    async def has_been(self, day: date, source: Transaction | None = None) -> bool:
         """Whether the night of this date was begun by itself."""
-        query = "SELECT 1 FROM nights WHERE date = ? AND why IN ('schedule', 'late')"
-        return await tx.exists(query, (day.isoformat(),))
+        query = "SELECT 1 FROM nights WHERE date = ? AND why IN ('schedule', 'late') LIMIT 1"
+        return bool(await (source or self._database).rows(query, (day.isoformat(),)))
 
     async def running(self, source: Transaction | Database) -> list[Night]:
         """What is at work, or was killed at it, oldest first."""

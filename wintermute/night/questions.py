@@ -12,6 +12,8 @@ from wintermute.stores import Stores
 
 NIGHT = re.compile(r"(\d{8}(?:-\d{1,4})?)(?:#(\d{1,6}))?")
 RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+LOOKED_THROUGH = 60
+"""Nights among which the newest is looked for that did something."""
 NEWEST = 5
 """Nights that are named to who asks for one that is not there."""
 ALL = "all"
@@ -46,16 +48,27 @@ class Questions:
         self._stores = stores
         self._nights = nights
 
-    async def night(self, named: str) -> Night:
-        """The night of an id or, the newest of, a date. Raises: NoSuchNight, naming the newest."""
+    async def night(self, named: str, scope: str | None = None) -> Night:
+        """The night of an id, or of a date: the newest that did or asks something, there if given.
+
+        Raises: NoSuchNight, naming the newest.
+        """
         found = await self._nights.named(named)
         if found is None and (day := _day(named)) is not None:
-            found = next(iter(await self._nights.newest(1, day)), None)
+            of_day = await self._nights.newest(LOOKED_THROUGH, day)
+            found = await self.newest_of(of_day, scope)
         if found is None:
             newest = [night.id for night in await self._nights.newest(NEWEST)]
             known = f"the newest are {', '.join(newest)}" if newest else "none has run yet"
             raise NoSuchNight(f"there is no night {named[:40]}: {known}")
         return found
+
+    async def newest_of(self, nights: Sequence[Night], scope: str | None) -> Night | None:
+        """The first of these that did or asks something there; else the first."""
+        for night in nights:
+            if await self._nights.items(self._stores.database, night.id, scope):
+                return night
+        return next(iter(nights), None)
 
     async def item(self, named: str, scope: str | None = None) -> NightItem:
         """The item `NIGHT#N`, if it is of this scope. Raises: NoSuchNight, naming those there are."""

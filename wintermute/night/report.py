@@ -54,6 +54,7 @@ LEADS: Mapping[str, tuple[str, str]] = {
     "fold": ("long conversation summed up", "Sum up this conversation?"),
 }
 """What stands before an item of a kind: once it was done, and as a question."""
+FORGOTTEN = "words were forgotten"
 STATES = {
     "planned": "still to be done",
     "open": "waits for your yes or no",
@@ -91,7 +92,8 @@ def done_words(items: Sequence[NightItem]) -> str:
         if kind in NAMES and 0 < len(names) <= MOST_NAMED:
             parts.append(f"{quoted(names).replace('; ', ', ')} updated")
             continue
-        count = sum(len(item.before) for item in of_kind) if kind in COUNTS_MEMBERS else number
+        members = [max(1, len(item.before)) for item in of_kind]  # none where it was forgotten
+        count = sum(members) if kind in COUNTS_MEMBERS else number
         count = max(count, len(names))
         one, many = DONE.get(kind, (f"change of kind {kind}", f"changes of kind {kind}"))
         parts.append(f"{count} {one if count == 1 else many}")
@@ -128,6 +130,8 @@ def item_text(item: NightItem) -> str:
 
 
 def _in_words(item: NightItem, change: str, shown: Callable[[str], str]) -> str:
+    if not change:
+        return f"{lead(item)} {FORGOTTEN}"
     why = f"({shown(one_line(item.reason))})" if item.reason else ""
     return " ".join(part for part in (lead(item), change, why) if part)
 
@@ -147,6 +151,8 @@ def whole(item: NightItem, *, chat: bool) -> list[str]:
     name, state = f"`{item.id}`" if chat else item.id, STATES.get(item.state, "done")
     after = {"done": "Now:", "undone": "It became:"}.get(item.state, "It would become:")
     found = [f"{name} {lead(item).rstrip(':')} — {state}"]
+    if not item.before and not item.after:
+        return [*found, f"Its {FORGOTTEN}."]
     for text in item.before:
         found += ["Before:", *block(text)]
     found += [after, *block(item.after)] if item.after else []
@@ -212,7 +218,7 @@ def report_event(items: Sequence[NightItem]) -> str:
 def _told(item: NightItem) -> str:
     state = {"done": "done", "open": "waits for the person's yes", "undone": "taken back"}
     before, after = "; ".join(map(cut, item.before)), cut(item.after)
-    change = f"{before} -> {after}" if before and after else before or after
+    change = f"{before} -> {after}" if before and after else before or after or FORGOTTEN
     why = f" ({one_line(item.reason)})" if item.reason else ""
     return f"{item.id} {item.kind}, {state.get(item.state, item.state)}: {change}{why}"
 

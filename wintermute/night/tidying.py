@@ -15,7 +15,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from fcntl import LOCK_EX, LOCK_NB, flock
+from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -340,11 +340,16 @@ class Tidying:
         async for scope in self._in_turn(night, asked):
             await self._foreseen(night, scope, programme.first, asked, dry)
             for group in (programme.facts, *([phase] for phase in programme.more)):
-                start = len(dry.items)
+                start, first = len(dry.items), len(dry.tallies)
                 for phase in _wanted(night, group):
                     progress(scope, phase.name)
                     await self._looked(night, scope, phase, asked, dry)
-                dry.items[start:] = await self._judged(scope, dry.items[start:])
+                dry.items[start:], guard = await self._judged(scope, dry.items[start:])
+                guards = _by_phase(dry.items[start:], guard)
+                dry.tallies[first:] = [
+                    replace(tally, note=_joined(tally.note, guards.get(tally.name, "")))
+                    for tally in dry.tallies[first:]
+                ]
             await self._foreseen(night, scope, programme.last, asked, dry)
         cost = replace(night, calls=asked.calls, tokens=asked.used, usd=asked.usd)
         return replace(cost, state="done", phases=tuple(dry.tallies)), dry
@@ -441,9 +446,10 @@ class Tidying:
             if tally.status == "running":
                 tally = await self._looked(now, scope, phase, asked, None)
             found[phase.name] = tally
-        await self._settle(now, scope)
+        guards = await self._settle(now, scope)
         for phase in open_:
-            tally = replace(found[phase.name], before=await phase.size(scope))
+            note = _joined(found[phase.name].note, guards.get(phase.name, ""))
+            tally = replace(found[phase.name], before=await phase.size(scope), note=note)
             tally = await self._applied(now, tally, phase)
             await self._note(now, tally, asked)
 
@@ -477,7 +483,7 @@ class Tidying:
         except WintermuteError as problem:
             log.warning("night phase failed name=%s scope=%s reason=%s", phase.name, scope, problem)
             status, notes = "failed", [*notes, str(problem)]
-        note, calls = "; ".join(dict.fromkeys(notes)), asked.calls - before
+        note, calls = _joined(*notes), asked.calls - before
         tally = PhaseTally(scope, phase.name, status, note=note, calls=calls)
         if dry is not None:
             size = await phase.size(scope)
@@ -512,28 +518,34 @@ class Tidying:
     async def _so_far(self, night: Night, scope: str) -> list[NightItem]:
         return await self.nights.items(self._stores.database, night.id, scope)
 
-    async def _settle(self, night: Night, scope: str) -> None:
-        """Beyond the guard nothing of what is planned is done: all of it becomes questions."""
+    async def _settle(self, night: Night, scope: str) -> Mapping[str, str]:
+        """Beyond the guard nothing of what is planned is done: all of it becomes questions.
+
+        By phase, why it asks.
+        """
         planned = await self.nights.items(self._stores.database, night.id, scope, states=PLANNED)
-        judged = await self._judged(scope, planned)
+        judged, guard = await self._judged(scope, planned)
         async with self._stores.database.transaction() as tx:
             for before, after in zip(planned, judged, strict=True):
                 if after.state != before.state:
                     await self.nights.move(tx, before, after.state)
+        return _by_phase(judged, guard)
 
-    async def _judged(self, scope: str, items: Sequence[NightItem]) -> list[NightItem]:
+    async def _judged(self, scope: str, items: Sequence[NightItem]) -> tuple[list[NightItem], str]:
+        """What becomes of these, and why some are asked instead; "": none is."""
         planned = [item for item in items if item.state == "planned"]
         losses = sum(item.loses for item in planned)
         async with self._stores.database.transaction() as tx:
             lately = await self.nights.lost(tx, scope)
         count = await awake_count(self._stores.database, scope)
         if not (reason := guarded(losses, count, lately)):
-            return [*items]
+            return [*items], ""
         log.warning("night guarded scope=%s reason=%s", scope, reason)
-        return [
+        asked = [
             replace(item, state="open") if item.state == "planned" and item.loses else item
             for item in items
         ]
+        return asked, reason
 
     async def _applied(self, night: Night, tally: PhaseTally, phase: NightPhase) -> PhaseTally:
         """Do what is planned of a phase; each item alone, so that one that fails ends no other.
@@ -561,7 +573,7 @@ class Tidying:
                     await self.nights.take_back(tx, item)
                     members = [each["id"] for each in item.plan.get("members", ())]
                     await looked_at(tx, (), members)
-        note, after = "; ".join(dict.fromkeys(notes)), await phase.size(tally.scope)
+        note, after = _joined(*notes), await phase.size(tally.scope)
         return replace(tally, status=status, after=after, note=note)
 
     async def _note(self, night: Night, tally: PhaseTally, asked: NightModels) -> None:
@@ -606,6 +618,16 @@ def _wanted(night: Night, group: Sequence[N]) -> list[N]:
     return [each for each in group if night.phase in ("", each.name)]
 
 
+def _joined(*notes: str) -> str:
+    return "; ".join(dict.fromkeys(note for note in notes if note))
+
+
+def _by_phase(items: Sequence[NightItem], guard: str) -> Mapping[str, str]:
+    """What is noted of the phases that ask because of the guard."""
+    note = f"asked, not done: {guard}"
+    return {item.phase: note for item in items if guard and item.state == "open" and item.loses}
+
+
 def _is_over(tally: PhaseTally | None) -> bool:
     return tally is not None and tally.status != "running"
 
@@ -629,3 +651,18 @@ async def alone(data_dir: Path) -> AsyncIterator[None]:
         os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
+
+
+def is_at_work(data_dir: Path) -> bool:
+    """Whether a process tidies this data folder now."""
+    try:
+        descriptor = os.open(data_dir / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        flock(descriptor, LOCK_SH | LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
