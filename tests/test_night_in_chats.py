@@ -28,6 +28,7 @@ from wintermute.config.schema import Context, Dreaming
 from wintermute.conversation.toolbox import Caller
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.messages import Json, Origin
+from wintermute.night.nights import Nights
 from wintermute.night.tidying import alone
 from wintermute.prompt.block import Layout
 
@@ -347,6 +348,25 @@ async def test_a_night_is_taken_back_item_by_item_or_whole_and_the_second_time_s
         assert sorted(await texts(house)) == before
         listed = await says(house, "/night 2026-05-05")
         assert listed.count("taken back") == 2
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_what_is_too_long_ago_is_said_to_be(
+    tmp_path: Path, model: ModelServer, *, kept: bool
+) -> None:
+    """M-065: whether its items are there still, or were removed by a night since."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, *KNOWN)
+        await slept(house, clock)
+        clock.advance(31 * 24 * HOUR)
+        if not kept:
+            async with house.database.transaction() as tx:
+                await house.stores.changes.expire(tx)
+                await Nights(house.database, clock).expire(tx)
+        for name in ("2026-05-05", "20260505"):
+            told = await says(house, f"/night undo {name}")
+            assert told == "that cannot be taken back any more: changes are kept for 30 days"
 
 
 async def test_a_night_asked_for_in_a_group_says_that_others_have_something_to_hear(
