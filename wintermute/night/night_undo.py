@@ -28,8 +28,9 @@ class NightUndone:
 
 
 def require_kept(night: Night, items: Sequence[NightItem], now: datetime) -> None:
-    """Raises: WintermuteError for a night of which nothing is left, as it is too long ago."""
-    if not items and night.began_at <= now - KEPT:
+    """Raises: WintermuteError for a night of which nothing that was done is left: it is too long ago."""
+    done = any(item.state in ("done", "undone") for item in items)
+    if not done and night.began_at <= now - KEPT:
         raise WintermuteError(EXPIRED)
 
 
