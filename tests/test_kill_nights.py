@@ -234,6 +234,31 @@ async def test_two_skills_become_one_or_stay_two_wherever_the_yes_is_killed(
     assert halves > 0
 
 
+async def test_what_was_killed_half_in_place_is_whole_when_its_words_are_forgotten(
+    person: NewPerson, bot: NewBot, model: ModelServer
+) -> None:
+    """M-063, M-030: nobody knows afterwards what was to become of the other file."""
+    ann = await person("ann")
+    daemon = await bot(ann, start=False, dreaming={"enabled": False})
+    item = await asked_to_merge(daemon, ann)
+    assert (await daemon.command("memory", "add", "How the fax is fed"))[0] == 0
+    killed: Json = {"tape": str(daemon.config.with_name("tape")), "folder": str(daemon.data)}
+    killed |= {
+        "first": "SELECT * FROM night_items WHERE night",
+        "step": "os.remove two.md",
+        "at": 1,
+    }
+    code, _ = await daemon.command("night", "apply", item, trigger=killed)
+    assert (code, skills(daemon)) == (-signal.SIGKILL, TWO | {"one": ONE})
+    (fact,) = daemon.rows("SELECT id FROM facts")
+    code, said = await daemon.command("memory", "forget", str(fact["id"]))
+    assert code == 0, said
+    assert skills(daemon) == {"one": ONE}
+    assert daemon.rows("SELECT state, plan, after FROM night_items") == [
+        {"state": "done", "plan": "{}", "after": ""}
+    ]
+
+
 async def test_a_daemon_goes_on_at_its_start_with_what_commands_were_killed_at(
     person: NewPerson, bot: NewBot, model: ModelServer
 ) -> None:

@@ -212,5 +212,7 @@ async def test_who_asks_for_a_night_reads_what_it_learnt_there(
             await say(
                 night.house, ["/night"], room="!other:test", sender="@eve:test", origin="other"
             )
-        assert f"- learn: 2 memories learnt, {NAMED}" in (await night.house.spoken(theirs["room"]))[-1]
+        assert (
+            f"- learn: 2 memories learnt, {NAMED}" in (await night.house.spoken(theirs["room"]))[-1]
+        )
         assert "learnt" not in (await night.house.spoken("!other:test"))[-1]
