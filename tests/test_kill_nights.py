@@ -313,7 +313,7 @@ async def test_pages_of_a_night_that_was_killed_are_items_once(
     await ann.wait_for_count(chat, daemon.user_id, 1)
     await daemon.said_all()
     assert await daemon.stop() == 0
-    daemon.change("UPDATE inbox SET received_at = '2026-01-01T00:00:00.000000+00:00'")
+    daemon.change(LONG_AGO)
     words = ("night", "run", "--phase", "pages")
     code, _ = await daemon.command(*words, trigger={"logger": "aiosqlite", "steps": steps})
     assert code == -signal.SIGKILL
@@ -321,4 +321,35 @@ async def test_pages_of_a_night_that_was_killed_are_items_once(
     assert code == 0, said
     assert daemon.rows("SELECT kind, state, after FROM night_items") == [
         {"kind": "page", "state": "done", "after": POND}
+    ]
+
+
+LONG_AGO = "UPDATE inbox SET received_at = '2026-01-01T00:00:00.000000+00:00'"
+SUMMARY = "They spoke of tulips, at length, and of nothing else that would matter to anybody."
+
+
+async def test_what_was_summed_up_before_a_kill_is_listed(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """M-063: it is not found too long again, and was done by that night."""
+    ann = await person("ann")
+    daemon = await bot(ann, dreaming={"enabled": False}, context={"keep_recent": 2})
+    model.keyed(lambda seen: Text(SUMMARY) if "<history>" in str(seen.body) else None)
+    chat = await room(ann, daemon)
+    for n in range(7):
+        await ann.send(chat, f"{n} " + "tulips " * 400)
+        await ann.wait_for_count(chat, daemon.user_id, n + 1)
+    await daemon.said_all()
+    assert await daemon.stop() == 0
+    daemon.change(LONG_AGO)
+    words, steps = ("night", "run", "--phase", "folds"), [(AFTER, "INTO folds"), (AFTER, "COMMIT")]
+    code, _ = await daemon.command(*words, trigger={"logger": "aiosqlite", "steps": steps})
+    assert code == -signal.SIGKILL
+    assert daemon.rows("SELECT state FROM night_items") == []
+    code, said = await daemon.command(*words)
+    assert code == 0, said
+    assert daemon.rows("SELECT summary FROM folds") == [{"summary": SUMMARY}]
+    (first, _) = daemon.rows("SELECT id FROM nights ORDER BY seq")
+    assert daemon.rows("SELECT night, kind, state FROM night_items") == [
+        {"night": first["id"], "kind": "fold", "state": "done"}
     ]

@@ -101,9 +101,11 @@ UPDATE tasks SET made_by = coalesce((
 
 ALTER TABLE change_sets ADD COLUMN answers TEXT NOT NULL DEFAULT '';
 
--- `night`: which one made the pages; '': a person asked for them.
+-- `night`: which one made the pages, or the summary; '': a person asked for them, or an answer took it.
 
 ALTER TABLE consolidations ADD COLUMN night TEXT NOT NULL DEFAULT '';
+ALTER TABLE folds ADD COLUMN night TEXT NOT NULL DEFAULT '';
+CREATE INDEX folds_of_nights ON folds (night) WHERE night <> '';
 
 -- A question that a night asks about a proposal is one as long as the proposal waits.
 
