@@ -525,13 +525,14 @@ async def erase_items(tx: Transaction, traces: Traces) -> int:
     )
 
 
-async def erase_notes(tx: Transaction, traces: Traces) -> int:
-    """Let no phase of a night quote any of these words; how many nights did."""
+async def erase_notes(tx: Transaction, traces: Traces, scopes: Sequence[str]) -> int:
+    """Let no phase quote any of these words in these scopes, or in none; how many nights did."""
     return await tx.execute(
-        "UPDATE nights SET phases = (SELECT json_group_array(json(CASE WHEN value ->> 'note' = ''"
-        "  THEN value ELSE json_set(value, '$.note', 'forgotten') END)) FROM json_each(phases))"
+        "UPDATE nights SET phases = (SELECT json_group_array(json(CASE WHEN value ->> 'note' <> ''"
+        f"  AND (value ->> 'scope' = '' OR value ->> 'scope' IN {SCOPES})"
+        "  THEN json_set(value, '$.note', 'forgotten') ELSE value END)) FROM json_each(phases))"
         f" WHERE {NOTES.rows()}",
-        traces.asked(NOTES),
+        traces.asked(NOTES) | {"scopes": json.dumps([*scopes])},
     )
 
 
