@@ -5,7 +5,7 @@ import logging
 from wintermute.changes.change_sets import Change
 from wintermute.clock import Clock
 from wintermute.config.schema import Config
-from wintermute.errors import AnswerUnusable, WintermuteError
+from wintermute.errors import AnswerUnusable, BudgetSpent, WintermuteError
 from wintermute.night.harvest import Backlog, Harvest, Harvests, due
 from wintermute.night.nights import Nights, digest_of
 from wintermute.night.quiet import Quiet
@@ -46,20 +46,19 @@ class CatchUp:
 
     async def do(self, work: PhaseWork) -> ChoreDone:
         """The number of facts before and after; what it made of them is no item, but told in a note."""
-        before, broken = await self._stores.facts.count(work.scope), ""
-        notes = list[str]()
+        before, notes = await self._stores.facts.count(work.scope), list[str]()
+        failed = left = False
         try:
             if self._config.memory_harvest.enabled:
                 notes += await self._read(work)
             notes += await self._rewrite(work)
         except WintermuteError as problem:  # what was done before it is told all the same
             log.warning("not all was learnt scope=%s reason=%s", work.scope, problem)
-            broken = str(problem)
+            left = isinstance(problem, BudgetSpent)
+            failed, notes = not left, [*notes, str(problem)]
         after, told = await self._stores.facts.count(work.scope), await self._told(work)
-        return ChoreDone(
-            *(before, after, "; ".join(filter(None, (told, *notes, broken))), work.models.spent),
-            failed=bool(broken) and not work.models.spent,
-        )
+        note = "; ".join(filter(None, (told, *notes)))
+        return ChoreDone(before, after, note, left, failed=failed)
 
     async def _told(self, work: PhaseWork) -> str:
         """What became of memories, by what is on record: a kill may have come after some of it."""

@@ -370,7 +370,7 @@ async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> tuple[int,
         records += await stores.tasks.erase(tx, found)
         records += await stores.proposals.erase(tx, found)
         records += await erase_items(tx, found)
-        records += await erase_notes(tx, found, gone.scopes)
+        records += await erase_notes(tx, found)
         said_by_us, unsent = await stores.outbox.forget(tx, events, found)
     return records + received + said_by_us, max(running, unanswered) + unsent
 
