@@ -33,8 +33,9 @@ def is_old(night: Night, now: datetime) -> bool:
 
 
 def require_kept(night: Night, items: Sequence[NightItem], now: datetime) -> None:
-    """Raises: WintermuteError for a night of which nothing is left, as it is too long ago."""
-    if not items and is_old(night, now):
+    """Raises: WintermuteError for a night of which nothing that was done is left: it is too long ago."""
+    done = any(item.state in ("done", "undone") for item in items)
+    if not done and is_old(night, now):
         raise WintermuteError(EXPIRED)
 
 
