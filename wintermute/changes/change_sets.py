@@ -1,7 +1,7 @@
 """The record of changes: what an item was before and what it became, in the transaction that makes it so."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -188,6 +188,18 @@ class ChangeSets:
             step = HistoryEntry(row["change_set_id"], row["cause"], row["undoes"], _change(row))
             found[row["kind"], row["item"]].append(step)
         return found
+
+    async def ended_for(
+        self, tx: Transaction, kind: ItemKind, heirs: Collection[str]
+    ) -> dict[str, str]:
+        """Which items change sets ended in favour of one of these, and which one that is."""
+        rows = await tx.rows(
+            "SELECT DISTINCT c.item, c.after ->> '$.replaced_by' AS heir FROM changes c"
+            " JOIN change_sets s ON s.id = c.change_set_id WHERE c.kind = ? AND s.created_at > ?"
+            " AND c.after ->> '$.replaced_by' IN (SELECT value FROM json_each(?))",
+            (kind, self._oldest(), json.dumps([*heirs])),
+        )
+        return {row["item"]: row["heir"] for row in rows}
 
     async def withdraw(self, tx: Transaction, set_id: str) -> None:
         """Remove a change set that came to nothing."""
