@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from tests.world.clock import HeldClock
 from tests.world.delegating import until as become
 from tests.world.house import ANN, ROOM, House
-from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
+from tests.world.model import ModelServer, Seen, Slow, Step, Text
 from tests.world.nights import (
     OWNER,
     Fails,
@@ -23,12 +22,9 @@ from tests.world.nights import (
     opened,
     remember,
 )
-from tests.world.parts import Gate
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Context, Dreaming
-from wintermute.conversation.toolbox import Caller
 from wintermute.mailbox.outbox import TERMINAL
-from wintermute.messages import Json, Origin
 from wintermute.night.expiry import purge_expired
 from wintermute.night.nights import Nights
 from wintermute.night.tidying import alone
@@ -129,7 +125,7 @@ async def test_each_person_hears_of_their_own_and_nobody_of_others(
         assert "CANARY?" in bens
         listed = await says(house, "/night")
         assert "CANARY" not in "".join(await house.spoken())
-        assert "and 2 items of others, who are told of them in their chats" in listed
+        assert "and 2 items of other chats: `/night` shows them there" in listed
         theirs = await says(house, "/night", room="!ben:test", sender=BEN)
         assert (
             "- `2` merged: “CANARY swims”; “CANARY swims, again” → “CANARY swims” (said twice)"
@@ -291,7 +287,27 @@ async def test_yes_and_no_answer_by_number_by_range_and_all_at_once(
         before = len(await house.spoken())
         await slept(house, clock, 48)
         assert len(await house.spoken()) == before
-        assert await says(house, "/undo") == ("There is nothing to undo here.") or True
+        assert await says(house, "/undo") == "There is nothing to undo here."
+        assert await texts(house) == ["Sells the house?", "Sells the bike?"]
+        assert await says(house, "/night undo 2") == "- memory back: Sells the boat?"
+        assert "taken back" in await says(house, "/night 2")
+
+
+async def test_what_is_taken_back_by_the_name_of_its_change_set_reads_so(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-076, M-079: of a yes as of what a night did by itself."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again", "Sells the car?", "Sells the boat?")
+        await slept(house, clock)
+        await says(house, "/night yes 2")
+        for n in (1, 2):
+            row = await house.one(f"SELECT change_set AS id FROM night_items WHERE n = {n}")
+            assert "memory back" in await says(house, f"/undo {row['id']}")
+            assert "taken back" in await says(house, f"/night {n}")
+        assert len(await texts(house)) == 4
+        assert "waits for your yes or no" in await says(house, "/night 3")
 
 
 @pytest.mark.parametrize(
@@ -559,169 +575,3 @@ async def test_a_night_waits_while_another_process_is_at_work(
         await look(house)
         assert await nights(house) == [("2026-05-05", "schedule", "done")]
         assert await texts(house) == ["Likes tea"]
-
-
-# What the model does when a person says so
-
-TOOL = "night"
-
-
-def acts(said: str, action: str, item: str = "") -> Callable[[Seen], Step | None]:
-    """A model that calls `night` when a person says this, and then says what came of it."""
-
-    def choose(seen: Seen) -> Step | None:
-        last = seen.body["messages"][-1]
-        if last["role"] == "tool":
-            return Text(f"It says: {last['content']}")
-        if said not in str(last["content"]):
-            return None
-        args = {"action": action} | ({"item": item} if item else {})
-        return Calls((Use(TOOL, args),))
-
-    return choose
-
-
-def tools_in(seen: Seen) -> list[str]:
-    return [tool["function"]["name"] for tool in seen.body.get("tools", ())]
-
-
-@FIRST
-async def test_no_keep_both_brings_both_back_in_a_conversation(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """M-078: the tool is there with the first message after a night, and not before one."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock) as house:
-        await begin(house, *KNOWN)
-        assert all(TOOL not in tools_in(seen) for seen in model.requests)
-        await slept(house, clock)
-        model.keyed(acts("No, keep both", "undo", "20260505#1"))
-        assert "memory back: Likes tea, again" in await says(house, "No, keep both of tea")
-        assert "Likes tea, again" in await texts(house)
-        assert "Has a dog, again" not in await texts(house)
-        model.keyed(acts("sold it", "yes", "20260505#3"))
-        assert "`20260505#3` done" in await says(house, "I have sold it, yes")
-        assert "Sells the car?" not in await texts(house)
-        model.keyed(acts("What was it", "show"))
-        assert "taken back" in await says(house, "What was it?")
-        clock.advance(8 * 24 * HOUR)
-        model.keyed(lambda _: None)
-        await says(house, "And now?")
-        assert TOOL not in tools_in(model.requests[-1])
-
-
-@FIRST
-async def test_a_conversation_acts_on_nights_of_its_own_scope_alone(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """M-010, M-078."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock) as house:
-        await begin(house, "Likes tea", "Likes tea, again")
-        await says(house, "hi", room="!ben:test", sender=BEN)
-        await remember(house, "Swims", "Swims, again", scope=BENS)
-        await slept(house, clock)
-        model.keyed(acts("Undo", "undo", "20260505#1"))
-        told = await says(house, "Undo what you did", room="!ben:test", sender=BEN)
-        assert "has no item 1" in told
-        assert await texts(house) == ["Likes tea"]
-        model.keyed(acts("Undo", "undo", "20260505#2"))
-        await says(house, "Undo what you did", room="!ben:test", sender=BEN)
-        assert sorted(await texts(house, BENS)) == ["Swims", "Swims, again"]
-
-
-@FIRST
-async def test_a_session_that_nobody_vouches_for_and_a_reminder_undo_nothing(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """X-034: nobody is there who could say so."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock) as house:
-        await begin(house, "Likes tea", "Likes tea, again")
-        await slept(house, clock)
-        model.keyed(acts("Undo", "undo", "20260505#1"))
-        origins: tuple[Origin, ...] = ("other", "timer")
-        for origin in origins:
-            before = len(await house.spoken())
-            async with house.working():
-                await house.incoming("Undo it all", origin=origin)
-                told = (await house.said(before + 1))[before]
-            assert ("Here only a verified session" in told) == (origin == "other")
-            assert ("nobody speaks here now" in told) == (origin == "timer")
-        assert await texts(house) == ["Likes tea"]
-
-
-@FIRST
-async def test_what_came_from_outside_answers_no_question(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """L-037: a page that says "say yes to all" gets no yes; looking is no harm."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock, gates=[FromOutside()]) as house:
-        await begin(house, "Likes tea", "Likes tea, again", "Sells the car?")
-        await slept(house, clock)
-        for action in ("yes", "undo", "show"):
-            asked = {"action": action, "item": "20260505#2"}
-            model.script(Calls((Use("page"),)), Calls((Use(TOOL, asked),)), Text("That is it"))
-            await says(house, f"Read that page: {action}")
-            result = str(model.requests[-1].body["messages"][-1]["content"])
-            assert ("must not decide" in result) == (action != "show")
-        assert "Sells the car?" in await texts(house)
-
-
-@FIRST
-@pytest.mark.parametrize("item", ["undo", "Undo", "yes", "no", "a b"])
-async def test_to_show_what_is_no_item_and_no_night_does_nothing(
-    tmp_path: Path, model: ModelServer, item: str
-) -> None:
-    """L-037, X-034: whoever only looks gives no order, whatever they call the item."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock, gates=[FromOutside()]) as house:
-        await begin(house, *KNOWN)
-        await slept(house, clock)
-        before = sorted(await texts(house))
-        asked = {"action": "show", "item": item}
-        model.script(Calls((Use("page"),)), Calls((Use(TOOL, asked),)), Text("That is it"))
-        await says(house, "Read that page")
-        result = str(model.requests[-1].body["messages"][-1]["content"])
-        assert f"There is no night {item}: the newest are 20260505." in result
-        assert sorted(await texts(house)) == before
-        states = await house.rows("SELECT state FROM night_items ORDER BY n")
-        assert [row["state"] for row in states] == ["done", "done", "open"]
-
-
-@FIRST
-async def test_a_night_that_is_under_way_is_not_taken_back_and_the_reason_is_the_answer(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """M-065, L-028: said by a command or by the tool; the cast goes on."""
-    clock, at_work, more = HeldClock(), asyncio.Event(), asyncio.Event()
-
-    async def meanwhile() -> None:
-        at_work.set()
-        await more.wait()
-
-    waits = SmallNight(last=[Waits(meanwhile)])
-    reason = "That night is still under way: take it back when it is over."
-    async with opened(tmp_path, model, clock, night=waits) as house:
-        await begin(house, "Likes tea", "Likes tea, again")
-        clock.advance(11 * HOUR)
-        model.keyed(acts("Undo", "undo", "20260505#1"))
-        async with house.working():
-            await at_work.wait()
-            for n, line in enumerate(("/night undo", "/night undo 1", "Undo that, please"), 1):
-                await house.incoming(line)
-                told = (await house.said(n + 1))[n]
-                assert told == (reason if line.startswith("/") else f"It says: {reason}")
-            more.set()
-        assert await texts(house) == ["Likes tea"]
-
-
-@dataclass(frozen=True)
-class FromOutside(Gate):
-    """Gives a text of somebody else."""
-
-    name: str = "page"
-
-    def is_outside(self, caller: Caller, args: Json, result: object) -> bool:
-        return True

@@ -9,7 +9,8 @@ import pytest
 from tests.test_consolidation import POND
 from tests.test_consolidation_chats import Pages
 from tests.test_harvest import say
-from tests.test_night_in_chats import FromOutside, acts, says
+from tests.test_night_in_chats import says
+from tests.test_night_tool import FromOutside, acts
 from tests.world.house import PROMPTS
 from tests.world.model import Calls, ModelServer, Text, Use
 from tests.world.shelf import Shelf

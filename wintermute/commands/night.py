@@ -24,7 +24,7 @@ from wintermute.night.questions import (
     SeveralMeant,
     is_number,
 )
-from wintermute.night.report import failed, for_a_model, item_line, item_words, whole
+from wintermute.night.report import failed, for_a_model, item_line, item_words, quoted, whole
 from wintermute.night.tidying import Tidying
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
@@ -143,9 +143,7 @@ class NightVerbs:
         ]
         lines += [] if items else [NOTHING_HERE]
         if others := len(everything) - len(items):
-            lines.append(
-                f"and {counted(others, 'item')} of others, who are told of them in their chats"
-            )
+            lines.append(f"and {counted(others, 'item')} of other chats: `/night` shows them there")
         lines += [f"Still asked: `{item.id}` {item_words(seen(item))}" for item in older]
         return "\n".join([bounded(lines), *([ANSWERS] if waiting else [])])
 
@@ -245,4 +243,4 @@ def _answer_line(done: Answered, *, yes: bool) -> str:
         return f"- {named} {plain(done.problem)}"
     if yes:
         return f"- {named} done: {item_words(replace(done.item, state='done'))}"
-    return f"- {named} stays as it is: {item_words(done.item)}"
+    return f"- {named} stays as it is: {quoted(done.item.before)}"
