@@ -135,7 +135,10 @@ async def test_what_is_older_than_thirty_days_stays(home: Terminal, model: Model
     assert texts(home) == ["Has a dog", "Likes tea"]
     home.says("night", "run", "--phase", "housekeeping")
     assert home.json("night", "report", name)["items"] == []
-    assert "30 days" in home.refuses("night", "undo", name)
+    for which in (name, f"{name}#1"):
+        assert home.refuses("night", "undo", which) == (
+            "wintermute: that cannot be taken back any more: changes are kept for 30 days"
+        )
 
 
 def test_a_night_runs_without_a_daemon_and_prints_each_phase(home: Terminal) -> None:

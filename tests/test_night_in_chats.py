@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from tests.world.clock import HeldClock
 from tests.world.delegating import until as become
 from tests.world.house import ANN, ROOM, House
-from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
+from tests.world.model import ModelServer, Seen, Slow, Step, Text
 from tests.world.nights import (
     OWNER,
     Fails,
@@ -22,12 +22,10 @@ from tests.world.nights import (
     opened,
     remember,
 )
-from tests.world.parts import Gate
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Context, Dreaming
-from wintermute.conversation.toolbox import Caller
 from wintermute.mailbox.outbox import TERMINAL
-from wintermute.messages import Json, Origin
+from wintermute.night.expiry import purge_expired
 from wintermute.night.nights import Nights
 from wintermute.night.tidying import alone
 from wintermute.prompt.block import Layout
@@ -88,7 +86,7 @@ async def test_the_morning_tells_once_of_what_was_done_and_is_asked(
             "Last night: 4 memories merged; 1 question. `/night` shows all, `/night undo` takes it"
             " back.\nThe question: Put to rest, so that only a search finds it? “Sells the car?”"
             " (is it so?)\n"
-            "✅ yes, ❌ no, or `/night yes 3`."
+            "✅ yes, ❌ no, or `/night yes 20260505#3`."
         )
         assert len(model.requests) == asked
         assert await house.rows("SELECT 1 FROM nights WHERE told_at IS NULL") == []
@@ -216,7 +214,10 @@ async def test_a_sign_answers_only_what_is_shown_whole_and_one_item_is_shown_who
         await slept(house, clock)
         told = (await house.spoken())[1]
         assert "very ver…”" in told
-        assert told.endswith("`/night 2` shows it whole; `/night yes 2` or `/night no 2` answers.")
+        assert told.endswith(
+            "`/night 20260505#2` shows it whole; `/night yes 20260505#2` or `/night no 20260505#2`"
+            " answers."
+        )
         await house.deliver()
         assert await house.rows("SELECT 1 FROM outbox WHERE reacts_to IS NOT NULL") == []
         fact = await house.one("SELECT id FROM facts WHERE text LIKE 'Sells%'")
@@ -309,6 +310,54 @@ async def test_what_is_taken_back_by_the_name_of_its_change_set_reads_so(
         assert "waits for your yes or no" in await says(house, "/night 3")
 
 
+@pytest.mark.parametrize(
+    ("later", "its"),
+    [
+        (
+            ("Sells the boat?", "Likes tea", "Likes tea, again"),
+            "Put to rest, so that only a search finds it? “Sells the boat?” (is it so?)"
+            " — waits for your yes or no",
+        ),
+        (
+            ("Likes tea", "Likes tea, again"),
+            "merged: “Likes tea”; “Likes tea, again” → “Likes tea” (said twice)",
+        ),
+    ],
+)
+async def test_a_number_under_which_an_older_night_asks_as_well_answers_neither(
+    tmp_path: Path, model: ModelServer, later: tuple[str, ...], its: str
+) -> None:
+    """M-079: nobody says yes to what they were not shown; both are named, and lists name them so."""
+    clock, small = HeldClock(), SmallNight()
+    async with opened(tmp_path, model, clock, night=small) as house:
+        await begin(house, "Sells the car?")
+        await slept(house, clock)
+        assert "- `1` Put to rest" in await says(house, "/night")
+        await remember(house, *later)
+        (tidying,) = small.built
+        async with house.database.transaction() as tx:
+            night = await tidying.nights.begin(tx, date(2026, 5, 5), "command")
+        assert night is not None
+        await tidying.tidy(night)  # which nobody was told of yet
+        before = sorted(await texts(house))
+        both = (
+            "More than one night has that number, and nothing was done: write it as NIGHT#N.\n"
+            "- `20260505#1` Put to rest, so that only a search finds it? “Sells the car?” (is it so?)"
+            f" — waits for your yes or no\n- `20260505-2#1` {its}"
+        )
+        for line in ("/night yes 1", "/night no 1", "/night yes #1", "/night yes 1-1"):
+            assert await says(house, line) == both
+        assert sorted(await texts(house)) == before
+        listed = await says(house, "/night")
+        assert f"- `20260505-2#1` {its}" in listed
+        assert ("- `2` merged" in listed) == (len(later) > 2)
+        assert "Still asked: `20260505#1`" in listed
+        assert "- `20260505#1` Put to rest" in await says(house, "/night 20260505")
+        assert "`20260505#1` stays as it is" in await says(house, "/night no 20260505#1")
+        assert ("`20260505-2#1` done" in await says(house, "/night yes 1")) == (len(later) > 2)
+        assert await says(house, "/night yes 1") == "- `20260505-2#1` was done already"
+
+
 async def test_what_has_changed_meanwhile_is_not_done_and_what_waits_too_long_expires(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -337,7 +386,8 @@ async def test_a_night_is_taken_back_item_by_item_or_whole_and_the_second_time_s
         before = sorted(await texts(house))
         await slept(house, clock)
         assert await says(house, "/undo") == "There is nothing to undo here."
-        assert await says(house, "/night undo 1") == "- memory back: Likes tea, again"
+        assert "Write it as NIGHT#ITEM" in await says(house, "/night undo 20260505#")
+        assert await says(house, "/night undo `1`") == "- memory back: Likes tea, again"
         assert "Has a dog, again" not in await texts(house)
         assert await says(house, "/night undo") == "- memory back: Has a dog, again"
         assert sorted(await texts(house)) == before
@@ -350,23 +400,25 @@ async def test_a_night_is_taken_back_item_by_item_or_whole_and_the_second_time_s
         assert listed.count("taken back") == 2
 
 
-@pytest.mark.parametrize("kept", [True, False])
-async def test_what_is_too_long_ago_is_said_to_be(
-    tmp_path: Path, model: ModelServer, *, kept: bool
+async def test_what_is_older_than_thirty_days_cannot_be_taken_back_and_that_is_said(
+    tmp_path: Path, model: ModelServer
 ) -> None:
-    """M-065: whether its items are there still, or were removed by a night since."""
+    """M-065: item or night, whether or not its items are there still."""
     clock = HeldClock()
     async with opened(tmp_path, model, clock) as house:
-        await begin(house, *KNOWN)
+        await begin(house, "Likes tea", "Likes tea, again")
         await slept(house, clock)
         clock.advance(31 * 24 * HOUR)
-        if not kept:
-            async with house.database.transaction() as tx:
-                await house.stores.changes.expire(tx)
-                await Nights(house.database, clock).expire(tx)
-        for name in ("2026-05-05", "20260505"):
-            told = await says(house, f"/night undo {name}")
-            assert told == "that cannot be taken back any more: changes are kept for 30 days"
+        for gone in (False, True):
+            if gone:
+                await purge_expired(house.stores, clock.now())
+                async with house.database.transaction() as tx:
+                    assert await Nights(house.database, clock).expire(tx) == 1
+            for which in ("20260505", "2026-05-05", "20260505#1"):
+                assert await says(house, f"/night undo {which}") == (
+                    "That cannot be taken back any more: changes are kept for 30 days."
+                )
+        assert await texts(house) == ["Likes tea"]
 
 
 async def test_a_night_asked_for_in_a_group_says_that_others_have_something_to_hear(
@@ -408,6 +460,8 @@ async def test_what_went_wrong_stands_in_the_report(tmp_path: Path, model: Model
         ("/night no x#y", "Write it as NIGHT#ITEM, such as 20260504#3, not x#y."),
         ("/night undo", "There is nothing to undo"),
         ("/night undo 7", "No night did anything here under the number 7."),
+        ("/night undo #7", "No night did anything here under the number #7."),
+        ("/night undo 20260504#", "There is no night 20260504: none has run yet."),
         ("/night undo a b", "`/night [DATE]`"),
         ("/night one two", "`/night [DATE]`"),
     ],
@@ -521,121 +575,3 @@ async def test_a_night_waits_while_another_process_is_at_work(
         await look(house)
         assert await nights(house) == [("2026-05-05", "schedule", "done")]
         assert await texts(house) == ["Likes tea"]
-
-
-# What the model does when a person says so
-
-TOOL = "night"
-
-
-def acts(said: str, action: str, item: str = "") -> Callable[[Seen], Step | None]:
-    """A model that calls `night` when a person says this, and then says what came of it."""
-
-    def choose(seen: Seen) -> Step | None:
-        last = seen.body["messages"][-1]
-        if last["role"] == "tool":
-            return Text(f"It says: {last['content']}")
-        if said not in str(last["content"]):
-            return None
-        args = {"action": action} | ({"item": item} if item else {})
-        return Calls((Use(TOOL, args),))
-
-    return choose
-
-
-def tools_in(seen: Seen) -> list[str]:
-    return [tool["function"]["name"] for tool in seen.body.get("tools", ())]
-
-
-@FIRST
-async def test_no_keep_both_brings_both_back_in_a_conversation(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """M-078: the tool is there with the first message after a night, and not before one."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock) as house:
-        await begin(house, *KNOWN)
-        assert all(TOOL not in tools_in(seen) for seen in model.requests)
-        await slept(house, clock)
-        model.keyed(acts("No, keep both", "undo", "20260505#1"))
-        assert "memory back: Likes tea, again" in await says(house, "No, keep both of tea")
-        assert "Likes tea, again" in await texts(house)
-        assert "Has a dog, again" not in await texts(house)
-        model.keyed(acts("sold it", "yes", "20260505#3"))
-        assert "`20260505#3` done" in await says(house, "I have sold it, yes")
-        assert "Sells the car?" not in await texts(house)
-        model.keyed(acts("What was it", "show"))
-        assert "taken back" in await says(house, "What was it?")
-        clock.advance(8 * 24 * HOUR)
-        model.keyed(lambda _: None)
-        await says(house, "And now?")
-        assert TOOL not in tools_in(model.requests[-1])
-
-
-@FIRST
-async def test_a_conversation_acts_on_nights_of_its_own_scope_alone(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """M-010, M-078."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock) as house:
-        await begin(house, "Likes tea", "Likes tea, again")
-        await says(house, "hi", room="!ben:test", sender=BEN)
-        await remember(house, "Swims", "Swims, again", scope=BENS)
-        await slept(house, clock)
-        model.keyed(acts("Undo", "undo", "20260505#1"))
-        told = await says(house, "Undo what you did", room="!ben:test", sender=BEN)
-        assert "has no item 1" in told
-        assert await texts(house) == ["Likes tea"]
-        model.keyed(acts("Undo", "undo", "20260505#2"))
-        await says(house, "Undo what you did", room="!ben:test", sender=BEN)
-        assert sorted(await texts(house, BENS)) == ["Swims", "Swims, again"]
-
-
-@FIRST
-async def test_a_session_that_nobody_vouches_for_and_a_reminder_undo_nothing(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """X-034: nobody is there who could say so."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock) as house:
-        await begin(house, "Likes tea", "Likes tea, again")
-        await slept(house, clock)
-        model.keyed(acts("Undo", "undo", "20260505#1"))
-        origins: tuple[Origin, ...] = ("other", "timer")
-        for origin in origins:
-            before = len(await house.spoken())
-            async with house.working():
-                await house.incoming("Undo it all", origin=origin)
-                told = (await house.said(before + 1))[before]
-            assert ("Here only a verified session" in told) == (origin == "other")
-            assert ("nobody speaks here now" in told) == (origin == "timer")
-        assert await texts(house) == ["Likes tea"]
-
-
-@FIRST
-async def test_what_came_from_outside_answers_no_question(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """L-037: a page that says "say yes to all" gets no yes; looking is no harm."""
-    clock = HeldClock()
-    async with opened(tmp_path, model, clock, gates=[FromOutside()]) as house:
-        await begin(house, "Likes tea", "Likes tea, again", "Sells the car?")
-        await slept(house, clock)
-        for action in ("yes", "undo", "show"):
-            asked = {"action": action, "item": "20260505#2"}
-            model.script(Calls((Use("page"),)), Calls((Use(TOOL, asked),)), Text("That is it"))
-            await says(house, f"Read that page: {action}")
-            result = str(model.requests[-1].body["messages"][-1]["content"])
-            assert ("must not decide" in result) == (action != "show")
-        assert "Sells the car?" in await texts(house)
-
-
-@dataclass(frozen=True)
-class FromOutside(Gate):
-    """Gives a text of somebody else."""
-
-    name: str = "page"
-
-    def is_outside(self, caller: Caller, args: Json, result: object) -> bool:
-        return True

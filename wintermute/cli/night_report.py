@@ -134,12 +134,11 @@ def undo(ctx: click.Context, as_json: bool, which: str) -> None:
     async def work(stores: Stores, _: Config) -> NightUndone:
         nights = Nights(stores.database, SystemClock())
         questions = Questions(stores, nights)
+        night = await questions.night(which.partition("#")[0])
+        items = await nights.items(stores.database, night.id)
+        require_kept(night, items, SystemClock().now())
         if "#" in which:
             items = [await questions.item(which)]
-        else:
-            night = await questions.night(which)
-            items = await nights.items(stores.database, night.id)
-            require_kept(night, items, SystemClock().now())
         return await undo_items(stores, nights, items, whole="#" not in which)
 
     done = with_stores(ctx, work)

@@ -1,6 +1,6 @@
 """Nights in a chat: to have one now, to read what it did here, to answer it, and to take it back."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from zoneinfo import ZoneInfo
 
@@ -8,6 +8,7 @@ from wintermute.clock import Clock
 from wintermute.commands.tasks import NOTHING_TO_UNDO, back_lines, bounded
 from wintermute.config.schema import Dreaming
 from wintermute.db import Transaction
+from wintermute.errors import StorageBlocked, WintermuteError
 from wintermute.health.health import Finding
 from wintermute.mailbox.inbox import Waiting
 from wintermute.messages import Origin
@@ -20,9 +21,10 @@ from wintermute.night.questions import (
     Answered,
     NoSuchNight,
     Questions,
+    SeveralMeant,
     is_number,
 )
-from wintermute.night.report import failed, item_line, item_words, quoted, whole
+from wintermute.night.report import failed, for_a_model, item_line, item_words, quoted, whole
 from wintermute.night.tidying import Tidying
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
@@ -41,10 +43,15 @@ ANSWERS = (
     "`/night yes N` and `/night no N` answer; also `all`, `3-7`, or `NIGHT#N` for an older one."
     " `/night N` shows one whole."
 )
+SEVERAL = "More than one night has that number, and nothing was done: write it as NIGHT#N."
 NOTHING_OPEN = "Nothing waits for an answer here."
 USAGE = "`/night [DATE]`, `/night N`, `/night yes N`, `/night no N`, `/night undo [ITEM]`; N may be `all`, `3-7` or `NIGHT#N`."
 HOW = {"failed": " failed", "left": " goes on in the next night"}
 """What became of a phase that did not end."""
+
+
+Seen = Callable[[NightItem], NightItem]
+"""What is shown of an item to whoever asked."""
 
 
 class NightVerbs:
@@ -85,27 +92,34 @@ class NightVerbs:
         """Whether a night did or asked something there lately."""
         return await self._nights.has_news(scope)
 
-    async def said(self, words: Sequence[str], origin: Origin, scope: str) -> str:
-        """What is answered to these words behind `/night`."""
+    async def said(
+        self, words: Sequence[str], origin: Origin, scope: str, *, by_model: bool = False
+    ) -> str:
+        """What is answered to these words behind `/night`; to a model no words from outside."""
+        seen = for_a_model if by_model else _as_it_is
         verb = words[0].casefold() if words else ""
-        try:
-            if verb in ("yes", "no", "undo"):
-                if self._stores.owner.is_unvouched(origin, scope):
-                    return UNVOUCHED
-                if verb == "undo":
-                    return await self._undo(words[1:], scope)
-                return await self._answered(words[1:], scope, yes=verb == "yes")
-            return await self._shown(words, scope)
-        except NoSuchNight as problem:
-            return f"{str(problem)[:1].upper()}{str(problem)[1:]}.".replace("..", ".")
+        if verb not in ("yes", "no", "undo"):
+            return await _or_why_not(self._shown(words, scope, seen))
+        if self._stores.owner.is_unvouched(origin, scope):
+            return UNVOUCHED
+        if verb == "undo":
+            return await _or_why_not(self._undo(words[1:], scope, by_model=by_model))
+        return await _or_why_not(self._answered(words[1:], scope, seen, yes=verb == "yes"))
+
+    async def shown(self, item: str, scope: str) -> str:
+        """What a model is answered to `/night` with this item, whatever it is called.
+
+        It changes nothing.
+        """
+        return await _or_why_not(self._shown([item] if item else [], scope, for_a_model))
 
     # Reading
 
-    async def _shown(self, words: Sequence[str], scope: str) -> str:
+    async def _shown(self, words: Sequence[str], scope: str, seen: Seen) -> str:
         if len(words) > 1:
             return USAGE
         if words and ("#" in words[0].strip("`#") or is_number(words[0])):
-            item = await self._questions.shown(words[0], scope)
+            item = seen(await self._questions.shown(words[0], scope))
             answers = [f"`/night yes {item.id}` or `/night no {item.id}` answers."]
             lines = whole(item, chat=True)
             return "\n".join([*lines, "", *answers] if item.state == "open" else lines)
@@ -114,8 +128,13 @@ class NightVerbs:
         if night is None:
             return NO_NIGHT
         everything = await self._nights.items(self._stores.database, night.id)
-        items = [item for item in everything if item.scope == scope]
-        lines = [self._head(night, scope), *(item_line(item) for item in items)]
+        items = [seen(item) for item in everything if item.scope == scope]
+        older = [item for item in waiting if item.night != night.id]
+        taken = {item.n for item in older}
+        lines = [self._head(night, scope)]
+        lines += [
+            item_line(item, item.id if words or item.n in taken else str(item.n)) for item in items
+        ]
         running = await self._nights.running(self._stores.database)
         lines += [
             f"The night `{each.id}` is {_how_far(each, self._stores.tasks.zone)}."
@@ -125,8 +144,7 @@ class NightVerbs:
         lines += [] if items else [NOTHING_HERE]
         if others := len(everything) - len(items):
             lines.append(f"and {counted(others, 'item')} of other chats: `/night` shows them there")
-        older = [item for item in waiting if item.night != night.id]
-        lines += [f"Still asked: `{item.id}` {item_words(item)}" for item in older]
+        lines += [f"Still asked: `{item.id}` {item_words(seen(item))}" for item in older]
         return "\n".join([bounded(lines), *([ANSWERS] if waiting else [])])
 
     async def _night_shown(self, words: Sequence[str], scope: str) -> Night | None:
@@ -150,43 +168,66 @@ class NightVerbs:
 
     # Answering
 
-    async def _answered(self, words: Sequence[str], scope: str, *, yes: bool) -> str:
+    async def _answered(self, words: Sequence[str], scope: str, seen: Seen, *, yes: bool) -> str:
         if not words:
             return USAGE
-        items = await self._questions.meant(words, scope)
         ask = self._questions
+        try:
+            items = await ask.meant(words, scope)
+        except SeveralMeant as several:
+            return bounded([SEVERAL, *(item_line(seen(each), each.id) for each in several.items)])
         done = [await (ask.yes(item, self._deeds) if yes else ask.no(item)) for item in items]
-        return bounded([_answer_line(each, yes=yes) for each in done]) or NOTHING_OPEN
+        lines = [_answer_line(replace(each, item=seen(each.item)), yes=yes) for each in done]
+        return bounded(lines) or NOTHING_OPEN
 
-    async def _undo(self, words: Sequence[str], scope: str) -> str:
+    async def _undo(self, words: Sequence[str], scope: str, *, by_model: bool) -> str:
         """Take back the newest night that did something here, a night, or one item."""
         if len(words) > 1:
             return USAGE
         items, whole = await self._to_undo(words, scope)
         done = await undo_items(self._stores, self._nights, items, whole=whole)
-        return (
-            bounded([line for each in done.undone for line in back_lines(each)]) or NOTHING_TO_UNDO
-        )
+        lines = [line for each in done.undone for line in back_lines(each)]
+        if by_model and lines and any(item.from_outside for item in items):
+            back = [item.id for item in done.items]
+            held = [i.id for i in items if i.state == "done" and i.id not in back]
+            lines = [f"- `{name}` taken back" for name in back]
+            lines += [f"- `{name}` stays, in part at least: it was changed since" for name in held]
+        return bounded(lines) or NOTHING_TO_UNDO
 
     async def _to_undo(self, words: Sequence[str], scope: str) -> tuple[list[NightItem], bool]:
         database = self._stores.database
-        if words and "#" in words[0]:
-            return [await self._questions.item(words[0], scope)], False
         if words and not is_number(words[0]):
-            night = await self._questions.night(words[0].strip("`"), scope)
+            night = await self._questions.night(words[0].strip("`").partition("#")[0], scope)
             items = await self._nights.items(database, night.id, scope)
             require_kept(night, items, self._clock.now())
+            if "#" in words[0]:
+                return [await self._questions.item(words[0], scope)], False
             return items, True
         for night in await self._nights.newest(LOOKED_THROUGH):
             items = await self._nights.items(database, night.id, scope)
             done = [item for item in items if item.state in ("done", "undone")]
-            if words and (one := [item for item in items if item.n == int(words[0])]):
+            if words and (one := [i for i in items if i.n == int(words[0].strip("`#"))]):
                 return one, False
             if done and not words:
                 return items, True
         if words:
             raise NoSuchNight(f"no night did anything here under the number {words[0][:20]}")
         return [], True
+
+
+def _as_it_is(item: NightItem) -> NightItem:
+    return item
+
+
+async def _or_why_not(answer: Awaitable[str]) -> str:
+    """An answer, or in a sentence why there is none."""
+    try:
+        return await answer
+    except StorageBlocked:
+        raise
+    except WintermuteError as problem:
+        said = str(problem).removesuffix(".")
+        return f"{said[:1].upper()}{said[1:]}."
 
 
 def _how_far(night: Night, zone: ZoneInfo) -> str:

@@ -27,6 +27,7 @@ class StaleFact:
 
     id: str
     text: str
+    taint: bool
     used: datetime
 
 
@@ -41,7 +42,7 @@ async def stale(
     Never the person's own words; nor what is still to be brought together with the others.
     """
     rows = await source.rows(
-        f"SELECT id, text, {USED} AS used FROM facts WHERE scope = ? AND {AWAKE} AND NOT protected"
+        f"SELECT id, text, taint, {USED} AS used FROM facts WHERE scope = ? AND {AWAKE} AND NOT protected"
         f" AND NOT queued AND accesses < ? AND {USED} <= ? ORDER BY used, seq",
         (scope, least, stamp(before)),
     )

@@ -211,6 +211,7 @@ class Contradictions:
             loses=1,
             question=not free,
             digest=digest,
+            outside=loser.taint or winner.taint,
         )
 
 

@@ -147,6 +147,7 @@ def merging(
         evidence=origins_of(members),
         loses=len(members) - 1,
         digest=digest,
+        outside=any(fact.taint for fact in members),
     )
 
 

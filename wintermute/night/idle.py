@@ -6,7 +6,7 @@ What forgetting has left incomplete is made anew, and what waits for a person's 
 
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
@@ -103,7 +103,7 @@ class Pages:
             run.ended_by(problem)
         # By what the store says: a kill may have come after some of it.
         made = await to_its_end(partial(self._applied, await kept.of_night()))
-        items, note = [*map(_of_job, made), *asked], "; ".join(dict.fromkeys(run.notes))
+        items, note = [*made, *asked], "; ".join(dict.fromkeys(run.notes))
         return ChoreDone(
             *(before, after, note, run.left, tuple(items)),
             failed=run.failed and not work.models.spent,
@@ -145,10 +145,15 @@ class Pages:
             async with self._stores.database.transaction() as tx:
                 await self._nights.judge(tx, scope, [digest])
 
-    def _applied(self, names: Sequence[str]) -> list[WikiJob]:
+    def _applied(self, names: Sequence[str]) -> list[Item]:
         """Those of these jobs whose pages are in place, as `names` has them."""
-        found = [read_job(self._stores.wiki.files, name) for name in names]
-        return [job for job in found if job and job.status == "applied" and job.changed_files]
+        wiki = self._stores.wiki
+        found = [read_job(wiki.files, name) for name in names]
+        return [
+            _of_job(job, wiki.is_outside(job.raw_copy))
+            for job in found
+            if job and job.status == "applied" and job.changed_files
+        ]
 
     def _consolidation(self, work: PhaseWork, kept: Consolidations) -> Consolidation:
         model = PageModel(work.models, self._backend)
@@ -204,7 +209,11 @@ class Pages:
                 now = None if state is None else str(state["text"])
                 text = each.text or None
                 if now != text:
-                    found.append((_question(each, item, now, text, digest), "open", None))
+                    wanted = _question(each, item, now, text, digest)
+                    outside = kind == "page" and await to_its_end(
+                        partial(self._stores.wiki.is_outside, item, each.text)
+                    )
+                    found.append((replace(wanted, outside=outside), "open", None))
         return found
 
 
@@ -265,7 +274,7 @@ def _source(conversation: str) -> str:
     return "what was said in a chat" if conversation.startswith("conv_") else conversation
 
 
-def _of_job(job: WikiJob) -> Item:
+def _of_job(job: WikiJob, outside: bool) -> Item:
     pages = [path for path in job.changed_files if is_page(path)]
     wanted = Planned(
         "page",
@@ -274,6 +283,7 @@ def _of_job(job: WikiJob) -> Item:
         f"from {_source(job.conversation)}; {job.folder}/report.md tells how",
         {"names": [["page", path] for path in dict.fromkeys((*pages, *job.changed_files))]},
         evidence=(job.raw_copy,),
+        outside=outside,
     )
     return wanted, "done", job.change_set
 

@@ -91,7 +91,8 @@ class Planned:
     """What a phase wants to do.
 
     `plan`: what is done, see `deeds`. `loses`: how many facts of the scope go by it. `question`: only
-    a person may say yes. `digest`: what is not to be asked again.
+    a person may say yes. `digest`: what is not to be asked again. `outside`: whether its words may
+    come from a page, a file, a stranger (L-037).
     """
 
     kind: str
@@ -103,6 +104,7 @@ class Planned:
     loses: int = 0
     question: bool = False
     digest: str = ""
+    outside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,11 @@ class NightItem:
     def id(self) -> str:
         """What it is called."""
         return f"{self.night}#{self.n}"
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether its words may come from outside: no model is told them (L-037)."""
+        return bool(self.plan.get("outside"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -620,7 +627,7 @@ def as_item(night: str, scope: str, phase: str, wanted: Planned, at: datetime) -
         after=wanted.after,
         reason=wanted.reason,
         evidence=wanted.evidence,
-        plan=wanted.plan,
+        plan=wanted.plan | ({"outside": True} if wanted.outside else {}),
         loses=wanted.loses,
         names=(),
         change_set=None,

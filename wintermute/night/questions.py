@@ -33,6 +33,14 @@ class NoSuchNight(WintermuteError):
     """Nobody knows that night, or that item of it."""
 
 
+class SeveralMeant(WintermuteError):
+    """A number that items of several nights have, and not the newest of these alone waits."""
+
+    def __init__(self, items: Sequence[NightItem]) -> None:
+        super().__init__(f"it may be {' or '.join(item.id for item in items)}")
+        self.items = items
+
+
 @dataclass(frozen=True, slots=True)
 class Answered:
     """What became of one question. `problem`: why nothing was done; "": it was."""
@@ -107,7 +115,8 @@ class Questions:
         """The questions of a scope that `all`, `3`, `3-7` or `NIGHT#3` name.
 
         A number is that of the newest night that has such an item here, whatever became of it: said
-        twice it is no other question's. Raises: NoSuchNight.
+        twice it is no other question's. Raises: NoSuchNight; SeveralMeant where an older one asks
+        under that number, for it may be the one that was shown.
         """
         waiting, found = await self.open_in(scope), list[NightItem]()
         for word in words:
@@ -115,7 +124,11 @@ class Questions:
                 found += waiting
             elif span := RANGE.fullmatch(word.strip("`#")):
                 first, last = int(span[1]), int(span[2] or span[1])
-                found += await self._numbered(scope, first, last, word)
+                here = await self._numbered(scope, first, last, word)
+                older = [i for i in waiting if first <= i.n <= last and i.night != here[0].night]
+                if older:
+                    raise SeveralMeant([*older, *here])
+                found += here
             else:
                 found.append(await self.item(word, scope))
         return list({item.id: item for item in found}.values())

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import PurePosixPath
 
@@ -55,6 +55,8 @@ LEADS: Mapping[str, tuple[str, str]] = {
     "fold": ("long conversation summed up", "Sum up this conversation?"),
 }
 """What stands before an item of a kind: once it was done, and as a question."""
+OUTSIDE = "left out here, /night {} shows it", "its words came from outside"
+"""What a model is told of an item from outside: what is there in the place of words, and why."""
 FORGOTTEN = "words were forgotten"
 STATES = {
     "planned": "still to be done",
@@ -137,6 +139,14 @@ def _in_words(item: NightItem, change: str, shown: Callable[[str], str]) -> str:
     return " ".join(part for part in (lead(item), change, why) if part)
 
 
+def for_a_model(item: NightItem) -> NightItem:
+    """An item without words from outside: whoever reads them could not answer nights any more."""
+    if not item.from_outside:
+        return item
+    instead, why = OUTSIDE
+    return replace(item, before=(), after=instead.format(item.id), reason=why)
+
+
 def is_forgotten(item: NightItem) -> bool:
     """Whether somebody asked for its words to be forgotten."""
     return not item.before and not item.after and item.reason == FORGOTTEN_REASON
@@ -167,10 +177,10 @@ def whole(item: NightItem, *, chat: bool) -> list[str]:
     return [*found, *([f"It goes back to: {evidence}"] if evidence else [])]
 
 
-def item_line(item: NightItem) -> str:
-    """An item with its number and, unless it was simply done, what became of it."""
+def item_line(item: NightItem, name: str) -> str:
+    """An item under a name and, unless it was simply done, with what became of it."""
     state = f" — {STATES[item.state]}" if item.state in STATES else ""
-    return f"- `{item.n}` {item_words(item)}{state}"
+    return f"- `{name}` {item_words(item)}{state}"
 
 
 def told_of(nights: Sequence[Night], today: date) -> str:
@@ -196,7 +206,7 @@ def message(lead: str, items: Sequence[NightItem], failed: int = 0) -> NightMess
     if len(asked) != 1:
         return NightMessage(f"{line}\n`/night yes N` and `/night no N` answer." if asked else line)
     (item,) = asked
-    name = str(item.n) if len({each.night for each in items}) == 1 else item.id
+    name = item.id  # a number alone may be another night's once this is read
     line = f"{line}\nThe question: {item_words(item)}\n"
     if is_whole(item):
         return NightMessage(f"{line}✅ yes, ❌ no, or `/night yes {name}`.", item)
@@ -211,7 +221,7 @@ def report_event(items: Sequence[NightItem]) -> str:
         return ""
     lines = [
         "What was tidied at night, by itself. The person may have seen it; it asks nothing of you.",
-        *(_told(item) for item in items[:MOST_REPORTED]),
+        *(_told(for_a_model(item)) for item in items[:MOST_REPORTED]),
     ]
     if more := len(items) - MOST_REPORTED:
         lines += [f"and {more} more"] if more > 0 else []

@@ -88,6 +88,7 @@ def _item(facts: Sequence[StaleFact], days: timedelta) -> Planned:
         },
         evidence=tuple(fact.id for fact in facts),
         loses=len(facts),
+        outside=any(fact.taint for fact in facts),
     )
 
 

@@ -25,7 +25,16 @@ class NightAnswers(Protocol):
         """Whether a night did or asked something there lately."""
         ...
 
-    async def said(self, words: Sequence[str], origin: Origin, scope: str) -> str:
+    async def shown(self, item: str, scope: str) -> str:
+        """What was done and is asked there, or one night or item of it. It changes nothing.
+
+        Like all that a model is told, without words from outside.
+        """
+        ...
+
+    async def said(
+        self, words: Sequence[str], origin: Origin, scope: str, *, by_model: bool = False
+    ) -> str:
         """What is answered to `/night` with these words, once that is done."""
         ...
 
@@ -51,7 +60,7 @@ class NightTool:
         """What `/night` answers. Raises: ToolFailed where it is no person's word."""
         action, item = args["action"], args.get("item", "").strip()
         if action == SHOW:
-            return await self._nights.said([item] if item else [], caller.origin, caller.scope)
+            return await self._nights.shown(item, caller.scope)
         if caller.origin not in ("owner", "other"):
             raise ToolFailed(UNASKED)
         if not item:
@@ -60,4 +69,4 @@ class NightTool:
             tainted = await self._casts.is_tainted(tx, caller.cast_id)
         if tainted:
             raise ToolFailed(TAINTED.format(action=action, item=item))
-        return await self._nights.said([action, item], caller.origin, caller.scope)
+        return await self._nights.said([action, item], caller.origin, caller.scope, by_model=True)

@@ -283,15 +283,18 @@ class WikiStore:
         try:
             if isinstance(found, str):
                 text = text_of(self.files.content(found) or b"")
-                return RecalledPage(found, text, self._is_outside(found, text))
+                return RecalledPage(found, text, self.is_outside(found, text))
         except FileUnusable:
             found = Unresolved("missing", title)
         if found.reason == "ambiguous":
             return ambiguous(title, found.paths)
         return not_found(title, names.like(name_of(title.strip())))
 
-    def _is_outside(self, path: str, text: str) -> bool:
-        """Whether a page was made of a conversation with text from outside, or cites one."""
+    def is_outside(self, path: str, text: str = "") -> bool:
+        """Whether a page was made of a conversation with text from outside, or cites one.
+
+        `path` may be the raw copy of a conversation as well.
+        """
         plain = (str(PurePosixPath(link)) for link in links_in(text))
         cited = {link.rpartition("/")[0] for link in plain if link.startswith(f"{RAW}/")}
         try:
