@@ -157,6 +157,25 @@ async def test_what_is_over_ends_on_the_day_of_the_other_and_is_found_as_past(
         assert sleep.calls == 1
 
 
+async def test_who_moved_back_after_a_night_is_asked_about_anew(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-058: what is said again after it had ended is another fact; once is enough, also after an undo."""
+    async with sleeping(tmp_path, model) as sleep:
+        await moved(sleep, "user_explicit", "user_explicit")
+        sleep.compare = newer
+        await sleep.night()
+        assert await sleep.remembered() == [ROME]
+        await sleep.told(LYON, source="user_explicit")
+        await sleep.night()
+        assert await sleep.remembered() == [LYON]
+        await sleep.undone()
+        assert await sleep.remembered() == [LYON, ROME]
+        await sleep.night()
+        await sleep.night()
+        assert len(sleep.pairs) == 2
+
+
 @pytest.mark.parametrize(
     ("sources", "action", "free"),
     [
