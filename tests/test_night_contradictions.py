@@ -176,6 +176,55 @@ async def test_who_moved_back_after_a_night_is_asked_about_anew(
         assert len(sleep.pairs) == 2
 
 
+async def test_who_changes_their_mind_and_changes_it_back_is_believed_what_they_said_last(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-058: before a night came between; what is said again is newer than what was said meanwhile."""
+    async with sleeping(tmp_path, model) as sleep:
+        for text, hour in ((LYON, "08"), (ROME, "09"), (LYON, "10")):
+            await sleep.told(text, source="user_explicit", at=f"{MAY}T{hour}:00")
+        sleep.compare = newer
+        await sleep.night()
+        assert sleep.pairs == [(f"{MAY}, Ann: {ROME}", f"{MAY}, Ann: {LYON}")]
+        assert await sleep.remembered() == [LYON]
+        over = await sleep.fact(ROME)
+        assert over.valid_to == datetime.fromisoformat(f"{MAY}T10:00+00:00")
+        [item] = await sleep.items()
+        assert item.reason.endswith(f"{MAY}, 11:00, then 12:00")
+
+
+async def test_what_is_picked_up_again_is_not_what_the_person_said_again(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-058, M-079: their own word yields only to a newer one of theirs, and is asked about here."""
+    async with sleeping(tmp_path, model) as sleep:
+        await sleep.told(LYON, source="user_explicit", at=MARCH)
+        await sleep.told(ROME, source="user_explicit", at=APRIL)
+        await sleep.told(LYON, at=MAY)
+        sleep.compare = lambda first, _second: FIRST if first == LYON else SECOND
+        await sleep.night()
+        assert await sleep.kinds() == [("ended", "open")]
+        assert await sleep.remembered() == [LYON, ROME]
+
+
+async def test_what_was_merged_is_as_new_as_the_last_word_in_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-058: of the person's own words that is theirs, whatever was picked up since."""
+    async with sleeping(tmp_path, model) as sleep:
+        await sleep.told(LYON, source="user_explicit", at=MARCH)
+        await sleep.told(f"{LYON} now", at=MAY)
+        sleep.merge = lambda texts: max(texts, key=len)
+        await sleep.night()
+        assert await sleep.remembered() == [f"{LYON} now"]
+        await sleep.told("Ann lives in Rome now", source="user_explicit", at=APRIL)
+        sleep.merge = lambda texts: ""
+        sleep.compare = newer
+        await sleep.night()
+        assert sleep.pairs[-1][0] == f"{MARCH}, Ann: {LYON} now"
+        assert await sleep.remembered() == ["Ann lives in Rome now"]
+
+
 @pytest.mark.parametrize(
     ("sources", "action", "free"),
     [

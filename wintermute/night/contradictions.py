@@ -79,13 +79,13 @@ def _days(fact: Fact, zone: tzinfo) -> tuple[str, ...]:
 def may_end(loser: Fact, winner: Fact) -> bool:
     """Whether the newer evidence wins: what the person said yields only to what they said later."""
     if loser.protected:
-        return winner.protected and winner.created_at > loser.created_at
-    return winner.created_at >= loser.created_at
+        return winner.protected and winner.last_said > loser.last_said
+    return winner.last_said >= loser.last_said
 
 
 def day_of(fact: Fact, zone: tzinfo) -> date:
     """The day on which it was said, there."""
-    return fact.created_at.astimezone(zone).date()
+    return fact.last_said.astimezone(zone).date()
 
 
 def shown(fact: Fact, zone: tzinfo) -> str:
@@ -165,7 +165,7 @@ class Contradictions:
         return [pair for pair in pairs if digests[pair] in unjudged]
 
     async def _asked(self, work: PhaseWork, pair: Sequence[Fact]) -> TidyStep:
-        older, newer = sorted(pair, key=lambda fact: (fact.created_at, fact.id))
+        older, newer = sorted(pair, key=lambda fact: (fact.last_said, fact.id))
         zone = self._stores.tasks.zone
         values = {"entry_1": shown(older, zone), "entry_2": shown(newer, zone)}
         digest = pair_digest(older, newer)
@@ -216,7 +216,7 @@ class Contradictions:
 
 def _in_turn(loser: Fact, winner: Fact, zone: tzinfo) -> str:
     """When each was said; of one day, at which time."""
-    first, then = loser.created_at.astimezone(zone), winner.created_at.astimezone(zone)
+    first, then = loser.last_said.astimezone(zone), winner.last_said.astimezone(zone)
     if first.date() != then.date():
         return f"{first:%Y-%m-%d}, then {then:%Y-%m-%d}"
     times = f"{first:%H:%M}", f"{then:%H:%M}"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from wintermute.changes.change_sets import Reason
 from wintermute.db import Transaction
-from wintermute.memory.fact import Fact, NewFact, key
+from wintermute.memory.fact import Fact, NewFact, key, last_said
 from wintermute.memory.review import hand_down_use, is_said_elsewhere, take_place
 from wintermute.night.dedup import are_as_known, origins_of
 from wintermute.night.deeds import ItemNames
@@ -19,6 +19,7 @@ def merged_fact(members: Sequence[Fact], text: str) -> NewFact:
     """
     speakers = {fact.speaker for fact in members}
     known = any(key(fact.text) == key(text) for fact in members)
+    own = any(fact.protected for fact in members)
     return NewFact(
         members[0].scope,
         text,
@@ -28,7 +29,8 @@ def merged_fact(members: Sequence[Fact], text: str) -> NewFact:
         at=max(fact.created_at for fact in members),
         valid_from=min(fact.valid_from for fact in members),
         taint=members[0].taint,
-        protected=any(fact.protected for fact in members),
+        protected=own,
+        said_at=last_said(members, own=own),
     )
 
 
@@ -74,7 +76,7 @@ class EndFact:
         [loser] = await facts.living(tx, item.scope, list(texts))
         [heir] = await facts.living(tx, item.scope, [winner["id"]])
         now = facts.now()
-        until = heir.created_at if loser.valid_from < heir.created_at <= now else now
+        until = heir.last_said if loser.valid_from < heir.last_said <= now else now
         await facts.end(tx, why, loser.id, until, heir.id)
         return [("fact", loser.id)]
 
