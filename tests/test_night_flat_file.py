@@ -140,10 +140,8 @@ async def test_a_list_that_a_kill_left_replaced_is_done_and_can_be_taken_back(
         done = await night.night("memories")
         async with night.house.database.transaction() as tx:
             await tx.execute("UPDATE night_items SET state = 'planned', names = '[]'")
-            running = (
-                "UPDATE nights SET state = 'running', phases = replace(phases, 'ok', 'running')"
-            )
-            await tx.execute(running)
+            await tx.execute("UPDATE nights SET state = 'running'")
+            await tx.execute("UPDATE night_phases SET status = 'running'")
         night.clock.advance(60)
         await night.tidying.tidy(done)
         [item] = await night.items()

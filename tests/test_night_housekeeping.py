@@ -16,7 +16,7 @@ WHY = Reason("command", OWNER)
 
 async def dump(night: Tidied) -> list[str]:
     """All that is stored, but the rows of nights and of what works."""
-    left = ("nights", "health", "sqlite_sequence")
+    left = ("nights", "night_phases", "health", "sqlite_sequence")
     names = await night.house.rows(
         "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
     )

@@ -126,7 +126,7 @@ async def test_each_person_hears_of_their_own_and_nobody_of_others(
         assert "CANARY?" in bens
         listed = await says(house, "/night")
         assert "CANARY" not in "".join(await house.spoken())
-        assert "and 2 items of others, who are told of them in their chats" in listed
+        assert "and 2 items of other chats: `/night` shows them there" in listed
         theirs = await says(house, "/night", room="!ben:test", sender=BEN)
         assert (
             "- `2` merged: “CANARY swims”; “CANARY swims, again” → “CANARY swims” (said twice)"

@@ -280,9 +280,9 @@ async def test_what_a_phase_noted_is_forgotten_as_well(tmp_path: Path, model: Mo
                 await night.tidying.nights.note(tx, each.id, noted)
                 await night.tidying.nights.end(tx, each.id)
         await forget_all(night.house)
-        rows = await night.house.rows("SELECT phases ->> '$[0].note' AS note FROM nights")
+        rows = await night.house.rows("SELECT note FROM night_phases ORDER BY seq")
         assert [row["note"] for row in rows] == ["forgotten", "the model is away"]
-        assert await night.house.rows("SELECT 1 FROM nights WHERE phases LIKE '%zimt%'") == []
+        assert await night.house.rows("SELECT 1 FROM night_phases WHERE note LIKE '%zimt%'") == []
 
 
 async def test_what_was_judged_goes_after_a_year(tmp_path: Path, model: ModelServer) -> None:

@@ -137,7 +137,8 @@ async def test_pages_are_named_also_by_a_night_that_was_killed_after_them(
         done = await night.night("pages")
         async with night.house.database.transaction() as tx:
             await tx.execute("DELETE FROM night_items")
-            await tx.execute("UPDATE nights SET state = 'running', phases = '[]'")
+            await tx.execute("DELETE FROM night_phases")
+            await tx.execute("UPDATE nights SET state = 'running'")
         again = await night.tidying.tidy(replace(done, state="running", phases=()))
         assert [item.after for item in await night.items("done")] == [POND]
         assert again.calls == done.calls

@@ -71,6 +71,24 @@ async def test_one_call_lists_the_tasks_and_what_changed_nothing_is_not_asked_ag
         assert await night.items() == []
 
 
+async def test_an_open_question_is_not_asked_a_second_time(tmp_path: Path) -> None:
+    """M-079: also where all tasks are looked at anew, for there is one more; nor is what was refused."""
+    async with ModelServer() as model, open_nights(tmp_path, model) as night:
+        milk = await added(night, "Buy milk (done)", by="command")
+        model.script(*[says(done(milk))] * 3)
+        await night.night("tasks")
+        await added(night, "Order red bricks")
+        await night.night("tasks")
+        [item] = await night.items()
+        assert item.state == "open"
+        async with night.house.database.transaction() as tx:
+            await night.tidying.nights.move(tx, item, "refused")
+        await added(night, "Paint the fence")
+        await night.night("tasks")
+        assert [each.state for each in await night.items()] == ["refused"]
+        assert len(model.requests) == 3
+
+
 async def test_the_assistants_own_unscheduled_task_is_completed_at_once(tmp_path: Path) -> None:
     """T-058, T-059: with the way back, in the change set of the night."""
     async with ModelServer() as model, open_nights(tmp_path, model) as night:

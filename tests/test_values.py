@@ -34,7 +34,7 @@ from wintermute.memory.resting import StaleFact
 from wintermute.memory.vectors import Space
 from wintermute.messages import Call, Json, Request
 from wintermute.night.harvest import Backlog, Cursor, ReadAgain, Wording
-from wintermute.night.nights import Night, NightItem
+from wintermute.night.nights import Night, NightItem, PastTurn, PhaseTally
 from wintermute.night.raw_material import OpenConsolidation
 from wintermute.tasks.occurrences import Due, Occurrence
 from wintermute.tasks.tasks import Task
@@ -66,7 +66,9 @@ READ: dict[type[Any], tuple[str, ...]] = {
     Outgoing: ("late",),
     OutboxPart: ("of",),
     PartHealth: (),
+    PastTurn: (),
     Person: (),
+    PhaseTally: (),
     Proposal: (),
     Queue: (),
     Recorded: (),

@@ -141,9 +141,12 @@ class Household:
         await self._clock.move(EVENING)
         for kind in ("forget", "night", "core"):
             await house.runner.finish(kind, house.rooms.wake)
-        (night,) = await house.rows("SELECT state, phases FROM nights ORDER BY seq DESC LIMIT 1")
+        (night,) = await house.rows("SELECT id, state FROM nights ORDER BY seq DESC LIMIT 1")
+        wrong = await house.rows(
+            "SELECT * FROM night_phases WHERE night = ? AND status = 'failed'", (night["id"],)
+        )
         self._found += [] if night["state"] == "done" else [f"a night is not over: {night}"]
-        self._found += [f"a night failed: {night}"] if '"failed"' in night["phases"] else []
+        self._found += [f"a night failed: {[*map(dict, wrong)]}"] if wrong else []
         await self._clock.move(MORNING)
 
     # What is so in the end ---------------------------------------------------------------------

@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import click
 
+from wintermute.changes.change_sets import KEPT
 from wintermute.cli.opening import Report, on_stores, with_models, with_stores
 from wintermute.cli.options import reporting, tell
 from wintermute.clock import CheckedClock, SystemClock
@@ -14,7 +15,7 @@ from wintermute.errors import WintermuteError
 from wintermute.llm.models import Models
 from wintermute.messages import Json
 from wintermute.night.learning import Background
-from wintermute.night.night_undo import NightUndone, require_kept, undo_items
+from wintermute.night.night_undo import NightUndone, is_old, require_kept, undo_items
 from wintermute.night.nights import Night, NightItem, Nights
 from wintermute.night.programme import tidying
 from wintermute.night.questions import LOOKED_THROUGH, OPEN, Answered, Questions
@@ -25,6 +26,8 @@ from wintermute.night.tidying import Tidying
 from wintermute.prompt.gather import read_texts
 from wintermute.stores import Stores
 from wintermute.text import counted, one_line
+
+OLD = f"what it did is longer ago than {KEPT.days} days, and not listed any more"
 
 
 def tidying_of(stores: Stores, config: Config, models: Models) -> Tidying:
@@ -54,7 +57,8 @@ def report_lines(night: Night, items: Sequence[NightItem]) -> Iterator[str]:
     said = [
         part for part in (done_words(items), counted(asked, "question") if asked else "") if part
     ]
-    yield f"{'; '.join(said) or 'nothing was changed'}; {counted(night.calls, 'call')}, {night.tokens:,} tokens"
+    nothing = OLD if is_old(night, SystemClock().now()) else "nothing was changed"
+    yield f"{'; '.join(said) or nothing}; {counted(night.calls, 'call')}, {night.tokens:,} tokens"
     if asked:
         yield "whole: `wintermute night report NIGHT#ITEM`; yes or no: `wintermute night apply`, `refuse`"
 
@@ -64,7 +68,8 @@ def night_line(night: Night, items: Sequence[NightItem]) -> str:
     counts = [
         (state, sum(item.state == state for item in items)) for state in ("done", "open", "undone")
     ]
-    told = ", ".join(f"{count} {state}" for state, count in counts if count) or "no change"
+    told = ", ".join(f"{count} {state}" for state, count in counts if count)
+    told = told or (OLD if is_old(night, SystemClock().now()) else "no change")
     broken = f", {counted(len(failed(night)), 'phase')} failed" if failed(night) else ""
     return f"{night.id:<12}  {night.date}  {night.why:<8}  {night.state:<7}  {told}{broken}"
 

@@ -22,7 +22,7 @@ from wintermute.night.questions import (
     Questions,
     is_number,
 )
-from wintermute.night.report import failed, item_line, item_words, whole
+from wintermute.night.report import failed, item_line, item_words, quoted, whole
 from wintermute.night.tidying import Tidying
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
@@ -124,9 +124,7 @@ class NightVerbs:
         ]
         lines += [] if items else [NOTHING_HERE]
         if others := len(everything) - len(items):
-            lines.append(
-                f"and {counted(others, 'item')} of others, who are told of them in their chats"
-            )
+            lines.append(f"and {counted(others, 'item')} of other chats: `/night` shows them there")
         older = [item for item in waiting if item.night != night.id]
         lines += [f"Still asked: `{item.id}` {item_words(item)}" for item in older]
         return "\n".join([bounded(lines), *([ANSWERS] if waiting else [])])
@@ -202,4 +200,4 @@ def _answer_line(done: Answered, *, yes: bool) -> str:
         return f"- {named} {plain(done.problem)}"
     if yes:
         return f"- {named} done: {item_words(replace(done.item, state='done'))}"
-    return f"- {named} stays as it is: {item_words(done.item)}"
+    return f"- {named} stays as it is: {quoted(done.item.before)}"

@@ -19,7 +19,7 @@ from wintermute.jobs import Job
 from wintermute.mailbox.inbox import Waiting
 from wintermute.night.morning import MORNING, Morning
 from wintermute.night.nights import Night, Occasion
-from wintermute.night.tidying import Progress, Tidying, alone, unwatched
+from wintermute.night.tidying import Progress, Tidying, alone, is_at_work, unwatched
 from wintermute.stores import Stores
 from wintermute.tasks.due import instant
 from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
@@ -94,11 +94,13 @@ class NightWatch:
         self._begins = time(dreaming.hour, dreaming.minute)
         self._clock = clock
         self._missed: tuple[date, datetime] | None = None  # and when that was noticed
-        self._knows_left = False  # of an earlier run of the program
 
     async def owe(self, tx: Transaction) -> datetime | None:
         """Owe what was left half, and the newest night, if it was not begun; when to look again."""
-        await self._owe_left(tx)
+        again = await self._owe_left(tx)
+        return min(filter(None, (again, await self._owe_newest(tx))), default=None)
+
+    async def _owe_newest(self, tx: Transaction) -> datetime | None:
         doubt = self._clock.doubt
         if not self._enabled or (doubt is not None and doubt.waits):
             return None
@@ -112,11 +114,17 @@ class NightWatch:
             return tomorrow
         return await self._catch_up(tx, night, now) or tomorrow
 
-    async def _owe_left(self, tx: Transaction) -> None:
-        """Once after the start: a command was killed as well, perhaps, and nobody else goes on with it."""
-        if not self._knows_left and await self._nights.is_left(tx):
-            await self._stores.jobs.owe(tx, NIGHT)
-        self._knows_left = True
+    async def _owe_left(self, tx: Transaction) -> datetime | None:
+        """A command was killed as well, perhaps, and nobody else goes on with it.
+
+        When to look again while somebody is at work.
+        """
+        if not await self._nights.is_left(tx):
+            return None
+        if is_at_work(self._stores.data_dir):
+            return self._clock.now() + BUSY
+        await self._stores.jobs.owe(tx, NIGHT)
+        return None
 
     async def _catch_up(self, tx: Transaction, night: NightTime, now: datetime) -> datetime | None:
         """Owe a missed night, or when to look again; None: there was nothing to tidy then."""

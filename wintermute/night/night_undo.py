@@ -27,9 +27,14 @@ class NightUndone:
         return not any(each.back or each.merges for each in self.undone)
 
 
+def is_old(night: Night, now: datetime) -> bool:
+    """Whether what it did can be taken back no more, and is not kept."""
+    return night.began_at <= now - KEPT
+
+
 def require_kept(night: Night, items: Sequence[NightItem], now: datetime) -> None:
     """Raises: WintermuteError for a night of which nothing is left, as it is too long ago."""
-    if not items and night.began_at <= now - KEPT:
+    if not items and is_old(night, now):
         raise WintermuteError(EXPIRED)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Literal
 
 from wintermute.changes.change_sets import KEPT
 from wintermute.clock import Clock, stamp
@@ -76,6 +76,16 @@ class Night:
 
 
 @dataclass(frozen=True, slots=True)
+class PastTurn:
+    """What became of a scope in a night. `age`: how many nights ago; `is_left`: not all was done."""
+
+    age: int
+    scope: str
+    is_left: bool
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
     """What a phase wants to do.
 
@@ -120,6 +130,29 @@ class NightItem:
         return f"{self.night}#{self.n}"
 
 
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What people of a scope are asked, or have answered. `wishes`: each as kind and plan.
+
+    `kept`: facts of which somebody said that they stay as they are, or put them back.
+    """
+
+    wishes: frozenset[str]
+    kept: frozenset[str]
+
+    def knows(self, wanted: Planned) -> bool:
+        """Whether just this is asked, or was answered."""
+        return _wish(wanted) in self.wishes
+
+    def disputes(self, wanted: Planned) -> bool:
+        """Whether it is about what somebody wanted to keep: a night does not decide that alone."""
+        return any(each["id"] in self.kept for each in wanted.plan.get("members", ()))
+
+
+def _wish(item: Planned | NightItem) -> str:
+    return json.dumps([item.kind, item.plan], sort_keys=True)
+
+
 def digest_of(*shown: str) -> str:
     """A digest of what was asked about, in which order does not matter."""
     return blake2b("\0".join(sorted(shown)).encode(), digest_size=16).hexdigest()
@@ -132,14 +165,22 @@ ITEMS = Kept(
     ours=OURS_SINCE.replace("created_at", "at"),
 )
 NOTES = Kept(
-    "nights",
-    ("phases",),
-    of="EXISTS (SELECT 1 FROM json_each(phases) t"
-    f" WHERE t.value ->> 'scope' = '' OR t.value ->> 'scope' IN {SCOPES})",
-    ours=OURS_SINCE.replace("created_at", "began_at"),
+    "night_phases",
+    ("note",),
+    where="note <> ''",
+    of=f"(scope = '' OR scope IN {SCOPES})",
+    ours="EXISTS (SELECT 1 FROM nights WHERE id = night"
+    f" AND {OURS_SINCE.replace('created_at', 'began_at')})",
 )
 """What phases noted, which may quote what they could make nothing of."""
+WHOLE = (
+    "SELECT n.*, (SELECT json_group_array(json_object('scope', scope, 'name', name, 'status', status,"
+    " 'before', before, 'after', after, 'note', note, 'tries', tries, 'calls', calls))"
+    " FROM (SELECT * FROM night_phases WHERE night = n.id ORDER BY seq)) AS phases FROM nights n"
+)
 _night = reader(Night)
+_tally = reader(PhaseTally)
+_turn = reader(PastTurn)
 _item = reader(NightItem)
 ONCE = ("schedule", "late")
 
@@ -166,18 +207,18 @@ class Nights:
             n += 1
             name = f"{day:%Y%m%d}-{n}"
         night = Night(name, day, why, "running", self._clock.now(), scope, phase)
-        await tx.execute(*insert("nights", columns(night)))
+        await tx.execute(*insert("nights", columns(night, "phases")))
         return night
 
     async def named(self, name: str) -> Night | None:
         """One night by its id."""
-        row = await self._database.row("SELECT * FROM nights WHERE id = ?", (name,))
+        row = await self._database.row(f"{WHOLE} WHERE id = ?", (name,))
         return _night(row) if row else None
 
     async def newest(self, most: int, day: date | None = None) -> list[Night]:
         """The newest ones, newest first; of a date, if given."""
         rows = await self._database.rows(
-            "SELECT * FROM nights WHERE :day IS NULL OR date = :day ORDER BY seq DESC LIMIT :most",
+            f"{WHOLE} WHERE :day IS NULL OR date = :day ORDER BY seq DESC LIMIT :most",
             {"day": day.isoformat() if day else None, "most": most},
         )
         return [_night(row) for row in rows]
@@ -189,17 +230,36 @@ class Nights:
 
     async def running(self, source: Transaction | Database) -> list[Night]:
         """What is at work, or was killed at it, oldest first."""
-        rows = await source.rows("SELECT * FROM nights WHERE state = 'running' ORDER BY seq")
+        rows = await source.rows(f"{WHOLE} WHERE state = 'running' ORDER BY seq")
         return [_night(row) for row in rows]
 
     async def note(self, tx: Transaction, name: str, tally: PhaseTally) -> None:
         """What became of a phase, in the place of what was noted of it before."""
-        (kept,) = await tx.scalars("SELECT phases FROM nights WHERE id = ?", (name,))
-        found = [each for each in json.loads(kept) if _place(each) != (tally.scope, tally.name)]
+        statement, values = insert("night_phases", {"night": name, **columns(tally)})
         await tx.execute(
-            "UPDATE nights SET phases = ? WHERE id = ?",
-            (json.dumps([*found, columns(tally)], ensure_ascii=False), name),
+            f"{statement} ON CONFLICT (night, scope, name) DO UPDATE SET status = excluded.status,"
+            " before = excluded.before, after = excluded.after, note = excluded.note,"
+            " tries = excluded.tries, calls = excluded.calls",
+            values,
         )
+
+    async def tallies(self, name: str, scope: str) -> dict[str, PhaseTally]:
+        """What is known of the phases of a night in a scope, by their names."""
+        rows = await self._database.rows(
+            "SELECT * FROM night_phases WHERE (night, scope) = (?, ?)", (name, scope)
+        )
+        return {row["name"]: _tally(row) for row in rows}
+
+    async def turns(self, but: str, most: int) -> list[PastTurn]:
+        """What the newest whole nights came to scope by scope, newest first; `but` one of them."""
+        rows = await self._database.rows(
+            "SELECT age, scope, max(status <> 'ok') AS is_left, sum(calls) AS calls FROM ("
+            "  SELECT id, row_number() OVER (ORDER BY seq DESC) AS age FROM nights"
+            "  WHERE phase = '' AND id <> ? ORDER BY seq DESC LIMIT ?)"
+            " JOIN night_phases ON night = id GROUP BY age, scope ORDER BY age",
+            (but, most),
+        )
+        return [_turn(row) for row in rows]
 
     async def spend(self, tx: Transaction, name: str, calls: int, tokens: int, usd: float) -> None:
         """What a night has cost by now."""
@@ -220,7 +280,7 @@ class Nights:
     async def untold(self, source: Transaction | Database) -> list[Night]:
         """What is over and was not told to all who it is about, oldest first."""
         rows = await source.rows(
-            "SELECT * FROM nights WHERE state <> 'running' AND told_at IS NULL ORDER BY seq"
+            f"{WHOLE} WHERE state <> 'running' AND told_at IS NULL ORDER BY seq"
         )
         return [_night(row) for row in rows]
 
@@ -350,6 +410,17 @@ class Nights:
         )
         return [_item(row) for row in rows]
 
+    async def answered(self, scope: str) -> Answers:
+        """What people were asked, or said to what nights did, as long as it is kept (M-079)."""
+        found = await self.items(self._database, scope=scope, states=("open", "refused", "undone"))
+        members = [
+            each["id"]
+            for item in found
+            for each in item.plan.get("members", ())
+            if item.state != "open"
+        ]
+        return Answers(frozenset(map(_wish, found)), frozenset(members))
+
     async def current(self, tx: Transaction, item: NightItem) -> NightItem | None:
         """An item as it is by now; None: it was answered or forgotten since it was read."""
         row = await tx.row(
@@ -474,10 +545,15 @@ class Nights:
         )
 
     async def expire(self, tx: Transaction) -> int:
-        """Remove the items of nights that can no longer be undone; their rows stay. How many.
+        """Remove the items and phases of nights that can no longer be undone; their rows stay.
 
-        What a person said yes to later can be undone for as long after that.
+        How many items. What a person said yes to later can be undone for as long after that.
         """
+        await tx.execute(
+            "DELETE FROM night_phases WHERE night IN"
+            " (SELECT id FROM nights WHERE state <> 'running' AND began_at <= ?)",
+            (stamp(self._clock.now() - KEPT),),
+        )
         return await tx.execute(
             "DELETE FROM night_items WHERE at <= ? AND state NOT IN ('open', 'planned')"
             " AND NOT EXISTS (SELECT 1 FROM change_sets WHERE id = change_set)",
@@ -512,12 +588,9 @@ async def erase_items(tx: Transaction, traces: Traces) -> int:
 
 
 async def erase_notes(tx: Transaction, traces: Traces) -> int:
-    """Let no phase of a night quote any of these words; how many nights did."""
+    """Let no phase of a night quote any of these words; how many did."""
     return await tx.execute(
-        "UPDATE nights SET phases = (SELECT json_group_array(json(CASE WHEN value ->> 'note' = ''"
-        "  THEN value ELSE json_set(value, '$.note', 'forgotten') END)) FROM json_each(phases))"
-        f" WHERE {NOTES.rows()}",
-        traces.asked(NOTES),
+        f"UPDATE night_phases SET note = 'forgotten' WHERE {NOTES.rows()}", traces.asked(NOTES)
     )
 
 
@@ -535,7 +608,3 @@ def as_item(night: str, scope: str, phase: str, wanted: Planned, at: datetime) -
         change_set=None,
         at=at,
     )
-
-
-def _place(tally: Any) -> tuple[str, str]:
-    return tally["scope"], tally["name"]

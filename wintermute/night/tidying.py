@@ -54,6 +54,9 @@ LOOKED_BACK = 100
 MOST_LOST, ALWAYS_ALLOWED, MOST_LOST_IN_A_WEEK = 0.2, 3, 0.3
 """Which part of its facts a scope may lose in a night, how many in any case, and in seven nights."""
 
+USED_UP = "the tokens of this night are used up (dreaming.budget_tokens)"
+TOO_SMALL = "one question alone may take {size} tokens: raise dreaming.budget_tokens"
+
 log = logging.getLogger(__name__)
 
 
@@ -100,7 +103,8 @@ class NightModels:
         most = self._most if self.calls == self._first else self._upto
         if most is not None and self.used + size > most:
             self.spent, self.away = True, "the tokens of this night are used up"
-            raise NightSpent("the tokens of this night are used up (dreaming.budget_tokens)", None)
+            alone = self._most is not None and size > self._most
+            raise NightSpent(TOO_SMALL.format(size=size) if alone else USED_UP, None)
         try:
             reply = await self._models.ask_unasked(role, request, sources, backend=backend)
         except ModelError as problem:
@@ -327,6 +331,8 @@ class Tidying:
         for chore in self._programme.closing:
             if night.scope == "" and night.phase in ("", chore.name):
                 await self._chore(night, EVERYWHERE, chore, asked, progress)
+        for item in await self.nights.items(self._stores.database, night.id, states=PLANNED):
+            await self._take_back(item)  # of what was interrupted too often
         async with self._stores.database.transaction() as tx:
             await self.nights.end(tx, night.id)
         found = await self.nights.named(night.id)
@@ -388,16 +394,11 @@ class Tidying:
     async def _turns(self, night: Night) -> "Turns":
         """When it was whose turn, and who waits: by the nights before, and for what is new."""
         newest, seen, left = dict[str, int](), set[str](), set[str]()
-        for age, each in enumerate(await self.nights.newest(LOOKED_BACK)):
-            if each.id == night.id or each.phase:
-                continue
-            for scope in {tally.scope for tally in each.phases}:
-                tallies = [tally for tally in each.phases if tally.scope == scope]
-                is_left = any(tally.status == "left" for tally in tallies)
-                left |= {scope} if is_left and scope not in seen else set()
-                seen.add(scope)
-                if not is_left or any(tally.calls for tally in tallies):
-                    newest.setdefault(scope, -age)
+        for turn in await self.nights.turns(night.id, LOOKED_BACK):
+            left |= {turn.scope} if turn.is_left and turn.scope not in seen else set()
+            seen.add(turn.scope)
+            if not turn.is_left or turn.calls:
+                newest.setdefault(turn.scope, -turn.age)
         new = await scopes_with_news(self._stores.database, night.began_at)
         return Turns(newest, frozenset(left), frozenset(left | new))
 
@@ -436,26 +437,26 @@ class Tidying:
         progress: Progress,
     ) -> None:
         """Look in all of them, then do what they want, or ask."""
-        now = await self.nights.named(night.id)
-        assert now is not None
-        open_ = [phase for phase in phases if not _is_over(now.tally(scope, phase.name))]
+        known = await self.nights.tallies(night.id, scope)
+        open_ = [phase for phase in phases if not _is_over(known.get(phase.name))]
         found: dict[str, PhaseTally] = {}
         for phase in open_:
             progress(scope, phase.name)
-            tally = await self._begun(now, scope, phase.name)
+            tally = await self._begun(night, scope, phase.name, known.get(phase.name))
             if tally.status == "running":
-                tally = await self._looked(now, scope, phase, asked, None)
+                tally = await self._looked(night, scope, phase, asked, None)
             found[phase.name] = tally
-        guards = await self._settle(now, scope)
+        guards = await self._settle(night, scope)
         for phase in open_:
             note = _joined(found[phase.name].note, guards.get(phase.name, ""))
             tally = replace(found[phase.name], before=await phase.size(scope), note=note)
-            tally = await self._applied(now, tally, phase)
-            await self._note(now, tally, asked)
+            tally = await self._applied(night, tally, phase)
+            await self._note(night, tally, asked)
 
-    async def _begun(self, night: Night, scope: str, name: str) -> PhaseTally:
+    async def _begun(
+        self, night: Night, scope: str, name: str, known: PhaseTally | None
+    ) -> PhaseTally:
         """Noted before it begins, so that what crashes for ever is passed over."""
-        known = night.tally(scope, name)
         tally = PhaseTally(scope, name, "running", tries=known.tries + 1 if known else 1)
         if tally.tries > MOST_TRIES:
             tally = replace(tally, status="failed", note="interrupted twice: left out")
@@ -478,7 +479,7 @@ class Tidying:
                 await self._keep(night, scope, phase, step, asked, dry)
                 notes += [step.note] if step.note else []
                 status = "left" if step.left else status
-        except NightSpent as problem:
+        except BudgetSpent as problem:
             status, notes = "left", [*notes, str(problem)]
         except WintermuteError as problem:
             log.warning("night phase failed name=%s scope=%s reason=%s", phase.name, scope, problem)
@@ -500,17 +501,22 @@ class Tidying:
         dry: DryNight | None,
     ) -> None:
         only_proposes = phase.asks and "small" in self._models.sizes(ROLE)
-        states: list[ItemState] = [
-            "open" if item.question or only_proposes else "planned" for item in step.items
+        answers = await self.nights.answered(scope)
+        wanted: list[tuple[Planned, ItemState]] = [
+            (
+                item,
+                "open" if item.question or only_proposes or answers.disputes(item) else "planned",
+            )
+            for item in step.items
+            if not answers.knows(item)
         ]
         if dry is not None:
             now = self._stores.facts.now()
-            for item, state in zip(step.items, states, strict=True):
+            for item, state in wanted:
                 made = as_item(night.id, scope, phase.name, item, now)
                 dry.items.append(replace(made, n=len(dry.items) + 1, state=state))
             return
         async with self._stores.database.transaction() as tx:
-            wanted = [*zip(step.items, states, strict=True)]
             await self.nights.plan_all(tx, (night.id, scope, phase.name), wanted, step.judged)
             await looked_at(tx, step.looked_at, step.waiting)
             await self.nights.spend(tx, night.id, asked.calls, asked.used, asked.usd)
@@ -554,27 +560,27 @@ class Tidying:
         """
         notes = [tally.note] if tally.note else []
         status = tally.status
-        left_out = tally.tries > MOST_TRIES  # one of them may be what ends the program
+        if tally.tries > MOST_TRIES:  # one of them may be what ends the program
+            return tally
         for item in await self.nights.items(
             self._stores.database, night.id, tally.scope, states=PLANNED
         ):
             if item.phase != phase.name:
-                continue
-            if left_out:
-                async with self._stores.database.transaction() as tx:
-                    await self.nights.move(tx, item, "outdated")
                 continue
             try:
                 await self.deeds.apply(item)
             except WintermuteError as problem:
                 log.warning("item was not done id=%s reason=%s", item.id, problem)
                 status, notes = "failed", [*notes, f"{item.id} was not done: {problem}"]
-                async with self._stores.database.transaction() as tx:
-                    await self.nights.take_back(tx, item)
-                    members = [each["id"] for each in item.plan.get("members", ())]
-                    await looked_at(tx, (), members)
+                await self._take_back(item)
         note, after = _joined(*notes), await phase.size(tally.scope)
         return replace(tally, status=status, after=after, note=note)
+
+    async def _take_back(self, item: NightItem) -> None:
+        async with self._stores.database.transaction() as tx:
+            await self.nights.take_back(tx, item)
+            members = [each["id"] for each in item.plan.get("members", ())]
+            await looked_at(tx, (), members)
 
     async def _note(self, night: Night, tally: PhaseTally, asked: NightModels) -> None:
         log.info("night phase name=%s status=%s", tally.name, tally.status)
@@ -590,28 +596,30 @@ class Tidying:
     async def _chore(
         self, night: Night, scope: str, chore: Chore, asked: NightModels, progress: Progress
     ) -> None:
-        now = await self.nights.named(night.id)
-        assert now is not None
-        if _is_over(now.tally(scope, chore.name)):
+        known = (await self.nights.tallies(night.id, scope)).get(chore.name)
+        if _is_over(known):
             return
         progress(scope, chore.name)
-        tally = await self._begun(now, scope, chore.name)
+        tally = await self._begun(night, scope, chore.name, known)
         if tally.status != "running":
             return
         before = asked.calls
         try:
-            done = await chore.do(PhaseWork(now, scope, asked, await self._so_far(now, scope)))
+            done = await chore.do(PhaseWork(night, scope, asked, await self._so_far(night, scope)))
         except WintermuteError as problem:
-            log.warning("night phase failed name=%s scope=%s reason=%s", chore.name, scope, problem)
-            spent = isinstance(problem, NightSpent)
+            spent = isinstance(problem, BudgetSpent)
+            how = "is left" if spent else "failed"
+            log.warning(
+                "night phase %s name=%s scope=%s reason=%s", how, chore.name, scope, problem
+            )
             done = ChoreDone(note=str(problem), left=spent, failed=not spent)
         status: PhaseStatus = "failed" if done.failed else "left" if done.left else "ok"
         tally = replace(tally, status=status, before=done.before, after=done.after, note=done.note)
         async with self._stores.database.transaction() as tx:
             for wanted, state, set_id in done.items:
-                item = await self.nights.plan(tx, now.id, scope, chore.name, wanted, "planned")
+                item = await self.nights.plan(tx, night.id, scope, chore.name, wanted, "planned")
                 await self.nights.move(tx, item, state, wanted.plan.get("names", ()), set_id)
-            await self._noted(tx, now, replace(tally, calls=asked.calls - before), asked)
+            await self._noted(tx, night, replace(tally, calls=asked.calls - before), asked)
 
 
 def _wanted(night: Night, group: Sequence[N]) -> list[N]:

@@ -1,0 +1,170 @@
+"""What is left of nights: by a budget, by a model that is away, by phases that were interrupted too often."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.test_night_in_chats import says, slept
+from tests.test_night_turns import asked, named, pairs, price
+from tests.world.clock import HeldClock
+from tests.world.model import ModelServer
+from tests.world.nights import SmallNight, begin, look, opened
+from tests.world.sleeping import FTS, SCOPE, sleeping
+from tests.world.tidied import Tidied
+from wintermute.config.schema import BudgetSettings as Ceilings
+from wintermute.night.night_undo import undo_items
+from wintermute.night.nights import Nights
+from wintermute.night.tidying import alone
+
+TEA = ("Ann likes tea", "Ann likes green tea")
+DAY = 86_400.0
+ONE_CALL = 4_200
+"""Tokens that a question and its answer may take at worst."""
+
+
+class Killed(BaseException):
+    """As a kill: nothing of ours goes on."""
+
+
+@dataclass
+class Kills:
+    """Kills whoever tells it of a phase, so often."""
+
+    phase: str
+    times: int
+    seen: list[str] = field(default_factory=list)
+
+    def __call__(self, scope: str, phase: str) -> None:
+        if phase == self.phase and len(self.seen) < self.times:
+            self.seen.append(scope)
+            raise Killed
+
+
+@pytest.mark.parametrize("kills", [1, 2, 3, 4])
+async def test_what_was_found_before_kills_is_done_then_or_by_the_next_night(
+    tmp_path: Path, model: ModelServer, kills: int
+) -> None:
+    """M-063: nothing that was found stays undone for ever, and nothing is planned in a night that is over."""
+    async with sleeping(tmp_path, model, FTS) as sleep:
+        await sleep.told(*TEA, at="2026-05-01")
+        sleep.merge = lambda texts: max(texts, key=len)
+        sleep.clock.advance(DAY)
+        night, kill = await sleep.begun(), Kills("contradictions", kills)
+        for _ in range(kills):
+            with pytest.raises(Killed):
+                await sleep.tidying.tidy(night, kill)
+        await sleep.tidying.tidy(night, kill)
+        items = await sleep.nights.items(sleep.house.database, night.id)
+        assert "planned" not in {item.state for item in items}
+        assert [each.text for each in await sleep.house.stores.facts.live(SCOPE)] == (
+            [TEA[1]] if kills < 2 else [*TEA]
+        )
+        await sleep.night()
+        assert [each.text for each in await sleep.house.stores.facts.live(SCOPE)] == [TEA[1]]
+
+
+async def test_a_budget_of_the_day_starves_nobody(tmp_path: Path, model: ModelServer) -> None:
+    """L-086, L-085: what does not fit into the day is left, and whoever was not asked about comes first."""
+    for name in ("one", "many"):
+        (tmp_path / name).mkdir()
+    one, count = await price(tmp_path / "one", model), 4
+    scopes = [*map(named, range(count))]
+    small = SmallNight(asks_model=True, budget=200_000)
+    clock = HeldClock()
+    async with opened(
+        tmp_path / "many",
+        model,
+        clock,
+        night=small,
+        budget=Ceilings(tokens_per_day=ONE_CALL + 5 * one),
+    ) as house:
+        night, number, seen = Tidied(house, clock, small.built[0]), 0, set[str]()
+        for _ in range(2 * count):
+            before = len(model.requests)
+            for scope in scopes:
+                number += 4
+                await pairs(house, scope, *range(number, number + 4))
+            done = await night.night()
+            seen |= set(asked(model, before))
+            assert {tally.status for tally in done.phases} <= {"ok", "left"}
+        assert len(seen) == count
+
+
+async def test_a_night_of_many_people_costs_what_is_new_and_not_their_square(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-055: what a night notes of one scope is written and read once, however many others there are."""
+    async with sleeping(tmp_path, model, FTS) as sleep:
+        for n in range(40):
+            await sleep.told(f"Person {n} has {n} cats", scope=f"person:@p{n}:test")
+        await sleep.night()
+        rows = await sleep.house.rows("SELECT length(note) AS size FROM night_phases")
+        assert len(rows) > 300
+        (night,) = await sleep.nights.newest(1)
+        assert len(night.phases) == len(rows)
+        sleep.clock.advance(timedelta(days=31).total_seconds())
+        await sleep.night("housekeeping")
+        kept = await sleep.house.rows("SELECT DISTINCT night FROM night_phases")
+        assert [row["night"] for row in kept] != [night.id]
+        assert night.id not in {row["night"] for row in kept}
+        assert await sleep.house.rows("SELECT 1 FROM nights WHERE id = ?", night.id)
+
+
+async def test_a_command_that_was_killed_beside_a_daemon_is_gone_on_with_soon(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-063: not only at its next start; while the command is at work it is left alone."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        await look(house)
+        store = Nights(house.database, house.checked)
+        async with alone(tmp_path / "data" if (tmp_path / "data").is_dir() else tmp_path):
+            async with house.database.transaction() as tx:
+                begun = await store.begin(tx, clock.now().date(), "command")
+            await look(house)
+            assert len(await store.running(house.database)) == 1
+        assert begun is not None
+        clock.advance(60)
+        await look(house)
+        assert await store.running(house.database) == []
+        done = await store.named(begun.id)
+        assert done is not None
+        assert done.state == "done"
+        assert "merged" in await says(house, "/night")
+
+
+async def test_what_somebody_put_back_is_decided_by_no_later_night_alone(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-079: "no, keep both" holds as well when a third one says what both say."""
+    async with sleeping(tmp_path, model, FTS) as sleep:
+        await sleep.told("Lena lives in Graz with two cats", "Lena in Graz has two cats")
+        sleep.merge = lambda texts: max(texts, key=len)
+        sleep.compare = lambda first, second: '{"action": "keep_both"}'
+        await sleep.night()
+        (item,) = await sleep.items()
+        assert item.state == "done"
+        await undo_items(sleep.house.stores, sleep.nights, [item], whole=False)
+        await sleep.told("Lena lives in Graz with two cats since 2015")
+        for _ in range(3):
+            await sleep.night()
+        assert len(await sleep.house.stores.facts.live(SCOPE)) == 3
+        states = {item.state for item in await sleep.items()}
+        assert states == {"undone", "open"}
+
+
+async def test_a_budget_that_is_too_small_for_one_question_says_so(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """Issue 21, 7: it is no night like others, and waiting does not help."""
+    small = SmallNight(asks_model=True, budget=10)
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock, night=small) as house:
+        await begin(house, "Likes tea", "Likes tea, again")
+        await slept(house, clock, 11.2)
+        said = await says(house, "/night")
+        assert "one question alone may take" in said
+        assert "raise dreaming.budget" in said

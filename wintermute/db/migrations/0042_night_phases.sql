@@ -1,0 +1,24 @@
+-- What a phase of a night did in a scope, with counts before and after (owner: night): a row each, for a
+-- night of many people notes thousands. `tries`: how often it was begun; `calls`: what it asked at last.
+-- They go with what can no longer be undone; the night's own row stays.
+
+CREATE TABLE night_phases (
+    seq    INTEGER PRIMARY KEY AUTOINCREMENT,
+    night  TEXT NOT NULL REFERENCES nights (id),
+    scope  TEXT NOT NULL,
+    name   TEXT NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('running', 'ok', 'failed', 'left')),
+    before INTEGER NOT NULL DEFAULT 0,
+    after  INTEGER NOT NULL DEFAULT 0,
+    note   TEXT NOT NULL DEFAULT '',
+    tries  INTEGER NOT NULL DEFAULT 1,
+    calls  INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (night, scope, name)
+);
+
+INSERT INTO night_phases (night, scope, name, status, before, after, note, tries, calls)
+SELECT n.id, p.value ->> 'scope', p.value ->> 'name', p.value ->> 'status', p.value ->> 'before',
+       p.value ->> 'after', p.value ->> 'note', p.value ->> 'tries', p.value ->> 'calls'
+FROM nights n, json_each(n.phases) p ORDER BY n.seq, p.key;
+
+ALTER TABLE nights DROP COLUMN phases;
