@@ -4,11 +4,13 @@ import asyncio
 import gc
 import json
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.test_embedder_away import child
+from tests.world.clock import FakeClock
 from tests.world.model import Cut, Empty, Fail, ModelServer, Slow, Text
 from tests.world.sleeping import SCOPE, sleeping
 from tests.world.vectors import needs_sqlite_vec
@@ -476,6 +478,66 @@ async def test_without_its_embedder_a_night_compares_words_and_says_so(
         tally = night.tally(SCOPE, "dedup")
         assert tally is not None
         assert tally.note.startswith("compared by words alone: ")
+
+
+async def test_a_dry_night_by_meaning_leaves_no_trace_either(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """Issue 21, 6: no vector is made, and what has just come to its end is not noted as over."""
+    well = child("well", tmp_path)
+    async with sleeping(
+        *(tmp_path, model, BY_MEANING), Dreaming(enabled=False), embedder=well
+    ) as sleep:
+        needs_sqlite_vec(sleep.house.database)
+        await sleep.told(TEA)
+        await sleep.night()
+        soon = sleep.house.stores.facts.now() + timedelta(hours=2)
+        await sleep.told("Ann is in Rome", until=soon)
+        await sleep.told(CHESS, GREEN)
+        sleep.clock.advance(24 * 3600.0)
+        tables = ("facts", "fact_vectors", "embedding_spaces")
+        dumps = [f"SELECT * FROM {table} ORDER BY seq" for table in tables[:2]]
+        dumps.append(f"SELECT * FROM {tables[2]}")
+        before = [await sleep.house.rows(dump) for dump in dumps]
+        night, _ = await sleep.preview()
+        assert [await sleep.house.rows(dump) for dump in dumps] == before
+        tally = night.tally(SCOPE, "dedup")
+        assert tally is not None
+        assert "3 memories have no vectors yet" in tally.note
+
+
+async def test_what_was_compared_by_words_alone_is_compared_again_once_meanings_are_there(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-055: until then it costs nothing, not even a start of the embedder."""
+    clock = FakeClock()
+    gone = child("dies", tmp_path, clock=clock)
+    async with sleeping(
+        *(tmp_path, model, BY_MEANING), Dreaming(enabled=False), embedder=gone
+    ) as sleep:
+        needs_sqlite_vec(sleep.house.database)
+        await sleep.told("Ann lives in Lyon", "Ann lives in Rome")
+        await sleep.told("Vegetarian since 2020, she says")
+        sleep.compare = lambda _one, _two: json.dumps({"action": "keep_both"})
+        await sleep.night()
+        asked, starts = sleep.calls, (tmp_path / "starts").read_text()
+        assert asked == len(sleep.pairs) == 1
+        dump = "SELECT * FROM facts ORDER BY seq"
+        before = await sleep.house.rows(dump)
+        for _ in range(2):
+            night = await sleep.night()
+            assert {tally.note for tally in night.phases} == {""}
+        assert (sleep.calls, (tmp_path / "starts").read_text()) == (asked, starts)
+        assert await sleep.house.rows(dump) == before
+        (tmp_path / "once").touch()  # it is of use from now on
+        clock.advance(3600)
+        await sleep.told("Zyx")
+        await sleep.night()
+        assert any("Vegetarian" in str(pair) for pair in sleep.pairs)
+        assert len({frozenset(pair) for pair in sleep.pairs}) == len(sleep.pairs)
+        asked = sleep.calls
+        await sleep.night()
+        assert sleep.calls == asked
 
 
 async def test_what_is_merged_stands_where_the_newest_of_it_was_said(

@@ -7,7 +7,7 @@ pairs that are near ─ the nearest 20 ─▶ one question each ─▶ keep one 
 """
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import date, tzinfo
 from typing import Literal, get_args
@@ -118,7 +118,7 @@ class Contradictions:
         """One pair each; then what was looked at is known. Raises: ModelError."""
         night = work.night
         async with self._likeness.compared(
-            night.id, work.scope, night.began_at, last=True
+            night.id, work.scope, night.began_at, last=True, dry=work.dry
         ) as found:
             async for step in self._steps_of(work, found):
                 yield step
@@ -130,7 +130,7 @@ class Contradictions:
         open_ = await self._open(found, work.scope, groups)
         named = {name for pair in open_ for name in pair}
         new = {*found.new} - owed
-        yield TidyStep(looked_at=tuple(sorted(new - named)))
+        yield _looked_at(found, new - named)
         room = MOST - sum(item.phase == self.name for item in work.so_far)
         asked: set[FactPair] = set()
         for pair in open_:
@@ -142,8 +142,8 @@ class Contradictions:
         rest = [pair for pair in open_ if pair not in asked]
         later = sum(not gone & {*pair} for pair in rest)
         waiting = new & {name for pair in rest for name in pair}
-        yield TidyStep(
-            looked_at=tuple(sorted((new & named) - waiting)),
+        yield replace(
+            _looked_at(found, (new & named) - waiting),
             waiting=tuple(sorted(waiting)),
             note=f"{later} pairs wait for the next nights" if later else "",
             left=later > 0,
@@ -212,6 +212,11 @@ class Contradictions:
             question=not free,
             digest=digest,
         )
+
+
+def _looked_at(found: Compared, names: Set[str]) -> TidyStep:
+    again = names & found.by_words
+    return TidyStep(looked_at=tuple(sorted(names)), by_words=tuple(sorted(again)))
 
 
 def _in_turn(loser: Fact, winner: Fact, zone: tzinfo) -> str:

@@ -202,7 +202,7 @@ class Dedup:
         alone = work.night.phase == self.name  # else contradictions look at it next
         night = work.night
         async with self._likeness.compared(
-            night.id, work.scope, night.began_at, last=alone
+            night.id, work.scope, night.began_at, last=alone, dry=work.dry
         ) as found:
             if found.note:
                 yield TidyStep(note=found.note, left=found.more > 0)
