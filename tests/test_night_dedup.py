@@ -23,6 +23,7 @@ from wintermute.memory.likeness import FactPair, Likeness, pair_of
 from wintermute.memory.ranking import Query
 from wintermute.memory.resting import wake_all
 from wintermute.night.dedup import MOST, clusters
+from wintermute.night.night_undo import undo_items
 
 TEA, GREEN = "Ann drinks tea", "Ann drinks tea every morning"
 CHESS = "Carl plays chess on Sundays"
@@ -554,6 +555,34 @@ async def test_what_is_merged_stands_where_the_newest_of_it_was_said(
         assert await sleep.remembered() == ["Ann likes tea, green tea", "Tom has a boat"]
         heir = await sleep.fact("Ann likes tea, green tea")
         assert await sleep.house.one("SELECT place FROM facts WHERE id = ?", heir.id) == of_newer
+
+
+PLACES = "SELECT id, place FROM facts ORDER BY seq"
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_what_an_undo_brings_back_stands_where_it_stood(
+    tmp_path: Path, model: ModelServer, order: tuple[int, int]
+) -> None:
+    """M-065: whichever of two merges goes first, that say what one of them had said."""
+    texts = ("Ann drinks tea with milk", "Ann drinks tea", "Ann drinks tea with much milk")
+    async with sleeping(tmp_path, model) as sleep:
+        await sleep.told(texts[0], at="2026-04-03")
+        await sleep.told("Tom has a boat", texts[1], at="2026-04-05")
+        sleep.merge = lambda _: texts[0]
+        before = await sleep.house.rows(PLACES)
+        await sleep.night()
+        assert await sleep.remembered() == [texts[0], "Tom has a boat"]
+        await sleep.told("Tom has a cat")
+        sleep.merge = first
+        await sleep.told("Ann drinks tea, with milk", at="2026-04-02")
+        await sleep.night()
+        items = await sleep.items()
+        assert len(items) == 2
+        for n in order:
+            await undo_items(sleep.house.stores, sleep.nights, [items[n]], whole=False)
+        assert len(await sleep.facts()) == 5
+        assert [*await sleep.house.rows(PLACES)][: len(before)] == before
 
 
 @pytest.mark.breaks("tools", perhaps=True)  # after a night there is one tool more

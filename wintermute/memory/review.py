@@ -93,17 +93,21 @@ async def looked_at(
 async def take_place(tx: Transaction, heir: str, ids: Collection[str]) -> None:
     """Let a fact stand where the newest of those stood that it was made of: beside what was said then.
 
-    A search looks at what stands beside a hit. Their places are changed for each other.
+    A search looks at what stands beside a hit. Their places are changed for each other, until that
+    one is back.
     """
     rows = await tx.rows(
         "SELECT id, place FROM facts WHERE id IN (SELECT value FROM json_each(?))"
         " AND scope = (SELECT scope FROM facts WHERE id = ?) ORDER BY created_at DESC, seq LIMIT 1",
         (json.dumps([*ids]), heir),
     )
-    for row in rows:
+    for row in [each for each in rows if each["id"] != heir]:
         mine = await tx.scalars("SELECT place FROM facts WHERE id = ?", (heir,))
         for name, place in ((row["id"], -1), (heir, row["place"]), (row["id"], mine[0])):
             await tx.execute("UPDATE facts SET place = ? WHERE id = ?", (place, name))
+        await tx.execute(
+            "UPDATE facts SET place_before = ? WHERE id = ?", (row["place"], row["id"])
+        )
 
 
 async def hand_down_use(tx: Transaction, heir: str, ids: Collection[str]) -> None:
