@@ -190,13 +190,27 @@ async def test_a_dry_run_leaves_no_trace_and_names_what_it_does_not_try(
     assert (file.read_text(), shelf.pages()) == (edited, pages)
     assert (done["id"], done["items"]) == ("dry-run", [])
     notes = {phase["name"]: phase["note"] for phase in done["phases"]}
-    assert notes["learn"] == (
-        "1 conversation would be read for what to remember; 1 new memories would be compared with the"
-        " old: not tried here"
-    )
+    assert notes["learn"] == "1 conversation would be read for what to remember: not tried here"
     assert notes["pages"] == "1 chat would become pages: not tried here"
     assert home.says("night", "list") == "No night has run yet.\n"
     assert "Plays the flute" in texts(home)
+
+
+async def test_a_dry_run_says_that_it_does_not_compare_what_is_new(
+    home: Terminal, model: ModelServer
+) -> None:
+    """M-073: a night begins by bringing that together with what is known, which takes a model."""
+    asks(home, model, "fts5")
+    for text in ("Ann's boat is the red one by the lake", "Ann's boat is the red one by the pier"):
+        home.says("memory", "add", text)
+    ended = await beside(home, "night", "run", "--dry-run")
+    learn, *rest = ended.stdout.decode().splitlines()
+    assert learn.endswith(
+        "2 new memories would be brought together with the old, and until then no phase compares"
+        " them: not tried here"
+    )
+    assert rest[-1] == "nothing was changed; 0 calls, 0 tokens"
+    assert model.requests == []
 
 
 async def test_who_sits_at_a_terminal_sees_how_far_a_night_is(home: Terminal) -> None:

@@ -234,6 +234,31 @@ async def test_two_skills_become_one_or_stay_two_wherever_the_yes_is_killed(
     assert halves > 0
 
 
+async def test_what_was_killed_half_in_place_is_whole_when_its_words_are_forgotten(
+    person: NewPerson, bot: NewBot, model: ModelServer
+) -> None:
+    """M-063, M-030: nobody knows afterwards what was to become of the other file."""
+    ann = await person("ann")
+    daemon = await bot(ann, start=False, dreaming={"enabled": False})
+    item = await asked_to_merge(daemon, ann)
+    assert (await daemon.command("memory", "add", "How the fax is fed"))[0] == 0
+    killed: Json = {"tape": str(daemon.config.with_name("tape")), "folder": str(daemon.data)}
+    killed |= {
+        "first": "SELECT * FROM night_items WHERE night",
+        "step": "os.remove two.md",
+        "at": 1,
+    }
+    code, _ = await daemon.command("night", "apply", item, trigger=killed)
+    assert (code, skills(daemon)) == (-signal.SIGKILL, TWO | {"one": ONE})
+    (fact,) = daemon.rows("SELECT id FROM facts")
+    code, said = await daemon.command("memory", "forget", str(fact["id"]))
+    assert code == 0, said
+    assert skills(daemon) == {"one": ONE}
+    assert daemon.rows("SELECT state, plan, after FROM night_items") == [
+        {"state": "done", "plan": "{}", "after": ""}
+    ]
+
+
 async def test_a_daemon_goes_on_at_its_start_with_what_commands_were_killed_at(
     person: NewPerson, bot: NewBot, model: ModelServer
 ) -> None:
@@ -288,7 +313,7 @@ async def test_pages_of_a_night_that_was_killed_are_items_once(
     await ann.wait_for_count(chat, daemon.user_id, 1)
     await daemon.said_all()
     assert await daemon.stop() == 0
-    daemon.change("UPDATE inbox SET received_at = '2026-01-01T00:00:00.000000+00:00'")
+    daemon.change(LONG_AGO)
     words = ("night", "run", "--phase", "pages")
     code, _ = await daemon.command(*words, trigger={"logger": "aiosqlite", "steps": steps})
     assert code == -signal.SIGKILL
@@ -296,4 +321,35 @@ async def test_pages_of_a_night_that_was_killed_are_items_once(
     assert code == 0, said
     assert daemon.rows("SELECT kind, state, after FROM night_items") == [
         {"kind": "page", "state": "done", "after": POND}
+    ]
+
+
+LONG_AGO = "UPDATE inbox SET received_at = '2026-01-01T00:00:00.000000+00:00'"
+SUMMARY = "They spoke of tulips, at length, and of nothing else that would matter to anybody."
+
+
+async def test_what_was_summed_up_before_a_kill_is_listed(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """M-063: it is not found too long again, and was done by that night."""
+    ann = await person("ann")
+    daemon = await bot(ann, dreaming={"enabled": False}, context={"keep_recent": 2})
+    model.keyed(lambda seen: Text(SUMMARY) if "<history>" in str(seen.body) else None)
+    chat = await room(ann, daemon)
+    for n in range(7):
+        await ann.send(chat, f"{n} " + "tulips " * 400)
+        await ann.wait_for_count(chat, daemon.user_id, n + 1)
+    await daemon.said_all()
+    assert await daemon.stop() == 0
+    daemon.change(LONG_AGO)
+    words, steps = ("night", "run", "--phase", "folds"), [(AFTER, "INTO folds"), (AFTER, "COMMIT")]
+    code, _ = await daemon.command(*words, trigger={"logger": "aiosqlite", "steps": steps})
+    assert code == -signal.SIGKILL
+    assert daemon.rows("SELECT state FROM night_items") == []
+    code, said = await daemon.command(*words)
+    assert code == 0, said
+    assert daemon.rows("SELECT summary FROM folds") == [{"summary": SUMMARY}]
+    (first, _) = daemon.rows("SELECT id FROM nights ORDER BY seq")
+    assert daemon.rows("SELECT night, kind, state FROM night_items") == [
+        {"night": first["id"], "kind": "fold", "state": "done"}
     ]

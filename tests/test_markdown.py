@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wintermute.matrix.markdown import CONTENT_MOST, SCHEMES, TAGS, content, html, plain
+from wintermute.text import plain as marked
 
 
 @pytest.mark.parametrize(
@@ -95,6 +96,24 @@ def test_a_notice_with_marks_has_both_forms() -> None:
         "formatted_body": "<p><strong>now</strong></p>\n<p>please</p>",
         "m.mentions": {},
     }
+
+
+@pytest.mark.parametrize(
+    ("markdown", "body"),
+    [
+        (f"- {marked('[P5] #task_1: 1 < 2 & *3*')}", "- [P5] #task_1: 1 < 2 & *3*"),
+        (marked("# no heading_"), "# no heading_"),
+        (marked(r"C:\[new]"), r"C:\[new]"),
+        (r"say `\[x]` and ``a`\*`` \*so\*", r"say `\[x]` and ``a`\*`` *so*"),
+        (r"\`no code\`, \` \*", "`no code`, ` *"),
+        ("```\n\\[x]\n```\n\\[y]", "```\n\\[x]\n```\n[y]"),
+        ("so:\n\n    \\[x]", "so:\n\n    \\[x]"),
+        (r"\d and C:\temp", r"\d and C:\temp"),
+    ],
+)
+def test_a_mark_that_is_none_is_readable_in_the_body(markdown: str, body: str) -> None:
+    """X-008: as HTML shows it; in code a backslash is one."""
+    assert content(markdown)["body"] == body
 
 
 def test_a_text_that_html_would_hide_is_shown_as_it_is() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -9,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.test_cli_reconstruct import asks
+from tests.test_memory_beside import beside
 from tests.world.clock import NOON
 from tests.world.house import PROMPTS
 from tests.world.model import Empty, Fail, ModelServer, Seen, Step, Text
+from tests.world.terminal import Terminal
 from tests.world.tidied import DAY, OWNER, Tidied, open_nights, tally
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import stamp
@@ -76,6 +80,67 @@ async def test_a_rewritten_list_is_taken_back_as_a_whole(tmp_path: Path) -> None
         assert sorted(lines_of(night)) == before
         await night.night()
         assert len(model.requests) == 1
+
+
+TEA = "Ann likes green tea"
+LIST = re.compile(r"<memories>\n(.*)\n</memories>", re.DOTALL)
+
+
+def shown(seen: Seen) -> list[str]:
+    """The list that a model is asked about."""
+    found = LIST.search(str(seen.body["messages"][-1]["content"]))
+    assert found is not None
+    return found[1].splitlines()
+
+
+def merges(seen: Seen) -> Step:
+    """What a good model makes of any list that has both lines about the cat."""
+    lines = shown(seen)
+    both = set(LINES[:2]) <= {*lines}
+    return Text("\n".join([MERGED, *lines[2:]] if both else lines))
+
+
+async def test_a_line_that_somebody_put_back_is_taken_out_by_no_later_list(
+    terminal: Terminal, model: ModelServer
+) -> None:
+    """M-062, M-081: nor by one that has other lines as well; what a list is made of is the rest."""
+
+    async def slept(calls: int) -> None:
+        assert (await beside(terminal, "night", "run")).returncode == 0
+        assert len(model.requests) == calls
+
+    asks(terminal, model, "flat_file")
+    model.keyed(merges)
+    for line in LINES:
+        terminal.says("memory", "add", line)
+    await slept(1)
+    terminal.says("night", "undo", terminal.json("night", "list")[0]["id"])
+    await slept(1)
+    for calls, new in enumerate(("Max runs every day", TEA), 2):
+        terminal.says("memory", "add", new)
+        await slept(calls)
+        assert not {*LINES[:2]} & {*shown(model.requests[-1])}
+        await slept(calls)
+    kept = (terminal.data / "MEMORIES.txt").read_text().splitlines()
+    assert sorted(kept) == sorted([*LINES, "Max runs every day", TEA])
+
+
+async def test_what_a_person_refused_is_not_asked_again_in_a_longer_list(tmp_path: Path) -> None:
+    """M-062, M-079."""
+    async with (
+        ModelServer() as model,
+        open_nights(tmp_path, model, memory=LISTED, prompts=PROMPTS, size="small") as night,
+    ):
+        await listed(night, *LINES)
+        model.keyed(merges)
+        await night.night()
+        [item] = await night.items("open")
+        async with night.house.database.transaction() as tx:
+            await night.tidying.nights.move(tx, item, "refused")
+        await listed(night, TEA)
+        await night.night()
+        assert len(model.requests) == 2
+        assert await night.items("open") == []
 
 
 UNUSABLE: Mapping[str, Step] = {

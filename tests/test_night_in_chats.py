@@ -28,6 +28,7 @@ from wintermute.config.schema import Context, Dreaming
 from wintermute.conversation.toolbox import Caller
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.messages import Json, Origin
+from wintermute.night.nights import Nights
 from wintermute.night.tidying import alone
 from wintermute.prompt.block import Layout
 
@@ -285,7 +286,27 @@ async def test_yes_and_no_answer_by_number_by_range_and_all_at_once(
         before = len(await house.spoken())
         await slept(house, clock, 48)
         assert len(await house.spoken()) == before
-        assert await says(house, "/undo") == ("There is nothing to undo here.") or True
+        assert await says(house, "/undo") == "There is nothing to undo here."
+        assert await texts(house) == ["Sells the house?", "Sells the bike?"]
+        assert await says(house, "/night undo 2") == "- memory back: Sells the boat?"
+        assert "taken back" in await says(house, "/night 2")
+
+
+async def test_what_is_taken_back_by_the_name_of_its_change_set_reads_so(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-076, M-079: of a yes as of what a night did by itself."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Likes tea", "Likes tea, again", "Sells the car?", "Sells the boat?")
+        await slept(house, clock)
+        await says(house, "/night yes 2")
+        for n in (1, 2):
+            row = await house.one(f"SELECT change_set AS id FROM night_items WHERE n = {n}")
+            assert "memory back" in await says(house, f"/undo {row['id']}")
+            assert "taken back" in await says(house, f"/night {n}")
+        assert len(await texts(house)) == 4
+        assert "waits for your yes or no" in await says(house, "/night 3")
 
 
 async def test_what_has_changed_meanwhile_is_not_done_and_what_waits_too_long_expires(
@@ -327,6 +348,25 @@ async def test_a_night_is_taken_back_item_by_item_or_whole_and_the_second_time_s
         assert sorted(await texts(house)) == before
         listed = await says(house, "/night 2026-05-05")
         assert listed.count("taken back") == 2
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_what_is_too_long_ago_is_said_to_be(
+    tmp_path: Path, model: ModelServer, *, kept: bool
+) -> None:
+    """M-065: whether its items are there still, or were removed by a night since."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, *KNOWN)
+        await slept(house, clock)
+        clock.advance(31 * 24 * HOUR)
+        if not kept:
+            async with house.database.transaction() as tx:
+                await house.stores.changes.expire(tx)
+                await Nights(house.database, clock).expire(tx)
+        for name in ("2026-05-05", "20260505"):
+            told = await says(house, f"/night undo {name}")
+            assert told == "that cannot be taken back any more: changes are kept for 30 days"
 
 
 async def test_a_night_asked_for_in_a_group_says_that_others_have_something_to_hear(

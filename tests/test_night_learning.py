@@ -3,11 +3,18 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.test_cli_reconstruct import asks
 from tests.test_harvest import Picker, say
-from tests.world.house import PROMPTS
+from tests.test_memory_beside import beside
+from tests.test_reconstruction import BOTH, LYON, ROME, answer
+from tests.world.house import ANN, PROMPTS
 from tests.world.model import Fail, ModelServer, Text
+from tests.world.terminal import Terminal
 from tests.world.tidied import OWNER, Tidied, open_nights, tally
 from wintermute.config.schema import Memory, MemoryHarvest
+from wintermute.messages import Origin
 
 SAID = ["My boat is called Nora", "It is blue", "It is old", "I sail on Sundays", "With Bo"]
 NORA = "Ann's boat is called Nora"
@@ -133,3 +140,79 @@ async def test_the_queue_of_raw_facts_is_worked(tmp_path: Path) -> None:
         rows = await night.house.rows("SELECT queued FROM facts WHERE retired_at IS NULL")
         assert rows == [{"queued": 0}]
         assert (await night.night("learn")).calls == 0
+
+
+BEN = "@ben:test"
+NAMED = "2 brought together with others (wintermute memory history shows them)"
+
+
+async def test_what_learning_brought_together_is_named(
+    terminal: Terminal, model: ModelServer
+) -> None:
+    """M-055, M-073: the report says so, and where it can be read what went."""
+    asks(terminal, model, "fts5")
+    model.reconstructs = True
+    for text in (LYON, ROME):
+        terminal.says("memory", "add", text)
+    model.script(answer(BOTH))
+    assert (await beside(terminal, "night", "run")).returncode == 0
+    assert [fact["text"] for fact in terminal.json("memory", "list")] == [BOTH]
+    phases = {phase["name"]: phase for phase in terminal.json("night", "report")["phases"]}
+    assert phases["learn"]["note"] == NAMED
+    assert NAMED in terminal.says("night", "report")
+    assert f": {ROME}" in terminal.says("memory", "history")
+
+
+async def test_a_chat_is_told_what_was_learnt_there_even_if_the_model_went_away_then(
+    tmp_path: Path,
+) -> None:
+    """M-055, M-010: by numbers, each chat of its own."""
+    async with (
+        ModelServer() as model,
+        open_nights(tmp_path, model, prompts=PROMPTS, harvest=MemoryHarvest()) as night,
+    ):
+        picker = Picker(model)
+        model.reconstructs = True
+        await talked(night, [LYON, ROME, *SAID[:3]])
+        picker.picks(LYON, ROME)
+        model.script(answer(BOTH), Fail(500))
+        [foreign] = await night.remember("A page says that Ann lives in Bonn")
+        async with night.house.database.transaction() as tx:
+            await tx.execute("UPDATE facts SET queued = 1, taint = 1 WHERE id = ?", (foreign,))
+        learnt = tally(await night.night("learn"), "learn")
+        assert learnt.status == "failed"
+        assert learnt.note.startswith(f"2 memories learnt, {NAMED}; ")
+        assert "learnt" not in tally(await night.night("learn"), "learn").note
+        await talked(night, ["/night 2026-05-05", "/night"])
+        first, second = (await night.house.spoken())[-2:]
+        assert f"- learn failed: {learnt.note}" in first
+        assert "learnt" not in second
+
+
+@pytest.mark.parametrize(("who", "origin"), [(ANN, "owner"), (BEN, "other")])
+async def test_who_asks_for_a_night_reads_what_it_learnt_there(
+    tmp_path: Path, who: str, origin: Origin
+) -> None:
+    """M-055, M-010: by numbers, each of their own chat alone."""
+    theirs: dict[str, Any] = {"sender": who, "room": f"!with {who}", "origin": origin}
+    async with (
+        ModelServer() as model,
+        open_nights(tmp_path, model, prompts=PROMPTS, harvest=MemoryHarvest()) as night,
+    ):
+        picker = Picker(model)
+        model.reconstructs = True
+        async with night.house.working():
+            await say(night.house, [LYON, ROME, *SAID[:3]], **theirs)
+        await talked(night, ["hello"])
+        picker.picks(LYON, ROME)
+        model.script(answer(BOTH))
+        await night.night()
+        async with night.house.working():
+            await say(night.house, ["/night"], **theirs)
+            await say(
+                night.house, ["/night"], room="!other:test", sender="@eve:test", origin="other"
+            )
+        assert (
+            f"- learn: 2 memories learnt, {NAMED}" in (await night.house.spoken(theirs["room"]))[-1]
+        )
+        assert "learnt" not in (await night.house.spoken("!other:test"))[-1]

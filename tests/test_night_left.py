@@ -168,3 +168,24 @@ async def test_a_budget_that_is_too_small_for_one_question_says_so(
         said = await says(house, "/night")
         assert "one question alone may take" in said
         assert "raise dreaming.budget" in said
+
+
+async def test_a_later_night_whose_merge_went_with_an_older_one_says_so(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-065, M-076: what an undo takes back on its way is taken back in the report as well."""
+    async with sleeping(tmp_path, model, FTS) as sleep:
+        since = " since 2015"
+        sleep.merge = lambda texts: (
+            f"In Graz Lena lives with two cats{since if since in ' '.join(texts) else ''}"
+        )
+        await sleep.told("Lena lives in Graz with two cats", "Lena in Graz has two cats")
+        first = await sleep.night()
+        await sleep.told("Lena lives in Graz with two cats since 2015")
+        await sleep.night()
+        older, newer = await sleep.items()
+        assert (older.state, newer.state) == ("done", "done")
+        items = await sleep.nights.items(sleep.house.database, first.id)
+        await undo_items(sleep.house.stores, sleep.nights, items, whole=True)
+        assert {item.state for item in await sleep.items()} == {"undone"}
+        assert len(await sleep.house.stores.facts.live(SCOPE)) == 3

@@ -269,20 +269,23 @@ async def test_pages_that_were_made_are_told_where_something_fails_after_them(
 
 
 async def test_what_a_phase_noted_is_forgotten_as_well(tmp_path: Path, model: ModelServer) -> None:
-    """M-030: notes may quote what they could make nothing of; others stay."""
+    """M-030, M-010: notes may quote what they could make nothing of; others, and others', stay."""
     fact = "The bird is a zimtkanarie"
     async with chats(tmp_path, model) as night:
         await learn(night.house, model, "Remember something of mine", fact)
         begun = [await begun_night(night, "tasks") for _ in range(2)]
         for each, said in zip(begun, (f"no use: {fact}!", "the model is away"), strict=True):
             async with night.house.database.transaction() as tx:
-                noted = PhaseTally(OWNER, "tasks", "ok", note=said)
-                await night.tidying.nights.note(tx, each.id, noted)
+                for scope in (OWNER, "person:@ben:test", ""):
+                    noted = PhaseTally(scope, "tasks", "ok", note=f"{said}{scope[-9:]}")
+                    await night.tidying.nights.note(tx, each.id, noted)
                 await night.tidying.nights.end(tx, each.id)
         await forget_all(night.house)
-        rows = await night.house.rows("SELECT note FROM night_phases ORDER BY seq")
-        assert [row["note"] for row in rows] == ["forgotten", "the model is away"]
-        assert await night.house.rows("SELECT 1 FROM night_phases WHERE note LIKE '%zimt%'") == []
+        nights = reversed(await night.tidying.nights.newest(2))
+        assert [[tally.note for tally in each.phases] for each in nights] == [
+            ["forgotten", f"no use: {fact}!@ben:test", "forgotten"],
+            ["the model is away@ann:test", "the model is away@ben:test", "the model is away"],
+        ]
 
 
 async def test_what_was_judged_goes_after_a_year(tmp_path: Path, model: ModelServer) -> None:

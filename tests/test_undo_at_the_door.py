@@ -92,6 +92,27 @@ async def test_an_undo_of_what_was_ended_since_takes_the_end_back_first(tmp_path
         assert await talk.remembered() == sorted([LYON, "Ann lives with Rex in Lyon", ROME])
 
 
+async def test_what_had_ended_for_a_newer_word_is_back_where_that_is_undone(
+    tmp_path: Path,
+) -> None:
+    """M-074, M-076: else nothing would be known of it any more, for the newer one is gone."""
+    async with chat(tmp_path) as talk:
+        await talk.told("My doctor is Dr Weiss")
+        await talk.told("My doctor is Dr Rossi")
+        facts, now = talk.house.stores.facts, talk.clock.now()
+        older, newer = await facts.live(SCOPE)
+        async with talk.house.database.transaction() as tx:
+            await facts.end(tx, Reason("night", SCOPE), older.id, now, newer.id)
+        assert await talk.remembered() == [newer.text]
+        added = (
+            await talk.house.one("SELECT change_set_id AS id FROM changes WHERE item = ?", newer.id)
+        )["id"]
+        said = await talk.says(f"/undo {added}")
+        assert f"so first: memory as it was before: {older.text}" in said
+        assert f"memory taken out again: {newer.text}" in said
+        assert await talk.remembered() == [older.text]
+
+
 async def test_what_somebody_changed_since_stays_and_is_told_by_which_change(
     tmp_path: Path,
 ) -> None:

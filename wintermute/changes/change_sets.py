@@ -1,7 +1,7 @@
 """The record of changes: what an item was before and what it became, in the transaction that makes it so."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -47,6 +47,7 @@ class Reason:
     """Why something is changed and on whose behalf; every write that can be undone names one.
 
     `into`: the change set that it belongs to, where there is one already, as in a night.
+    `answers`: the question of a night that a person said yes to by it.
     """
 
     cause: Cause
@@ -55,6 +56,7 @@ class Reason:
     evidence: tuple[str, ...] = ()
     summary: str = ""
     into: str | None = None
+    answers: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +150,13 @@ class ChangeSets:
     ) -> ChangeSet | None:
         """The newest change set that is neither an undo nor undone: the next one to undo.
 
-        `asked`: of what a person did, or the assistant as it answered them; work in the background
-        is undone by its own name (M-076).
+        `asked`: of what a person did, or the assistant as it answered them; work in the background,
+        and what a night asked for, is undone by its own name (M-076).
         """
         rows = await self._database.rows(
             "SELECT * FROM change_sets s WHERE (:scope IS NULL OR scope = :scope)"
-            " AND cause <> 'undo' AND NOT (:asked"
-            "  AND cause IN ('night', 'consolidation', 'harvest', 'reconstruction'))"
+            " AND cause <> 'undo' AND NOT (:asked AND (answers <> ''"
+            "  OR cause IN ('night', 'consolidation', 'harvest', 'reconstruction')))"
             " AND created_at > :oldest AND EXISTS (SELECT 1 FROM changes c"
             "  WHERE c.change_set_id = s.id AND c.kind IN (SELECT value FROM json_each(:kinds))"
             "  AND NOT EXISTS (SELECT 1 FROM change_sets u JOIN changes d ON d.change_set_id = u.id"
@@ -186,6 +188,18 @@ class ChangeSets:
             step = HistoryEntry(row["change_set_id"], row["cause"], row["undoes"], _change(row))
             found[row["kind"], row["item"]].append(step)
         return found
+
+    async def ended_for(
+        self, tx: Transaction, kind: ItemKind, heirs: Collection[str]
+    ) -> dict[str, str]:
+        """Which items change sets ended in favour of one of these, and which one that is."""
+        rows = await tx.rows(
+            "SELECT DISTINCT c.item, c.after ->> '$.replaced_by' AS heir FROM changes c"
+            " JOIN change_sets s ON s.id = c.change_set_id WHERE c.kind = ? AND s.created_at > ?"
+            " AND c.after ->> '$.replaced_by' IN (SELECT value FROM json_each(?))",
+            (kind, self._oldest(), json.dumps([*heirs])),
+        )
+        return {row["item"]: row["heir"] for row in rows}
 
     async def withdraw(self, tx: Transaction, set_id: str) -> None:
         """Remove a change set that came to nothing."""

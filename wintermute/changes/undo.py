@@ -241,7 +241,7 @@ class Undo:
         """The part of `run` that lies in the database.
 
         What an item was merged into since goes with it, and what was merged with it is back
-        (M-076).
+        (M-076); so is what had ended for an item that goes.
         """
         merges = await self._unmerged(tx, wanted, items)
         undone = await self._undone(tx, wanted, items)
@@ -252,22 +252,27 @@ class Undo:
     ) -> list[Undone]:
         """Take back the merges of what the change set had left, newest first."""
         left: dict[ItemKind, list[str]] = {}
+        new: dict[ItemKind, list[str]] = {}
         for change in wanted.changes:
             meant = items is None or change.item in items
             if meant and change.after is not None and change.kind in self._rows:
                 left.setdefault(change.kind, []).append(change.item)
+                new.setdefault(change.kind, []).extend([change.item] * (change.before is None))
         return [
             await self._undone(tx, merge, merged)
             for kind, named in left.items()
-            for merge, merged in await self._merges(tx, kind, named)
+            for merge, merged in await self._merges(tx, kind, named, new[kind])
             if merge.id != wanted.id
         ]
 
     async def _merges(
-        self, tx: Transaction, kind: ItemKind, items: Collection[str]
+        self, tx: Transaction, kind: ItemKind, items: Collection[str], new: Collection[str]
     ) -> list[tuple[ChangeSet, set[str]]]:
-        """What put others in the place of these, newest first; with its items that are about it."""
-        heirs = await self._chains(tx, kind, items)
+        """What put others in the place of these, newest first; with its items that are about it.
+
+        And what ended others for those that are `new`, and go.
+        """
+        heirs = await self._chains(tx, kind, items) | await self._ended_for(tx, kind, new)
         histories = await self._changes.steps(tx, {(kind, item) for item in heirs})
         found: dict[str, tuple[ChangeSet, set[str]]] = {}
         for item, heir in reversed(heirs.items()):
@@ -284,6 +289,19 @@ class Undo:
             about = {name for name in touched if heir in (name, beside.get(name))}
             found.setdefault(merge.id, (merge, set()))[1].update(about)
         return sorted(found.values(), key=lambda one: one[0].created_at, reverse=True)
+
+    async def _ended_for(
+        self, tx: Transaction, kind: ItemKind, new: Collection[str]
+    ) -> dict[str, str]:
+        """What is over because of one of these, which are still there: none is known of a file."""
+        there = [item for item in new if await self._rows[kind].state(tx, item) is not None]
+        found = await self._changes.ended_for(tx, kind, there)
+        return {
+            item: heir
+            for item, heir in found.items()
+            if (state := await self._rows[kind].state(tx, item)) is not None
+            and state.get("replaced_by") == heir
+        }
 
     async def _chains(
         self, tx: Transaction, kind: ItemKind, items: Collection[str]

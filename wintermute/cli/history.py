@@ -16,6 +16,7 @@ from wintermute.clock import stamp
 from wintermute.commands.tasks import set_lines, undone_lines
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
+from wintermute.night.nights import follow_undo
 from wintermute.stores import Stores
 
 
@@ -56,6 +57,8 @@ def undo_command(kind: ItemKind) -> click.Command:
         async def work(stores: Stores, _: Config) -> Undone:
             await _take_hand_edits(stores, kind)
             undone = await stores.undo.run(await _wanted(stores, kind, batch))
+            async with stores.database.transaction() as tx:
+                await follow_undo(tx, undone)
             for scope in _scopes(undone):
                 await stores.memories.text(scope)
             return undone

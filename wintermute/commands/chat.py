@@ -22,6 +22,7 @@ from wintermute.loom.sub_sessions import SubSession
 from wintermute.mailbox.inbox import Waiting
 from wintermute.memory.status import with_memory
 from wintermute.night.harvest import Harvests
+from wintermute.night.nights import follow_undo
 from wintermute.owner import is_owner
 from wintermute.prompt.edited import unusable_files
 from wintermute.stores import Stores
@@ -173,7 +174,9 @@ class ChatCommands:
         if wanted is None:
             named = plain(_named_set(row)[:60])
             return NO_CHANGE.format(named) if named else "There is nothing to undo here."
-        return back_words(await self._stores.undo.within(tx, wanted))
+        undone = await self._stores.undo.within(tx, wanted)
+        await follow_undo(tx, undone)
+        return back_words(undone)
 
     async def _undo_files(self, row: Waiting, scope: str) -> str | None:
         """Take back what changed a file as well, which no transaction holds; None: nothing did."""
@@ -182,7 +185,10 @@ class ChatCommands:
         unvouched = self._stores.owner.is_unvouched(row.origin, scope)
         if unvouched or wanted is None or not self._stores.undo.touches_files(wanted):
             return None
-        return back_words(await self._stores.undo.run(wanted))
+        undone = await self._stores.undo.run(wanted)
+        async with self._stores.database.transaction() as tx:
+            await follow_undo(tx, undone)
+        return back_words(undone)
 
     async def _wanted(self, row: Waiting, scope: str) -> ChangeSet | None:
         """The change set that is named, if it is of this scope; else the last one that was asked for."""

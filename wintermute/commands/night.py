@@ -13,7 +13,7 @@ from wintermute.mailbox.inbox import Waiting
 from wintermute.messages import Origin
 from wintermute.night.finding import night_finding
 from wintermute.night.night_jobs import owe_asked
-from wintermute.night.night_undo import undo_items
+from wintermute.night.night_undo import require_kept, undo_items
 from wintermute.night.nights import Night, NightItem
 from wintermute.night.questions import (
     LOOKED_THROUGH,
@@ -174,7 +174,9 @@ class NightVerbs:
             return [await self._questions.item(words[0], scope)], False
         if words and not is_number(words[0]):
             night = await self._questions.night(words[0].strip("`"), scope)
-            return await self._nights.items(database, night.id, scope), True
+            items = await self._nights.items(database, night.id, scope)
+            require_kept(night, items, self._clock.now())
+            return items, True
         for night in await self._nights.newest(LOOKED_THROUGH):
             items = await self._nights.items(database, night.id, scope)
             done = [item for item in items if item.state in ("done", "undone")]

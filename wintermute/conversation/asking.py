@@ -190,12 +190,15 @@ class Folding:
         template: Template,
         context: Context,
         hidden: Collection[str] = (),
+        night: str = "",
     ) -> None:
+        """`night`: the one that sums up what nobody speaks in."""
         self._stores = stores
         self._models = models
         self._template = template
         self._context = context
         self._hidden = frozenset(hidden)
+        self._night = night
 
     async def past(self, branch_id: str) -> BranchView:
         """What a branch has in view."""
@@ -335,6 +338,7 @@ class Folding:
                 after=fold,
                 tokens_before=self._count(history),
                 tokens_after=self._count(summary),
+                night=self._night,
             )
         log.info("folded branch=%s turns=%d", branch_id, turns)
         return await self._stores.folds.newest(branch_id)

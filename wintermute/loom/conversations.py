@@ -495,6 +495,7 @@ class Folds:
         after: Fold | None,
         tokens_before: int,
         tokens_after: int,
+        night: str = "",
     ) -> int:
         """Store a summary of all turns up to `to_turn`, of which `after` was the one before it.
 
@@ -514,10 +515,10 @@ class Folds:
         turns: int = more + (after.turns if after else 0)
         await tx.execute(
             f"{PATH} INSERT INTO folds (id, branch_id, from_turn, to_turn, summary, turns,"
-            " tokens_before, tokens_after, created_at, made_at) SELECT :id, :branch,"
+            " tokens_before, tokens_after, night, created_at, made_at) SELECT :id, :branch,"
             " (SELECT t.id FROM path p JOIN casts c ON c.branch_id = p.branch_id"
             "  JOIN turns t ON t.cast_id = c.id ORDER BY t.seq LIMIT 1),"
-            " :to, :summary, :turns, :tokens_before, :tokens_after, :now,"
+            " :to, :summary, :turns, :tokens_before, :tokens_after, :night, :now,"
             " (SELECT max(t.seq) FROM path p JOIN casts c ON c.branch_id = p.branch_id"
             "  JOIN turns t ON t.cast_id = c.id AND t.seq <= p.until)",
             {
@@ -528,7 +529,17 @@ class Folds:
                 "turns": turns,
                 "tokens_before": tokens_before,
                 "tokens_after": tokens_after,
+                "night": night,
                 "now": stamp(self._clock.now()),
             },
         )
         return turns
+
+    async def of_night(self, night: str, scope: str) -> list[str]:
+        """The branches of a scope that a night summed up."""
+        return await self._database.scalars(
+            "SELECT DISTINCT f.branch_id FROM folds f JOIN branches b ON b.id = f.branch_id"
+            " JOIN conversations c ON c.id = b.conversation_id WHERE f.night = ? AND f.night <> ''"
+            " AND c.scope = ? ORDER BY f.branch_id",
+            (night, scope),
+        )

@@ -31,6 +31,9 @@ TAGS = frozenset(
     | {"h1", "h2", "h3", "h4", "h5", "h6", "table", "tbody", "td", "th", "thead", "tr", "ul"}
 )
 SCHEMES = frozenset({"http", "https", "mailto", "matrix"})
+ESCAPED = re.compile(
+    r"(?P<code>(?<!`)(?P<run>`+)(?!`).*?(?<!`)(?P=run)(?!`))|\\(?P<mark>[!-/:-@\[-`{-~])"
+)
 LANGUAGE = re.compile(r"language-[\w+#.-]{1,40}")
 ROOM = re.compile(r"@(?=room\b)", re.IGNORECASE)
 INERT = "@\u2060"
@@ -65,8 +68,19 @@ def json_size(value: Json) -> int:
 
 
 def plain(markdown: str) -> str:
-    """Markdown is readable as it is."""
-    return ROOM.sub(INERT, text.clean(markdown))
+    """Markdown is readable as it is, but for backslashes that say that a mark is none."""
+    source = text.clean(markdown)
+    return ROOM.sub(INERT, source if len(source) > RENDERED_MOST else unescaped(source))
+
+
+def unescaped(source: str) -> str:
+    """Markdown without the backslashes that HTML does not show; in code each is meant."""
+    lines, fence = list[str](), None
+    for line in source.split("\n"):
+        before, fence = fence, fence_after(line, fence)
+        is_code = before or fence or line.startswith(("    ", "\t"))
+        lines.append(line if is_code else ESCAPED.sub(r"\g<code>\g<mark>", line))
+    return "\n".join(lines)
 
 
 def html(markdown: str) -> str:

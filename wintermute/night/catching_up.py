@@ -2,17 +2,22 @@
 
 import logging
 
+from wintermute.changes.change_sets import Change
 from wintermute.clock import Clock
 from wintermute.config.schema import Config
-from wintermute.errors import AnswerUnusable
+from wintermute.errors import AnswerUnusable, BudgetSpent, WintermuteError
 from wintermute.night.harvest import Backlog, Harvest, Harvests, due
 from wintermute.night.nights import Nights, digest_of
 from wintermute.night.quiet import Quiet
-from wintermute.night.reconstruction import BatchTally, Reconstruction
+from wintermute.night.reconstruction import Reconstruction
 from wintermute.night.tidying import ChoreDone, PhaseWork
 from wintermute.prompt.gather import Texts
 from wintermute.stores import Stores
 from wintermute.text import counted
+
+MOST_SETS = 10_000
+"""Change sets that are looked through for those of a night."""
+TOGETHER = "brought together with others (wintermute memory history shows them)"
 
 log = logging.getLogger(__name__)
 
@@ -40,34 +45,52 @@ class CatchUp:
         self._harvests = Harvests(stores.database, clock)
 
     async def do(self, work: PhaseWork) -> ChoreDone:
-        """The number of facts before and after. Raises: ModelError."""
-        before = await self._stores.facts.count(work.scope)
-        failed = await self._read(work) if self._config.memory_harvest.enabled else 0
-        done = await self._rewrite(work)
-        after = await self._stores.facts.count(work.scope)
-        notes = [f"{counted(failed, 'conversation')} could not be read"] if failed else []
-        notes += (
-            [f"{counted(done.failed, 'question')} without a usable answer"] if done.failed else []
-        )
-        return ChoreDone(before, after, "; ".join(notes))
+        """The number of facts before and after; what it made of them is no item, but told in a note."""
+        before, notes = await self._stores.facts.count(work.scope), list[str]()
+        failed = left = False
+        try:
+            if self._config.memory_harvest.enabled:
+                notes += await self._read(work)
+            notes += await self._rewrite(work)
+        except WintermuteError as problem:  # what was done before it is told all the same
+            log.warning("not all was learnt scope=%s reason=%s", work.scope, problem)
+            left = isinstance(problem, BudgetSpent)
+            failed, notes = not left, [*notes, str(problem)]
+        after, told = await self._stores.facts.count(work.scope), await self._told(work)
+        note = "; ".join(filter(None, (told, *notes)))
+        return ChoreDone(before, after, note, left, failed=failed)
+
+    async def _told(self, work: PhaseWork) -> str:
+        """What became of memories, by what is on record: a kill may have come after some of it."""
+        sets = await self._stores.changes.history(("fact",), work.scope, MOST_SETS)
+        new = [each for each in sets if each.created_at >= work.night.began_at]
+        changes = [(each.cause, change) for each in new for change in each.changes]
+        learnt = sum(cause == "harvest" and change.before is None for cause, change in changes)
+        gone = sum(cause == "reconstruction" and _is_gone(change) for cause, change in changes)
+        told = [f"{_memories(learnt)} learnt"] if learnt else []
+        told += [f"{gone} {TOGETHER}"] if gone else []
+        return ", ".join(told)
 
     async def foreseen(self, work: PhaseWork) -> str:
         """How much would be read, and brought together with what is known."""
         owed = await self._owed(work.scope) if self._config.memory_harvest.enabled else []
         fresh = await self._nights.unjudged(work.scope, [digest for _, digest in owed])
-        queued = sum(
+        queued = sum(  # a list is read whole, whatever waits
             queue.facts
             for queue in await self._stores.facts.queues(self._stores.database)
-            if queue.scope == work.scope
+            if queue.scope == work.scope and self._stores.memories.ranked
         )
         would = [f"{counted(len(fresh), 'conversation')} would be read for what to remember"]
         would = would if fresh else []
         if queued:
-            would.append(f"{queued} new memories would be compared with the old")
+            would.append(
+                f"{_memories(queued, 'new ')} would be brought together with the old, and until then"
+                " no phase compares them"
+            )
         return f"{'; '.join(would)}: not tried here" if would else ""
 
-    async def _read(self, work: PhaseWork) -> int:
-        """Of how many conversations no use could be made."""
+    async def _read(self, work: PhaseWork) -> list[str]:
+        """What to know of it. Raises: WintermuteError."""
         settings, failed = self._config.memory_harvest, 0
         reading = Harvest(
             *(self._stores, work.models, self._texts.harvest, settings, self._quiet, self._clock)
@@ -82,7 +105,7 @@ class CatchUp:
                 failed += 1
                 async with self._stores.database.transaction() as tx:
                     await self._nights.judge(tx, work.scope, [digest])
-        return failed
+        return [f"{counted(failed, 'conversation')} could not be read"] if failed else []
 
     async def _owed(self, scope: str) -> list[tuple[str, str]]:
         """The conversations of a scope with enough that is new, and what tells that from other news."""
@@ -99,13 +122,23 @@ class CatchUp:
             ]
         return [*found, *again]
 
-    async def _rewrite(self, work: PhaseWork) -> BatchTally:
-        own, done = self._config.memory, BatchTally()
+    async def _rewrite(self, work: PhaseWork) -> list[str]:
+        """As `_read`."""
+        own, failed = self._config.memory, 0
         making = Reconstruction(self._stores, work.models, self._texts.reconstruction, own)
         for queue in await self._stores.facts.queues(self._stores.database):
             if queue.scope == work.scope:
-                done += await making.work(queue.scope, taint=queue.taint)
-        return done
+                failed += (await making.work(queue.scope, taint=queue.taint)).failed
+        return [f"{counted(failed, 'question')} without a usable answer"] if failed else []
+
+
+def _memories(count: int, which: str = "") -> str:
+    return f"{count} {which}{'memory' if count == 1 else 'memories'}"
+
+
+def _is_gone(change: Change) -> bool:
+    """Whether it takes a fact out, or ends it, in favour of another."""
+    return change.kind == "fact" and (change.after is None or bool(change.after.get("replaced_by")))
 
 
 def _digest(backlog: Backlog) -> str:

@@ -104,7 +104,8 @@ class Deeds:
         if word in self._lists:
             return await self._listed(self._lists[word], item, cause)
         if "files" in item.plan:
-            return await self._placed(item, cause)
+            async with self._alone():
+                return await self._placed(item, cause)
         async with self._stores.database.transaction() as tx:
             if await self._nights.current(tx, item) is None:
                 return False
@@ -115,13 +116,13 @@ class Deeds:
 
     async def _why(self, tx: Transaction, item: NightItem, cause: Cause) -> tuple[Reason, bool]:
         """In the change set of its scope and night, which may be new."""
-        why = Reason(cause, item.scope, evidence=item.evidence, summary=item.id)
+        why = Reason(cause, item.scope, evidence=item.evidence, answers=item.id)
         found = item.change_set  # a kill came between
         if cause == "night":
             why = Reason(cause, item.scope, evidence=item.evidence, summary=item.night)
             found = found or await self._nights.set_of(tx, item.night, item.scope)
         set_id = found or await self._stores.changes.record(tx, why, [])
-        return Reason(cause, item.scope, None, item.evidence, why.summary, set_id), found is None
+        return replace(why, into=set_id), found is None
 
     async def _over(
         self, tx: Transaction, item: NightItem, names: ItemNames | None, set_id: str, *, new: bool
@@ -145,44 +146,53 @@ class Deeds:
 
     async def finish(self) -> None:
         """Go on with what a kill left between its record and its files, or put it back."""
-        for item in await self._nights.interrupted():
-            try:
-                if item.state in ("planned", "open"):
-                    await self._placed(item, "night")
-                else:  # it was answered otherwise, or nobody answered in time
-                    async with self._alone(item):
-                        await self._put_back(item)
-            except WintermuteError as problem:
-                log.warning("item is half in place id=%s reason=%s", item.id, problem)
-
-    async def _placed(self, item: NightItem, cause: Cause) -> bool:
-        """Files: recorded first, then put in place; all of them, or none."""
-        async with self._alone(item):
-            recorded = await self._recorded(item, cause)
-            if recorded is None:
-                return False
-            try:
-                done = await self._put(recorded)
-            except WintermuteError:
-                await self._tried_to_put_back(recorded)
-                raise
-            if not done:
-                recorded = await self._put_back(recorded)
-            async with self._stores.database.transaction() as tx:
-                if "proposal" in item.plan:
-                    verdict: Literal["taken", "outdated"] = "taken" if done else "outdated"
-                    await self._stores.proposals.decide(tx, item.plan["proposal"], verdict)
-                return (
-                    await self._nights.move(tx, recorded, "done" if done else "outdated") and done
-                )
+        async with self.finished():
+            pass
 
     @asynccontextmanager
-    async def _alone(self, item: NightItem) -> AsyncIterator[None]:
+    async def finished(self) -> AsyncIterator[None]:
+        """A block before which that is done, and in which nobody puts files of items in place."""
+        async with self._alone():
+            for item in await self._nights.interrupted():
+                try:
+                    if item.state in ("planned", "open"):
+                        await self._placed(item, "night")
+                    else:  # it was answered otherwise, or nobody answered in time
+                        await self._settle(item)
+                        await self._put_back(item)
+                except WintermuteError as problem:
+                    log.warning("item is half in place id=%s reason=%s", item.id, problem)
+            yield
+
+    async def _placed(self, item: NightItem, cause: Cause) -> bool:
+        """Files: recorded first, then put in place; all of them, or none. Within `_alone`."""
+        await self._settle(item)
+        recorded = await self._recorded(item, cause)
+        if recorded is None:
+            return False
+        try:
+            done = await self._put(recorded)
+        except WintermuteError:
+            await self._tried_to_put_back(recorded)
+            raise
+        if not done:
+            recorded = await self._put_back(recorded)
+        async with self._stores.database.transaction() as tx:
+            if "proposal" in item.plan:
+                verdict: Literal["taken", "outdated"] = "taken" if done else "outdated"
+                await self._stores.proposals.decide(tx, item.plan["proposal"], verdict)
+            return await self._nights.move(tx, recorded, "done" if done else "outdated") and done
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
         """A block in which nobody else puts files of items in place."""
         async with self._placing, held(self._stores.data_dir / PLACING):
-            if any(each.kind == "page" for each in file_states(item)):
-                await to_its_end(partial(_settle, self._stores.wiki.files))
             yield
+
+    async def _settle(self, item: NightItem) -> None:
+        """What a kill left half in place of its pages is finished by whoever reads."""
+        if any(each.kind == "page" for each in file_states(item)):
+            await to_its_end(partial(_read, self._stores.wiki.files))
 
     async def _recorded(self, item: NightItem, cause: Cause) -> NightItem | None:
         """The item with what it is about on record; None: that is another by now."""
@@ -261,8 +271,7 @@ async def held(lock: Path) -> AsyncIterator[None]:
         os.close(descriptor)
 
 
-def _settle(files: StoreFolder) -> None:
-    """What a kill left half in place is finished by whoever reads."""
+def _read(files: StoreFolder) -> None:
     with files.reading():
         pass
 

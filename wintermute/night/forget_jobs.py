@@ -18,6 +18,7 @@ from wintermute.db import Transaction
 from wintermute.jobs import FORGET, Job
 from wintermute.memory.fact import Fact
 from wintermute.messages import PERSON, Json
+from wintermute.night.deeds import Deeds
 from wintermute.night.forgetting import (
     Forgotten,
     copy_told,
@@ -27,6 +28,7 @@ from wintermute.night.forgetting import (
     leftover,
 )
 from wintermute.night.harvest import Harvests
+from wintermute.night.nights import Nights
 from wintermute.stores import Stores
 from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
 
@@ -80,7 +82,7 @@ async def forget_at_once(stores: Stores, facts: Sequence[Fact], clock: Clock) ->
     ids, until = [fact.id for fact in facts], clock.now() + QUIET
     async with stores.database.transaction() as tx:
         job = await owe_forgetting(stores, tx, (), (), ids, not_before=until)
-    worked = await _worked(stores, None, job)
+    worked = await _worked(stores, None, clock, job)
     done = worked[0] if worked else await forget(stores, (), scrub=False)  # gone meanwhile
     # Whatever is still owed is the daemon's, which rewrites the file as well.
     if done.unfinished:
@@ -114,7 +116,9 @@ def forgetting(
     ]
 
 
-async def _worked(stores: Stores, harvests: Harvests | None, job: Job) -> list[Forgotten]:
+async def _worked(
+    stores: Stores, harvests: Harvests | None, clock: Clock, job: Job
+) -> list[Forgotten]:
     """What came of a try at it. What it looked for is kept with the job."""
     named = [await stores.facts.get(fact_id) for fact_id in job.args.get("facts", ())]
     facts, done = [fact for fact in named if fact], list[Forgotten]()
@@ -125,23 +129,25 @@ async def _worked(stores: Stores, harvests: Harvests | None, job: Job) -> list[F
         async with stores.database.transaction() as tx:
             await stores.jobs.went_on(tx, job.id, job.progress | {"known": sorted(known)})
 
-    if facts:
-        by, before = job.args.get("by"), sorted(known)
-        done.append(await forget(stores, facts, by=by, scrub=False, known=before, note=note))
-    if answers := job.args.get("answers", ()):
-        scope = job.args["scope"]
-        done.append(await forget_answers(stores, scope, answers, sorted(known), note))
-    events, texts = job.args.get("events", ()), job.args.get("texts", ())
-    if events or texts or (known and not done):
-        whose, before = job.args.get("scopes", ()), sorted(known)
-        done.append(await forget_messages(stores, harvests, events, texts, whose, before, note))
+    deeds = Deeds(stores, Nights(stores.database, clock), {}, {}, stores.undo.files)
+    async with deeds.finished():  # what is forgotten may say what is half in place
+        if facts:
+            by, before = job.args.get("by"), sorted(known)
+            done.append(await forget(stores, facts, by=by, scrub=False, known=before, note=note))
+        if answers := job.args.get("answers", ()):
+            scope = job.args["scope"]
+            done.append(await forget_answers(stores, scope, answers, sorted(known), note))
+        events, texts = job.args.get("events", ()), job.args.get("texts", ())
+        if events or texts or (known and not done):
+            whose, before = job.args.get("scopes", ()), sorted(known)
+            done.append(await forget_messages(stores, harvests, events, texts, whose, before, note))
     return done
 
 
 async def _forget(
     stores: Stores, harvests: Harvests | None, clock: Clock, job: Job
 ) -> JobDone | JobPutOff:
-    done = await _worked(stores, harvests, job)
+    done = await _worked(stores, harvests, clock, job)
     await stores.database.cut_log()
     if any(each.unfinished for each in done):
         pauses = int(job.progress.get("pauses", 0))

@@ -44,6 +44,7 @@ MEANWHILE = "meanwhile"
 MOST_AGAIN = 5
 """Pages that are made anew in one night."""
 HALF = 0.5
+BEFORE = "done before the night was interrupted"
 ASKED: tuple[ItemKind, ...] = ("page", "core")
 Item = tuple[Planned, ItemState, str | None]
 
@@ -257,13 +258,20 @@ def _says(message: MessageFile) -> bool:
     return message.text.strip() not in ("", GONE, ERASED)
 
 
+def _source(conversation: str) -> str:
+    """What pages are made from, for people: a chat has no name that would tell them anything."""
+    if conversation.startswith(f"{RAW}/"):
+        return "what is still there of what they cite"
+    return "what was said in a chat" if conversation.startswith("conv_") else conversation
+
+
 def _of_job(job: WikiJob) -> Item:
     pages = [path for path in job.changed_files if is_page(path)]
     wanted = Planned(
         "page",
-        (job.conversation,),
+        (),
         ", ".join(pages or job.changed_files),
-        f"what was said became pages: {job.folder}/report.md",
+        f"from {_source(job.conversation)}; {job.folder}/report.md tells how",
         {"names": [["page", path] for path in dict.fromkeys((*pages, *job.changed_files))]},
         evidence=(job.raw_copy,),
     )
@@ -302,35 +310,42 @@ class FoldIdle:
 
     async def do(self, work: PhaseWork) -> ChoreDone:
         """How many were too long, and still are. A summary of no use is not asked for again."""
-        folding, found, broken = self._folding(work), list[Item | None](), ""
+        folding, broken = self._folding(work), ""
+        # What a kill came after: nobody was told of it.
+        done = dict.fromkeys(await self._stores.folds.of_night(work.night.id, work.scope), BEFORE)
+        found = {*done}
         try:
             async for branch, past, digest in self._long(folding, work.scope):
-                found.append(await self._folded(work, folding, branch, past, digest))
+                found.add(branch)
+                if told := await self._folded(work, folding, branch, past, digest):
+                    done[branch] = told
         except WintermuteError as problem:  # what was done before it is told all the same
             broken = str(problem)
-        items = [item for item in found if item is not None]
+        items: list[Item] = [
+            (Planned("fold", (), "", told, {}), "done", None) for told in done.values()
+        ]
         away, spent = work.models.away, work.models.spent
         note = "; ".join(filter(None, (away, broken)))
         return ChoreDone(
-            *(len(found), len(found) - len(items), note, spent, tuple(items)),
+            *(len(found), len(found) - len(done), note, spent, tuple(items)),
             failed=bool(broken) or (bool(away) and not spent),
         )
 
     async def _folded(
         self, work: PhaseWork, folding: Folding, branch: str, past: BranchView, digest: str
-    ) -> Item | None:
-        """What came of one that is too long; None: nothing."""
+    ) -> str:
+        """What came of one that is too long; "": nothing."""
         if not await self._nights.unjudged(work.scope, [digest]):
-            return None
+            return ""
         work.models.away = ""
         folded = await folding.fold(past, branch, None, "size")
         if folded is not None:
-            told = f"{folding.measured(past)} before, {folding.measured(folded)} now"
-            return Planned("fold", (), "", told, {}), "done", None
+            before, now = folding.measured(past), folding.measured(folded)
+            return f"{before} before, {now} now; all that was said is kept"
         if not work.models.away:
             async with self._stores.database.transaction() as tx:
                 await self._nights.judge(tx, work.scope, [digest])
-        return None
+        return ""
 
     async def foreseen(self, work: PhaseWork) -> str:
         """How many conversations would be summed up."""

@@ -7,7 +7,7 @@ from datetime import datetime
 from wintermute.changes.change_sets import KEPT
 from wintermute.changes.undo import ALL_OF_IT, Undone
 from wintermute.errors import WintermuteError
-from wintermute.night.nights import Night, NightItem, Nights
+from wintermute.night.nights import Night, NightItem, Nights, follow_undo
 from wintermute.stores import Stores
 
 AT_WORK = "that night is still under way: take it back when it is over"
@@ -33,8 +33,9 @@ def is_old(night: Night, now: datetime) -> bool:
 
 
 def require_kept(night: Night, items: Sequence[NightItem], now: datetime) -> None:
-    """Raises: WintermuteError for a night of which nothing is left, as it is too long ago."""
-    if not items and is_old(night, now):
+    """Raises: WintermuteError for a night of which nothing that was done is left: it is too long ago."""
+    done = any(item.state in ("done", "undone") for item in items)
+    if not done and is_old(night, now):
         raise WintermuteError(EXPIRED)
 
 
@@ -70,6 +71,7 @@ async def undo_items(
                 if held.isdisjoint(name for _, name in item.names):
                     await nights.move(tx, item, "undone")
                     gone.append(item)
+            await follow_undo(tx, undone)  # of what other nights made of it since
         back.append(undone)
     for scope in {item.scope for item in done if item.scope}:
         await stores.memories.text(scope)

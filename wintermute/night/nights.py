@@ -16,6 +16,7 @@ from hashlib import blake2b
 from typing import Literal
 
 from wintermute.changes.change_sets import KEPT
+from wintermute.changes.undo import Undone
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
 from wintermute.db.text_search import OURS_SINCE, SCOPES, Kept, Traces
@@ -577,10 +578,27 @@ async def asked_by(tx: Transaction, outbox_id: str) -> NightItem | None:
     return _item(row) if row else None
 
 
+async def follow_undo(tx: Transaction, undone: Undone) -> None:
+    """What somebody took back by the name of its change set is taken back here as well."""
+    sets = [each.set_id for each in (undone, *undone.merges)]
+    await tx.execute(
+        "UPDATE night_items SET state = 'undone' WHERE state = 'done' AND names <> '[]' AND change_set"
+        " IN (SELECT undoes FROM change_sets WHERE id IN (SELECT value FROM json_each(?)))"
+        " AND NOT EXISTS (SELECT 1 FROM json_each(names) t WHERE t.value ->> 1 NOT IN"
+        "  (SELECT c.item FROM changes c JOIN change_sets u ON u.id = c.change_set_id"
+        "   WHERE u.undoes = night_items.change_set))",
+        (json.dumps(sets),),
+    )
+
+
+FORGOTTEN = "forgotten"
+"""The reason of an item whose words somebody asked to be forgotten."""
+
+
 async def erase_items(tx: Transaction, traces: Traces) -> int:
     """Let no item tell any of these words; how many did."""
     return await tx.execute(
-        "UPDATE night_items SET before = '[]', after = '', reason = 'forgotten', plan = '{}',"
+        f"UPDATE night_items SET before = '[]', after = '', reason = '{FORGOTTEN}', plan = '{{}}',"
         " state = CASE WHEN state IN ('open', 'planned') THEN 'outdated' ELSE state END"
         f" WHERE {ITEMS.rows()}",
         traces.asked(ITEMS),

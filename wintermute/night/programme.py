@@ -47,7 +47,7 @@ def _of_chats(own: Background, nights: Nights) -> Sequence[Chore]:
     context, hidden = own.config.context, own.config.tools.ephemeral
 
     def folding(work: PhaseWork) -> Folding:
-        return Folding(stores, work.models, texts.compaction, context, hidden)
+        return Folding(stores, work.models, texts.compaction, context, hidden, work.night.id)
 
     return (
         Pages(stores, nights, prompts, backend, own.redact, clock),

@@ -7,6 +7,7 @@ from datetime import date, timedelta
 from pathlib import PurePosixPath
 
 from wintermute.messages import Json
+from wintermute.night.nights import FORGOTTEN as FORGOTTEN_REASON
 from wintermute.night.nights import Night, NightItem, PhaseTally
 from wintermute.prompt.gather import event
 from wintermute.text import counted, one_line, plain
@@ -130,10 +131,15 @@ def item_text(item: NightItem) -> str:
 
 
 def _in_words(item: NightItem, change: str, shown: Callable[[str], str]) -> str:
-    if not change:
+    if is_forgotten(item):
         return f"{lead(item)} {FORGOTTEN}"
     why = f"({shown(one_line(item.reason))})" if item.reason else ""
     return " ".join(part for part in (lead(item), change, why) if part)
+
+
+def is_forgotten(item: NightItem) -> bool:
+    """Whether somebody asked for its words to be forgotten."""
+    return not item.before and not item.after and item.reason == FORGOTTEN_REASON
 
 
 def is_whole(item: NightItem) -> bool:
@@ -151,7 +157,7 @@ def whole(item: NightItem, *, chat: bool) -> list[str]:
     name, state = f"`{item.id}`" if chat else item.id, STATES.get(item.state, "done")
     after = {"done": "Now:", "undone": "It became:"}.get(item.state, "It would become:")
     found = [f"{name} {lead(item).rstrip(':')} — {state}"]
-    if not item.before and not item.after:
+    if is_forgotten(item):
         return [*found, f"Its {FORGOTTEN}."]
     for text in item.before:
         found += ["Before:", *block(text)]
@@ -184,7 +190,8 @@ def message(lead: str, items: Sequence[NightItem], failed: int = 0) -> NightMess
         return NightMessage("")
     said = [part for part in (done, counted(len(asked), "question") if asked else "") if part]
     broken = [f"{counted(failed, 'phase')} failed"] if failed else []
-    back = ", `/night undo` takes it back" if done else ""
+    can_undo = any(item.state == "done" and item.change_set for item in items)
+    back = ", `/night undo` takes it back" if can_undo else ""
     line = f"{lead}: {'; '.join([*said, *broken])}. `/night` shows all{back}."
     if len(asked) != 1:
         return NightMessage(f"{line}\n`/night yes N` and `/night no N` answer." if asked else line)
@@ -218,7 +225,8 @@ def report_event(items: Sequence[NightItem]) -> str:
 def _told(item: NightItem) -> str:
     state = {"done": "done", "open": "waits for the person's yes", "undone": "taken back"}
     before, after = "; ".join(map(cut, item.before)), cut(item.after)
-    change = f"{before} -> {after}" if before and after else before or after or FORGOTTEN
+    change = f"{before} -> {after}" if before and after else before or after
+    change = FORGOTTEN if is_forgotten(item) else change
     why = f" ({one_line(item.reason)})" if item.reason else ""
     return f"{item.id} {item.kind}, {state.get(item.state, item.state)}: {change}{why}"
 

@@ -22,7 +22,7 @@ from wintermute.messages import Reply
 from wintermute.night.dedup import origins_of, sources_of
 from wintermute.night.deeds import ItemNames, named
 from wintermute.night.fact_deeds import merged_fact
-from wintermute.night.nights import NightItem, Nights, Planned, digest_of
+from wintermute.night.nights import ItemState, NightItem, Nights, Planned, digest_of
 from wintermute.night.tidying import (
     ALWAYS_ALLOWED,
     ROLE,
@@ -38,6 +38,7 @@ AGAIN = "That cannot be used: {error}. Answer once more, with the list alone, on
 LARGE = "the list is longer than a model can be shown at once"
 LONGER = 1.5
 """How often its length a list may have that is to be shorter."""
+UNWANTED: tuple[ItemState, ...] = ("undone", "refused")
 FEWEST = 2
 """Lines; of one nothing can be made."""
 
@@ -103,13 +104,23 @@ class ListRewriting:
         return await self._stores.facts.count(scope)
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
-        """One at most. What may come from outside, or has an end, stays a line of its own."""
+        """One at most. What may come from outside, or has an end, stays a line of its own.
+
+        So does what a person put back, or did not let go: no later list takes it out.
+        """
         if not work.dry:
             await self._stores.memories.text(work.scope)  # with what was edited by hand
+        held = await self._held(work.scope)
+        if new := await self._nights.unjudged(work.scope, held):
+            yield TidyStep(judged=tuple(new))  # it is known longer than the item
         live = await self._stores.facts.live(work.scope)
-        old = [fact for fact in live if not _is_apart(fact)]
-        digest = _digest([fact.text for fact in old])
-        if len(old) < FEWEST or not await self._nights.unjudged(work.scope, [digest]):
+        beside = [fact for fact in live if not _is_apart(fact)]
+        whole = [fact.text for fact in beside]
+        if not await self._nights.unjudged(work.scope, [digest := _digest(whole)]):
+            return
+        free = await self._nights.unjudged(work.scope, [_line(text) for text in whole]) - held
+        old = [fact for fact in beside if _line(fact.text) in free]
+        if len(old) < FEWEST:
             return
         try:
             lines = await self._asked(work, old)
@@ -122,7 +133,13 @@ class ListRewriting:
             yield TidyStep(judged=(digest,), note=f"the list stays as it is: {problem}")
         else:
             # What comes of it is not asked about again.
-            yield TidyStep(_item(old, lines, digest), judged=(digest, _digest(lines)))
+            after = [*lines, *(text for text in whole if _line(text) not in free)]
+            yield TidyStep(_item(old, lines, digest), judged=(digest, _digest(after)))
+
+    async def _held(self, scope: str) -> set[str]:
+        """The lines that an earlier list was to do without, and a person said no to that."""
+        items = await self._nights.items(self._stores.database, scope=scope, states=UNWANTED)
+        return {_line(text) for item in items if item.phase == self.name for text in item.before}
 
     async def _asked(self, work: PhaseWork, old: Sequence[Fact]) -> list[str]:
         shown = "\n".join(fact.text for fact in old)
@@ -142,6 +159,10 @@ def _is_apart(fact: Fact) -> bool:
 
 def _digest(lines: Sequence[str]) -> str:
     return digest_of("list", *map(key, lines))
+
+
+def _line(text: str) -> str:
+    return digest_of("line", key(text))
 
 
 def _item(old: Sequence[Fact], lines: Sequence[str], digest: str) -> tuple[Planned, ...]:

@@ -107,6 +107,9 @@ class NightModels:
             raise NightSpent(TOO_SMALL.format(size=size) if alone else USED_UP, None)
         try:
             reply = await self._models.ask_unasked(role, request, sources, backend=backend)
+        except BudgetSpent as problem:
+            self.spent, self.away = True, str(problem)
+            raise
         except ModelError as problem:
             self.away = "" if isinstance(problem, ContextTooLarge) else str(problem)
             raise

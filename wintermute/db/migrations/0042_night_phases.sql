@@ -22,3 +22,12 @@ SELECT n.id, p.value ->> 'scope', p.value ->> 'name', p.value ->> 'status', p.va
 FROM nights n, json_each(n.phases) p ORDER BY n.seq, p.key;
 
 ALTER TABLE nights DROP COLUMN phases;
+
+-- `answers`: the question of a night that a person said yes to by it; '': none.
+
+ALTER TABLE change_sets ADD COLUMN answers TEXT NOT NULL DEFAULT '';
+
+-- `night`: which one made the summary; '': an answer took it.
+
+ALTER TABLE folds ADD COLUMN night TEXT NOT NULL DEFAULT '';
+CREATE INDEX folds_of_nights ON folds (night) WHERE night <> '';
