@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -11,11 +11,13 @@ import pytest
 from tests.world.house import ZONE
 from tests.world.model import Fail, ModelServer, Text
 from tests.world.sleeping import SCOPE, Sleep, sleeping
+from wintermute.changes.change_sets import Cause
 from wintermute.memory.fact import Fact, Source
 from wintermute.memory.ranking import Query
 from wintermute.memory.search import Search
 from wintermute.memory.sense import alike_in_words
 from wintermute.night.contradictions import MOST, may_end, shown
+from wintermute.night.nights import NightItem
 
 LYON, ROME = "Ann lives in Lyon", "Ann lives in Rome"
 MARCH, APRIL, MAY = "2026-03-01", "2026-04-01", "2026-05-01"
@@ -157,6 +159,74 @@ async def test_what_is_over_ends_on_the_day_of_the_other_and_is_found_as_past(
         assert sleep.calls == 1
 
 
+async def test_who_moved_back_after_a_night_is_asked_about_anew(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-058: what is said again after it had ended is another fact; once is enough, also after an undo."""
+    async with sleeping(tmp_path, model) as sleep:
+        await moved(sleep, "user_explicit", "user_explicit")
+        sleep.compare = newer
+        await sleep.night()
+        assert await sleep.remembered() == [ROME]
+        await sleep.told(LYON, source="user_explicit")
+        await sleep.night()
+        assert await sleep.remembered() == [LYON]
+        await sleep.undone()
+        assert await sleep.remembered() == [LYON, ROME]
+        await sleep.night()
+        await sleep.night()
+        assert len(sleep.pairs) == 2
+
+
+async def test_who_changes_their_mind_and_changes_it_back_is_believed_what_they_said_last(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-058: before a night came between; what is said again is newer than what was said meanwhile."""
+    async with sleeping(tmp_path, model) as sleep:
+        for text, hour in ((LYON, "08"), (ROME, "09"), (LYON, "10")):
+            await sleep.told(text, source="user_explicit", at=f"{MAY}T{hour}:00")
+        sleep.compare = newer
+        await sleep.night()
+        assert sleep.pairs == [(f"{MAY}, Ann: {ROME}", f"{MAY}, Ann: {LYON}")]
+        assert await sleep.remembered() == [LYON]
+        over = await sleep.fact(ROME)
+        assert over.valid_to == datetime.fromisoformat(f"{MAY}T10:00+00:00")
+        [item] = await sleep.items()
+        assert item.reason.endswith(f"{MAY}, 11:00, then 12:00")
+
+
+async def test_what_is_picked_up_again_is_not_what_the_person_said_again(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-058, M-079: their own word yields only to a newer one of theirs, and is asked about here."""
+    async with sleeping(tmp_path, model) as sleep:
+        await sleep.told(LYON, source="user_explicit", at=MARCH)
+        await sleep.told(ROME, source="user_explicit", at=APRIL)
+        await sleep.told(LYON, at=MAY)
+        sleep.compare = lambda first, _second: FIRST if first == LYON else SECOND
+        await sleep.night()
+        assert await sleep.kinds() == [("ended", "open")]
+        assert await sleep.remembered() == [LYON, ROME]
+
+
+async def test_what_was_merged_is_as_new_as_the_last_word_in_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-058: of the person's own words that is theirs, whatever was picked up since."""
+    async with sleeping(tmp_path, model) as sleep:
+        await sleep.told(LYON, source="user_explicit", at=MARCH)
+        await sleep.told(f"{LYON} now", at=MAY)
+        sleep.merge = lambda texts: max(texts, key=len)
+        await sleep.night()
+        assert await sleep.remembered() == [f"{LYON} now"]
+        await sleep.told("Ann lives in Rome now", source="user_explicit", at=APRIL)
+        sleep.merge = lambda texts: ""
+        sleep.compare = newer
+        await sleep.night()
+        assert sleep.pairs[-1][0] == f"{MARCH}, Ann: {LYON} now"
+        assert await sleep.remembered() == ["Ann lives in Rome now"]
+
+
 @pytest.mark.parametrize(
     ("sources", "action", "free"),
     [
@@ -277,6 +347,63 @@ async def test_two_that_say_different_things_stay_as_they_are_and_are_not_asked_
         assert len(sleep.pairs) == 1
         assert await sleep.kinds() == []
         assert await sleep.export() == before
+
+
+def meanwhile(sleep: Sleep, text: str, source: Source, *, days: int = 0) -> None:
+    """It is told after the model has answered; `days`: until when it is true."""
+    answer, answered = sleep.tidying.deeds.apply, list[str]()
+
+    async def apply(item: NightItem, cause: Cause = "night") -> bool:
+        if not answered:
+            answered.append(item.id)
+            until = sleep.house.stores.facts.now() + timedelta(days=days) if days else None
+            await sleep.told(text, source=source, until=until)
+        return await answer(item, cause)
+
+    sleep.tidying.deeds.apply = apply  # type: ignore[method-assign]  # the moment between the two
+
+
+MEANWHILE: Mapping[str, tuple[str, str, Source, int]] = {
+    "what would end is told": (SECOND, LYON, "user_explicit", 0),
+    "what would end is picked up again": (SECOND, LYON, "harvest", 0),
+    "what would stay gets an end": (SECOND, ROME, "user_explicit", 2),
+    "what would end gets another end": (SECOND, LYON, "user_explicit", 2),
+    "what is over by a merged text is told": (
+        merge("Ann lived in Lyon until April, and lives in Rome"),
+        *(LYON, "user_explicit", 0),
+    ),
+}
+
+
+@pytest.mark.parametrize(("answer", "text", "source", "days"), MEANWHILE.values(), ids=MEANWHILE)
+async def test_what_is_told_between_the_answer_and_the_deed_counts(
+    tmp_path: Path, model: ModelServer, answer: str, text: str, source: Source, days: int
+) -> None:
+    """M-058, M-064: by then another would win, or nothing would be left."""
+    async with sleeping(tmp_path, model) as sleep:
+        await moved(sleep)
+        sleep.compare = lambda _first, _second: answer
+        meanwhile(sleep, text, source, days=days)
+        await sleep.night()
+        assert [state for _, state in await sleep.kinds()] == ["outdated"]
+        assert await sleep.remembered() == [LYON, ROME]
+        await sleep.night()
+        assert len(sleep.pairs) == (1 if days else 2)
+
+
+async def test_what_a_person_said_yes_to_is_done_whatever_was_said_since(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-079: the yes is their newest word."""
+    async with sleeping(tmp_path, model) as sleep:
+        await moved(sleep, "user_explicit", "harvest")
+        sleep.compare = newer
+        await sleep.night()
+        await sleep.told(LYON, source="user_explicit")
+        [item] = await sleep.items()
+        assert item.state == "open"
+        assert await sleep.say_yes(item)
+        assert await sleep.remembered() == [ROME]
 
 
 UNUSABLE: Mapping[str, str | Text] = {

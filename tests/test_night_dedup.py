@@ -4,11 +4,13 @@ import asyncio
 import gc
 import json
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.test_embedder_away import child
+from tests.world.clock import FakeClock
 from tests.world.model import Cut, Empty, Fail, ModelServer, Slow, Text
 from tests.world.sleeping import SCOPE, sleeping
 from tests.world.vectors import needs_sqlite_vec
@@ -21,6 +23,7 @@ from wintermute.memory.likeness import FactPair, Likeness, pair_of
 from wintermute.memory.ranking import Query
 from wintermute.memory.resting import wake_all
 from wintermute.night.dedup import MOST, clusters
+from wintermute.night.night_undo import undo_items
 
 TEA, GREEN = "Ann drinks tea", "Ann drinks tea every morning"
 CHESS = "Carl plays chess on Sundays"
@@ -478,6 +481,66 @@ async def test_without_its_embedder_a_night_compares_words_and_says_so(
         assert tally.note.startswith("compared by words alone: ")
 
 
+async def test_a_dry_night_by_meaning_leaves_no_trace_either(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """Issue 21, 6: no vector is made, and what has just come to its end is not noted as over."""
+    well = child("well", tmp_path)
+    async with sleeping(
+        *(tmp_path, model, BY_MEANING), Dreaming(enabled=False), embedder=well
+    ) as sleep:
+        needs_sqlite_vec(sleep.house.database)
+        await sleep.told(TEA)
+        await sleep.night()
+        soon = sleep.house.stores.facts.now() + timedelta(hours=2)
+        await sleep.told("Ann is in Rome", until=soon)
+        await sleep.told(CHESS, GREEN)
+        sleep.clock.advance(24 * 3600.0)
+        tables = ("facts", "fact_vectors", "embedding_spaces")
+        dumps = [f"SELECT * FROM {table} ORDER BY seq" for table in tables[:2]]
+        dumps.append(f"SELECT * FROM {tables[2]}")
+        before = [await sleep.house.rows(dump) for dump in dumps]
+        night, _ = await sleep.preview()
+        assert [await sleep.house.rows(dump) for dump in dumps] == before
+        tally = night.tally(SCOPE, "dedup")
+        assert tally is not None
+        assert "3 memories have no vectors yet" in tally.note
+
+
+async def test_what_was_compared_by_words_alone_is_compared_again_once_meanings_are_there(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-055: until then it costs nothing, not even a start of the embedder."""
+    clock = FakeClock()
+    gone = child("dies", tmp_path, clock=clock)
+    async with sleeping(
+        *(tmp_path, model, BY_MEANING), Dreaming(enabled=False), embedder=gone
+    ) as sleep:
+        needs_sqlite_vec(sleep.house.database)
+        await sleep.told("Ann lives in Lyon", "Ann lives in Rome")
+        await sleep.told("Vegetarian since 2020, she says")
+        sleep.compare = lambda _one, _two: json.dumps({"action": "keep_both"})
+        await sleep.night()
+        asked, starts = sleep.calls, (tmp_path / "starts").read_text()
+        assert asked == len(sleep.pairs) == 1
+        dump = "SELECT * FROM facts ORDER BY seq"
+        before = await sleep.house.rows(dump)
+        for _ in range(2):
+            night = await sleep.night()
+            assert {tally.note for tally in night.phases} == {""}
+        assert (sleep.calls, (tmp_path / "starts").read_text()) == (asked, starts)
+        assert await sleep.house.rows(dump) == before
+        (tmp_path / "once").touch()  # it is of use from now on
+        clock.advance(3600)
+        await sleep.told("Zyx")
+        await sleep.night()
+        assert any("Vegetarian" in str(pair) for pair in sleep.pairs)
+        assert len({frozenset(pair) for pair in sleep.pairs}) == len(sleep.pairs)
+        asked = sleep.calls
+        await sleep.night()
+        assert sleep.calls == asked
+
+
 async def test_what_is_merged_stands_where_the_newest_of_it_was_said(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -492,6 +555,34 @@ async def test_what_is_merged_stands_where_the_newest_of_it_was_said(
         assert await sleep.remembered() == ["Ann likes tea, green tea", "Tom has a boat"]
         heir = await sleep.fact("Ann likes tea, green tea")
         assert await sleep.house.one("SELECT place FROM facts WHERE id = ?", heir.id) == of_newer
+
+
+PLACES = "SELECT id, place FROM facts ORDER BY seq"
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_what_an_undo_brings_back_stands_where_it_stood(
+    tmp_path: Path, model: ModelServer, order: tuple[int, int]
+) -> None:
+    """M-065: whichever of two merges goes first, that say what one of them had said."""
+    texts = ("Ann drinks tea with milk", "Ann drinks tea", "Ann drinks tea with much milk")
+    async with sleeping(tmp_path, model) as sleep:
+        await sleep.told(texts[0], at="2026-04-03")
+        await sleep.told("Tom has a boat", texts[1], at="2026-04-05")
+        sleep.merge = lambda _: texts[0]
+        before = await sleep.house.rows(PLACES)
+        await sleep.night()
+        assert await sleep.remembered() == [texts[0], "Tom has a boat"]
+        await sleep.told("Tom has a cat")
+        sleep.merge = first
+        await sleep.told("Ann drinks tea, with milk", at="2026-04-02")
+        await sleep.night()
+        items = await sleep.items()
+        assert len(items) == 2
+        for n in order:
+            await undo_items(sleep.house.stores, sleep.nights, [items[n]], whole=False)
+        assert len(await sleep.facts()) == 5
+        assert [*await sleep.house.rows(PLACES)][: len(before)] == before
 
 
 @pytest.mark.breaks("tools", perhaps=True)  # after a night there is one tool more

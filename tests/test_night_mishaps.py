@@ -207,7 +207,7 @@ async def test_facts_that_could_not_be_merged_are_merged_the_next_night(
     """M-056: a cluster counts as asked about only once something came of it."""
     async with sleeping(tmp_path, model) as sleep:
         stores, nights = sleep.house.stores, sleep.nights
-        deed = {"merge": MergeFacts(stores)}
+        deed = {"merge": MergeFacts(stores, nights)}
         sleep.tidying.deeds = LockedDeeds(stores, nights, deed, {}, stores.undo.files)
         sleep.merge = lambda texts: max(texts, key=len)
         await sleep.told("Ann drinks tea", "Ann drinks green tea", "Ann plays chess")

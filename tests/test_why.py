@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.world.clock import FakeClock
+from tests.world.clock import FakeClock, HeldClock
 from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
 from tests.world.model import Calls, ModelServer, Text, Use
 from wintermute.changes.change_sets import Cause, Reason
 from wintermute.config.schema import Context, Memory
-from wintermute.memory.fact import Fact, Source
+from wintermute.memory.fact import Fact, NewFact, Source
 
 MINE = f"person:{ANN}"
 CLUB = "room:!room:test"
@@ -77,7 +77,7 @@ async def test_why_tells_what_a_message_brought_and_what_was_in_view(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """Issue: the last answer, or the one that is replied to; source, day and the message itself."""
-    async with ranked(tmp_path, model, clock=FakeClock()) as house:
+    async with ranked(tmp_path, model, clock=HeldClock()) as house:
         assert await answer(house, "/why") == "I have not answered anything here yet."
         event = await house.incoming("I drink a lot of tea, my dog hates it")
         await house.said(2)
@@ -266,6 +266,28 @@ async def test_only_the_merge_it_is_in_goes_back_with_a_memory(
             await house.stores.facts.replace(tx, Reason("night", MINE), MINE, old, new)
         await answer(house, "/undo")
         assert sorted(await listed(house)) == ["Has a car", "Has a dog and a cat"]
+
+
+@pytest.mark.parametrize("ids", [("fact_", "fact_z"), ("fact_z", "fact_")])
+async def test_of_merges_of_one_moment_the_newest_goes_back_first(
+    tmp_path: Path, model: ModelServer, ids: tuple[str, str]
+) -> None:
+    """M-076: whatever the names of what they are about, and however coarse the clock is."""
+    async with ranked(tmp_path, model, clock=HeldClock()) as house:
+        facts, why = house.stores.facts, Reason("tool", MINE)
+        texts = ("Has a dog", "Has a cat")
+        new = [NewFact(MINE, text, id=name) for text, name in zip(texts, ids, strict=True)]
+        async with house.database.transaction() as tx:
+            taken = await facts.supersede(tx, why, new, {})
+        dog, cat = taken.facts
+        bird = await remember(house, "Has a bird")
+        await merge(house, "Has a cat", dog)
+        await merge(house, "Has a dog", cat, bird)  # as one that is no more
+        wanted = await house.stores.changes.get(str(taken.set_id))
+        assert wanted is not None
+        undone = await house.stores.undo.run(wanted)
+        assert [each.kept for each in (undone, *undone.merges)] == [(), (), ()]
+        assert await listed(house) == ["Has a bird"]
 
 
 async def test_a_merge_that_was_taken_out_since_does_not_come_back(

@@ -61,8 +61,12 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class ChangeSet:
-    """What was changed together. `undone`: the items whose change was undone since."""
+    """What was changed together. `undone`: the items whose change was undone since.
 
+    `seq`: the later the larger, also of two of one moment.
+    """
+
+    seq: int
     id: str
     cause: Cause
     scope: str

@@ -288,7 +288,7 @@ class Undo:
             beside = await self._rows[kind].heirs(tx, touched)
             about = {name for name in touched if heir in (name, beside.get(name))}
             found.setdefault(merge.id, (merge, set()))[1].update(about)
-        return sorted(found.values(), key=lambda one: one[0].created_at, reverse=True)
+        return sorted(found.values(), key=lambda one: one[0].seq, reverse=True)
 
     async def _ended_for(
         self, tx: Transaction, kind: ItemKind, new: Collection[str]

@@ -52,6 +52,14 @@ class Fact:
     """Whether it is the person's own words, or was made of such in any generation (M-060)."""
     resting: bool = False
     """Whether it was not used for long, so that only who looks for it finds it (M-060)."""
+    said_at: datetime | None = None
+    """When it was last said, by the person if it is their own words; None: when it was created."""
+
+    @property
+    def last_said(self) -> datetime:
+        """How new an evidence it is; that of the person's own words is the last time they said them."""
+        said = self.said_at or self.created_at
+        return said if self.protected else max(said, self.created_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,8 @@ class NewFact:
     taint: bool = False
     protected: bool = False
     """Beside what its source says."""
+    said_at: datetime | None = None
+    """If it was last said at another time than `at`."""
     resting: bool = False
     queued: bool = False
     """Whether it is to be brought together with the others of its scope."""
@@ -302,6 +312,11 @@ def is_protected(state: Json) -> bool:
     return bool(state.get("protected")) or state["source"] == EXPLICIT
 
 
+def last_said(facts: Iterable[Fact], *, own: bool) -> datetime:
+    """When what is made of these was last said. `own`: it is the person's words, so by them."""
+    return max(fact.last_said for fact in facts if fact.protected or not own)
+
+
 def renamed(fact: Fact, scope: str) -> NewFact:
     """A fact that belongs to another scope."""
     return NewFact(
@@ -314,6 +329,7 @@ def renamed(fact: Fact, scope: str) -> NewFact:
         valid_from=fact.valid_from,
         taint=fact.taint,
         protected=fact.protected,
+        said_at=fact.said_at,
     )
 
 
@@ -344,6 +360,10 @@ def wanted(new: Sequence[NewFact]) -> tuple[str, str]:
     )
 
 
+UPDATED = ("id", "source", "origins", "valid_to", "taint", "protected", "resting", "said_at")
+"""What may be another when an equal fact is told."""
+
+
 def met(new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: NewId) -> Batch:
     """Let new facts meet those known by id, or by scope and key while they are true."""
     by_id = {row["id"]: fact_of(row) for row in rows}
@@ -362,11 +382,10 @@ def met(new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: N
             continue
         if at in place:
             before = by_id[place[at]]
-            taken = _met(before, fact)
+            taken = _met(before, fact, now)
             if taken.fact != before:
                 row = columns(taken.fact)
-                names = ("id", "source", "origins", "valid_to", "taint", "protected", "resting")
-                batch.updates.append({name: row[name] for name in names} | {"ended": over})
+                batch.updates.append({name: row[name] for name in UPDATED} | {"ended": over})
         else:
             taken = _stored(fact, now, new_id)
             row = columns(taken.fact, "retired_at")
@@ -417,7 +436,8 @@ def succession(
         same = [living[names[n]]] if names[n] in living else []
         taint = any(fact.taint for fact in (*past, *same))
         kind = EXPLICIT if own else source
-        fresh.append(NewFact(scope, text, kind, origins=tuple(origins), taint=taint))
+        said = last_said([*past, *same], own=own) if same else None  # nobody says it again
+        fresh.append(NewFact(scope, text, kind, origins=tuple(origins), taint=taint, said_at=said))
     anywhere = 0 if texts else None
     return Succession(
         old=tuple(old),
@@ -442,13 +462,19 @@ def _stored(new: NewFact, now: datetime, new_id: NewId) -> AddedFact:
         taint=new.taint,
         protected=new.protected or new.source == EXPLICIT,
         resting=new.resting,
+        said_at=new.said_at if new.said_at != at else None,
     )
     return AddedFact(fact, "stored", Change("fact", fact.id, None, state_of(fact), fact.origins))
 
 
-def _met(known: Fact, new: NewFact) -> AddedFact:
+def _met(known: Fact, new: NewFact, now: datetime) -> AddedFact:
     """An equal fact: where both came from is kept, and the stronger source (M-007, M-075)."""
     own = new.source == EXPLICIT or new.protected
+    said = new.said_at or new.at or now
+    if known.protected:
+        said = max(said, known.last_said) if own else known.last_said
+    elif not own:
+        said = max(said, known.last_said)
     raised = (own and not known.protected) or new.source == EXPLICIT != known.source
     also = (new.id,) if new.id else ()
     fact = replace(
@@ -459,6 +485,7 @@ def _met(known: Fact, new: NewFact) -> AddedFact:
         taint=known.taint and new.taint,
         protected=known.protected or own,
         resting=False,  # what is said again is of use again
+        said_at=said if said != known.created_at else None,
     )
     ended = fact.valid_to != known.valid_to
     if not raised and not ended:

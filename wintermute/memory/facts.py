@@ -447,7 +447,7 @@ class Facts:
         await tx.execute_many(*await asyncio.to_thread(insert_many, "facts", batch.inserts))
         await tx.execute_many(
             "UPDATE facts SET source = :source, origins = :origins, valid_to = :valid_to,"
-            " ended = :ended, taint = :taint, protected = :protected,"
+            " ended = :ended, taint = :taint, protected = :protected, said_at = :said_at,"
             f" {RESTING} WHERE id = :id",
             [stored(update) for update in batch.updates],
         )

@@ -30,6 +30,7 @@ BESIDE = 10
 """Facts read more than that, for some are at rest, or of another kind."""
 
 AWAY = "meanings cannot be told apart now"
+UNMADE = "memories have no vectors yet, and a dry run makes none: a night may find more alike"
 
 FactPair = tuple[str, str]
 log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class Compared:
 
     `pairs`: from the least likeness on; two of which none is new stand there where both are near
     the same new one. `note`: what to know of it. `more`: new facts that wait for the next night.
+    `by_words`: the new ones that are to be compared again once meanings can be had.
     """
 
     facts: Mapping[str, Fact]
@@ -48,6 +50,7 @@ class Compared:
     pairs: Mapping[FactPair, float]
     note: str = ""
     more: int = 0
+    by_words: frozenset[str] = frozenset()
     asked: set[str] = field(default_factory=set)
     """Digests of what was asked about since, whether it is kept or only tried."""
 
@@ -78,50 +81,62 @@ class Likeness:
 
     @asynccontextmanager
     async def compared(
-        self, night: str, scope: str, began: datetime, *, last: bool
+        self, night: str, scope: str, began: datetime, *, last: bool, dry: bool = False
     ) -> AsyncIterator[Compared]:
         """What this night has to look at; computed when it is asked for the first time.
 
-        `last`: nobody asks for it after this block, however it ends.
+        `last`: nobody asks for it after this block, however it ends. `dry`: nothing is written.
         """
         try:
             if self._known is None or self._known[:2] != (night, scope):
-                self._known = (night, scope, await self._compare(scope, began))
+                self._known = (night, scope, await self._compare(scope, began, dry))
             yield self._known[2]
         finally:
             if last:
                 self._known = None
 
-    async def _compare(self, scope: str, began: datetime) -> Compared:
-        await self._facts.lapse()
+    async def _compare(self, scope: str, began: datetime, dry: bool) -> Compared:
+        if not dry:
+            await self._facts.lapse()
         found = await unjudged(self._database, scope, began)
-        if not found.facts:
-            return Compared({}, (), {})
-        by_words = await self._why_by_words()
-        facts = {fact.id: fact for fact in found.facts}
+        owed = (await self._meaning.owed()).get(scope, 0) if self._meaning else 0
+        if not found.facts and (owed or not found.by_words):
+            return Compared({}, (), {})  # whoever makes what is owed tries again, and tells
+        why = await self._why_by_words(dry)
+        facts: dict[str, Fact] = {}
         pairs: dict[FactPair, float] = {}
-        for n in range(0, len(found.facts), STEP):
-            part = found.facts[n : n + STEP]
-            stars = [] if by_words else await self._by_meaning(scope, part, began)
+        new, worded = list[str](), list[str]()
+        known = {fact.id for fact in found.by_words}
+        wanted = [*found.facts, *found.by_words]
+        for n in range(0, len(wanted), STEP):
+            part: Sequence[Fact] = wanted[n : n + STEP]
+            stars = [] if why else await self._by_meaning(scope, part, began)
             if not stars:
-                by_words = by_words or AWAY
+                why = why or AWAY
+                part = [fact for fact in part if fact.id not in known]
                 stars = await self._by_words(scope, part, began)
+                worded += [fact.id for fact in part]
+            new += [fact.id for fact in part]
             for star, alike in stars:
                 facts |= {fact.id: fact for fact in star}
                 pairs |= alike
-        notes = [f"compared by words alone: {by_words}"] if by_words and self._meaning else []
+        if self._meaning is None:
+            worded = []
+        notes = [f"compared by words alone: {why}"] if worded else []
+        if dry and owed and not why:
+            notes.append(f"{owed} {UNMADE}")
         if found.more:
             notes.append(f"{found.more} new memories wait for the next night")
-        new = tuple(fact.id for fact in found.facts)
-        return Compared(facts, new, pairs, "; ".join(notes), found.more)
+        return Compared(facts, tuple(new), pairs, "; ".join(notes), found.more, frozenset(worded))
 
-    async def _why_by_words(self) -> str:
-        """Why meanings cannot be had now; "": they can."""
+    async def _why_by_words(self, dry: bool) -> str:
+        """Why meanings cannot be had now; "": they can. What is owed of them is made, unless dry."""
         if self._meaning is None:
             return "there is no embedder"
         try:
             await self._meaning.ready(WARMING)
-            await self._meaning.make()
+            if not dry:
+                await self._meaning.make()
         except MemoryUnavailable as problem:
             log.warning("compared by words alone reason=%s", problem)
             return str(problem)

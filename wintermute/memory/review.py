@@ -14,8 +14,11 @@ MOST = 2_000
 """Facts of a scope whose neighbours a night looks for."""
 MOST_AGAIN = 100
 """And of those that it had seen, of which some pairs wait for their turn."""
-NEW, SEEN, WAITING = 0, 1, 2
-"""What `judged` says; the last: their neighbours are known, but not all was asked about them yet."""
+NEW, SEEN, WAITING, BY_WORDS = 0, 1, 2, 3
+"""What `judged` says. `WAITING`: the neighbours are known, but not all was asked about them yet.
+
+`BY_WORDS`: seen while no meanings could be had; what lies near by those is still to be looked for.
+"""
 COMPARABLE = (
     f"{LIVE} AND valid_to IS NULL AND NOT resting AND NOT queued"
     " AND NOT (source = 'dreaming_merge' AND stored_at >= :began)"
@@ -26,10 +29,14 @@ still to be brought together; what the night itself made is not looked at before
 
 @dataclass(frozen=True, slots=True)
 class Unjudged:
-    """What a night looks at in a scope. `more`: how many new facts wait for the next one."""
+    """What a night looks at in a scope. `more`: how many new facts wait for the next one.
+
+    `by_words`: what it looks at as well where meanings can be had.
+    """
 
     facts: tuple[Fact, ...]
     more: int
+    by_words: tuple[Fact, ...]
 
 
 async def unjudged(database: Database, scope: str, began: datetime) -> Unjudged:
@@ -41,12 +48,17 @@ async def unjudged(database: Database, scope: str, began: datetime) -> Unjudged:
         f"SELECT * {where.format(WAITING)} ORDER BY seq LIMIT :again", asked
     )
     (count,) = await database.scalars(f"SELECT count(*) {where.format(NEW)}", asked)
-    return Unjudged(tuple(facts_of([*new, *again])), count - len(new))
+    by_words = await database.rows(
+        f"SELECT * {where.format(BY_WORDS)} ORDER BY seq LIMIT :most", asked
+    )
+    known = tuple(facts_of(by_words[: MOST - len(new)]))
+    return Unjudged(tuple(facts_of([*new, *again])), count - len(new), known)
 
 
 async def scopes_with_news(database: Database, began: datetime) -> set[str]:
-    """Whose facts are not all compared yet. `began`: the night."""
-    query = f"SELECT DISTINCT scope FROM facts WHERE judged <> 1 AND {COMPARABLE}"
+    """Whose facts are not all compared yet, as far as they could be. `began`: the night."""
+    states = f"judged <> 1 AND judged <> {BY_WORDS}"
+    query = f"SELECT DISTINCT scope FROM facts WHERE {states} AND {COMPARABLE}"
     return {*await database.scalars(query, {"began": stamp(began)})}
 
 
@@ -62,9 +74,17 @@ async def comparable(
     return {row["seq"]: fact_of(row) for row in rows}
 
 
-async def looked_at(tx: Transaction, ids: Collection[str], waiting: Collection[str] = ()) -> None:
-    """The neighbours of these facts were looked at; of some pairs wait for the next nights."""
-    for state, named in ((SEEN, ids), (WAITING, waiting)):
+async def looked_at(
+    tx: Transaction,
+    ids: Collection[str],
+    waiting: Collection[str] = (),
+    by_words: Collection[str] = (),
+) -> None:
+    """The neighbours of these facts were looked at; of some pairs wait for the next nights.
+
+    `by_words`: those of the `ids` that are looked at again once meanings can be had.
+    """
+    for state, named in ((SEEN, ids), (WAITING, waiting), (BY_WORDS, by_words)):
         await tx.execute(
             f"UPDATE facts SET judged = {state} WHERE id {IN_LIST}", (json.dumps([*named]),)
         )
@@ -73,17 +93,21 @@ async def looked_at(tx: Transaction, ids: Collection[str], waiting: Collection[s
 async def take_place(tx: Transaction, heir: str, ids: Collection[str]) -> None:
     """Let a fact stand where the newest of those stood that it was made of: beside what was said then.
 
-    A search looks at what stands beside a hit. Their places are changed for each other.
+    A search looks at what stands beside a hit. Their places are changed for each other, until that
+    one is back.
     """
     rows = await tx.rows(
         "SELECT id, place FROM facts WHERE id IN (SELECT value FROM json_each(?))"
         " AND scope = (SELECT scope FROM facts WHERE id = ?) ORDER BY created_at DESC, seq LIMIT 1",
         (json.dumps([*ids]), heir),
     )
-    for row in rows:
+    for row in [each for each in rows if each["id"] != heir]:
         mine = await tx.scalars("SELECT place FROM facts WHERE id = ?", (heir,))
         for name, place in ((row["id"], -1), (heir, row["place"]), (row["id"], mine[0])):
             await tx.execute("UPDATE facts SET place = ? WHERE id = ?", (place, name))
+        await tx.execute(
+            "UPDATE facts SET place_before = ? WHERE id = ?", (row["place"], row["id"])
+        )
 
 
 async def hand_down_use(tx: Transaction, heir: str, ids: Collection[str]) -> None:

@@ -7,7 +7,7 @@ pairs that are near ─ the nearest 20 ─▶ one question each ─▶ keep one 
 """
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import date, tzinfo
 from typing import Literal, get_args
@@ -79,13 +79,13 @@ def _days(fact: Fact, zone: tzinfo) -> tuple[str, ...]:
 def may_end(loser: Fact, winner: Fact) -> bool:
     """Whether the newer evidence wins: what the person said yields only to what they said later."""
     if loser.protected:
-        return winner.protected and winner.created_at > loser.created_at
-    return winner.created_at >= loser.created_at
+        return winner.protected and winner.last_said > loser.last_said
+    return winner.last_said >= loser.last_said
 
 
 def day_of(fact: Fact, zone: tzinfo) -> date:
     """The day on which it was said, there."""
-    return fact.created_at.astimezone(zone).date()
+    return fact.last_said.astimezone(zone).date()
 
 
 def shown(fact: Fact, zone: tzinfo) -> str:
@@ -118,7 +118,7 @@ class Contradictions:
         """One pair each; then what was looked at is known. Raises: ModelError."""
         night = work.night
         async with self._likeness.compared(
-            night.id, work.scope, night.began_at, last=True
+            night.id, work.scope, night.began_at, last=True, dry=work.dry
         ) as found:
             async for step in self._steps_of(work, found):
                 yield step
@@ -130,7 +130,7 @@ class Contradictions:
         open_ = await self._open(found, work.scope, groups)
         named = {name for pair in open_ for name in pair}
         new = {*found.new} - owed
-        yield TidyStep(looked_at=tuple(sorted(new - named)))
+        yield _looked_at(found, new - named)
         room = MOST - sum(item.phase == self.name for item in work.so_far)
         asked: set[FactPair] = set()
         for pair in open_:
@@ -142,8 +142,8 @@ class Contradictions:
         rest = [pair for pair in open_ if pair not in asked]
         later = sum(not gone & {*pair} for pair in rest)
         waiting = new & {name for pair in rest for name in pair}
-        yield TidyStep(
-            looked_at=tuple(sorted((new & named) - waiting)),
+        yield replace(
+            _looked_at(found, (new & named) - waiting),
             waiting=tuple(sorted(waiting)),
             note=f"{later} pairs wait for the next nights" if later else "",
             left=later > 0,
@@ -165,7 +165,7 @@ class Contradictions:
         return [pair for pair in pairs if digests[pair] in unjudged]
 
     async def _asked(self, work: PhaseWork, pair: Sequence[Fact]) -> TidyStep:
-        older, newer = sorted(pair, key=lambda fact: (fact.created_at, fact.id))
+        older, newer = sorted(pair, key=lambda fact: (fact.last_said, fact.id))
         zone = self._stores.tasks.zone
         values = {"entry_1": shown(older, zone), "entry_2": shown(newer, zone)}
         digest = pair_digest(older, newer)
@@ -215,9 +215,14 @@ class Contradictions:
         )
 
 
+def _looked_at(found: Compared, names: Set[str]) -> TidyStep:
+    again = names & found.by_words
+    return TidyStep(looked_at=tuple(sorted(names)), by_words=tuple(sorted(again)))
+
+
 def _in_turn(loser: Fact, winner: Fact, zone: tzinfo) -> str:
     """When each was said; of one day, at which time."""
-    first, then = loser.created_at.astimezone(zone), winner.created_at.astimezone(zone)
+    first, then = loser.last_said.astimezone(zone), winner.last_said.astimezone(zone)
     if first.date() != then.date():
         return f"{first:%Y-%m-%d}, then {then:%Y-%m-%d}"
     times = f"{first:%H:%M}", f"{then:%H:%M}"

@@ -92,12 +92,17 @@ async def clusters_of(
 
 def cluster_digest(facts: Sequence[Fact]) -> str:
     """What stands for a question about these together."""
-    return digest_of("alike", *(fact.text for fact in facts))
+    return digest_of("alike", *map(_shown, facts))
 
 
 def pair_digest(one: Fact, other: Fact) -> str:
     """What stands for a question about how these two go together."""
-    return digest_of("pair", one.text, other.text)
+    return digest_of("pair", _shown(one), _shown(other))
+
+
+def _shown(fact: Fact) -> str:
+    """What is said again after it was over is another fact; what an undo brings back is the same."""
+    return f"{fact.id} {fact.text}"
 
 
 def going(items: Iterable[NightItem]) -> set[str]:
@@ -198,7 +203,7 @@ class Dedup:
         alone = work.night.phase == self.name  # else contradictions look at it next
         night = work.night
         async with self._likeness.compared(
-            night.id, work.scope, night.began_at, last=alone
+            night.id, work.scope, night.began_at, last=alone, dry=work.dry
         ) as found:
             if found.note:
                 yield TidyStep(note=found.note, left=found.more > 0)

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from wintermute.changes.change_sets import Reason
 from wintermute.db import Transaction
-from wintermute.memory.fact import Fact, NewFact, key
-from wintermute.memory.review import hand_down_use, is_said_elsewhere, take_place
+from wintermute.memory.fact import Fact, NewFact, key, last_said
+from wintermute.memory.review import hand_down_use, is_said_elsewhere, looked_at, take_place
+from wintermute.night.contradictions import may_end
 from wintermute.night.dedup import are_as_known, origins_of
 from wintermute.night.deeds import ItemNames
-from wintermute.night.nights import NightItem
+from wintermute.night.nights import NightItem, Nights
 from wintermute.stores import Stores
 
 
@@ -19,6 +20,7 @@ def merged_fact(members: Sequence[Fact], text: str) -> NewFact:
     """
     speakers = {fact.speaker for fact in members}
     known = any(key(fact.text) == key(text) for fact in members)
+    own = any(fact.protected for fact in members)
     return NewFact(
         members[0].scope,
         text,
@@ -28,15 +30,41 @@ def merged_fact(members: Sequence[Fact], text: str) -> NewFact:
         at=max(fact.created_at for fact in members),
         valid_from=min(fact.valid_from for fact in members),
         taint=members[0].taint,
-        protected=any(fact.protected for fact in members),
+        protected=own,
+        said_at=last_said(members, own=own),
     )
+
+
+def are_apart(facts: Sequence[Fact]) -> bool:
+    """Whether by now one has an end, or comes from outside and another does not."""
+    return len({fact.taint for fact in facts}) > 1 or any(fact.valid_to for fact in facts)
+
+
+async def is_overtaken(
+    nights: Nights,
+    tx: Transaction,
+    item: NightItem,
+    why: Reason,
+    losers: Sequence[Fact],
+    winners: Sequence[Fact],
+) -> bool:
+    """Whether what would end was said again since the answer: then it is asked about anew.
+
+    But not where a person has said yes: that is their newest word.
+    """
+    if why.cause != "night" or all(may_end(one, other) for one in losers for other in winners):
+        return False
+    await nights.take_back(tx, item)
+    await looked_at(tx, (), [fact.id for fact in (*losers, *winners)])
+    return True
 
 
 class MergeFacts:
     """One text in the place of several: stored first, then they are retired, or have ended (M-057)."""
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: Stores, nights: Nights) -> None:
         self._stores = stores
+        self._nights = nights
 
     async def do(self, tx: Transaction, item: NightItem, why: Reason) -> ItemNames | None:
         """None where one of them is another by now, or something else says just that."""
@@ -45,8 +73,11 @@ class MergeFacts:
         members = await facts.living(tx, item.scope, list(texts))
         if not members or not await are_as_known(self._stores, tx, item.scope, texts):
             return None
-        apart = len({fact.taint for fact in members}) > 1 or any(f.valid_to for f in members)
-        if apart or await is_said_elsewhere(tx, item.scope, key(text), list(texts)):
+        if are_apart(members) or await is_said_elsewhere(tx, item.scope, key(text), list(texts)):
+            return None
+        losers = [fact for fact in members if fact.id in ended]
+        winners = [fact for fact in members if fact.id not in ended]
+        if await is_overtaken(self._nights, tx, item, why, losers, winners):
             return None
         over = dict.fromkeys(ended, 0)
         heirs = dict.fromkeys([name for name in texts if name not in over], 0)
@@ -62,19 +93,24 @@ class MergeFacts:
 class EndFact:
     """A fact is true no longer, and says what is since (M-074)."""
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: Stores, nights: Nights) -> None:
         self._stores = stores
+        self._nights = nights
 
     async def do(self, tx: Transaction, item: NightItem, why: Reason) -> ItemNames | None:
-        """None where one of the two is another by now."""
+        """None where one of the two is another by now, or has an end."""
         facts, texts, winner = self._stores.facts, _texts(item), item.plan["winner"]
         both = texts | {winner["id"]: winner["text"]}
         if not await are_as_known(self._stores, tx, item.scope, both):
             return None
         [loser] = await facts.living(tx, item.scope, list(texts))
         [heir] = await facts.living(tx, item.scope, [winner["id"]])
+        if are_apart([loser, heir]):
+            return None
+        if await is_overtaken(self._nights, tx, item, why, [loser], [heir]):
+            return None
         now = facts.now()
-        until = heir.created_at if loser.valid_from < heir.created_at <= now else now
+        until = heir.last_said if loser.valid_from < heir.last_said <= now else now
         await facts.end(tx, why, loser.id, until, heir.id)
         return [("fact", loser.id)]
 

@@ -58,8 +58,8 @@ def _of_chats(own: Background, nights: Nights) -> Sequence[Chore]:
 def _deeds(own: Background, nights: Nights) -> Deeds:
     stores = own.stores
     by_word: dict[str, Deed] = {
-        "merge": MergeFacts(stores),
-        "end": EndFact(stores),
+        "merge": MergeFacts(stores, nights),
+        "end": EndFact(stores, nights),
         "rest": RestFacts(stores, own.config.dreaming),
         "task": ChangeTask(stores),
     }

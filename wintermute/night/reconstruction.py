@@ -23,7 +23,7 @@ from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
 from wintermute.jobs import Job
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import ATTEMPTS, UnaskedModels, Unfit, answer_in_json, only, texts
-from wintermute.memory.fact import EXPLICIT, Fact, NewFact, entry, key
+from wintermute.memory.fact import EXPLICIT, Fact, NewFact, entry, key, last_said
 from wintermute.memory.related import RelatedFacts
 from wintermute.memory.secret_shapes import secret_kind
 from wintermute.memory.sense import DENIED, Heirs, are_grounded
@@ -191,15 +191,17 @@ def _heir(
 ) -> NewFact:
     """A new fact, with the origins of what it was made from; a person's own words stay theirs."""
     speakers = {fact.speaker for fact in parents}
+    own = any(fact.protected and fact.id in gone for fact in parents)
     return NewFact(
         parents[0].scope,
         text,
-        EXPLICIT if any(f.protected and f.id in gone for f in parents) else "harvest",
+        EXPLICIT if own else "harvest",
         speakers.pop() if len(speakers) == 1 else None,
         tuple(dict.fromkeys(name for fact in (*parents, *others) for name in fact.origins)),
         at=max(fact.created_at for fact in parents),
         valid_from=min(fact.valid_from for fact in parents),
         taint=parents[0].taint,
+        said_at=last_said(parents, own=own),
     )
 
 

@@ -169,13 +169,15 @@ class TidyStep:
     """What one step of a phase came to; it is kept whole.
 
     `judged`: digests of what need not be asked again. `looked_at`: facts whose neighbours were looked
-    at. `waiting`: of these something is left to be asked. `note`: what to know of it. `left`: there is more than a night may do.
+    at. `waiting`: of these something is left to be asked. `by_words`: those of `looked_at` that are to be
+    looked at by meaning. `note`: what to know of it. `left`: there is more than a night may do.
     """
 
     items: tuple[Planned, ...] = ()
     judged: tuple[str, ...] = ()
     looked_at: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
+    by_words: tuple[str, ...] = ()
     note: str = ""
     left: bool = False
 
@@ -521,7 +523,7 @@ class Tidying:
             return
         async with self._stores.database.transaction() as tx:
             await self.nights.plan_all(tx, (night.id, scope, phase.name), wanted, step.judged)
-            await looked_at(tx, step.looked_at, step.waiting)
+            await looked_at(tx, step.looked_at, step.waiting, step.by_words)
             await self.nights.spend(tx, night.id, asked.calls, asked.used, asked.usd)
 
     async def _so_far(self, night: Night, scope: str) -> list[NightItem]:
