@@ -143,7 +143,7 @@ class Household:
             await house.runner.finish(kind, house.rooms.wake)
         (night,) = await house.rows("SELECT id, state FROM nights ORDER BY seq DESC LIMIT 1")
         wrong = await house.rows(
-            "SELECT * FROM night_phases WHERE night = ? AND status = 'failed'", (night["id"],)
+            "SELECT * FROM night_phases WHERE night = ? AND status = 'failed'", night["id"]
         )
         self._found += [] if night["state"] == "done" else [f"a night is not over: {night}"]
         self._found += [f"a night failed: {[*map(dict, wrong)]}"] if wrong else []
