@@ -16,6 +16,7 @@ from tests.world.nights import SmallNight, begin, look, opened, remember
 from tests.world.sleeping import FTS, sleeping
 from tests.world.terminal import Terminal
 from wintermute.clock import Clock
+from wintermute.commands.night import GONE
 from wintermute.config.schema import Dreaming
 from wintermute.night.nights import Nights
 from wintermute.night.tidying import alone
@@ -63,11 +64,22 @@ async def test_no_is_said_at_the_shell_as_well(home: Terminal, model: ModelServe
     name = await asked_for(home, model, *ASKED)
     assert home.says("night", "refuse", f"{name}#1") == f"{name}#1 stays as it is\n"
     assert home.refuses("night", "refuse", f"{name}#1").endswith("was refused already")
-    assert home.refuses("night", "apply", f"{name}#1").endswith("was refused already")
     said = home.says("night", "report")
     assert f"{name}#1  refused" in said
     assert "\n1 question; 0 calls, 0 tokens\n" in said
     assert sorted(fact["text"] for fact in home.json("memory", "list")) == sorted(ASKED)
+
+
+async def test_who_said_no_may_think_better_of_it(tmp_path: Path, model: ModelServer) -> None:
+    """M-079: the night does not ask again, and the person may still say yes."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Sells the car?")
+        await slept(house, clock, 11.2)
+        assert "stays as it is" in await says(house, "/night no 1")
+        assert "was refused already" in await says(house, "/night no 1")
+        assert "done: put to rest" in await says(house, "/night yes 1")
+        assert "was done already" in await says(house, "/night yes 1")
 
 
 async def test_a_date_shows_the_night_that_did_something_and_names_the_others(
@@ -146,6 +158,8 @@ async def test_what_was_forgotten_is_counted_and_not_shown(
         said = await says(house, "/night")
         assert "`1` merged: words were forgotten" in said
         assert "tea" not in said.replace("/night", "")
+        assert await says(house, "/night undo 1") == GONE
+        assert "`1` merged: words were forgotten" in await says(house, "/night")
 
 
 async def test_who_reads_while_a_night_is_under_way_is_told_so(

@@ -24,7 +24,15 @@ from wintermute.night.questions import (
     SeveralMeant,
     is_number,
 )
-from wintermute.night.report import failed, for_a_model, item_line, item_words, quoted, whole
+from wintermute.night.report import (
+    failed,
+    for_a_model,
+    is_forgotten,
+    item_line,
+    item_words,
+    quoted,
+    whole,
+)
 from wintermute.night.tidying import Tidying
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
@@ -44,6 +52,7 @@ ANSWERS = (
     " `/night N` shows one whole."
 )
 SEVERAL = "More than one night has that number, and nothing was done: write it as NIGHT#N."
+GONE = "What it was about was forgotten, so nothing of it can come back."
 NOTHING_OPEN = "Nothing waits for an answer here."
 USAGE = "`/night [DATE]`, `/night N`, `/night yes N`, `/night no N`, `/night undo [ITEM]`; N may be `all`, `3-7` or `NIGHT#N`."
 HOW = {"failed": " failed", "left": " goes on in the next night"}
@@ -185,6 +194,10 @@ class NightVerbs:
         if len(words) > 1:
             return USAGE
         items, whole = await self._to_undo(words, scope)
+        if words and not items:
+            return NOTHING_HERE
+        if items and all(map(is_forgotten, items)):
+            return GONE
         done = await undo_items(self._stores, self._nights, items, whole=whole)
         lines = [line for each in done.undone for line in back_lines(each)]
         if by_model and lines and any(item.from_outside for item in items):

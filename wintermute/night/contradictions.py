@@ -26,6 +26,7 @@ from wintermute.night.dedup import (
     origins_of,
     pair_digest,
     proved,
+    require_shorter,
     sources_of,
 )
 from wintermute.night.nights import Nights, Planned
@@ -64,6 +65,8 @@ def decision(found: Json, pair: Sequence[Fact], zone: tzinfo) -> Decision:
     )
     heirs = Heirs([line])
     ended = tuple(fact.id for fact in pair if heirs.overtakes(fact.text, 0))
+    if not ended:
+        require_shorter(line, pair)
     kept = [fact for fact in pair if heirs.keeps(fact.text, 0) and fact.id not in ended]
     if len(kept) + len(ended) < len(pair) or not kept:
         raise Unfit("it leaves out or changes what one of them says")
@@ -232,4 +235,6 @@ def _in_turn(loser: Fact, winner: Fact, zone: tzinfo) -> str:
 def _doubt(loser: Fact, winner: Fact) -> str:
     if loser.protected and not winner.protected:
         return "they contradict each other, but what would end was told, and the other picked up"
+    if loser.last_said == winner.last_said:
+        return "they contradict each other, and which of them is newer is not known"
     return "they contradict each other, but what would end is not the older one"

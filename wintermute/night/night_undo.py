@@ -8,6 +8,7 @@ from wintermute.changes.change_sets import KEPT
 from wintermute.changes.undo import ALL_OF_IT, Undone
 from wintermute.errors import WintermuteError
 from wintermute.night.nights import Night, NightItem, Nights, follow_undo
+from wintermute.night.report import is_forgotten
 from wintermute.stores import Stores
 
 AT_WORK = "that night is still under way: take it back when it is over"
@@ -46,7 +47,7 @@ async def undo_items(
 
     What was changed again since stays, and is named. Raises: WintermuteError when it is too long ago.
     """
-    done = [item for item in items if item.state == "done" and item.change_set]
+    done = [i for i in items if i.state == "done" and i.change_set and not is_forgotten(i)]
     at_work = {night.id for night in await nights.running(stores.database)}
     if any(item.night in at_work for item in done):
         raise WintermuteError(AT_WORK)

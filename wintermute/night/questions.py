@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 from wintermute.errors import StorageBlocked, WintermuteError
@@ -142,7 +142,8 @@ class Questions:
         return [item for item in here if item.state == "open"] or here[:1]
 
     async def yes(self, item: NightItem, deeds: Deeds) -> Answered:
-        """Do what it asks, if what it is about is still so (M-079)."""
+        """Do what it asks, if what it is about is still so (M-079); also after a no."""
+        item = await self._open_again(item)
         if item.state != "open":
             return Answered(item, ANSWERED[item.state])
         try:
@@ -154,6 +155,14 @@ class Questions:
         if item.scope:
             await self._stores.memories.text(item.scope)
         return Answered(item, "" if done else CHANGED)
+
+    async def _open_again(self, item: NightItem) -> NightItem:
+        """Who said no may think better of it; what else was asked elsewhere was decided there."""
+        if item.state != "refused" or "proposal" in item.plan:
+            return item
+        async with self._stores.database.transaction() as tx:
+            await self._nights.move(tx, item, "open")
+        return replace(item, state="open")
 
     async def no(self, item: NightItem) -> Answered:
         """Refuse it: it is not asked again."""
