@@ -165,6 +165,19 @@ async def test_a_fact_of_another_scope_is_out_of_reach(memory: Memory) -> None:
     assert await memory.facts.live(ROOM) == [fact]
 
 
+async def test_a_line_that_a_rewritten_list_keeps_is_not_said_again_by_it(memory: Memory) -> None:
+    """M-058: else the oldest word would be the newest evidence; who says it again makes it newer."""
+    told, _ = await memory.add("lives in Lyon", "harvest")
+    memory.clock.advance(60)
+    new: list[tuple[str, Source]] = [("lives in Lyon", "harvest"), ("likes tea", "harvest")]
+    async with memory.database.transaction() as tx:
+        done = await memory.facts.replace(tx, because(), ANN, [told.id], new)
+    assert done.facts[0] == told
+    again, outcome = await memory.add("Lives in  LYON", "harvest")
+    assert (again.id, outcome) == (told.id, "known")
+    assert again.last_said > told.last_said == told.created_at
+
+
 async def test_a_replacement_is_one_change_and_inherits_the_persons_word(memory: Memory) -> None:
     """M-042, M-065: where each went is known; equal ones stay; undo brings all back."""
     for text, source in (
