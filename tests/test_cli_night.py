@@ -212,7 +212,7 @@ async def test_a_dry_run_says_that_it_does_not_compare_what_is_new(
         "2 new memories would be brought together with the old, and until then no phase compares"
         " them: not tried here"
     )
-    assert rest[-1] == "nothing was changed; 0 calls, 0 tokens"
+    assert rest[-1] == "nothing would be changed; 0 calls, 0 tokens"
     assert model.requests == []
 
 

@@ -61,7 +61,7 @@ COLUMNS = {
     "observations": "seq turn_id n gate args result is_error tool_call_id via state started_at"
     " completed_at",
     "folds": "seq id branch_id from_turn to_turn summary tokens_before tokens_after created_at"
-    " turns made_at",
+    " turns made_at night",
     "edits": "seq event_id edited conversation_id sender text created_at",
     "rewards": "id turn_id value sender event_id created_at",
 }

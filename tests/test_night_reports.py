@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_forgetting_messages import forgotten
 from tests.test_night_in_chats import says, slept
 from tests.world.clock import SYSTEM, HeldClock
 from tests.world.duties import Back
 from tests.world.house import PROMPTS, House
 from tests.world.model import ModelServer
-from tests.world.nights import SmallNight, begin, look, opened, remember
+from tests.world.nights import SmallNight, begin, opened, remember
 from tests.world.sleeping import FTS, sleeping
 from tests.world.terminal import Terminal
+from wintermute.changes.undo import FORGETTING
 from wintermute.clock import Clock
 from wintermute.commands.night import GONE
 from wintermute.config.schema import Dreaming
@@ -154,7 +156,11 @@ async def test_what_was_forgotten_is_counted_and_not_shown(
         await slept(house, clock, 11.2)
         await says(house, "/forget tea honey")
         await says(house, "/forget yes")
-        await look(house, "forget")
+        assert await says(house, "/night undo 1") == f"{FORGETTING.capitalize()}."
+        await house.deliver()  # what is being said is waited for
+        clock.advance(600)
+        async with house.working():
+            await forgotten(house)
         said = await says(house, "/night")
         assert "`1` merged: words were forgotten" in said
         assert "tea" not in said.replace("/night", "")

@@ -124,6 +124,12 @@ class Jobs:
             (name, scope),
         )
 
+    async def is_forgetting(self, tx: Transaction) -> bool:
+        """Whether something that somebody asked to be forgotten is not gone everywhere yet."""
+        return await tx.exists(
+            "SELECT 1 FROM jobs WHERE name = ? AND state IN ('waiting', 'running')", (FORGET,)
+        )
+
     async def is_there(self, tx: Transaction, job_id: str) -> bool:
         """Whether it was not forgotten."""
         return await tx.exists("SELECT 1 FROM jobs WHERE id = ?", (job_id,))

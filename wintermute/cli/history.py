@@ -5,7 +5,7 @@ from dataclasses import asdict
 import click
 
 from wintermute.changes.change_sets import ChangeSet, ItemKind
-from wintermute.changes.undo import Undone
+from wintermute.changes.undo import FORGETTING, Undone
 from wintermute.cli.opening import (
     Report,
     on_stores,
@@ -56,6 +56,9 @@ def undo_command(kind: ItemKind) -> click.Command:
 
         async def work(stores: Stores, _: Config) -> Undone:
             await _take_hand_edits(stores, kind)
+            async with stores.database.transaction() as tx:
+                if await stores.jobs.is_forgetting(tx):
+                    raise WintermuteError(FORGETTING)
             undone = await stores.undo.run(await _wanted(stores, kind, batch))
             async with stores.database.transaction() as tx:
                 await follow_undo(tx, undone)

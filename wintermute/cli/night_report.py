@@ -27,6 +27,8 @@ from wintermute.prompt.gather import read_texts
 from wintermute.stores import Stores
 from wintermute.text import counted, one_line
 
+DRY = "dry-run"
+"""What a night is called that is only tried."""
 OLD = f"what it did is longer ago than {KEPT.days} days, and not listed any more"
 
 
@@ -58,6 +60,7 @@ def report_lines(night: Night, items: Sequence[NightItem]) -> Iterator[str]:
         part for part in (done_words(items), counted(asked, "question") if asked else "") if part
     ]
     nothing = OLD if is_old(night, SystemClock().now()) else "nothing was changed"
+    nothing = "nothing would be changed" if night.id == DRY else nothing
     yield f"{'; '.join(said) or nothing}; {counted(night.calls, 'call')}, {night.tokens:,} tokens"
     if asked:
         yield "whole: `wintermute night report NIGHT#ITEM`; yes or no: `wintermute night apply`, `refuse`"

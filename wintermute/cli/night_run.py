@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import click
 
-from wintermute.cli.night_report import phase_lines, report_lines, tidying_of
+from wintermute.cli.night_report import DRY, phase_lines, report_lines, tidying_of
 from wintermute.cli.opening import scope_of, scope_option, with_models
 from wintermute.cli.options import redacted, reporting, tell
 from wintermute.clock import SystemClock
@@ -44,7 +44,7 @@ def run(ctx: click.Context, as_json: bool, dry_run: bool, scope: str | None, pha
         whose = await scope_of(stores, scope) if scope else ""
         now = SystemClock().now()
         day = now.astimezone(stores.tasks.zone).date()
-        wanted = Night("dry-run", day, "command", "running", now, whose, phase)
+        wanted = Night(DRY, day, "command", "running", now, whose, phase)
         with _watched(
             ctx, await tidied.scopes(wanted), (phase,) if phase else tidied.phases
         ) as progress:

@@ -9,6 +9,7 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from wintermute.changes.change_sets import ChangeSet
+from wintermute.changes.undo import FORGETTING
 from wintermute.clock import Clock
 from wintermute.commands.memories import Forgetting, Remembered
 from wintermute.commands.night import NightVerbs
@@ -174,6 +175,8 @@ class ChatCommands:
         if wanted is None:
             named = plain(_named_set(row)[:60])
             return NO_CHANGE.format(named) if named else "There is nothing to undo here."
+        if await self._stores.jobs.is_forgetting(tx):
+            return f"{FORGETTING.capitalize()}."
         undone = await self._stores.undo.within(tx, wanted)
         await follow_undo(tx, undone)
         return back_words(undone)
@@ -185,6 +188,9 @@ class ChatCommands:
         unvouched = self._stores.owner.is_unvouched(row.origin, scope)
         if unvouched or wanted is None or not self._stores.undo.touches_files(wanted):
             return None
+        async with self._stores.database.transaction() as tx:
+            if await self._stores.jobs.is_forgetting(tx):
+                return None
         undone = await self._stores.undo.run(wanted)
         async with self._stores.database.transaction() as tx:
             await follow_undo(tx, undone)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from wintermute.changes.change_sets import KEPT
-from wintermute.changes.undo import ALL_OF_IT, Undone
+from wintermute.changes.undo import ALL_OF_IT, FORGETTING, Undone
 from wintermute.errors import WintermuteError
 from wintermute.night.nights import Night, NightItem, Nights, follow_undo
 from wintermute.night.report import is_forgotten
@@ -48,6 +48,9 @@ async def undo_items(
     What was changed again since stays, and is named. Raises: WintermuteError when it is too long ago.
     """
     done = [i for i in items if i.state == "done" and i.change_set and not is_forgotten(i)]
+    async with stores.database.transaction() as tx:
+        if await stores.jobs.is_forgetting(tx):
+            raise WintermuteError(FORGETTING)
     at_work = {night.id for night in await nights.running(stores.database)}
     if any(item.night in at_work for item in done):
         raise WintermuteError(AT_WORK)

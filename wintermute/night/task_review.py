@@ -297,7 +297,6 @@ def planned(answer: TaskAnswer, tasks: Mapping[str, Task]) -> TaskPlan:
     updates = [action for action in answer.actions if not action.ends]
     waits = bool(answer.ignored) or not all(action.is_safe for action in updates)
     then = {**tasks, **{action.task.id: action.after for action in updates}}
-    beside = {action.task.id: action.after.content for action in updates}
     items = [_item(action, {}, question=not action.is_safe) for action in updates]
     done = [action for action in updates if action.is_safe]
     ended = 0
@@ -307,7 +306,7 @@ def planned(answer: TaskAnswer, tasks: Mapping[str, Task]) -> TaskPlan:
         if at_once and ended > MOST_ENDED:
             continue
         relies = {end.heir.id: end.heir.content} if end.heir else {}
-        items.append(_item(end.action, beside | relies, question=not at_once))
+        items.append(_item(end.action, relies, question=not at_once))
         done += [end.action] if at_once else []
     after = {**tasks, **{action.task.id: action.after for action in done}}
     active = tuple(task for task in after.values() if task.status == "active")

@@ -267,7 +267,9 @@ def guarded(losses: int, count: int, lost_lately: int) -> str:
         return f"{losses} of {count} memories would go at once"
     before = count + lost_lately
     if losses + lost_lately > max(ALWAYS_ALLOWED, MOST_LOST_IN_A_WEEK * before):
-        return f"{losses + lost_lately} of {before} memories would go in seven nights"
+        return (
+            f"with them {losses + lost_lately} of {before} memories would be gone in seven nights"
+        )
     return ""
 
 

@@ -31,3 +31,12 @@ ALTER TABLE change_sets ADD COLUMN answers TEXT NOT NULL DEFAULT '';
 
 ALTER TABLE folds ADD COLUMN night TEXT NOT NULL DEFAULT '';
 CREATE INDEX folds_of_nights ON folds (night) WHERE night <> '';
+DROP TRIGGER folds_fixed;
+CREATE TRIGGER folds_fixed BEFORE UPDATE ON folds
+WHEN NOT (
+    NEW.seq IS OLD.seq AND NEW.id IS OLD.id AND NEW.branch_id IS OLD.branch_id AND NEW.from_turn IS OLD.from_turn
+    AND NEW.to_turn IS OLD.to_turn AND NEW.created_at IS OLD.created_at AND NEW.tokens_before IS OLD.tokens_before
+    AND NEW.tokens_after IS OLD.tokens_after AND NEW.turns IS OLD.turns AND NEW.made_at IS OLD.made_at
+    AND NEW.night IS OLD.night AND NEW.summary IS ''
+)
+BEGIN SELECT RAISE(ABORT, 'loom is append-only'); END;
