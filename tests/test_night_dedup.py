@@ -176,7 +176,6 @@ UNUSABLE: Mapping[str, str | Text] = {
     "a text that is none": Text(json.dumps({"text": [GREEN]})),
     "ids of others": Text(json.dumps({"text": GREEN, "ids": ["fact_1"]})),
     "an example": "Anna is allergic to peanuts and hazelnuts; she has carried an EpiPen since May 2025.",
-    "one behind the other": f"{TEA}; {GREEN}",
     "another action as well": Text(json.dumps({"text": GREEN, "action": "keep_first"})),
 }
 

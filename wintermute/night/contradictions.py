@@ -26,7 +26,6 @@ from wintermute.night.dedup import (
     origins_of,
     pair_digest,
     proved,
-    require_shorter,
     sources_of,
 )
 from wintermute.night.nights import Nights, Planned
@@ -65,8 +64,6 @@ def decision(found: Json, pair: Sequence[Fact], zone: tzinfo) -> Decision:
     )
     heirs = Heirs([line])
     ended = tuple(fact.id for fact in pair if heirs.overtakes(fact.text, 0))
-    if not ended:
-        require_shorter(line, pair)
     kept = [fact for fact in pair if heirs.keeps(fact.text, 0) and fact.id not in ended]
     if len(kept) + len(ended) < len(pair) or not kept:
         raise Unfit("it leaves out or changes what one of them says")

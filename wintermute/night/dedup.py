@@ -127,17 +127,10 @@ def proved(text: object, inputs: Sequence[str]) -> str:
     return line
 
 
-def require_shorter(line: str, members: Sequence[Fact]) -> None:
-    """Raises: Unfit for texts that only stand one behind the other."""
-    if len(line) >= sum(len(fact.text) for fact in members):
-        raise Unfit("it is no shorter than all of them, one behind the other")
-
-
 def merged_text(found: Json, members: Sequence[Fact]) -> str:
     """What an answer makes of these, if nothing of any of them is lost or over (M-056). Raises: Unfit."""
     only(found, "text")
     line = proved(found["text"], [fact.text for fact in members])
-    require_shorter(line, members)
     heirs = Heirs([line])
     if any(heirs.overtakes(fact.text, 0) or not heirs.keeps(fact.text, 0) for fact in members):
         raise Unfit("it leaves out or changes what one of them says")
