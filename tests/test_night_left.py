@@ -1,5 +1,6 @@
 """What is left of nights: by a budget, by a model that is away, by phases that were interrupted too often."""
 
+import json
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -92,24 +93,42 @@ async def test_a_budget_of_the_day_starves_nobody(tmp_path: Path, model: ModelSe
         assert len(seen) == count
 
 
-async def test_a_night_of_many_people_costs_what_is_new_and_not_their_square(
+async def test_what_phases_did_goes_with_what_can_be_undone_no_more_and_the_night_stays(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    """M-055: what a night notes of one scope is written and read once, however many others there are."""
+    """M-065: a night of many people notes hundreds of phases."""
     async with sleeping(tmp_path, model, FTS) as sleep:
-        for n in range(40):
+        for n in range(10):
             await sleep.told(f"Person {n} has {n} cats", scope=f"person:@p{n}:test")
-        await sleep.night()
-        rows = await sleep.house.rows("SELECT length(note) AS size FROM night_phases")
-        assert len(rows) > 300
-        (night,) = await sleep.nights.newest(1)
-        assert len(night.phases) == len(rows)
+        old = await sleep.night()
+        assert len(old.phases) > 50
         sleep.clock.advance(timedelta(days=31).total_seconds())
-        await sleep.night("housekeeping")
-        kept = await sleep.house.rows("SELECT DISTINCT night FROM night_phases")
-        assert [row["night"] for row in kept] != [night.id]
-        assert night.id not in {row["night"] for row in kept}
-        assert await sleep.house.rows("SELECT 1 FROM nights WHERE id = ?", night.id)
+        new = await sleep.night("housekeeping")
+        phases = {night.id: len(night.phases) for night in await sleep.nights.newest(2)}
+        assert phases == {old.id: 0, new.id: 1}
+
+
+async def test_a_file_outside_of_its_folder_is_never_put_in_place(
+    tmp_path: Path, model: ModelServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """M-063: whatever an item says; it is told once, and put back."""
+    clock = HeldClock()
+    files = [{"kind": "skill", "item": "../out", "was": None, "text": "no"}]
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, "Sells the car?")
+        await slept(house, clock, 11.2)
+        async with house.database.transaction() as tx:
+            await tx.execute(
+                "UPDATE night_items SET names = ?, plan = ?",
+                (json.dumps([["skill", "../out"]]), json.dumps({"files": files})),
+            )
+    async with opened(tmp_path, model, clock) as house:
+        for _ in range(5):
+            clock.advance(60)
+            await look(house)
+        tried = [each for each in caplog.messages if "half in place" in each]
+        assert len(tried) == 1
+    assert not (tmp_path / "out.md").exists()
 
 
 async def test_a_command_that_was_killed_beside_a_daemon_is_gone_on_with_soon(
@@ -121,7 +140,7 @@ async def test_a_command_that_was_killed_beside_a_daemon_is_gone_on_with_soon(
         await begin(house, "Likes tea", "Likes tea, again")
         await look(house)
         store = Nights(house.database, house.checked)
-        async with alone(tmp_path / "data" if (tmp_path / "data").is_dir() else tmp_path):
+        async with alone(house.stores.data_dir):
             async with house.database.transaction() as tx:
                 begun = await store.begin(tx, clock.now().date(), "command")
             await look(house)

@@ -1,32 +1,28 @@
 """Reports of nights as somebody reads them who does not know what a phase is: at the shell and in a chat."""
 
 import shutil
-from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.test_cli_night import house_of, night_of
 from tests.test_forgetting_messages import forgotten
 from tests.test_night_in_chats import says, slept
 from tests.world.clock import SYSTEM, HeldClock
 from tests.world.duties import Back
-from tests.world.house import PROMPTS, House
+from tests.world.house import PROMPTS
 from tests.world.model import ModelServer
-from tests.world.nights import SmallNight, begin, opened, remember
+from tests.world.nights import SmallNight, begin, opened
 from tests.world.sleeping import FTS, sleeping
 from tests.world.terminal import Terminal
 from wintermute.changes.undo import FORGETTING
-from wintermute.clock import Clock
 from wintermute.commands.night import GONE
 from wintermute.config.schema import Dreaming
 from wintermute.night.nights import Nights
 from wintermute.night.tidying import alone
 from wintermute.text import plain
 
-YOU = "@you:example.org"
-YOURS = f"person:{YOU}"
-OFF = Dreaming(enabled=False)
 ASKED = ("Sells the car?", "Sells the boat?")
 
 
@@ -34,25 +30,6 @@ ASKED = ("Sells the car?", "Sells the boat?")
 def home(terminal: Terminal) -> Terminal:
     shutil.copytree(PROMPTS, terminal.data / "prompts")
     return terminal
-
-
-def house_of(
-    home: Terminal, model: ModelServer, night: SmallNight, clock: Clock = SYSTEM
-) -> AbstractAsyncContextManager[House]:
-    return opened(home.data, model, clock, OFF, night, owner=YOU, zone="UTC")
-
-
-async def asked_for(home: Terminal, model: ModelServer, *texts: str, days: int = 0) -> str:
-    """A night that `/dream` asked for so many days ago; its id."""
-    async with house_of(home, model, SmallNight(), Back(timedelta(days=days))) as house:
-        await remember(house, *texts, scope=YOURS)
-        before = len(await house.spoken())
-        async with house.working():
-            await house.incoming("/dream", sender=YOU)
-            await house.said(before + 1)
-            house.runner.ring("night")
-            await house.said(before + 2)
-        return str((await house.one("SELECT id FROM nights ORDER BY seq DESC LIMIT 1"))["id"])
 
 
 def nights_line(home: Terminal) -> str:
@@ -63,7 +40,7 @@ def nights_line(home: Terminal) -> str:
 
 async def test_no_is_said_at_the_shell_as_well(home: Terminal, model: ModelServer) -> None:
     """M-079: nothing is changed, and it is answered."""
-    name = await asked_for(home, model, *ASKED)
+    name = await night_of(home, model, SmallNight(), *ASKED)
     assert home.says("night", "refuse", f"{name}#1") == f"{name}#1 stays as it is\n"
     assert home.refuses("night", "refuse", f"{name}#1").endswith("was refused already")
     said = home.says("night", "report")
@@ -88,8 +65,8 @@ async def test_a_date_shows_the_night_that_did_something_and_names_the_others(
     home: Terminal, model: ModelServer
 ) -> None:
     """M-073: somebody ran one more, to which nothing was left; what is asked is not hidden by it."""
-    older = await asked_for(home, model, ASKED[0], days=2)
-    name = await asked_for(home, model, "Likes tea", "Likes tea, again")
+    older = await night_of(home, model, SmallNight(), ASKED[0], clock=Back(timedelta(days=2)))
+    name = await night_of(home, model, SmallNight(), "Likes tea", "Likes tea, again")
     empty = home.json("night", "run", "--phase", "export")["id"]
     assert empty == f"{name}-2"
     day = home.json("night", "report", name)["date"]

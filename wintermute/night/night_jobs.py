@@ -94,6 +94,7 @@ class NightWatch:
         self._begins = time(dreaming.hour, dreaming.minute)
         self._clock = clock
         self._missed: tuple[date, datetime] | None = None  # and when that was noticed
+        self._knows_half = False  # what cannot be put in place now is tried again by the next night
 
     async def owe(self, tx: Transaction) -> datetime | None:
         """Owe what was left half, and the newest night, if it was not begun; when to look again."""
@@ -119,7 +120,8 @@ class NightWatch:
 
         When to look again while somebody is at work.
         """
-        if not await self._nights.is_left(tx):
+        half, self._knows_half = not self._knows_half and await self._nights.is_half(tx), True
+        if not half and not await self._nights.is_left(tx):
             return None
         if is_at_work(self._stores.data_dir):
             return self._clock.now() + BUSY

@@ -150,15 +150,20 @@ class Answers:
 
     def knows(self, wanted: Planned) -> bool:
         """Whether just this is asked, or was answered."""
-        return _wish(wanted) in self.wishes
+        return _wish(wanted.kind, kept_plan(wanted)) in self.wishes
 
     def disputes(self, wanted: Planned) -> bool:
         """Whether it is about what somebody wanted to keep: a night does not decide that alone."""
         return any(each["id"] in self.kept for each in wanted.plan.get("members", ()))
 
 
-def _wish(item: Planned | NightItem) -> str:
-    return json.dumps([item.kind, item.plan], sort_keys=True)
+def _wish(kind: str, plan: Json) -> str:
+    return json.dumps([kind, plan], sort_keys=True)
+
+
+def kept_plan(wanted: Planned) -> Json:
+    """A plan as an item has it."""
+    return wanted.plan | ({"outside": True} if wanted.outside else {})
 
 
 def digest_of(*shown: str) -> str:
@@ -427,7 +432,8 @@ class Nights:
             for each in item.plan.get("members", ())
             if item.state != "open"
         ]
-        return Answers(frozenset(map(_wish, found)), frozenset(members))
+        wishes = (_wish(item.kind, item.plan) for item in found)
+        return Answers(frozenset(wishes), frozenset(members))
 
     async def current(self, tx: Transaction, item: NightItem) -> NightItem | None:
         """An item as it is by now; None: it was answered or forgotten since it was read."""
@@ -443,11 +449,12 @@ class Nights:
         return [_item(row) for row in rows]
 
     async def is_left(self, tx: Transaction) -> bool:
-        """Whether a kill left something: a night, or files of an item."""
-        return await tx.exists(
-            "SELECT 1 WHERE EXISTS (SELECT 1 FROM nights WHERE state = 'running')"
-            f" OR EXISTS (SELECT 1 FROM night_items {HALF})"
-        )
+        """Whether a night is under way, or a kill left it so."""
+        return await tx.exists("SELECT 1 FROM nights WHERE state = 'running'")
+
+    async def is_half(self, tx: Transaction) -> bool:
+        """Whether files of an item may be half in place."""
+        return await tx.exists(f"SELECT 1 FROM night_items {HALF} LIMIT 1")
 
     async def unrecord(self, tx: Transaction, item: NightItem) -> None:
         """Nothing of an item is in place, and nothing of it is on record any more."""
@@ -627,7 +634,7 @@ def as_item(night: str, scope: str, phase: str, wanted: Planned, at: datetime) -
         after=wanted.after,
         reason=wanted.reason,
         evidence=wanted.evidence,
-        plan=wanted.plan | ({"outside": True} if wanted.outside else {}),
+        plan=kept_plan(wanted),
         loses=wanted.loses,
         names=(),
         change_set=None,

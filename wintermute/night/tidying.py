@@ -29,6 +29,7 @@ from wintermute.memory.review import looked_at, scopes_with_news
 from wintermute.messages import Reply, Request, Size
 from wintermute.night.deeds import Deeds
 from wintermute.night.nights import (
+    Answers,
     ItemState,
     Night,
     NightItem,
@@ -481,9 +482,10 @@ class Tidying:
         so_far = dry.items if dry else await self._so_far(night, scope)
         own = [item for item in so_far if item.scope == scope]
         work = PhaseWork(night, scope, asked, own, dry is not None)
+        answers = await self.nights.answered(scope)
         try:
             async for step in phase.steps(work):
-                await self._keep(night, scope, phase, step, asked, dry)
+                await self._keep(work, phase, step, answers, dry)
                 notes += [step.note] if step.note else []
                 status = "left" if step.left else status
         except BudgetSpent as problem:
@@ -500,15 +502,14 @@ class Tidying:
 
     async def _keep(
         self,
-        night: Night,
-        scope: str,
+        work: PhaseWork,
         phase: NightPhase,
         step: TidyStep,
-        asked: NightModels,
+        answers: Answers,
         dry: DryNight | None,
     ) -> None:
+        night, scope, asked = work.night, work.scope, work.models
         only_proposes = phase.asks and "small" in self._models.sizes(ROLE)
-        answers = await self.nights.answered(scope)
         wanted: list[tuple[Planned, ItemState]] = [
             (
                 item,
@@ -568,7 +569,7 @@ class Tidying:
         notes = [tally.note] if tally.note else []
         status = tally.status
         if tally.tries > MOST_TRIES:  # one of them may be what ends the program
-            return tally
+            return replace(tally, after=tally.before)
         for item in await self.nights.items(
             self._stores.database, night.id, tally.scope, states=PLANNED
         ):

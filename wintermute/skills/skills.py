@@ -313,6 +313,8 @@ class Skills:
 
     @asynccontextmanager
     async def _prepared(self, item: str, state: Json | None) -> AsyncIterator[PutInPlace]:
+        if not is_file_name(f"{item}{ENDING}"):
+            raise ToolFailed(f"{item[:100]} is no name of a skill")
         part = self._folder / f".{new_id('part')}"
         try:
             if state is None:
