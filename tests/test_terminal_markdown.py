@@ -1,16 +1,18 @@
 """Answers at a terminal: Markdown drawn while it comes, and what is waited for (F-037)."""
 
 import asyncio
+import itertools
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.world.clock import NOON, HeldClock
+from tests.world.clock import NOON, FakeClock, HeldClock
 from tests.world.glass import Glass
 from wintermute.llm.backend import Wait
 from wintermute.mailbox.inbox import Waiting
@@ -20,8 +22,8 @@ from wintermute.terminal.screen import VOID, TerminalSpeaker
 ROOM = "terminal"
 
 
-def page_on(glass: Glass) -> MarkdownPage:
-    return MarkdownPage(glass, lambda: glass.watched, lambda: glass.size)
+def page_on(glass: Glass, clock: Callable[[], float] = FakeClock().monotonic) -> MarkdownPage:
+    return MarkdownPage(glass, lambda: glass.watched, clock, lambda: glass.size)
 
 
 @pytest.mark.parametrize(
@@ -143,12 +145,20 @@ def test_what_is_made_to_be_slow_is_not(text: str) -> None:
     assert glass.text
 
 
-def test_a_long_block_that_grows_draws_little_and_loses_nothing() -> None:
-    glass = Glass(80, 10)
-    page = page_on(glass)
+@pytest.mark.parametrize(("seconds", "drawn"), [(0.0, 200), (0.1, 40)])
+def test_a_long_block_that_grows_draws_little_and_loses_nothing(
+    seconds: float, drawn: int
+) -> None:
+    """Where a drawing takes so many seconds, here between two looks at the clock."""
+    glass, looks = Glass(80, 10), itertools.count()
+    page = page_on(glass, lambda: next(looks) * seconds)
     page.add("```\n")
+    grown = []
     for number in range(200):
+        before = len(glass.raw)
         page.add(f"line {number}\n")
+        grown.append(len(glass.raw) > before)
+    assert sum(grown) == drawn
     page.end("```\n")
     assert [line.strip() for line in glass.text.splitlines()] == [f"line {n}" for n in range(200)]
 

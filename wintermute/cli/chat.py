@@ -8,6 +8,7 @@ import click
 
 from wintermute.cli.opening import open_config
 from wintermute.cli.options import config_option, unread
+from wintermute.clock import SystemClock
 from wintermute.commands.chat import NAMES
 from wintermute.config.schema import Config
 from wintermute.daemon import open_chat
@@ -40,7 +41,8 @@ async def _chat(config: Config) -> bool:
     answered = False
     with ungrouped(), unread():
         output = Output(lambda: sys.stdout)
-        page = MarkdownPage(output, _is_ours) if output.live and can_draw() else None
+        drawn = output.live and can_draw()
+        page = MarkdownPage(output, _is_ours, SystemClock().monotonic) if drawn else None
         async with open_chat(config, output, _warn, attended=keyboard, page=page) as chat:
             if keyboard:
                 click.echo(HINT)

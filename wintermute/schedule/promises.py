@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
@@ -19,6 +19,7 @@ from wintermute.stores import Stores
 from wintermute.work.runner import guarded
 
 HEARTBEAT_SECONDS = 30
+SOONEST_SECONDS = 0.001
 DUE = "due"
 HEARTBEAT = "heartbeat"
 
@@ -27,7 +28,7 @@ class Alarm:
     """One job for the next due moment, and a heartbeat in case that was wrong.
 
     APScheduler keeps them in memory. It asks the machine's own clock, which may not be believed:
-    so it is told how long to wait, and after a jump to look again: `reset`.
+    so it is told how long to wait, never until when, and after a jump to look again: `reset`.
     """
 
     def __init__(self, ring: Callable[[], None]) -> None:
@@ -57,9 +58,9 @@ class Alarm:
     def after(self, seconds: float | None) -> None:
         """Ring when so many have passed; None: nothing is due."""
         if seconds is not None:
-            due = datetime.now(UTC) + timedelta(seconds=seconds)  # noqa: TID251  its own clock
+            pause = max(seconds, SOONEST_SECONDS)  # rings again each time, unless it is told else
             self._scheduler.add_job(
-                self._rings, "date", run_date=due, id=DUE, replace_existing=True
+                self._rings, "interval", seconds=pause, id=DUE, replace_existing=True
             )
         elif self._scheduler.get_job(DUE):
             self._scheduler.remove_job(DUE)

@@ -4,7 +4,6 @@ Only `chat` and `demo` load this: rich is nothing that a daemon should carry.
 """
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise, takewhile
 from math import inf
@@ -160,11 +159,15 @@ class MarkdownPage:
         self,
         screen: Screen,
         watched: Callable[[], bool],
+        monotonic: Callable[[], float],
         size: Callable[[], os.terminal_size] = terminal_size,
     ) -> None:
-        """`watched`: whether the cursor is ours; else only what is finished is written."""
+        """`watched`: whether the cursor is ours; else only what is finished is written.
+        `monotonic`: seconds, by which it is decided how often to draw.
+        """
         self._screen = screen
         self._watched = watched
+        self._monotonic = monotonic
         self._size = size
         self._drawn_at = size()
         self._renderer = Renderer(size)
@@ -193,7 +196,7 @@ class MarkdownPage:
                 self._write(finished)
             self._tail = last + self._tail[end:]
         self._behind = True
-        if time.monotonic() >= self._rests_until:
+        if self._monotonic() >= self._rests_until:
             self._draw()
 
     def end(self, rest: str = "") -> None:
@@ -225,7 +228,7 @@ class MarkdownPage:
 
     def wait(self, text: str) -> None:
         """Say below it what is waited for; "" for nothing."""
-        if text != self._waits or (self._behind and time.monotonic() >= self._rests_until):
+        if text != self._waits or (self._behind and self._monotonic() >= self._rests_until):
             self._waits = text
             self._draw()
 
@@ -238,7 +241,7 @@ class MarkdownPage:
             self._shown = []
 
     def _draw(self) -> None:
-        begun = time.monotonic()
+        begun = self._monotonic()
         is_watched = self._watched()
         lines = self._below() if is_watched else []
         if self._drawn_at == self._size():
@@ -247,7 +250,7 @@ class MarkdownPage:
         if drawn:
             self._screen.write(drawn)
         self._shown, self._behind = lines, not is_watched
-        ended = time.monotonic()
+        ended = self._monotonic()
         self._rests_until = ended + min(LONGEST_IDLE, IDLE * max(0.0, ended - begun - QUICK))
 
     def _below(self) -> list[str]:
