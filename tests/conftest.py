@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from tests.world.current import what_is_missing
 from tests.world.homeserver import Homeserver
@@ -29,10 +28,6 @@ from tests.world.terminal import Terminal
 from tests.world.warm import Interpreter
 
 pytest_plugins = ["tests.tiers"]
-
-# A busy machine is no bug, and a found example goes into the test, not into a folder beside it.
-settings.register_profile("house", deadline=None, database=None)
-settings.load_profile("house")
 
 
 @pytest.fixture(scope="session")

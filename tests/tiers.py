@@ -9,14 +9,17 @@ What is marked `alone` measures time or memory: no other test runs beside it.
 import fcntl
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from _pytest.mark import ParameterSet
+from hypothesis import settings
 
 SLOW_FROM = 10.0
 """Seconds from which on a quick test is named: it belongs to the slow tier, or is to be mended."""
@@ -27,6 +30,8 @@ MEMORY = Path("/dev/shm")
 of the others too. Tests kill processes; none cuts the power.
 """
 ROOM = 2**31
+EXAMPLES, MORE_EXAMPLES = 25, 100
+"""Of a property, in the quick tier and with the slow one."""
 REAL = "real_model"
 SHARED = pytest.StashKey[Path]()
 LEFT_OUT = pytest.StashKey[int]()
@@ -44,6 +49,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # What one worker or program has compiled the others read: else each spends half a minute on it.
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # noqa: TID251
+    # A busy machine is no bug, and a found example goes into the test, not into a folder beside it.
+    count = MORE_EXAMPLES if wants_slow(config) else EXAMPLES
+    settings.register_profile("house", deadline=None, database=None, max_examples=count)
+    settings.load_profile("house")
     if worker_of(config) is None and "TMPDIR" not in os.environ and has_room(MEMORY):  # noqa: TID251
         os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)  # noqa: TID251  for workers and programs
     config.addinivalue_line("markers", "slow: proves it to the last statement; `make test-all`")
@@ -94,18 +106,41 @@ def shared(request: pytest.FixtureRequest) -> Path:
     return request.config.stash[SHARED]
 
 
+def examples(count: int) -> int:
+    """So many of a property that wants more or fewer than others, in this tier."""
+    return max(1, count * settings.default.max_examples // MORE_EXAMPLES)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Let each worker of a whole run begin with other files, so that none is compiled twice."""
+    worker = worker_of(session.config)
+    if worker is None or session.config.args != session.config.getini("testpaths"):
+        return
+    names = sorted(path.stem for path in Path(__file__).parent.glob("test_*.py"))
+    first = int(worker["workerid"].removeprefix("gw")) * len(names) // worker["workercount"]
+    for name in names[first:] + names[:first]:
+        with suppress(Exception):  # pytest tells it when it comes to that file
+            import_module(f"tests.{name}")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put those that are to be alone at the end; leave the slow out, unless they are asked for."""
     items.sort(key=is_alone)  # each one before that would empty the other workers
     if REAL not in config.getoption("markexpr"):
         leave_out(config, items, [item for item in items if item.get_closest_marker(REAL)])
-    if config.getoption("slow") or "slow" in config.getoption("markexpr") or failed_last(config):
+    if wants_slow(config) or failed_last(config):
         return
     named = named_tests(config)
     left = [item for item in items if item.get_closest_marker("slow") and not is_one(item, named)]
     config.stash[LEFT_OUT] = len(left)
     leave_out(config, items, left)
+
+
+def wants_slow(config: pytest.Config) -> bool:
+    """Whether the slow tier is run as well."""
+    return bool(config.getoption("slow")) or "slow" in config.getoption("markexpr")
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item], left: list[pytest.Item]) -> None:
