@@ -95,7 +95,7 @@ async def looked_at(sleep: Sleep) -> None:
             assert heir.last_said > before[name].last_said
 
 
-@pytest.mark.parametrize("seed", tiered({f"{n}": n for n in range(40)}, quick=[*"0123"]))
+@pytest.mark.parametrize("seed", tiered({f"{n}": n for n in range(40)}, ["0"]))
 async def test_whatever_a_model_answers_what_goes_is_named_and_comes_back(
     tmp_path: Path, model: ModelServer, seed: int
 ) -> None:

@@ -254,6 +254,7 @@ def outcome(found: str | Unresolved) -> tuple[str, tuple[str, ...]]:
     return ("found", (found,)) if isinstance(found, str) else (found.reason, found.paths)
 
 
+@pytest.mark.quick("0")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_any_store_means_what_a_second_reader_says(tmp_path: Path, part: int) -> None:
     """W-011 to W-018, W-043 to W-045: by 500 random stores, for all titles in each and some that are not."""

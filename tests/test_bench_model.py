@@ -38,6 +38,7 @@ async def test_each_part_prints_its_table(
     assert set(limits) == {1, 48}
 
 
+@pytest.mark.slow
 async def test_right_calls_are_counted_and_false_ones_too(
     model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -195,6 +195,7 @@ async def child(folder: Path, url: str, ceiling: int, times: int) -> asyncio.sub
     return process
 
 
+@pytest.mark.slow
 async def test_two_processes_share_one_ceiling(tmp_path: Path) -> None:
     """L-085."""
     server = ModelServer(default=lambda _: Text("x", usage=FULL))

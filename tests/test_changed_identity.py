@@ -48,6 +48,7 @@ async def told(person: CurrentClient, room: str) -> str:
     return notice.event_id
 
 
+@pytest.mark.slow
 async def test_after_a_new_identity_all_waits_until_somebody_trusts_it(
     current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy, model: ModelServer
 ) -> None:

@@ -152,6 +152,7 @@ def test_forgetting_is_for_good(terminal: Terminal) -> None:
 def test_forgetting_names_the_copies_from_before_upgrades(terminal: Terminal) -> None:
     """M-030: an upgrade makes one, and in there nothing is ever forgotten."""
     path = terminal.data / "wintermute.db"
+    path.unlink()
     connection = sqlite3.connect(path, isolation_level=None)
     migrate(connection, path, [step for step in shipped_migrations() if step.number <= 5])
     connection.close()

@@ -285,6 +285,9 @@ BAD_PAGES: dict[str, Step | str] = {
 }
 
 
+@pytest.mark.quick(
+    "a path that leaves its folder", "cut off", "no JSON", "a raw conversation", "500 pages"
+)
 @pytest.mark.parametrize("name", BAD_PLANS)
 async def test_no_plan_of_a_model_harms_the_store(
     terminal: Terminal, model: ModelServer, shelf: Shelf, name: str
@@ -293,6 +296,7 @@ async def test_no_plan_of_a_model_harms_the_store(
     assert await refused(terminal, model, shelf, BAD_PLANS[name], {POND: CARP}) == 2
 
 
+@pytest.mark.quick("a link out of the store", "cut off", "no frontmatter")
 @pytest.mark.parametrize("name", BAD_PAGES)
 async def test_no_page_of_a_model_harms_the_store(
     terminal: Terminal, model: ModelServer, shelf: Shelf, name: str

@@ -368,6 +368,7 @@ async def test_the_value_changes_at_the_start_and_before_the_first_message_of_te
     )
 
 
+@pytest.mark.slow
 async def test_an_outage_makes_no_new_values_and_the_last_thousand_are_known(watch: Watch) -> None:
     """F-009: what is pending is offered again."""
     await watch.copies.arrive()

@@ -33,6 +33,7 @@ async def both_agree(asking: EmojiCheck, asked: EmojiCheck) -> None:
         await check.until("done")
 
 
+@pytest.mark.slow
 async def test_two_strict_clients_read_each_other_without_a_shield(current: NewCurrent) -> None:
     ann = await current("ann", strict=True)
     bob = await current("bob", strict=True)

@@ -192,6 +192,7 @@ def test_a_signal_ends_all_of_it_in_order(tmp_path: Path, number: signal.Signals
         assert survivors(children, within=0) == set()
 
 
+@pytest.mark.slow
 def test_nothing_is_left_running_when_the_demo_is_killed(tmp_path: Path) -> None:
     with running(tmp_path / "demo") as process:
         children = descendants(process.pid)
@@ -201,6 +202,7 @@ def test_nothing_is_left_running_when_the_demo_is_killed(tmp_path: Path) -> None
         assert survivors(children, within=10) == set()
 
 
+@pytest.mark.slow
 def test_a_daemon_that_dies_ends_the_demo_and_is_quoted(tmp_path: Path) -> None:
     with running(tmp_path / "demo") as process:
         children = descendants(process.pid)
@@ -261,6 +263,7 @@ def screen_until(terminal: int, *wanted: bytes) -> None:
             os.write(terminal, b"\x1b[20;1R")
 
 
+@pytest.mark.slow
 def test_without_its_homeserver_the_demo_says_what_to_install(tmp_path: Path) -> None:
     packages = tmp_path / "packages"
     packages.mkdir()
@@ -280,6 +283,7 @@ def test_without_its_homeserver_the_demo_says_what_to_install(tmp_path: Path) ->
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
+@pytest.mark.slow
 def test_one_folder_holds_one_demo(tmp_path: Path) -> None:
     with running(tmp_path / "demo", since=HELD) as process:
         second = subprocess.run(
@@ -393,6 +397,7 @@ class LateExecutor(ThreadPoolExecutor):
         return super().submit(fn, *args, **kwargs)
 
 
+@pytest.mark.slow
 async def test_what_was_heard_before_the_end_is_not_heard_again_at_the_next_start(
     homeserver: Homeserver, person: NewPerson, fresh: NewName, tmp_path: Path
 ) -> None:
@@ -427,6 +432,7 @@ def test_a_folder_keeps_its_secrets_for_its_owner_and_its_port_while_it_is_free(
         DemoSecrets.of(tmp_path)
 
 
+@pytest.mark.slow
 def test_nobody_left_to_read_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
     """L-082: as in `wintermute demo --script FILE | head -1`."""
     script = tmp_path / "lines"
@@ -520,6 +526,7 @@ def test_what_was_said_becomes_a_page_that_is_recalled(tmp_path: Path) -> None:
     assert "<recall>" not in said
 
 
+@pytest.mark.slow
 async def test_a_client_that_joins_in_is_the_person_and_sees_no_red_shields(tmp_path: Path) -> None:
     """Issue 13: signed by the person at the terminal, then by itself with the recovery key."""
     if what_is_missing():

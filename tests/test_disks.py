@@ -165,6 +165,7 @@ async def test_a_corrupt_database_is_found_before_the_first_login(
     assert time.monotonic() - began < 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
 async def test_a_key_that_cannot_be_stored_is_not_lost(
     person: NewPerson, bot: NewBot, room: NewRoom, killed: bool

@@ -269,6 +269,7 @@ def test_a_clock_change_table(name: str) -> None:
     assert list(upcoming(schedule, utc(after), zone, most)) == [utc(text) for text in expected]
 
 
+@pytest.mark.slow
 def test_the_zone_of_the_host_changes_nothing() -> None:
     """T-020."""
     table = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", __file__]
@@ -432,6 +433,7 @@ def by_dateutil(schedule: Schedule, local: datetime) -> list[datetime]:
     return list(rrule(MONTHLY, dtstart=start, bymonthday=days, bysetpos=-1, count=8))
 
 
+@pytest.mark.quick("Europe/Berlin")
 @pytest.mark.parametrize("zone", [BERLIN, NEW_YORK, LORD_HOWE], ids=str)
 def test_ten_years_of_hours_have_no_repeats_and_no_gaps(zone: ZoneInfo) -> None:
     """T-028."""
@@ -445,6 +447,12 @@ def test_ten_years_of_hours_have_no_repeats_and_no_gaps(zone: ZoneInfo) -> None:
         assert next_due(schedule, now, zone) == due[bisect_right(due, now)]
 
 
+@pytest.mark.quick(
+    "interval0-Europe/Berlin",
+    "monthly-Europe/Berlin",
+    "weekly-America/New_York",
+    "monthly-Australia/Lord_Howe",
+)
 @pytest.mark.parametrize("zone", [BERLIN, NEW_YORK, LORD_HOWE], ids=str)
 @pytest.mark.parametrize(
     "schedule",

@@ -310,6 +310,7 @@ async def settled(person: Person, room: str, word: str) -> str:
     return sent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("encrypted", "anybody"),
     [
@@ -398,6 +399,7 @@ async def test_an_edit_of_what_is_locked_waits_for_the_same_key(
     assert not daemon.rows("SELECT * FROM inbox WHERE state = 'locked'")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("anybody", [NIO, JS], indirect=True)
 async def test_an_edit_in_clear_is_refused_where_encryption_is_required(
     anybody: NewAnybody, bot: NewBot, room: NewRoom

@@ -210,6 +210,7 @@ async def test_a_text_has_the_same_vector_alone_and_among_others() -> None:
             assert likeness(alone, both) == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.slow
 @needs_the_model
 async def test_a_model_that_is_killed_in_the_middle_of_a_call_is_started_again() -> None:
     """M-008."""
@@ -257,6 +258,7 @@ def dies_with_its_parent(program: str, *words: str) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 @needs_the_model
 async def test_the_model_leaves_when_nobody_asks() -> None:
     """DESIGN A-8: it is no failure, and the next question starts it anew."""
@@ -450,6 +452,7 @@ async def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
     await nobody.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="only Linux tells of shared memory"

@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.world.bot import Bot, said
 from tests.world.model import ModelServer
 from tests.world.person import Person
@@ -57,6 +59,7 @@ async def test_nothing_is_said_in_clear_in_an_encrypted_room(
     assert all("/send/m.room.encrypted/" in r.path for r in sent_to(proxy, odd)[1:])
 
 
+@pytest.mark.slow
 async def test_trouble_with_keys_delays_nobody_who_can_be_talked_to(
     anybody: NewAnybody, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
@@ -74,6 +77,7 @@ async def test_trouble_with_keys_delays_nobody_who_can_be_talked_to(
     await ann.wait_for(sealed, lambda m: m.body == "echo: sealed")
 
 
+@pytest.mark.slow
 async def test_encrypted_rooms_only_when_so_configured(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -99,6 +103,7 @@ async def test_encrypted_rooms_only_when_so_configured(
     assert len(model.requests) == 2
 
 
+@pytest.mark.slow
 async def test_without_encryption_nothing_is_said_in_encrypted_rooms(
     person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
@@ -117,6 +122,7 @@ async def test_without_encryption_nothing_is_said_in_encrypted_rooms(
     assert not sent_to(proxy, sealed)
 
 
+@pytest.mark.slow
 async def test_keys_survive_a_restart_and_their_loss_is_told_once(
     anybody: NewAnybody, bot: NewBot, room: NewRoom
 ) -> None:

@@ -290,6 +290,7 @@ async def test_an_erased_answer_that_the_homeserver_refused_is_not_tried_again(
         assert await house.next_outgoing() is None
 
 
+@pytest.mark.quick("1")
 @pytest.mark.parametrize("seed", range(6))
 async def test_nothing_stays_in_the_free_space_of_the_database(tmp_path: Path, seed: int) -> None:
     """M-030: rows that grew have moved from page to page, and SQLite leaves copies behind."""

@@ -42,6 +42,7 @@ async def read(daemon: Bot, n: int = 1) -> None:
     await daemon.until(done)
 
 
+@pytest.mark.quick("encrypted")
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 async def test_what_two_people_say_belongs_to_each_of_them(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, *, encrypted: bool
@@ -66,6 +67,7 @@ async def test_what_two_people_say_belongs_to_each_of_them(
     assert not any(ann.user_id in text and ben.user_id in text for text in shown)
 
 
+@pytest.mark.slow
 async def test_a_message_that_was_deleted_before_it_is_read_is_in_no_transcript(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

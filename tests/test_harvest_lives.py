@@ -26,7 +26,7 @@ PLACES: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("seed", tiered(SEEDS, ("seed 0", "seed 1", "seed 2")))
+@pytest.mark.parametrize("seed", tiered(SEEDS, ("seed 0",)))
 async def test_every_message_stands_in_exactly_one_transcript(
     tmp_path: Path, model: ModelServer, seed: int
 ) -> None:

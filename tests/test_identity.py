@@ -148,6 +148,7 @@ async def test_a_lost_key_store_means_a_new_device_of_the_same_identity(
     assert not (folder / FILE).exists()
 
 
+@pytest.mark.slow
 async def test_an_identity_that_is_not_ours_is_reported_and_kept(
     current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
@@ -217,6 +218,7 @@ async def test_a_page_that_has_to_be_opened_is_told_and_chatting_goes_on(
     assert seeds(daemon)["master"]["public"] == key
 
 
+@pytest.mark.slow
 async def test_seeds_that_cannot_be_used_are_told_and_left_alone(
     person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:

@@ -128,6 +128,7 @@ REFUSALS: dict[str, tuple[Action, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", tiered({name: name for name in REFUSALS}, ["unknown", "cut", "odd-code"])
 )

@@ -443,6 +443,7 @@ def opened(folder: Path, session: Session) -> Any:
     return open_client(matrix, session, folder, named, FakeClock(), People())
 
 
+@pytest.mark.slow
 async def test_garbage_device_keys_of_a_stranger_stop_nothing(
     homeserver: Homeserver,
     proxy: Proxy,

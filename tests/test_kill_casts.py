@@ -174,6 +174,7 @@ async def test_a_kill_at_any_statement_loses_and_doubles_nothing(
     await _killed(tmp_path, EACH, first * every, PARTS * every)
 
 
+@pytest.mark.slow
 async def test_a_kill_at_some_statements_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """L-051: the same at a dozen of them, spread over the talk."""
     await _killed(tmp_path, 12)

@@ -88,6 +88,7 @@ class Watch:
             os.kill(self._daemon.pid, signal.SIGKILL)
 
 
+@pytest.mark.quick("after-identity")
 @pytest.mark.parametrize("strike", tiered(STRIKES, QUICK))
 async def test_a_kill_on_the_way_to_an_identity_never_makes_a_second_one(
     strike: Strike, person: NewPerson, bot: NewBot, proxy: Proxy

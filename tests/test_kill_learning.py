@@ -123,6 +123,7 @@ STEPS = {
 }
 
 
+@pytest.mark.quick("before-commit")
 @pytest.mark.parametrize("name", STEPS)
 async def test_all_is_learnt_once_and_core_memory_is_whole(learning: Learning, name: str) -> None:
     """M-028, M-040, M-051, M-052: and once the page is on record no model is asked again."""
@@ -151,6 +152,7 @@ async def test_a_second_kill_while_it_goes_on_changes_nothing(
     await learning.work.survives(learning.work.pairs(every))
 
 
+@pytest.mark.slow
 async def test_a_page_that_a_kill_left_unplaced_is_forgotten_as_well(learning: Learning) -> None:
     """M-030: it lies beside core.md, for the run after that wrote its own."""
     bot, work = learning.bot, learning.work

@@ -53,6 +53,7 @@ async def ended_night(daemon: Bot, owner: Person) -> None:
             await nights.end(tx, night.id)
 
 
+@pytest.mark.quick("when it is sent")
 @pytest.mark.breaks("tools", perhaps=True)  # after a night there is one tool more
 @pytest.mark.parametrize(
     "steps",
@@ -120,6 +121,7 @@ def merges(seen: Seen) -> Step | None:
     return Text(json.dumps({"text": BOTH})) if "<entries>" in asked else None
 
 
+@pytest.mark.quick("before it is done", "planned")
 @pytest.mark.parametrize(
     "steps",
     [
@@ -259,6 +261,7 @@ async def test_what_was_killed_half_in_place_is_whole_when_its_words_are_forgott
     ]
 
 
+@pytest.mark.slow
 async def test_a_daemon_goes_on_at_its_start_with_what_commands_were_killed_at(
     person: NewPerson, bot: NewBot, model: ModelServer
 ) -> None:
@@ -328,6 +331,7 @@ LONG_AGO = "UPDATE inbox SET received_at = '2026-01-01T00:00:00.000000+00:00'"
 SUMMARY = "They spoke of tulips, at length, and of nothing else that would matter to anybody."
 
 
+@pytest.mark.slow
 async def test_what_was_summed_up_before_a_kill_is_listed(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

@@ -364,6 +364,7 @@ async def test_a_killed_daemon_answers_a_current_client_once(world: World) -> No
     await world.strike(KEY_POINT)
 
 
+@pytest.mark.quick("request-first-start")
 @pytest.mark.parametrize(
     ("phase", "first", "client"),
     [

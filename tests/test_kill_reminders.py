@@ -277,6 +277,7 @@ async def test_reminders_killed_at_every_step_of_their_way_are_said_once(
     await _killed_on_their_way(world, room, REMINDER_POINTS)
 
 
+@pytest.mark.quick("nio-encrypted")
 @pytest.mark.parametrize("room", [PLAIN, ENCRYPTED])
 async def test_reminders_killed_where_it_matters_most_are_said_once(
     world: World, room: str

@@ -151,6 +151,7 @@ REWRITTEN: dict[str, Steps] = {
 MATTER_MOST = ("before-commit", "after-commit")
 
 
+@pytest.mark.quick("before-commit-INSERT INTO tasks")
 @pytest.mark.parametrize("table", [FACT, TASK])
 @pytest.mark.parametrize("end", tiered(ENDS, ("before-completion", *MATTER_MOST)))
 async def test_a_change_is_stored_once_with_its_observation(

@@ -187,6 +187,7 @@ async def test_what_a_group_always_knows_goes_on_in_the_room_that_follows(
         assert (code, RULE in said) == (0, True), said
 
 
+@pytest.mark.slow
 async def test_what_somebody_else_was_told_is_as_unknown_to_forget_as_what_nobody_was(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

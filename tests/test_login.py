@@ -130,6 +130,7 @@ async def test_an_account_spelt_otherwise_is_refused_before_it_makes_devices(
     assert not (daemon.data / "matrix" / "session.json").exists()
 
 
+@pytest.mark.slow
 async def test_a_homeserver_that_is_away_at_the_start_is_waited_for(
     proxy: Proxy, person: NewPerson, bot: NewBot
 ) -> None:
@@ -144,6 +145,7 @@ async def test_a_homeserver_that_is_away_at_the_start_is_waited_for(
     await daemon.logged(" ready ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flows", [[{"type": "m.login.sso"}], 7, ["m.login.password", {"type": ["x"]}]], ids=str
 )

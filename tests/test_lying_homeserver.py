@@ -72,6 +72,7 @@ async def test_a_message_shown_again_under_another_name_is_not_said_again(
     assert ["4711" in intent for intent in intents] == [True, False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.breaks("edit", perhaps=True)
 async def test_a_false_relation_or_time_beside_the_ciphertext_changes_nothing_that_was_said(
     person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy

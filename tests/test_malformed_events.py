@@ -265,6 +265,7 @@ async def device_key(person: MatrixUser, bot: str) -> str:
     return str(device["keys"][f"curve25519:{device['device_id']}"])
 
 
+@pytest.mark.slow
 async def test_no_event_stops_the_daemon(
     person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
@@ -385,6 +386,7 @@ PLAINTEXTS = (
 )
 
 
+@pytest.mark.slow
 async def test_a_send_that_names_no_event_is_sent_again(
     person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
@@ -418,6 +420,7 @@ async def test_a_send_that_names_no_event_is_sent_again(
         assert useless_one == good_one
 
 
+@pytest.mark.slow
 @pytest.mark.breaks("cutting")
 async def test_every_kind_of_text_gets_through(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer

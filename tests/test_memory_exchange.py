@@ -203,6 +203,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.quick("600")
 @pytest.mark.parametrize("killed_at", [400, 600, 1500, 1600])
 async def test_a_killed_import_leaves_no_gap_and_no_double(tmp_path: Path, killed_at: int) -> None:
     """M-067: killed while it reads or stores, and run again; lines without an id too."""

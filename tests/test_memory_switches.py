@@ -54,6 +54,7 @@ def edit(file: Path, line: str) -> str:
     return first
 
 
+@pytest.mark.quick("flat_file", "fts5")
 @pytest.mark.parametrize("first", WAYS)
 async def test_in_every_order_each_edit_counts_once(tmp_path: Path, first: str) -> None:
     """M-077, M-018: where edits count; where they do not, they change nothing."""
@@ -203,6 +204,7 @@ async def survives(terminal: Terminal, kill: Kill, points: Iterable[int]) -> Non
 MOST = 400
 
 
+@pytest.mark.quick("import")
 @pytest.mark.parametrize("kill", KILLS.values(), ids=list(KILLS))
 async def test_what_is_killed_in_the_middle_is_done_at_the_next_run(
     terminal: Terminal, kill: Kill

@@ -119,6 +119,7 @@ def test_init_on_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
     assert not (tmp_path / "new" / "config.yaml").exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_not_taken_for_a_damaged_database(
     python: Interpreter, tmp_path: Path
 ) -> None:

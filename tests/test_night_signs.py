@@ -28,6 +28,7 @@ def state(daemon: Bot) -> str:
     return str(row["state"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sign", "told", "after"), [(YES, "done:", "done"), (NO, "stays as it is", "refused")]
 )
@@ -47,6 +48,7 @@ async def test_a_sign_answers_in_an_encrypted_room(
     assert (daemon.data / "skills" / "old.md").exists() == (sign == NO)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allowed", [True, False], ids=["allowed", "not allowed"])
 async def test_the_sign_of_somebody_else_answers_nothing(
     person: NewPerson, bot: NewBot, room: NewRoom, *, allowed: bool

@@ -55,6 +55,7 @@ def statuses(night: Night, *scopes: str) -> list[str]:
     return [tally(night, "twice", scope).status for scope in scopes]
 
 
+@pytest.mark.quick("2", "4")
 @pytest.mark.parametrize("seed", range(6))
 async def test_with_few_tokens_every_scope_comes_to_its_turn(
     tmp_path: Path, model: ModelServer, seed: int

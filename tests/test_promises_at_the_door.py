@@ -113,6 +113,7 @@ async def test_a_reminder_is_said_and_answered_where_it_was_asked_for(
         assert not [text for text in said(ann, chat, daemon) if other in text]
 
 
+@pytest.mark.slow
 async def test_a_reminder_of_a_group_is_answered_by_whoever_is_left_there(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -181,6 +182,7 @@ async def test_what_fell_due_while_it_was_killed_is_said_late_and_once(
     assert len(said(ann, chat, daemon)) == 3
 
 
+@pytest.mark.slow
 async def test_what_the_shell_promises_is_said_in_the_room_it_is_for(
     person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:
@@ -200,6 +202,7 @@ async def test_what_the_shell_promises_is_said_in_the_room_it_is_for(
     assert (len(said(ann, mine, daemon)), len(said(ann, club, daemon))) == (2, 1)
 
 
+@pytest.mark.slow
 async def test_a_reminder_finds_another_chat_with_its_person_alone(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -220,6 +223,7 @@ async def test_a_reminder_finds_another_chat_with_its_person_alone(
     assert [len(said(ann, chat, daemon)) for chat in (left, shared)] == [1, 1]
 
 
+@pytest.mark.slow
 async def test_a_reminder_from_an_encrypted_chat_passes_by_one_that_is_not(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -256,6 +260,7 @@ async def test_a_run_posts_its_result_where_it_was_asked_for(
     assert all("Look at the prices" in run and "plan " not in run for run in runs.values())
 
 
+@pytest.mark.slow
 async def test_the_result_of_a_private_run_is_kept_from_who_came_in_without_a_word(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

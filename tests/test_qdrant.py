@@ -66,6 +66,7 @@ async def served(answer: Answer) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
+@pytest.mark.quick("refuses", "another shape", "500", "HTML")
 @pytest.mark.parametrize(
     "answer",
     [

@@ -249,6 +249,7 @@ async def test_a_sign_on_a_reminder_counts_once(desk: Desk) -> None:
             assert await desk.body(tx, reaction(mark, "$a1", "$of-another")) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("encryption", "anybody"),
     [("preferred", NIO), ("required", NIO), pytest.param("required", JS, marks=pytest.mark.slow)],

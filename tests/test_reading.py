@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import quote
 
+import pytest
+
 from tests.world.clock import HeldClock
 from tests.world.house import House, open_house
 from tests.world.model import ModelServer, Reads, Text
@@ -148,6 +150,7 @@ async def test_at_a_terminal_there_is_no_notice(tmp_path: Path, model: ModelServ
         assert await house.said(1, TERMINAL) == ["at last"]
 
 
+@pytest.mark.slow
 async def test_in_a_room_the_notice_is_gone_once_the_answer_is_there_also_after_a_kill(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

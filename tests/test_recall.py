@@ -231,6 +231,9 @@ def as_gates(body: Json) -> Json:
     return {**body, "messages": found}
 
 
+@pytest.mark.quick(
+    "W-026: a page", "W-029: two of the name", "W-030: again by title", "W-028: no such page"
+)
 @pytest.mark.parametrize("story", STORIES)
 async def test_tag_and_gate_give_the_same_bytes_but_for_the_form(
     tmp_path: Path, story: str

@@ -111,6 +111,7 @@ def hand_out(seen: Seen) -> Step | None:
     return Text("noted") if WORD in seen.last_user else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("version", "encrypted"),
     [

@@ -235,6 +235,7 @@ async def test_signs_come_after_everything_else_that_waits(
     assert request.json == {"m.relates_to": relation}
 
 
+@pytest.mark.quick("soon-plain", "a day later-encrypted")
 @encrypted_or_not
 @pytest.mark.parametrize("again", ["soon", "a day later", "from a new device"])
 async def test_a_sign_is_put_once_however_often_it_is_sent(
@@ -273,6 +274,7 @@ async def test_a_sign_is_put_once_however_often_it_is_sent(
     assert len(second) == (2 if again == "soon" else 1)
 
 
+@pytest.mark.slow
 async def test_a_message_is_not_taken_for_the_sign_that_went_before_it(
     person: NewPerson, proxy: Proxy, sending: Sending
 ) -> None:
@@ -303,6 +305,7 @@ async def test_a_message_is_not_taken_for_the_sign_that_went_before_it(
         assert await wait_for(ann, chat, sending.user_id, 6) == everything
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refusal", ["forbidden", "there already"])
 async def test_a_refused_sign_is_let_go(
     refusal: str, person: NewPerson, proxy: Proxy, sending: Sending
@@ -345,6 +348,7 @@ class Away:
     long: bool = False
 
 
+@pytest.mark.quick("in time")
 @pytest.mark.parametrize(
     ("away", "marked"),
     [
@@ -411,6 +415,7 @@ async def test_a_reminder_says_that_it_is_late_after_a_restart(
     assert (first.json["body"], second.json["body"]) == ("drink water", told.body)
 
 
+@pytest.mark.quick("plain")
 @encrypted_or_not
 async def test_the_sign_of_a_person_is_a_command_once(
     encrypted: bool, person: NewPerson, bot: NewBot, room: NewRoom

@@ -132,6 +132,7 @@ def _window(_role: str, _backend: str | None) -> int:
     return 28_672
 
 
+@pytest.mark.quick("a plain answer", "tool calls", "a fold", "too large", "several casts")
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.breaks("fold", "cutting", "retry line", perhaps=True)
 async def test_what_was_recorded_is_asked_again_in_the_same_words(
@@ -325,6 +326,7 @@ async def test_what_was_folded_for_its_size_is_folded_again(
     assert (found.casts, found.requests, found.divergence) == (3, requests, None)
 
 
+@pytest.mark.slow
 @pytest.mark.breaks("fold", "cutting", perhaps=True)
 async def test_folds_of_a_small_window_take_the_same_turns_again(
     tmp_path: Path, model: ModelServer, prompts: Path

@@ -216,6 +216,7 @@ async def test_a_reply_to_us_is_for_us_in_a_group_and_a_thread_is_none(
     assert "<replied_to>\nyou: echo: " in model.requests[-1].last_user
 
 
+@pytest.mark.slow
 async def test_an_edit_that_names_us_makes_a_line_a_message_in_its_place(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -249,6 +250,7 @@ async def test_an_edit_that_names_us_makes_a_line_a_message_in_its_place(
     assert "late" not in model.requests[-1].last_user
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", tiered({"plain": "", "nio": NIO, "js": JS}, ["nio"]))
 @pytest.mark.breaks("redaction")
 async def test_what_we_no_longer_have_is_fetched_and_decrypted(
@@ -345,6 +347,7 @@ async def test_a_homeserver_cannot_put_words_into_anybodys_mouth(
         changes.pop(0)
 
 
+@pytest.mark.slow
 async def test_a_private_answer_is_not_shown_to_who_came_in(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

@@ -198,6 +198,7 @@ async def test_places_are_not_used_up_by_those_who_wait(tmp_path: Path, model: M
         assert set((await states(house)).values()) == {"done"}
 
 
+@pytest.mark.slow
 async def test_the_report_of_a_large_workflow_is_bounded(
     tmp_path: Path, model: ModelServer
 ) -> None:

@@ -35,6 +35,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
         yield house
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("encrypted", "killed"),
     [
@@ -72,6 +73,7 @@ async def test_a_sign_counts_that_comes_before_we_hear_that_the_reminder_was_tak
     ]
 
 
+@pytest.mark.slow
 async def test_an_answer_does_not_wait_with_a_sign_that_has_to(
     person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
@@ -98,6 +100,7 @@ class CountedOutbox(Outbox):
         return await super().conversations_waiting()
 
 
+@pytest.mark.slow
 async def test_while_it_closes_the_sender_rests(
     person: NewPerson, homeserver: Homeserver, proxy: Proxy, fresh: NewName, tmp_path: Path
 ) -> None:
@@ -240,6 +243,7 @@ async def test_what_was_seen_in_its_room_is_still_to_be_sent(tmp_path: Path) -> 
         assert sent == {"event_id": "$one"}
 
 
+@pytest.mark.slow
 async def test_what_is_meant_for_one_person_finds_another_room_when_somebody_came_in(
     person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:

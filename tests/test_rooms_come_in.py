@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.world.bot import said
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.proxy import Answer, Proxy, pass_before
@@ -40,6 +42,7 @@ async def test_only_invitations_of_allowed_people_are_accepted(
     await ann.wait_for(while_down[0], lambda m: m.body == "echo: again")
 
 
+@pytest.mark.slow
 async def test_where_rooms_are_named_it_stays_in_no_other(person: NewPerson, bot: NewBot) -> None:
     """X-001: `matrix.allowed_rooms`, for the owner too."""
     ann = await person("ann")
@@ -55,6 +58,7 @@ async def test_where_rooms_are_named_it_stays_in_no_other(person: NewPerson, bot
     await ann.wait_for(named, lambda m: m.body == "echo: here?")
 
 
+@pytest.mark.slow
 async def test_an_invitation_that_cannot_be_answered_now_holds_up_nobody(
     proxy: Proxy, person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:
@@ -77,6 +81,7 @@ async def test_an_invitation_that_cannot_be_answered_now_holds_up_nobody(
     await ann.wait_joined(dead, daemon.user_id)
 
 
+@pytest.mark.slow
 async def test_a_question_asked_before_a_third_person_came_is_answered_to_nobody_else(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -180,6 +185,7 @@ async def test_the_bot_does_not_answer_itself_notices_or_edits_of_older_messages
     assert len(await said(ann, chat, bot_id)) == 5
 
 
+@pytest.mark.slow
 async def test_two_bots_in_a_room_come_to_an_end(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -213,6 +219,7 @@ async def test_two_bots_in_a_room_come_to_an_end(
     assert len(model.requests) == 8
 
 
+@pytest.mark.slow
 async def test_without_encryption_people_come_in_all_the_same(
     person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable
 from itertools import dropwhile
 
+import pytest
+
 from tests.world.bot import Bot
 from tests.world.delegating import done, objective, spawn
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
@@ -77,6 +79,7 @@ async def test_a_private_fact_is_known_in_chats_with_its_person_alone(
         assert (FACT in asked(model), FACT in listed) == (chat == second, chat == second)
 
 
+@pytest.mark.slow
 async def test_what_a_group_is_told_stays_in_that_group(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -135,6 +138,7 @@ async def test_a_task_is_seen_and_changed_where_it_belongs(
     assert (task in asked(model), PLAN in asked(model)) == (False, True)
 
 
+@pytest.mark.slow
 async def test_a_task_of_a_group_is_everybodys_there_and_nobodys_elsewhere(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -198,6 +202,7 @@ async def test_status_names_details_to_the_owner_alone(
     assert all("outbox" in each for each in told)
 
 
+@pytest.mark.slow
 async def test_who_comes_in_and_who_is_left_find_memories_of_their_own(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -237,6 +242,7 @@ async def test_an_answer_is_kept_back_from_somebody_who_came_in_meanwhile(
     assert not [event for event in eve.messages(chat) if FACT in event.body]
 
 
+@pytest.mark.slow
 async def test_an_answer_that_a_crash_interrupted_is_kept_back_from_who_came_in_since(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

@@ -81,6 +81,7 @@ class Faults:
         return not any(self._left.values())
 
 
+@pytest.mark.slow
 async def test_each_message_has_one_answer_when_requests_fail_before_or_after_they_took_effect(
     person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
@@ -154,6 +155,7 @@ async def talk(person: MatrixUser, room: str, mark: object) -> None:
         await person.send(room, f"{mark} {n}")
 
 
+@pytest.mark.quick("old")
 @pytest.mark.parametrize(
     ("new_device", "anybody"),
     [

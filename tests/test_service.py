@@ -170,6 +170,7 @@ async def test_ready_is_told_after_the_first_sync_and_stopping_at_its_end(
     ]
 
 
+@pytest.mark.slow
 async def test_the_watchdog_hears_of_every_sync_and_bites_when_the_loop_hangs(
     proxy: Proxy, systemd: Systemd, person: NewPerson, service: NewService, room: NewRoom
 ) -> None:
@@ -207,6 +208,7 @@ async def test_the_watchdog_hears_of_every_sync_and_bites_when_the_loop_hangs(
     assert await daemon.stop() == 0
 
 
+@pytest.mark.slow
 async def test_a_configuration_that_is_wrong_changes_nothing(
     systemd: Systemd, person: NewPerson, service: NewService, room: NewRoom
 ) -> None:
@@ -249,6 +251,7 @@ def merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.slow
 async def test_a_new_configuration_is_taken_up_without_losing_or_doubling_a_message(
     systemd: Systemd,
     anybody: NewAnybody,

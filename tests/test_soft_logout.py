@@ -50,6 +50,7 @@ def with_token(daemon: Bot, token: str) -> None:
     daemon.config.write_text(json.dumps(settings))
 
 
+@pytest.mark.slow
 async def test_the_same_device_logs_in_again_by_itself_and_goes_on(
     person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy, model: ModelServer
 ) -> None:
@@ -97,6 +98,7 @@ async def test_a_new_token_is_hidden_in_the_log(
         proxy.before = pass_before
 
 
+@pytest.mark.slow
 async def test_without_a_password_it_ends_with_words_that_throw_no_keys_away(
     homeserver: Homeserver, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:

@@ -21,6 +21,7 @@ def is_send(request: Request) -> bool:
     return request.method == "PUT" and "/send/m.room." in request.path
 
 
+@pytest.mark.slow
 async def test_a_stop_keeps_what_was_not_said_for_the_next_start(
     proxy: Proxy, person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -63,6 +64,7 @@ def stop_at_the_first_send(daemon: Bot) -> Callable[[Request], Action]:
     return before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what",
     ["/login", pytest.param("/send/m.room.", marks=pytest.mark.slow)],  # drains for ten seconds

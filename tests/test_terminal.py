@@ -282,6 +282,7 @@ async def test_the_data_folder_of_a_running_daemon_is_refused(
     assert said.count("\n") == 1
 
 
+@pytest.mark.slow
 async def test_an_answer_to_an_earlier_chat_says_what_it_answers(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -394,6 +395,7 @@ async def test_reasoning_that_turns_out_to_be_some_is_taken_from_the_screen(
         assert "Hm." not in terminal.seen
 
 
+@pytest.mark.slow
 async def test_a_model_that_is_known_can_take_back_what_is_still_on_the_screen(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -411,6 +413,7 @@ async def test_a_model_that_is_known_can_take_back_what_is_still_on_the_screen(
         assert "Let me see." in terminal.seen
 
 
+@pytest.mark.slow
 async def test_lines_can_be_typed_while_the_model_is_silent(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -453,6 +456,7 @@ async def test_a_line_that_is_being_typed_stays_when_the_answer_comes(
         await terminal.stands("you> and then?", "echo: and then?", "you>")
 
 
+@pytest.mark.slow
 async def test_an_interrupt_at_an_empty_line_stops_the_message_that_waits(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -472,6 +476,7 @@ async def test_an_interrupt_at_an_empty_line_stops_the_message_that_waits(
         await terminal.stands("you> and now?", "echo: and now?", "you>")
 
 
+@pytest.mark.slow
 async def test_what_broke_off_is_not_left_standing_while_a_message_waits(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -488,6 +493,7 @@ async def test_what_broke_off_is_not_left_standing_while_a_message_waits(
         assert "Two." not in terminal.screen
 
 
+@pytest.mark.slow
 async def test_several_lines_and_earlier_lines_can_be_sent(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -506,6 +512,7 @@ async def test_several_lines_and_earlier_lines_can_be_sent(
     assert model.requests[1].last_user == "one\ntwo"
 
 
+@pytest.mark.slow
 async def test_odd_bytes_and_closed_pipes_are_no_tracebacks(
     tmp_path: Path, model: ModelServer, piped: Piped
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.world.clock import NOON, FakeClock, HeldClock
+from tests.world.clock import NOON, HeldClock
 from tests.world.glass import Glass
 from wintermute.llm.backend import Wait
 from wintermute.mailbox.inbox import Waiting
@@ -22,7 +22,7 @@ from wintermute.terminal.screen import VOID, TerminalSpeaker
 ROOM = "terminal"
 
 
-def page_on(glass: Glass, clock: Callable[[], float] = FakeClock().monotonic) -> MarkdownPage:
+def page_on(glass: Glass, clock: Callable[[], float] = lambda: 0.0) -> MarkdownPage:
     return MarkdownPage(glass, lambda: glass.watched, clock, lambda: glass.size)
 
 
@@ -146,9 +146,7 @@ def test_what_is_made_to_be_slow_is_not(text: str) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "drawn"), [(0.0, 200), (0.1, 40)])
-def test_a_long_block_that_grows_draws_little_and_loses_nothing(
-    seconds: float, drawn: int
-) -> None:
+def test_a_long_block_that_grows_draws_little_and_loses_nothing(seconds: float, drawn: int) -> None:
     """Where a drawing takes so many seconds, here between two looks at the clock."""
     glass, looks = Glass(80, 10), itertools.count()
     page = page_on(glass, lambda: next(looks) * seconds)

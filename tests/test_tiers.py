@@ -125,6 +125,7 @@ def before(first: str) -> list[str]:
     ]
 
 
+@pytest.mark.quick("words0-1", "words2-3", "words5-1")
 @pytest.mark.parametrize(
     ("words", "passed"),
     [
@@ -174,6 +175,7 @@ def test_a_test_that_measures_has_nobody_beside_it(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_costs_one_test_and_holds_up_nobody(tmp_path: Path) -> None:
     suite = Suite(tmp_path, DYING)
     ended = suite.run("-n", "2")
@@ -194,6 +196,7 @@ def left_in(suite: Suite) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_what_failed_is_kept_and_run_again_whatever_its_tier(tmp_path: Path) -> None:
     """With `-x` too, which ends the run as Ctrl-C would."""
     failing = TESTS.replace(
@@ -213,6 +216,7 @@ def test_one_core_has_no_workers(tmp_path: Path) -> None:
     assert "2 slow tests were left out" in ended.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no workers")
 def test_two_cores_have_three_workers_for_much_is_waited(tmp_path: Path) -> None:
     two = set(sorted(os.sched_getaffinity(0))[:2])

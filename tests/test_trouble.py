@@ -68,6 +68,7 @@ async def test_a_server_that_refuses_connections_is_told_within_five_seconds(
         assert len(await house.said(2)) == 2
 
 
+@pytest.mark.slow
 async def test_that_it_is_back_is_told_where_it_was_long_away(tmp_path: Path) -> None:
     """F-036: and before the answer that waited."""
     clock = HeldClock()
@@ -164,6 +165,7 @@ async def test_a_message_that_fails_alone_is_told_and_then_answered_with_the_rea
     assert reasons == ["model_unavailable", "model_unavailable", "given_up", "text"]
 
 
+@pytest.mark.slow
 async def test_a_message_that_brings_its_server_down_is_given_up(tmp_path: Path) -> None:
     """F-021: it is asked three times, each time when the server is there again, and never more."""
     clock, asked = HeldClock(), 0

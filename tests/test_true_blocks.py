@@ -13,6 +13,7 @@ from tests.world.truth import Truth
 STEPS = 60
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("seed", [2, 8, 12, 13, 14, 20])
 async def test_what_a_model_reads_is_so(seed: int, tmp_path: Path, model: ModelServer) -> None:
     """P-010, P-018, P-020, P-034, L-048, F-034: all of the scope, of no other, nothing forgotten."""

@@ -17,6 +17,7 @@ MATRIX = [
 ]
 
 
+@pytest.mark.quick("de-obeying")
 @pytest.mark.breaks("tools", perhaps=True)
 @pytest.mark.parametrize(("name", "voice"), MATRIX)
 async def test_what_people_say_is_what_is_true_in_the_end(

@@ -159,6 +159,7 @@ async def settled(person: Person, room: str, bot: str, word: str) -> list[str]:
     return [message.body for message in person.messages(room, bot)]
 
 
+@pytest.mark.slow
 async def test_each_kind_gets_one_line_in_a_chat_and_the_rest_none(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -192,6 +193,7 @@ async def test_each_kind_gets_one_line_in_a_chat_and_the_rest_none(
     assert len(await settled(ann, chat, daemon.user_id, "and now?")) == len(heard) + 1
 
 
+@pytest.mark.slow
 @pytest.mark.breaks("redaction")
 async def test_in_a_group_only_what_addresses_us_gets_a_line(
     person: NewPerson, bot: NewBot, room: NewRoom

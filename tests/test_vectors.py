@@ -421,6 +421,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("turns", [1, 3, 6])
 async def test_a_kill_in_the_middle_leaves_all_vectors_of_a_time_or_none(
     memory: Memory, local: LocalVectors, tmp_path: Path, turns: int

@@ -104,6 +104,7 @@ async def test_a_person_verifies_the_bot_in_an_encrypted_room(
     assert not daemon.rows("SELECT 1 FROM inbox WHERE body <> 'hello'")
 
 
+@pytest.mark.slow
 async def test_the_bot_asks_when_it_is_told_to_verify(
     current: NewCurrent, bot: NewBot, room: NewRoom
 ) -> None:
@@ -123,6 +124,7 @@ async def test_the_bot_asks_when_it_is_told_to_verify(
     assert all(m.encrypted for m in ann.messages(chat, daemon.user_id))
 
 
+@pytest.mark.slow
 async def test_a_device_verifies_the_bots_device(
     current: NewCurrent, bot: NewBot, room: NewRoom
 ) -> None:

@@ -72,6 +72,7 @@ async def check_of(ann: CurrentClient, daemon: Bot, chat: str, where: str) -> Em
     return await ann.verify(daemon.user_id, **place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", tiered(CASES, ["devices after key"]))
 async def test_a_verification_that_was_interrupted_is_cancelled(
     current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy, point: tuple[str, str, str]

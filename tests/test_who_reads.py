@@ -92,6 +92,7 @@ async def test_who_joins_while_the_model_answers_reads_none_of_it(
     assert "what do I earn" not in asked(model)
 
 
+@pytest.mark.slow
 @pytest.mark.breaks("edit", perhaps=True)
 async def test_a_result_is_kept_for_whom_it_was_made(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
@@ -119,6 +120,7 @@ async def test_a_result_is_kept_for_whom_it_was_made(
     assert not knows(eve, chat)
 
 
+@pytest.mark.slow
 @encrypted_or_not
 async def test_an_answer_that_waited_for_the_homeserver_is_judged_when_it_is_sent(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy, encrypted: bool
@@ -150,6 +152,7 @@ def limited_for_sends(request: Request) -> Answer | None:
     return LIMITED if "/send/" in request.path else None
 
 
+@pytest.mark.slow
 async def test_a_message_that_waited_for_the_model_is_not_answered_to_who_came_in(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -169,6 +172,7 @@ async def test_a_message_that_waited_for_the_model_is_not_answered_to_who_came_i
     assert len(model.requests) == asked_before
 
 
+@pytest.mark.slow
 async def test_who_came_in_is_known_before_a_gap_can_be_filled(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy
 ) -> None:
@@ -206,6 +210,7 @@ def with_a_gap(chat: str) -> After:
     return change
 
 
+@pytest.mark.slow
 @encrypted_or_not
 async def test_the_answer_of_a_command_that_waited_is_not_shown_to_who_came_in(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy, encrypted: bool
@@ -228,6 +233,7 @@ async def test_the_answer_of_a_command_that_waited_is_not_shown_to_who_came_in(
     await ann.wait_for(chat, lambda message: "- Ann earns 4711" in message.body)
 
 
+@pytest.mark.slow
 async def test_an_invitation_that_was_declined_erases_nothing(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -345,6 +351,7 @@ OPENED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opened", tiered(OPENED, ["public"]))
 async def test_a_room_that_others_may_read_is_never_private(
     person: NewPerson,
@@ -373,6 +380,7 @@ async def test_a_room_that_others_may_read_is_never_private(
     assert "4711" in asked(model)
 
 
+@pytest.mark.slow
 async def test_a_rule_counts_from_when_it_was_made(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -407,6 +415,7 @@ class LateKeys:
         return Answer(200, answer)
 
 
+@pytest.mark.slow
 async def test_what_was_said_in_private_stays_so_when_its_key_comes_late(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy
 ) -> None:
@@ -445,6 +454,7 @@ async def test_nobody_is_asked_who_may_read(
     assert (others, len(proxy.seen("PUT", "/send/"))) == ([], 1)
 
 
+@pytest.mark.slow
 async def test_what_a_group_said_acts_on_nobodys_own_memory(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -462,6 +472,7 @@ async def test_what_a_group_said_acts_on_nobodys_own_memory(
     assert len(model.requests) == 1
 
 
+@pytest.mark.slow
 async def test_the_result_of_a_run_is_in_no_request_of_the_group(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -481,6 +492,7 @@ async def test_the_result_of_a_run_is_in_no_request_of_the_group(
     assert not knows(eve, chat)
 
 
+@pytest.mark.slow
 async def test_without_encryption_people_come_and_go_as_well(
     person: NewPerson, bot: NewBot
 ) -> None:

@@ -58,6 +58,7 @@ def notices(daemon: Bot, words: str) -> list[str]:
     return [row["body"] for row in rows if words in row["body"]]
 
 
+@pytest.mark.slow
 async def test_an_unsigned_device_is_answered_once_its_owner_has_signed_it(
     current: NewCurrent, bot: NewBot, room: NewRoom
 ) -> None:
@@ -88,6 +89,7 @@ async def test_an_unsigned_device_is_answered_once_its_owner_has_signed_it(
     ]
 
 
+@pytest.mark.slow
 async def test_an_accepted_unsigned_device_has_the_rights_of_another(
     current: NewCurrent, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

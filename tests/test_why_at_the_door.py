@@ -27,6 +27,7 @@ def learns(seen: Seen) -> Step | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.breaks("edit", perhaps=True)
 async def test_a_memory_leads_to_who_said_it_also_after_an_edit_and_a_merge(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer

@@ -257,6 +257,7 @@ async def test_a_daemon_logs_once_that_its_instructions_are_old(
     assert sum(OLD in line for line in daemon.log) == 1
 
 
+@pytest.mark.slow
 async def test_a_daemon_leaves_with_the_numbers_and_another_one_tells_what_is_tight(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

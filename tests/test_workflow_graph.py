@@ -325,6 +325,7 @@ async def collecting(house: House) -> bool:
     return (await states(house)).get("outer") == "collecting"
 
 
+@pytest.mark.slow
 async def test_what_a_lost_child_spawned_is_told_to_the_room(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -362,6 +363,7 @@ def lose_the_caller(model: ModelServer) -> None:
     behave(model, [call("outer", tools=["spawn_sub_session"])], child)
 
 
+@pytest.mark.slow
 async def test_what_a_cast_waited_for_is_over_with_it(tmp_path: Path, model: ModelServer) -> None:
     """L-062: at once, be there nothing else whose end would look after it."""
     lose_the_caller(model)

@@ -58,6 +58,7 @@ async def test_a_user_sees_typing_receipts_and_reactions(person: NewPerson) -> N
     await ann.until(lambda: reaction in [event.event_id for event in ann.events(room)])
 
 
+@pytest.mark.slow
 async def test_a_restarted_homeserver_knows_its_users(tmp_path: Path, blank: Path) -> None:
     with Homeserver(tmp_path / "synapse", database=blank) as server:
         login = server.user("ann")

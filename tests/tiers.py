@@ -59,6 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker_of(config) is None and "TMPDIR" not in os.environ and has_room(MEMORY):  # noqa: TID251
         os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)  # noqa: TID251  for workers and programs
     config.addinivalue_line("markers", "slow: proves it to the last statement; `make test-all`")
+    config.addinivalue_line("markers", "quick: of its rows all but these, by their ids, are slow")
     config.addinivalue_line(
         "markers", "breaks: why requests of it may begin anew (tests/world/prefixes.py)"
     )
@@ -122,6 +123,14 @@ def pytest_collection(session: pytest.Session) -> None:
     for name in names[first:] + names[:first]:
         with suppress(Exception):  # pytest tells it when it comes to that file
             import_module(f"tests.{name}")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark as slow the rows of a table that `@pytest.mark.quick("one", "two")` does not name."""
+    mark = item.get_closest_marker("quick")
+    row = item.name.partition("[")[2].removesuffix("]")
+    if mark and row not in mark.args:
+        item.add_marker("slow")
 
 
 @pytest.hookimpl(trylast=True)

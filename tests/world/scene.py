@@ -19,6 +19,7 @@ from tests.world.bot import Bot, Json, meet, write_settings
 from tests.world.current import CurrentClient, what_is_missing
 from tests.world.homeserver import Homeserver
 from tests.world.person import Person
+from tests.world.schema import lay_schema
 from tests.world.user import MatrixUser
 from tests.world.warm import Interpreter
 
@@ -187,6 +188,7 @@ class Scene:
             **changes,
         )
         daemon = Bot(config, self._python)
+        lay_schema(daemon.data / "wintermute.db")
         self._bots.append(daemon)
         self._stack.push_async_exit(daemon)
         if start:

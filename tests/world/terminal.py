@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from tests.world.schema import lay_schema
 from tests.world.warm import Ended, Interpreter
 from wintermute.config.schema import starter_config
 
@@ -27,6 +28,7 @@ class Terminal:
         """With the configuration that `init` writes, as it is."""
         (folder / "config.yaml").write_text(starter_config())
         (folder / "data" / "skills").mkdir(parents=True)
+        lay_schema(folder / "data" / "wintermute.db")
         return cls(folder, python)
 
     @property
