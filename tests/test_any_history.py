@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.test_forks import edit
+from tests.tiers import examples
 from tests.world.house import SYSTEM, Gate, House, open_house
 from tests.world.model import (
     Calls,
@@ -165,7 +166,7 @@ async def drive(deeds: Sequence[str], keep: int) -> None:
     assert said[-1].startswith("noted use")
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(
     st.lists(st.sampled_from([*DEEDS, *COMMANDS, *MOODS, "long", "use"]), max_size=14),
     st.sampled_from([1, 2, 4, 10]),

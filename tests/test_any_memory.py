@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from tests.world.clock import FakeClock
 from tests.world.house import ANN, PROMPTS, House, open_house
 from wintermute.changes.change_sets import Reason
@@ -199,7 +200,7 @@ async def lived(steps: list[tuple[str, str, Any]]) -> None:
                 await life.keeps_secrets(house)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(STEPS)
 def test_whatever_happens_nothing_is_lost_doubled_or_shown_to_others(
     steps: list[tuple[str, str, Any]],
@@ -209,7 +210,7 @@ def test_whatever_happens_nothing_is_lost_doubled_or_shown_to_others(
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(STEPS)
 def test_whatever_happens_for_long_nothing_is_lost_doubled_or_shown_to_others(
     steps: list[tuple[str, str, Any]],

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from wintermute.commands.tasks import chat_line
 from wintermute.errors import ToolFailed
 from wintermute.tasks.due import next_due
@@ -57,7 +58,7 @@ calls = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(calls)
 def test_whatever_is_said_is_planned_or_refused(said: dict[str, Any]) -> None:
     """T-010, T-018: never another error, and what is planned has a next due moment."""
@@ -76,7 +77,7 @@ def test_whatever_is_said_is_planned_or_refused(said: dict[str, Any]) -> None:
         made.schedule.remark(due, BERLIN).encode()
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(words, words)
 def test_whatever_a_line_says_is_a_reminder_or_none(when: str, text: str) -> None:
     """T-018, T-062."""

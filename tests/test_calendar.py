@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from icalendar import Calendar
 
+from tests.tiers import examples
 from wintermute.tasks.due import in_gap, instant, next_due, upcoming
 from wintermute.tasks.ical import calendar, described
 from wintermute.tasks.schedules import KINDS, Interval, Plan, RecurrenceRule, Schedule
@@ -147,7 +148,7 @@ def test_a_window_is_not_told_from_a_time_that_comes_twice() -> None:
     assert event["DTSTART"].dt.astimezone(UTC) == datetime(2026, 10, 25, 2, 0, tzinfo=UTC)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     minutes=st.integers(1, 400),
     seconds=st.sampled_from([0, 0, 0, 1, 30]),
@@ -234,7 +235,7 @@ def test_hostile_text_stays_where_it_is(text: str) -> None:
     _check_text(text, text)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.text(max_size=200), st.text(max_size=200))
 def test_any_text_comes_back_as_it_was(content: str, prompt: str) -> None:
     """T-064."""

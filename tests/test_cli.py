@@ -319,6 +319,7 @@ raise RuntimeError("key sk-12")
     assert done.returncode == 1
 
 
+@pytest.mark.quick(every=2)
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_kept_login_is_as_secret_as_the_configuration(folder: Path, kept: bool) -> None:
     """L-050: a login that cannot be read is told by whoever needs it."""

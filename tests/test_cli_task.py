@@ -143,6 +143,7 @@ def test_a_change_of_a_task_is_taken_back(terminal: Terminal) -> None:
     assert added.split()[0] not in terminal.refuses("task", "undo", "--last")
 
 
+@pytest.mark.quick(every=3)
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [

@@ -11,6 +11,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from wintermute.config.read import environment, read_config
 from wintermute.config.schema import Config, Secret
 from wintermute.config.secrets import Redaction, secret_values
@@ -468,7 +469,9 @@ def sections(shape: Any) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries({}, optional={**fields, "naem": LEAVES})
 
 
-READ = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+READ = settings(
+    max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @READ

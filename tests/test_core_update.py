@@ -264,6 +264,7 @@ HOSTILE: dict[str, Step] = {
 }
 
 
+@pytest.mark.quick(every=4)
 @pytest.mark.parametrize("step", HOSTILE.values(), ids=HOSTILE)
 async def test_an_answer_that_is_no_page_changes_nothing(
     tmp_path: Path, model: ModelServer, step: Step, caplog: pytest.LogCaptureFixture

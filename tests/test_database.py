@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from tests.world.clock import WITHIN, FakeClock
 from wintermute.db import (
     Database,
@@ -220,7 +221,7 @@ PROGRAM = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(programs=st.lists(PROGRAM, min_size=1, max_size=8))
 def test_transactions_behave_as_if_one_came_after_the_other(programs: list[list[Step]]) -> None:
     """Each counts up by one from what it reads first, whatever else it and the others do."""

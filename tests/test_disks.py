@@ -125,6 +125,7 @@ async def test_a_database_is_waited_for_however_long(
     assert len([line for line in daemon.log[began:] if " WARNING " in line]) == 1
 
 
+@pytest.mark.slow
 async def test_a_daemon_ends_while_its_database_is_locked(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

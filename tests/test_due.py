@@ -13,6 +13,7 @@ from dateutil.rrule import DAILY, MONTHLY, WEEKLY, rrule, rrulestr
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from wintermute.tasks.due import (
     MOST_MISSED,
     Missed,
@@ -433,6 +434,7 @@ def by_dateutil(schedule: Schedule, local: datetime) -> list[datetime]:
     return list(rrule(MONTHLY, dtstart=start, bymonthday=days, bysetpos=-1, count=8))
 
 
+@pytest.mark.slow
 @pytest.mark.quick("Europe/Berlin")
 @pytest.mark.parametrize("zone", [BERLIN, NEW_YORK, LORD_HOWE], ids=str)
 def test_ten_years_of_hours_have_no_repeats_and_no_gaps(zone: ZoneInfo) -> None:
@@ -481,7 +483,7 @@ def test_an_instant_is_read_back_as_the_same_wall_clock_time(
     assert just_before < local
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(schedules, afters | near_changes, zones, st.integers(0, 60 * 24 * 3600))
 def test_what_was_missed_agrees_with_counting(
     schedule: Schedule, after: datetime, zone: ZoneInfo, away: int

@@ -45,6 +45,7 @@ BAD: list[tuple[str, Step]] = [
 ]
 
 
+@pytest.mark.quick(every=3)
 @pytest.mark.parametrize("answer", [case[1] for case in BAD], ids=[case[0] for case in BAD])
 @pytest.mark.breaks("cutting")
 async def test_a_useless_summary_changes_nothing_and_everybody_is_answered(
@@ -251,6 +252,7 @@ async def test_a_summariser_that_takes_nothing_is_not_asked_for_ever(
     assert 3 < len(asked) == len(set(asked)) < 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["away", "hangs", "costs too much"])
 async def test_a_summariser_that_is_away_is_nobodys_business(
     tmp_path: Path, model: ModelServer, how: str

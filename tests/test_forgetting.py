@@ -95,6 +95,7 @@ async def converse(house: House, model: ModelServer, text: str) -> None:
     await house.said(8)
 
 
+@pytest.mark.quick(every=3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.breaks("forgetting")
 async def test_no_file_has_what_was_forgotten_and_the_rest_stays(

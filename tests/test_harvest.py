@@ -382,6 +382,7 @@ SAID_AND_TOLD = {
 }
 
 
+@pytest.mark.quick(every=3)
 @pytest.mark.parametrize(("said", "told"), SAID_AND_TOLD.values(), ids=SAID_AND_TOLD)
 async def test_what_nobody_said_is_not_learnt(
     tmp_path: Path, model: ModelServer, said: str, told: str

@@ -136,6 +136,7 @@ async def test_without_harvest_nothing_is_derived_again(tmp_path: Path, model: M
     assert len(picker.transcripts) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.breaks("forgetting", perhaps=True)
 async def test_it_is_derived_again_whenever_the_forgetting_was_killed(
     tmp_path: Path, model: ModelServer

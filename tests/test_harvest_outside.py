@@ -51,6 +51,7 @@ async def unlocked(house: House, text: str) -> None:
     await house.settled()
 
 
+@pytest.mark.slow
 async def test_what_can_be_decrypted_only_after_its_place_was_read_is_read_later_and_once(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -91,6 +92,7 @@ async def test_a_wording_that_was_noted_of_an_older_message_is_the_one_that_is_r
     assert "(@ann:test): I live in Lyon" not in read
 
 
+@pytest.mark.slow
 async def test_a_message_and_its_edit_stand_in_one_transcript_however_the_talk_is_cut(
     tmp_path: Path, model: ModelServer
 ) -> None:

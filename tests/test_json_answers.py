@@ -94,6 +94,7 @@ async def test_another_answer_is_asked_for_once_more_with_what_is_wrong(
     assert named in second.messages[-1]["content"]
 
 
+@pytest.mark.quick(every=3)
 @pytest.mark.parametrize(("step", "named"), BAD.values(), ids=BAD)
 async def test_the_second_bad_answer_is_refused(tmp_path: Path, step: Step, named: str) -> None:
     """M-072."""

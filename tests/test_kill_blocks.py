@@ -14,6 +14,7 @@ def told(seen: Seen) -> str:
     return "\n".join(str(message["content"]) for message in seen.messages[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.quick("casts")
 @pytest.mark.parametrize("table", KEPT)
 async def test_a_block_that_was_kept_is_shown_again_byte_for_byte(

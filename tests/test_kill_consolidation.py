@@ -191,6 +191,7 @@ STEPS = {
 }
 
 
+@pytest.mark.quick(every=4)
 @pytest.mark.parametrize("name", STEPS)
 async def test_pages_are_made_whole_or_not_at_all(consolidation: Killed, name: str) -> None:
     """W-007, W-064, W-065."""

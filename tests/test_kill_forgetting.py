@@ -145,6 +145,7 @@ QUICK = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.quick("fts5-before-the-file")
 @pytest.mark.parametrize("step", QUICK.values(), ids=QUICK)
 async def test_a_killed_forgetting_ends_as_one_that_was_not(redaction: Work, step: str) -> None:

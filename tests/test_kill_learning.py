@@ -123,6 +123,7 @@ STEPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.quick("before-commit")
 @pytest.mark.parametrize("name", STEPS)
 async def test_all_is_learnt_once_and_core_memory_is_whole(learning: Learning, name: str) -> None:

@@ -302,6 +302,7 @@ PAGES_KILLED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", tiered(PAGES_KILLED, ("before the next step",)))
 async def test_pages_of_a_night_that_was_killed_are_items_once(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, steps: list[tuple[str, str]]

@@ -346,6 +346,7 @@ async def test_a_killed_daemon_answers_the_message_once_after_its_restart(
     await world.strike(point)
 
 
+@pytest.mark.slow
 async def test_a_kill_between_the_commits_of_a_room_key_loses_no_key(world: World) -> None:
     """X-011: nio stores an Olm session and the room key it carried one after the other."""
     await world.move()

@@ -382,6 +382,7 @@ async def test_what_falls_due_without_a_homeserver_is_said_once_in_due_order(wor
     assert await world.counted(ENCRYPTED, *bodies) == bodies
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 async def test_a_second_daemon_is_refused_and_the_shell_works_beside_the_first(
     world: World,

@@ -68,6 +68,7 @@ async def over(daemon: Bot, kind: str, n: int = 1) -> None:
     await daemon.until(lambda: len(daemon.rows(done, kind)) >= n)
 
 
+@pytest.mark.slow
 async def test_what_is_said_in_passing_is_one_clear_memory_by_the_next_conversation(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from tests.world.clock import FakeClock
 from tests.world.house import ANN, House, open_house
 from tests.world.promised import MORNING, do, promise, talk
@@ -172,7 +173,7 @@ class Life:
 
 
 @given(steps)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_whatever_people_do_each_due_moment_is_claimed_once_and_none_is_lost(
     life: list[tuple[str, int]],
 ) -> None:

@@ -194,6 +194,7 @@ print(gc.get_freeze_count() > 20 * len(gc.get_objects()))
 """
 
 
+@pytest.mark.slow
 async def test_a_look_for_garbage_does_not_go_through_the_whole_program(model: ModelServer) -> None:
     """M-030: else it holds up whoever is answered meanwhile; in a process of its own."""
     command = [sys.executable, "-c", GARBAGE, model.url]

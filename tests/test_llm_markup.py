@@ -152,6 +152,7 @@ def test_calls_written_as_text(text: str, calls: list[tuple[str, Json]]) -> None
     assert [(name, json.loads(arguments)) for name, arguments in found] == calls
 
 
+@pytest.mark.quick(every=3)
 @pytest.mark.parametrize(
     "text",
     [

@@ -43,6 +43,7 @@ async def live_on(house: House) -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["flat_file", "fts5"])
 async def test_commands_beside_a_daemon_find_and_lose_nothing(
     terminal: Terminal, model: ModelServer, way: str

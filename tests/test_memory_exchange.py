@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from tests.world.clock import NOON
 from tests.world.memory import ANN, ROOM, Memory, because, memory_in
 from wintermute.memory.exchange import Import, Imported, exported
@@ -165,7 +166,7 @@ JSON: st.SearchStrategy[object] = st.recursive(
 KEYS = st.sampled_from(["text", "id", "at", "speaker", "scope", "source", "origins", "valid_from"])
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.dictionaries(KEYS, JSON) | JSON, max_size=9))
 def test_no_line_stops_an_import(values: list[object]) -> None:
     """M-067: each is a fact or a problem."""

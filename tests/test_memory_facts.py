@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from tests.world.clock import NOON
 from tests.world.memory import ANN, ROOM, Memory, because, memory_in
 from wintermute.errors import ToolFailed
@@ -264,7 +265,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(STEPS)
 def test_undoing_all_changes_backwards_leads_back(steps: list[tuple[str, ...]]) -> None:
     """M-065: after each undo the live facts are what they were before the change."""

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from tests.world.clock import FakeClock
 from tests.world.memory import ANN, OWNER, ROOM, Memory, because, memory_in
 from wintermute.db import IntegrityError
@@ -351,6 +352,7 @@ async def test_a_file_in_the_midst_of_being_saved_retires_nothing(
     assert await memory.flat.text(ANN) == "fact 1\n"
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 async def test_ten_thousand_facts_cost_little_when_nothing_changed(memory: Memory) -> None:
     """The figure of the issue: the whole prompt in 20 ms; here with room for a busy machine."""
@@ -397,7 +399,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @example(
     [
         ("hand add", "tea time", 0),

@@ -150,6 +150,7 @@ def watched(handler: logging.Handler) -> Iterator[None]:
         log.setLevel(level)
 
 
+@pytest.mark.quick(every=3)
 @pytest.mark.parametrize("what", ["replace", "forget", "store"])
 async def test_a_kill_never_turns_our_changes_into_hand_edits(tmp_path: Path, what: str) -> None:
     """M-015, M-062: killed anywhere, facts are as before or as after, and so is their source."""
@@ -203,6 +204,7 @@ class Cancelling(logging.Handler):
             self.loop.call_soon_threadsafe(self.task.cancel)
 
 
+@pytest.mark.slow
 async def test_a_rewriting_cancelled_anywhere_leaves_no_hand_edit(tmp_path: Path) -> None:
     """L-023: /stop ends it between any two steps; the same process goes on with the file."""
     became = set()

@@ -204,7 +204,7 @@ async def survives(terminal: Terminal, kill: Kill, points: Iterable[int]) -> Non
 MOST = 400
 
 
-@pytest.mark.quick("import")
+@pytest.mark.quick(every=5)
 @pytest.mark.parametrize("kill", KILLS.values(), ids=list(KILLS))
 async def test_what_is_killed_in_the_middle_is_done_at_the_next_run(
     terminal: Terminal, kill: Kill

@@ -433,6 +433,7 @@ UNUSABLE: Mapping[str, str | Text] = {
 }
 
 
+@pytest.mark.quick(every=4)
 @pytest.mark.parametrize("answer", UNUSABLE.values(), ids=UNUSABLE)
 async def test_an_answer_that_cannot_be_used_changes_nothing(
     tmp_path: Path, model: ModelServer, answer: str | Text

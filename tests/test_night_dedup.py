@@ -180,6 +180,7 @@ UNUSABLE: Mapping[str, str | Text] = {
 }
 
 
+@pytest.mark.quick(every=4)
 @pytest.mark.parametrize("answer", UNUSABLE.values(), ids=UNUSABLE)
 async def test_an_answer_that_cannot_be_used_changes_nothing_and_is_not_asked_again(
     tmp_path: Path, model: ModelServer, answer: str | Text

@@ -163,6 +163,7 @@ UNUSABLE: Mapping[str, Step] = {
 }
 
 
+@pytest.mark.quick(every=3)
 @pytest.mark.parametrize("bad", UNUSABLE.values(), ids=UNUSABLE)
 async def test_a_list_that_would_lose_or_invent_something_is_refused(
     tmp_path: Path, bad: Step

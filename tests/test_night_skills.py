@@ -145,6 +145,7 @@ UNUSABLE: Mapping[str, Step] = {
 }
 
 
+@pytest.mark.quick(every=4)
 @pytest.mark.parametrize("bad", UNUSABLE.values(), ids=UNUSABLE)
 async def test_an_answer_of_no_use_proposes_nothing_and_is_not_asked_for_again(
     tmp_path: Path, bad: Step

@@ -121,6 +121,7 @@ async def test_what_came_from_outside_answers_no_question(
         assert "Sells the car?" in await texts(house)
 
 
+@pytest.mark.quick(every=3)
 @FIRST
 @pytest.mark.parametrize("item", ["undo", "Undo", "yes", "no", "a b"])
 async def test_to_show_what_is_no_item_and_no_night_does_nothing(

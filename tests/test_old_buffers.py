@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from tests.world.memory import ANN, Memory, memory_in
 from wintermute.memory.fact import FileLine, key
 from wintermute.memory.flat_file import MOST, FileMerge, FlatFile, LineLife, Versions, nearest, plan
@@ -203,7 +204,7 @@ BUFFERS = st.lists(
 )
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(BUFFERS)
 def test_whatever_is_saved_from_whatever_buffer_nothing_unseen_is_lost(
     steps: list[tuple[str, int]],

@@ -415,6 +415,7 @@ def test_every_conversation_has_an_answer(messages: list[Json]) -> None:
     assert said(reply).strip() if isinstance(reply, Say) else reply.calls
 
 
+@pytest.mark.quick(every=3)
 @pytest.mark.parametrize("part", [" ", "a", ",", "\n", "is done ", "and 1. ", "@a:b ", "remember "])
 @pytest.mark.parametrize("before", ["", "learn ", "add ", "my name is ", "password ", "remind me"])
 def test_long_texts_are_answered_at_once(before: str, part: str) -> None:

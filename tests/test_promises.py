@@ -53,6 +53,7 @@ def at(when: datetime) -> PlanRequest:
     return PlanRequest(schedule_type="once", at=when.isoformat(timespec="seconds"))
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 async def test_a_reminder_is_claimed_in_the_second_it_is_due(tmp_path: Path) -> None:
     """Issue 6: APScheduler wakes us; nothing else happens meanwhile."""

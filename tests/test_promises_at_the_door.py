@@ -347,6 +347,7 @@ async def test_a_fresh_start_in_a_group_hides_all_that_was_said_before(
     assert not [text for text in ("jackdaw", "the code", "has it too") if text in asked(model)]
 
 
+@pytest.mark.slow
 @pytest.mark.breaks("fold")
 async def test_a_summary_is_made_of_one_room_and_stays_there(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer

@@ -53,6 +53,7 @@ ONE_OF_THEM = 485
 """What `spawn_sub_session` alone took before definitions were shortened."""
 
 
+@pytest.mark.slow
 async def test_the_three_tools_of_delegation_cost_what_one_of_them_did(tmp_path: Path) -> None:
     found = await counts(tmp_path)
     three = (found[f"full: {n}"] for n in ("spawn_sub_session", "call_agent", "call_agent_batch"))
@@ -71,6 +72,7 @@ async def test_every_part_of_the_prompt_keeps_within_its_tokens(tmp_path: Path) 
     assert over == {}
 
 
+@pytest.mark.slow
 def test_the_tool_that_is_there_after_a_night_is_short() -> None:
     """P-032: it is in no empty installation, so that no row above has it."""
     texts = [definition("night"), brief("night")]

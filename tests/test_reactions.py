@@ -292,6 +292,7 @@ async def test_thumbs_in_an_encrypted_room_are_kept(
     assert len(model.requests) == 2
 
 
+@pytest.mark.quick("required")
 @pytest.mark.alone
 @pytest.mark.parametrize("encryption", ["preferred", "required"])
 async def test_a_stop_sign_ends_the_answer_at_once(

@@ -124,6 +124,7 @@ def test_where_no_page_can_be_asked_for_a_tag_is_text() -> None:
     assert (markup.text, markup.titles) == ("a <recall>Garden</recall> b <Recall>c", [])
 
 
+@pytest.mark.quick(every=3)
 @pytest.mark.parametrize(
     "text",
     [

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from tests.world.phone import NEW, OLD, Phone, Talk
 from wintermute.matrix.sas import Phase, Verification
 from wintermute.messages import Json
@@ -140,7 +141,7 @@ def check(network: Network, before: Verification) -> None:
     assert (f"ed25519:{phone.device}" in bot.verified_keys) is (bot.phase != "cancelled")
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(settings_of_calls, st.sampled_from(["@ann:here", "@zoe:here"]), st.lists(acts, max_size=40))
 def test_no_order_loss_repeat_or_change_makes_it_trust_without_both_macs(
     call: tuple[str, str, str], user: str, story: list[tuple[str, int, int, bool]]
@@ -167,7 +168,7 @@ def test_an_orderly_network_ends_in_trust(asks: str, room: str, mac: str) -> Non
     assert network.phone.verified
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(settings_of_calls, st.integers(0, 10**6))
 def test_a_mac_that_was_changed_is_a_mac_that_is_refused(
     call: tuple[str, str, str], choice: int
@@ -181,7 +182,7 @@ def test_a_mac_that_was_changed_is_a_mac_that_is_refused(
     check(network, before)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     settings_of_calls,
     st.sampled_from(["@ann:here", "@zoe:here"]),

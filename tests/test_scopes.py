@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from tests.world.house import ANN, House, open_house
 from tests.world.model import (
     Calls,
@@ -122,7 +123,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_no_request_and_no_answer_shows_what_another_scope_knows(
     life: list[tuple[Place, tuple[str, Any], int]],
 ) -> None:

@@ -115,6 +115,7 @@ async def test_the_owners_files_are_read_with_the_owner_alone(
     assert seen == [(True, False, True), (False, True, False), (False, True, False)]
 
 
+@pytest.mark.slow
 async def test_a_task_is_seen_and_changed_where_it_belongs(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -172,6 +173,7 @@ async def test_a_task_for_all_rooms_is_made_by_the_owner_alone(
     assert PLAN in asked(model)
 
 
+@pytest.mark.slow
 async def test_an_undo_takes_back_what_was_done_in_its_own_chat(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

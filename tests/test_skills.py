@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from tests.world.clock import FakeClock
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import Change, ChangeSets, Reason
@@ -143,7 +144,7 @@ async def test_a_skill_with_front_matter_is_summed_up_by_its_description(
         assert await shelf.skills.read("tea") == text
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.text(st.sampled_from("ab:-\n &*[]{}>|'\"!?#~,.\t"), max_size=60))
 def test_no_front_matter_breaks_the_list(matter: str) -> None:
     """F-033."""
@@ -429,7 +430,7 @@ deeds = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(deeds, max_size=12))
 def test_restore_always_leads_back_through_every_text_that_was_there(
     done: list[tuple[str, ...]],

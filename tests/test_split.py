@@ -133,6 +133,7 @@ def test_a_cut_between_words_opens_no_code_block() -> None:
     assert "".join(made).split() == ["a", "```"] * 400
 
 
+@pytest.mark.quick(every=3)
 @pytest.mark.parametrize("text", ["&", '"', "<", "*a* ", "😀 **b** ", "|a|\n|-|\n\n"])
 def test_a_part_that_explodes_as_html_is_made_smaller(text: str) -> None:
     """X-009."""

@@ -96,6 +96,7 @@ async def test_a_silent_homeserver_does_not_hold_up_a_stop(
     assert await said(ann, chat, daemon.user_id) == ["echo: hello"]
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 async def test_one_busy_room_does_not_delay_another_person(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer

@@ -381,6 +381,7 @@ async def test_a_failed_transaction_leaves_neither_task_nor_record(desk: Desk) -
     assert await desk.changes.history(("task",)) == ()
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 async def test_a_thousand_tasks_are_at_hand_for_every_prompt(desk: Desk) -> None:
     """The index gives them in order, so nothing is sorted; the best of five runs counts."""

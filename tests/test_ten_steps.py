@@ -212,6 +212,7 @@ CASES = {
 }
 
 
+@pytest.mark.quick(every=3)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 async def test_what_is_told_in_a_chat_becomes_one_version(tmp_path: Path, case: Case) -> None:
     """M-031, M-034 to M-037, M-039, M-043, M-072: as many questions as the steps allow, never more."""
@@ -280,6 +281,7 @@ HOSTILE: dict[str, Step] = {
 }
 
 
+@pytest.mark.quick(every=3)
 @pytest.mark.parametrize("step", HOSTILE.values(), ids=HOSTILE)
 async def test_whatever_a_model_answers_everything_is_found_and_told_again(
     tmp_path: Path, step: Step

@@ -236,6 +236,7 @@ async def test_a_start_with_a_list_writes_it_before_anything_is_said(
     ]
 
 
+@pytest.mark.slow
 async def test_a_pipe_does_not_wait_for_a_model_that_is_away(
     tmp_path: Path, model: ModelServer, piped: Piped
 ) -> None:
@@ -325,6 +326,7 @@ async def test_an_answer_is_shown_while_it_is_written(tmp_path: Path, model: Mod
             assert await terminal.process.wait() == 0
 
 
+@pytest.mark.slow
 async def test_what_is_typed_ahead_stands_in_the_next_line(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -356,6 +358,7 @@ async def test_an_interrupt_stops_the_answer_and_not_the_chat(
         await terminal.until("echo: and now?")
 
 
+@pytest.mark.slow
 async def test_commands_are_answered_while_a_message_waits(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -439,6 +442,7 @@ async def test_lines_can_be_typed_while_the_model_is_silent(
         assert terminal.screen.count("first second") == 1
 
 
+@pytest.mark.slow
 async def test_a_line_that_is_being_typed_stays_when_the_answer_comes(
     tmp_path: Path, model: ModelServer
 ) -> None:

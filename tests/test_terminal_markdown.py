@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from tests.world.clock import NOON, HeldClock
 from tests.world.glass import Glass
 from wintermute.llm.backend import Wait
@@ -68,7 +69,7 @@ SIGNS = (
 PIECES = st.sampled_from((*WORDS, *SIGNS, "\\", "ü ", "[l]: x\n"))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(PIECES, max_size=40),
     st.integers(24, 90),
@@ -110,7 +111,7 @@ def in_parts(text: str, columns: int) -> str:
     return glass.text
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.text(max_size=200), st.lists(st.integers(0, 200), max_size=5))
 def test_no_text_breaks_or_steers_the_screen(text: str, cuts: list[int]) -> None:
     glass = Glass(30, 5)
@@ -121,6 +122,7 @@ def test_no_text_breaks_or_steers_the_screen(text: str, cuts: list[int]) -> None
     assert set(re.findall(r"\x1b.?", glass.raw)) <= {"\x1b["}
 
 
+@pytest.mark.quick(every=4)
 @pytest.mark.parametrize(
     "text",
     [
@@ -250,7 +252,7 @@ async def test_what_is_waited_for_is_said_from_the_second_second_on() -> None:
         work.cancel()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(PIECES, max_size=40),
     st.integers(24, 90),

@@ -155,6 +155,7 @@ def test_the_last_lines_say_what_was_left_out_and_the_first_how_it_was_shuffled(
     assert re.search(r"--randomly-seed=\d+", said)
 
 
+@pytest.mark.slow
 def test_a_test_that_measures_has_nobody_beside_it(tmp_path: Path) -> None:
     suite = Suite(tmp_path, BESIDE)
     assert suite.outcome("-n", "3") == {"passed": 44}
@@ -209,6 +210,7 @@ def test_what_failed_is_kept_and_run_again_whatever_its_tier(tmp_path: Path) -> 
     assert "passed" not in suite.outcome(*cache, "-n0", "--lf")
 
 
+@pytest.mark.slow
 def test_one_core_has_no_workers(tmp_path: Path) -> None:
     core = min(os.sched_getaffinity(0))
     ended = Suite(tmp_path, TESTS).run(cores={core})

@@ -230,6 +230,7 @@ BOMBS = (
 MORE = ("e\u0301", "\u0301", "abcdefgh ijk", "&#97;", "<b>a", "_a", "|:-", "] (", '](a "')
 
 
+@pytest.mark.quick(every=4)
 @pytest.mark.parametrize("bomb", [*BOMBS, *MORE])
 def test_the_time_it_takes_grows_with_the_text_and_no_faster(bomb: str) -> None:
     """Sixteen times the text takes sixteen times as long, not two hundred times."""

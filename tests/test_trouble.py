@@ -139,6 +139,7 @@ async def test_once_one_room_is_answered_the_others_wait_no_longer(tmp_path: Pat
             await house.until(other_is_answered)
 
 
+@pytest.mark.slow
 async def test_a_message_that_fails_alone_is_told_and_then_answered_with_the_reason(
     tmp_path: Path, model: ModelServer
 ) -> None:

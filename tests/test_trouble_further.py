@@ -4,6 +4,8 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.test_llm_models import DEAD, backend
 from tests.test_trouble import LONG, POISON, poisoned, seconds_pass
 from tests.world.clock import SYSTEM, WITHIN, HeldClock
@@ -101,6 +103,7 @@ async def test_neither_a_restart_nor_an_edit_is_a_reason_to_tell_it_again(tmp_pa
     assert len({cast["event_id"] for cast in casts}) == 2
 
 
+@pytest.mark.slow
 async def test_an_outage_that_follows_is_no_reason_to_give_up(tmp_path: Path) -> None:
     """F-021: nothing is answered any more, so that the message is kept (L-034)."""
     clock = HeldClock()

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bench_values import NOON, microseconds
+from tests.tiers import examples
 from wintermute.changes.change_sets import Change, ChangeSet
 from wintermute.changes.proposals import Proposal
 from wintermute.db import driver
@@ -141,7 +142,7 @@ def test_what_is_stored_is_read_back_as_it_was(connection: Any, value_class: typ
     hints = {n: hint for n, hint in get_type_hints(value_class).items() if n not in beside}
     read: Callable[..., Any] = reader(value_class, *beside)
 
-    @settings(max_examples=15)
+    @settings(max_examples=examples(15))
     @given(st.fixed_dictionaries({name: values_of(hint) for name, hint in hints.items()}))
     def holds(values: Json) -> None:
         value = value_class(**values, **dict.fromkeys(beside))
@@ -307,6 +308,7 @@ def test_a_statement_may_say_more_after_its_values(connection: Any) -> None:
         assert [row["at"] for row in connection.execute(*statement).fetchall()] == [each]
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_reading_by_names_costs_little_more_than_by_hand() -> None:
     """An inbox row within 1.5 times."""

@@ -259,6 +259,7 @@ OBJECTIONS = {
 }
 
 
+@pytest.mark.quick(every=4)
 @pytest.mark.parametrize("name", OBJECTIONS)
 def test_what_a_program_may_not_do_makes_all_of_it_count_for_nothing(
     terminal: Terminal, shelf: Shelf, name: str

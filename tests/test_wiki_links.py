@@ -183,6 +183,7 @@ def test_what_is_most_like_a_title_is_offered(title: str, names: tuple[str, ...]
     assert tuple(sorted(Names(PATHS).like(title))) == names
 
 
+@pytest.mark.quick(every=3)
 @pytest.mark.parametrize(
     "text",
     [

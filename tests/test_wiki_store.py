@@ -461,6 +461,7 @@ def test_no_title_takes_long_to_look_for(root: Path) -> None:
     assert time.process_time() - began < 5
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_ten_thousand_pages_are_asked_in_time(tmp_path: Path) -> None:
     """W-052: by who has seen nothing of them yet."""

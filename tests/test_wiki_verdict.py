@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from tests.world.shelf import DAY, GARDEN, INDEX, ROSES, Shelf, change, page
 from wintermute.wiki.folder import FileChange
 from wintermute.wiki.graph import LinkGraph
@@ -255,7 +256,7 @@ LINKS = st.lists(
 STORE = st.dictionaries(st.builds("{}/{}.md".format, FOLDER, PLAIN), LINKS, max_size=8)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(before=STORE, index=LINKS, more=STORE)
 def test_a_look_at_what_changes_finds_what_a_look_at_everything_does(
     before: dict[str, list[str]], index: list[str], more: dict[str, list[str]]

@@ -55,6 +55,7 @@ def counting(tokens: int | None) -> Any:
     return choose
 
 
+@pytest.mark.quick(every=3)
 @pytest.mark.parametrize(
     ("tokens", "window", "state", "told"),
     [

@@ -164,6 +164,7 @@ async def test_an_answer_about_a_deleted_message_is_neither_used_nor_kept(
         assert await recorded(house) == []
 
 
+@pytest.mark.quick(every=3)
 @pytest.mark.parametrize(
     "said",
     [f"My diary: {WORD} " + "and then this " * 200, WORD[:10], f"> a quote\nmine is a {WORD}"],

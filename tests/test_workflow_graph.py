@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from tests.world.delegating import (
     all_over,
     behave,
@@ -494,7 +495,7 @@ async def test_a_person_can_see_what_is_handed_out(tmp_path: Path, model: ModelS
         assert "1 running, 2 waiting: sub_" in line
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     st.lists(st.sets(st.integers(0, 11), max_size=3), min_size=1, max_size=12),
     st.sets(st.integers(0, 11), max_size=3),

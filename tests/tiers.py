@@ -7,10 +7,12 @@ What is marked `alone` measures time or memory: no other test runs beside it.
 """
 
 import fcntl
+import gc
 import os
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -34,6 +36,7 @@ EXAMPLES, MORE_EXAMPLES = 25, 100
 """Of a property, in the quick tier and with the slow one."""
 REAL = "real_model"
 SHARED = pytest.StashKey[Path]()
+ROWS = pytest.StashKey[Counter[str]]()
 LEFT_OUT = pytest.StashKey[int]()
 T = TypeVar("T")
 
@@ -59,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker_of(config) is None and "TMPDIR" not in os.environ and has_room(MEMORY):  # noqa: TID251
         os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)  # noqa: TID251  for workers and programs
     config.addinivalue_line("markers", "slow: proves it to the last statement; `make test-all`")
-    config.addinivalue_line("markers", "quick: of its rows all but these, by their ids, are slow")
+    config.addinivalue_line("markers", "quick: of its rows these, or every so-manieth, are quick")
     config.addinivalue_line(
         "markers", "breaks: why requests of it may begin anew (tests/world/prefixes.py)"
     )
@@ -126,10 +129,16 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark as slow the rows of a table that `@pytest.mark.quick("one", "two")` does not name."""
-    mark = item.get_closest_marker("quick")
-    row = item.name.partition("[")[2].removesuffix("]")
-    if mark and row not in mark.args:
+    """Mark as slow the rows of a table that `@pytest.mark.quick("one", "two")` does not name, or of
+    which `@pytest.mark.quick(every=4)` passes three over.
+    """
+    if (mark := item.get_closest_marker("quick")) is None:
+        return
+    test, _, row = item.nodeid.partition("[")
+    counts = item.config.stash.setdefault(ROWS, Counter())
+    number = counts[test]
+    counts[test] += 1
+    if number % mark.kwargs["every"] if mark.kwargs else row.removesuffix("]") not in mark.args:
         item.add_marker("slow")
 
 
@@ -164,6 +173,13 @@ def failed_last(config: pytest.Config) -> bool:
     """Whether the run is of what failed the last time, slow or not."""
     cache = config.cache if config.getoption("lf", default=False) else None
     return bool(cache and cache.get("cache/lastfailed", {}))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Let no look for garbage go through what was collected: it is there until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def is_alone(item: pytest.Item) -> bool:
