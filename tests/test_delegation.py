@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.world.clock import soon
 from tests.world.delegating import batch, behave, call, done, objective, results, spawn, states
 from tests.world.house import ANN, PROMPTS, Gate, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text, Use
@@ -310,7 +311,6 @@ async def test_a_bug_below_a_spawned_child_fails_it_alone(
         assert (await house.one("SELECT state FROM health WHERE part = 'casts'"))["state"] == "fail"
 
 
-@pytest.mark.alone
 async def test_a_stop_ends_all_that_a_room_has_handed_out(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -319,7 +319,7 @@ async def test_a_stop_ends_all_that_a_room_has_handed_out(
     async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
         await house.incoming("go")
         await model.request_arrived(10)
-        async with asyncio.timeout(1):
+        async with soon(1):
             await house.incoming("/stop")
             assert await house.said(1) == ["Stopped."]
             await house.settled()

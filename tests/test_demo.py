@@ -18,14 +18,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from time import monotonic
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import quote
 from urllib.request import urlopen
 
 import pytest
 
-from tests.world.clock import WITHIN
+from tests.world.clock import TICK, WITHIN
 from tests.world.current import CurrentClient, what_is_missing
 from tests.world.homeserver import Homeserver, Login
 from tests.world.scene import NewName, NewPerson
@@ -126,9 +125,10 @@ def is_alive(pid: int) -> bool:
 
 def survivors(pids: set[int], within: float) -> set[int]:
     """Who is still there after so long; nobody as soon as nobody is."""
-    end = monotonic() + within
-    while (alive := set(filter(is_alive, pids))) and monotonic() < end:
-        select.select([], [], [], 0.05)
+    looks = int(within / TICK)
+    while (alive := set(filter(is_alive, pids))) and looks:
+        select.select([], [], [], TICK)
+        looks -= 1
     return alive
 
 

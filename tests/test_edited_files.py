@@ -111,7 +111,7 @@ async def test_whatever_takes_the_place_of_the_memories_the_facts_stay(
     await memory.flat.text(MINE)
     harm(memory.file)
     before = identity(memory.file)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WITHIN):
         assert await memory.flat.text(MINE) == "likes tea\n"
     assert await memory.texts() == ["likes tea"]
     assert identity(memory.file) == before

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_folding import FEW, ROOM, WINDOW, WORDS, Talk, folds, tell, tokens, words
-from tests.world.clock import FakeClock
+from tests.world.clock import FakeClock, soon
 from tests.world.house import WARDS, Gate, open_house
 from tests.world.model import (
     Calls,
@@ -371,7 +371,6 @@ async def test_compact_with_no_model_is_told_what_is_missing(tmp_path: Path) -> 
         assert "llm.roles.base" in (await house.spoken())[0]
 
 
-@pytest.mark.alone
 async def test_stop_ends_a_running_compact(tmp_path: Path, model: ModelServer) -> None:
     """L-023, L-044: one word, nothing stored, and the room goes on."""
     Talk(model, lambda _: Hang())
@@ -379,7 +378,7 @@ async def test_stop_ends_a_running_compact(tmp_path: Path, model: ModelServer) -
         await tell(house, "a long story", "b long story")
         await house.incoming("/compact")
         await model.request_arrived(3)
-        async with asyncio.timeout(1):
+        async with soon(1):
             await tell(house, "/stop")
         await tell(house, "c")
         assert (await house.spoken())[2:] == ["Stopped.", "noted c"]

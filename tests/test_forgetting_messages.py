@@ -12,7 +12,7 @@ from tests.test_core_update import learn as keep
 from tests.test_forgetting import SCOPE, deliver, found, take
 from tests.test_harvest import Picker, harvested, is_harvest, say, talking
 from tests.test_redactions import take_back
-from tests.world.clock import HeldClock
+from tests.world.clock import WITHIN, HeldClock
 from tests.world.delegating import until
 from tests.world.house import PROMPTS, House, open_house
 from tests.world.model import (
@@ -39,7 +39,7 @@ async def forgotten(house: House) -> None:
     """Wait until nothing is left to be forgotten."""
 
     query = "SELECT 1 FROM jobs WHERE name = 'forget' AND state <> 'done'"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WITHIN):
         house.runner.ring("forget")
         while await house.rows(query):
             await house.settled()

@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 
 from tests.test_llm_models import DEAD, backend, saying
+from tests.world.clock import soon
 from tests.world.model import ContextTooLarge, Empty, Fail, Hang, ModelServer, Step, Text
 from wintermute.config.schema import Secret
 from wintermute.errors import ContextTooLarge as RequestTooLarge
@@ -152,9 +153,8 @@ async def test_a_server_below_a_path_is_asked_below_it() -> None:
 async def test_a_server_that_hangs_is_not_waited_for_and_one_that_is_away_is_nothing() -> None:
     """What it would have said elsewhere still counts."""
     listed = {"data": [{"id": "qwen", "max_model_len": 9000}]}
-    async with serving({"/props": asyncio.Event(), "/v1/models": listed}) as stub:
-        async with asyncio.timeout(20):
-            assert await server_window(backend(stub.url)) == ServerWindow(9000)
+    async with serving({"/props": asyncio.Event(), "/v1/models": listed}) as stub, soon(20):
+        assert await server_window(backend(stub.url)) == ServerWindow(9000)
     assert await server_window(backend(DEAD)) is None
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.world.clock import soon
 from tests.world.house import ANN, ROOM, WARDS, Gate, HeldClock, House, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Slow, Step, Text, Use
 from wintermute.conversation.toolbox import Caller
@@ -20,7 +21,7 @@ async def hang(_caller: Caller, _args: Json) -> object:
 
 
 async def stopped_within_a_second(house: House) -> None:
-    async with asyncio.timeout(1):
+    async with soon(1):
         await house.incoming("/stop")
         await house.said(1)
         await house.settled()
@@ -46,7 +47,6 @@ async def test_max_seconds_end_a_gate_that_takes_too_long(
         assert await ending(house) == ("truncated", "max_seconds")
 
 
-@pytest.mark.alone
 async def test_stop_ends_a_hanging_model_call(tmp_path: Path, model: ModelServer) -> None:
     """L-023, L-047: within a second; the queue behind it goes on."""
     model.script(Hang())
@@ -61,7 +61,6 @@ async def test_stop_ends_a_hanging_model_call(tmp_path: Path, model: ModelServer
     assert [row["outcome"] for row in outcomes] == ["cancelled", "ok"]
 
 
-@pytest.mark.alone
 async def test_stop_ends_a_hanging_gate(tmp_path: Path, model: ModelServer) -> None:
     """L-023, L-017: the model is told later that the outcome is unknown."""
     begun = asyncio.Event()
@@ -127,7 +126,6 @@ async def test_a_stop_concerns_its_own_room_only(tmp_path: Path, model: ModelSer
         assert await house.said(1) == ["echo: go"]
 
 
-@pytest.mark.alone
 async def test_stop_ends_a_wait_for_the_model_between_retries(
     tmp_path: Path, model: ModelServer
 ) -> None:

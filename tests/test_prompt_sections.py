@@ -1,13 +1,13 @@
 """The instructions file: which sections it has, and what reaches a model with which tools."""
 
 import logging
-import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.world.clock import cheap
 from wintermute.errors import ConfigurationError
 from wintermute.prompt.assemble import TOOLS, chosen, parse, unknown_tools
 from wintermute.prompt.gather import Instructions
@@ -200,10 +200,8 @@ def test_at_the_start_broken_instructions_are_refused(
         Instructions(tmp_path)
 
 
-@pytest.mark.alone
 def test_a_long_line_is_read_in_no_time() -> None:
     """P-030: the prompt is parsed in the event loop, while others wait."""
     line = "section: " * 100_000
-    began = time.perf_counter()
-    assert parse(f"{line}\n", "BASE_PROMPT.txt")[0].body == line.rstrip()
-    assert time.perf_counter() - began < 1
+    with cheap(1):
+        assert parse(f"{line}\n", "BASE_PROMPT.txt")[0].body == line.rstrip()

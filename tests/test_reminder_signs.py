@@ -1,7 +1,6 @@
 """A reminder on its way: it says when it is late, carries signs to act on, and hears those of people."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.test_reactions import REMINDER
-from tests.world.clock import WITHIN, FakeClock
+from tests.world.clock import SYSTEM, WITHIN, FakeClock
 from tests.world.duties import in_, once, promise
 from tests.world.homeserver import Homeserver
 from tests.world.proxy import Action, Answer, Hang, Proxy, Request, pass_after, pass_before
@@ -473,7 +472,7 @@ async def test_signs_that_fail_wait_longer_each_time(
     def fail(request: Request) -> Action:
         if not sign_sent(request):
             return None
-        times.append(time.monotonic())
+        times.append(SYSTEM.monotonic())
         if len(times) == 3:
             third.set()
         return GATEWAY

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.bot import Bot, meet, said, write_settings
-from tests.world.clock import HeldClock
+from tests.world.clock import WITHIN, HeldClock
 from tests.world.desk import ANN, BOT, POLICY, Desk, at_desk, command
 from tests.world.desk import ROOM as HERE
 from tests.world.homeserver import Homeserver
@@ -102,7 +102,7 @@ async def test_each_message_has_one_answer_when_requests_fail_before_or_after_th
         await ann.send(chat, "are you there?")
     await daemon.logged("sync failed")
     await proxy.up()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WITHIN):
         for chat in chats:
             await ann.wait_for_count(chat, daemon.user_id, 4)
     assert faults.all_met

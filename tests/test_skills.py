@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import examples
-from tests.world.clock import FakeClock
+from tests.world.clock import FakeClock, cheap
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import Change, ChangeSets, Reason
 from wintermute.db import Database, IntegrityError
@@ -137,7 +137,7 @@ async def test_a_skill_with_front_matter_is_summed_up_by_its_description(
 ) -> None:
     """F-033: whatever stands there; the skill itself is read whole."""
     shelf.put("tea.md", text)
-    async with asyncio.timeout(5):
+    with cheap(5):
         listed = await shelf.skills.listed()
     assert listed == ((Skill("tea", summary),) if summary else ())
     if len(text) < 1_000_000:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.world.bot import Bot, said
+from tests.world.clock import soon
 from tests.world.model import Hang as Silence
 from tests.world.model import ModelServer, Slow, Text
 from tests.world.proxy import Action, Hang, Proxy, Request, pass_before
@@ -32,7 +33,7 @@ async def test_a_stop_keeps_what_was_not_said_for_the_next_start(
     model.script(Silence(), Text(LONG))
     await ann.send(chat, "tell")
     await model.request_arrived(1)
-    async with asyncio.timeout(IN_TIME):
+    async with soon(IN_TIME):
         assert await daemon.stop() == 0
     assert await said(ann, chat, daemon.user_id) == []
 
@@ -88,7 +89,7 @@ async def test_a_silent_homeserver_does_not_hold_up_a_stop(
     proxy.before = hang
     await daemon.start(ready=False)
     await silent.wait()
-    async with asyncio.timeout(IN_TIME):
+    async with soon(IN_TIME):
         assert await daemon.stop() == 0
     proxy.before = pass_before
     await daemon.start()

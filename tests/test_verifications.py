@@ -10,7 +10,7 @@ import pytest
 
 from tests.test_keys import Device
 from tests.test_malformed_events import WRONG, wrong
-from tests.world.clock import HeldClock
+from tests.world.clock import WITHIN, HeldClock
 from tests.world.desk import ANN, BOB, BOT, EVE, ROOM, Desk, at_desk, command, talk
 from tests.world.phone import NEW, OFFER, OLD, Phone, some_key
 from tests.world.proxy import Answer, Proxy
@@ -68,7 +68,7 @@ async def test_numbers_are_shown_where_emojis_were_not_agreed_on(desk: Desk) -> 
     phone.own_start = plain  # type: ignore[method-assign]  # a client of a kind of its own
     phone._accept = lambda content: (phone.message("key", key=phone.public),)  # type: ignore[method-assign]
     await talk(desk, phone, "key")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WITHIN):
         while not (row := (await desk.rows())[0])["shown"]:  # noqa: ASYNC110  a row, as in Desk.until
             await asyncio.sleep(0.002)
     assert len(row["shown"].split()) == 3

@@ -15,6 +15,7 @@ from tests.test_promises_at_the_door import NOTIFY, planning
 from tests.test_scopes_at_the_door import REMEMBER, acting, ask, asked, handing_out
 from tests.tiers import tiered
 from tests.world.bot import Bot
+from tests.world.clock import WITHIN
 from tests.world.delegating import done
 from tests.world.model import Fail, ModelServer, Slow, Text
 from tests.world.person import Person
@@ -61,7 +62,7 @@ async def hears(person: Person, chat: str, text: str) -> None:
 
 async def until(true: Callable[[], bool]) -> None:
     """Wait for a row of the daemon's; what it writes says nothing when it is there."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(WITHIN):
         while not true():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 

@@ -112,7 +112,7 @@ def shared(request: pytest.FixtureRequest) -> Path:
 
 def examples(count: int) -> int:
     """So many of a property that wants more or fewer than others, in this tier."""
-    return max(1, count * settings.default.max_examples // MORE_EXAMPLES)
+    return max(1, count * settings().max_examples // MORE_EXAMPLES)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,6 +1,9 @@
 """A clock that jumps: whoever sleeps on it has slept at once."""
 
 import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 
 from wintermute.clock import SystemClock
@@ -11,6 +14,37 @@ more than one would think, and what comes ends the wait at once.
 """
 SYSTEM = SystemClock()
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+
+TICK = 0.05
+
+
+@contextmanager
+def cheap(seconds: float) -> Iterator[None]:
+    """A block that costs at most so many seconds of the processor: a busy machine changes nothing."""
+    began = time.process_time()
+    yield
+    cost = time.process_time() - began
+    assert cost < seconds, f"{cost:.2f} s of the processor"
+
+
+@asynccontextmanager
+async def soon(seconds: float) -> AsyncIterator[None]:
+    """A block that ends within so many seconds, counted in short sleeps beside it: where the machine
+    is busy, those come late as well.
+    """
+    ticks = 0
+
+    async def count() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(TICK)
+            ticks += 1
+
+    async with asyncio.TaskGroup() as group:
+        counting = group.create_task(count())
+        yield
+        counting.cancel()
+    assert ticks * TICK < seconds, f"{ticks * TICK:.1f} s"
 
 
 class FakeClock:

@@ -9,6 +9,7 @@ inherits is tested with one that was not forked.
 """
 
 import asyncio
+import ctypes
 import gc
 import json
 import os
@@ -44,6 +45,8 @@ LAZY = (
 )
 """What the program imports when it first needs it, beside its own modules."""
 NUMBER = struct.Struct("i")
+CAPABILITIES = 0x20080522
+"""The version of what `capset` is given: three sets of 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +323,7 @@ def become(order: Json, descriptors: list[int]) -> Json:
     for target, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, target)
     os.closerange(3, 256)  # among them where others tell their exit codes
+    give_up_powers()
     os.chdir(order["cwd"])
     os.environ.clear()  # noqa: TID251
     os.environ.update(order["env"])  # noqa: TID251
@@ -327,6 +331,12 @@ def become(order: Json, descriptors: list[int]) -> Json:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=stream is sys.stderr or stream.isatty())  # type: ignore[union-attr]  # both are text files
     return order
+
+
+def give_up_powers() -> None:
+    """Let files be as closed to root as to everybody: without capabilities (capabilities(7))."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).capset(struct.pack("Ii", CAPABILITIES, 0), bytes(24))
 
 
 def live(order: Json) -> NoReturn:

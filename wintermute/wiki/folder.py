@@ -95,17 +95,18 @@ class StoreFolder:
 
     def _take(self, folder: int, how: int) -> None:
         """A lock that somebody holds for ever, such as a program that was stopped, stops nobody."""
-        began = time.monotonic()
         patience = self._patience * (1 if how == fcntl.LOCK_SH else WRITERS_SHARE)
+        pauses = int(patience / PAUSE)
         while True:
             try:
                 fcntl.flock(folder, how | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                if time.monotonic() - began > patience:
+                if not pauses:
                     raise StoreUnusable(
                         f"{self.root} is held by another program for over {patience:g} seconds:"
                         " see which one writes there (`fuser` names it), then try again"
                     ) from error
+                pauses -= 1
                 time.sleep(PAUSE)  # noqa: TID251  for other programs; never on the event loop
             else:
                 return
