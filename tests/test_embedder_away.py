@@ -16,6 +16,7 @@ from tests.test_told_once import tell, texts
 from tests.tiers import tiered
 from tests.world.clock import WITHIN, FakeClock, HeldClock
 from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.missing import NO_QDRANT
 from tests.world.model import Calls, ModelServer, Text, Use
 from tests.world.schema import lay_schema
 from tests.world.vectors import needs_sqlite_vec
@@ -206,7 +207,7 @@ async def test_while_qdrant_is_away_words_find_and_it_gets_all_when_it_is_back(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-023: what is stored meanwhile is in our database, and its vectors are owed."""
-    pytest.importorskip("qdrant_client", reason="without the extra qdrant")
+    pytest.importorskip("qdrant_client", reason=NO_QDRANT)
 
     @asynccontextmanager
     async def at(where: str) -> AsyncIterator[tuple[House, HeldClock]]:

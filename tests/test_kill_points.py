@@ -19,7 +19,7 @@ from tests.world.person import Person
 from tests.world.proxy import Action, Proxy, Request, pass_after, pass_before
 from tests.world.scene import JS, NIO, NewScene
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.always]
 
 BEFORE, AFTER = "executing", "operation"
 SENT_MARK = "UPDATE outbox_parts SET state"

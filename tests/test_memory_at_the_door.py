@@ -10,6 +10,7 @@ import pytest
 from tests.test_scopes_at_the_door import acting, ask, asked
 from tests.world.bot import Bot
 from tests.world.clock import WITHIN
+from tests.world.missing import NO_MEANING
 from tests.world.model import ModelServer, Use
 from tests.world.person import Person
 from tests.world.scene import NewAnybody, NewBot, NewPerson, NewRoom
@@ -71,7 +72,7 @@ async def test_what_means_the_same_is_found_and_its_embedder_dies_with_the_daemo
 ) -> None:
     """M-008, M-014: in another language, by a process of its own, also after kill -9."""
     if not is_there():
-        pytest.skip("installed without the extra: pip install -e '.[meaning]'")
+        pytest.skip(NO_MEANING)
     ann = await person("ann")
     daemon = await bot(ann, memory={"backend": "local_vector"})
     chat = await room(ann, daemon)

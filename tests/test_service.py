@@ -23,6 +23,7 @@ import yaml
 
 from tests.world.bot import Bot
 from tests.world.clock import WITHIN, FakeClock
+from tests.world.missing import NO_SYSTEMD
 from tests.world.model import Hang as Silence
 from tests.world.model import ModelServer
 from tests.world.person import Person
@@ -334,7 +335,7 @@ async def test_trying_again_is_a_sign_of_life() -> None:
 def offline(*words: str | Path) -> subprocess.CompletedProcess[str]:
     """What systemd-analyze says, which needs no running systemd."""
     if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd-analyze is not installed (Debian: the package systemd)")
+        pytest.skip(NO_SYSTEMD)
     return subprocess.run(["systemd-analyze", *words], capture_output=True, text=True, check=False)
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 import pytest
 
 from tests.test_demo import descendants, survivors
-from tests.tiers import is_too_long
+from tests.tiers import is_too_long, of_files
 from tests.world.homeserver import free_port
 
 ROOT = Path(__file__).parent.parent
@@ -39,6 +39,28 @@ def test_one():
 @pytest.mark.parametrize("n", [1, 2])
 def test_long(n):
     pass
+"""
+ROWS = """
+import pytest
+
+@pytest.mark.quick("b")
+@pytest.mark.parametrize("row", "abc")
+def test_named(row):
+    pass
+
+@pytest.mark.quick(every=3)
+@pytest.mark.parametrize("n", range(7))
+def test_counted(n):
+    pass
+
+@pytest.mark.slow
+@pytest.mark.always
+def test_always():
+    pass
+
+@pytest.mark.parametrize("n", range(2))
+def test_left_undone(n):
+    pytest.skip("no bell: apt-get install bell")
 """
 BESIDE = """
 import os, pytest
@@ -156,6 +178,20 @@ def test_the_last_lines_say_what_was_left_out_and_the_first_how_it_was_shuffled(
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_a_table_has_quick_rows_and_the_slow_ones_come_in_parts(tmp_path: Path) -> None:
+    """And what is skipped is a line for each reason, with what to do."""
+    suite = Suite(tmp_path, ROWS)
+    assert suite.outcome("-n0")["passed"] == 1 + 3
+    assert suite.outcome("-n0", "-m", "slow")["passed"] == 2 + 4 + 1
+    parts = [suite.run("-n0", "-m", "slow", "--part", f"{n}/3", "-v").stdout for n in (1, 2, 3)]
+    assert all("slow tests: part" in said for said in parts)
+    assert [said.count("test_always PASSED") for said in parts] == [1, 1, 1]
+    assert sorted(said.count("test_named") for said in parts) == [0, 0, 2]
+    assert sorted(said.count("test_counted") for said in parts) == [0, 0, 4]
+    assert "2 skipped: no bell: apt-get install bell\n" in suite.run("-n0").stdout
+
+
 def test_a_test_that_measures_has_nobody_beside_it(tmp_path: Path) -> None:
     suite = Suite(tmp_path, BESIDE)
     assert suite.outcome("-n", "3") == {"passed": 44}
@@ -242,6 +278,18 @@ def test_a_quick_test_that_is_not_quick_is_told(
     keywords: dict[str, Literal[1]] = dict.fromkeys(marks, 1)
     report = pytest.TestReport("test", place, keywords, "passed", None, when, duration=seconds)
     assert is_too_long(report) is told
+
+
+def test_a_file_whose_quick_tests_take_long_in_all_is_known() -> None:
+    def report(file: str, duration: float, *marks: str) -> pytest.TestReport:
+        keywords: dict[str, Literal[1]] = dict.fromkeys(marks, 1)
+        place = (file, 1, "test")
+        return pytest.TestReport(
+            f"{file}::test", place, keywords, "passed", None, "call", duration=duration
+        )
+
+    reports = [report("a.py", 3), report("a.py", 4), report("b.py", 5), report("b.py", 9, "slow")]
+    assert of_files(reports) == {"a.py": 7, "b.py": 5}
 
 
 def test_a_machine_without_a_free_port_is_told_so() -> None:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from tests.bench_wiki import lay
 from tests.world.clock import cheap
 from tests.world.cut import JOB, apply, cut
+from tests.world.missing import NO_MOUNT
 from tests.world.wiki import made, page, wiki
 from wintermute.errors import FileUnusable, StoreMissing, StoreUnusable
 from wintermute.wiki.conversations import ConversationFolder
@@ -344,7 +345,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     words = ["mount", "-t", "tmpfs", "-o", "size=400k,nr_inodes=200", "tmpfs", str(folder)]
     if subprocess.run(words, capture_output=True, check=False).returncode:
-        pytest.skip("only root may mount a small disk")
+        pytest.skip(NO_MOUNT)
     yield made(folder / "store", PAGES)
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 

@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,8 +24,10 @@ import pytest
 from _pytest.mark import ParameterSet
 from hypothesis import settings
 
-SLOW_FROM = 10.0
-"""Seconds from which on a quick test is named: it belongs to the slow tier, or is to be mended."""
+SLOW_FROM, FILE_FROM = 10.0, 20.0
+"""Seconds from which on a quick test, or the quick tests of a file, are named: they belong to the slow
+tier, or are to be mended.
+"""
 EVERY = 120
 """Statements between two kills of a series, but for `--every`."""
 MEMORY = Path("/dev/shm")
@@ -49,6 +52,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=EVERY,
         help="of a series of kills so many statements apart; 1: all",
     )
+    parser.addoption(
+        "--part", help="of the slow tests one part of so many: 2/4; all marked `always`"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -67,6 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "breaks: why requests of it may begin anew (tests/world/prefixes.py)"
     )
     config.addinivalue_line("markers", "real_model: talks with a real model; `make real-model`")
+    config.addinivalue_line("markers", "always: slow, and in every part of the slow tests")
     config.addinivalue_line("markers", "alone: measures, so nothing else may run beside it")
     worker = worker_of(config)
     made = Path(worker["shared"] if worker else tempfile.mkdtemp(prefix="wintermute-tests-"))
@@ -148,12 +155,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=is_alone)  # each one before that would empty the other workers
     if REAL not in config.getoption("markexpr"):
         leave_out(config, items, [item for item in items if item.get_closest_marker(REAL)])
+    if part := config.getoption("part"):
+        leave_out(config, items, [item for item in items if not is_in(item, part)])
     if wants_slow(config) or failed_last(config):
         return
     named = named_tests(config)
     left = [item for item in items if item.get_closest_marker("slow") and not is_one(item, named)]
     config.stash[LEFT_OUT] = len(left)
     leave_out(config, items, left)
+
+
+def is_in(item: pytest.Item, part: str) -> bool:
+    """Whether a test belongs to a part of the slow ones, `2/4`; all rows of a table are in the same."""
+    number, count = map(int, part.split("/"))
+    if item.get_closest_marker("slow") is None or item.get_closest_marker("always"):
+        return True
+    return zlib.crc32(item.nodeid.partition("[")[0].encode()) % count == number % count
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    part = config.getoption("part")
+    return f"slow tests: part {part}" if part else None
 
 
 def wants_slow(config: pytest.Config) -> bool:
@@ -272,15 +294,39 @@ def is_too_long(report: pytest.TestReport) -> bool:
     return quick and report.duration >= SLOW_FROM
 
 
+def of_files(reports: Iterable[pytest.TestReport]) -> Counter[str]:
+    """How many seconds the quick tests of each file took in all."""
+    found: Counter[str] = Counter()
+    for report in reports:
+        if "slow" not in report.keywords:
+            found[report.nodeid.partition("::")[0]] += report.duration  # type: ignore[assignment]  # counts seconds
+    return found
+
+
+def left_undone(reports: Iterable[pytest.TestReport]) -> Counter[str]:
+    """How many tests were skipped for each reason; those we give say what to do."""
+    return Counter(
+        str(report.longrepr[2] if isinstance(report.longrepr, tuple) else "").removeprefix(
+            "Skipped: "
+        )
+        for report in reports
+        if report.skipped
+    )
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if isinstance(report, pytest.TestReport) and is_too_long(report):
-                terminalreporter.write_line(
-                    f"{report.duration:.1f} s for a quick test: {report.nodeid}"
-                )
+    told = terminalreporter.write_line
+    known = (report for reports in terminalreporter.stats.values() for report in reports)
+    reports = [report for report in known if isinstance(report, pytest.TestReport)]
+    for report in filter(is_too_long, reports):
+        told(f"{report.duration:.1f} s for a quick test: {report.nodeid}")
+    for file, seconds in of_files(reports).most_common():
+        if seconds >= FILE_FROM:
+            told(f"{seconds:.0f} s for the quick tests of {file}")
+    for reason, count in left_undone(reports).most_common():
+        told(f"{count} skipped: {reason}")
     if left_out := terminalreporter.config.stash.get(LEFT_OUT, 0):
-        terminalreporter.write_line(
+        told(
             f"{left_out} slow tests were left out: `make test-all` runs everything, `--slow` adds"
             " those of what is named here, and a node id runs a test whatever its tier."
         )

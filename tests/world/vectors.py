@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.world.memory import ANN, Memory
+from tests.world.missing import NO_QDRANT
 from wintermute.db import Database
 from wintermute.ids import new_id
 from wintermute.memory.fact import Fact
@@ -39,7 +40,7 @@ def cosine(one: bytes, other: bytes) -> float:
 
 @asynccontextmanager
 async def at_qdrant(database: Database, where: str) -> AsyncIterator[QdrantVectors]:
-    pytest.importorskip("qdrant_client", reason="without the extra qdrant")
+    pytest.importorskip("qdrant_client", reason=NO_QDRANT)
     index = QdrantVectors(database, new_id, where)
     try:
         yield index
@@ -50,7 +51,7 @@ async def at_qdrant(database: Database, where: str) -> AsyncIterator[QdrantVecto
 @asynccontextmanager
 async def at_server(database: Database, url: str) -> AsyncIterator[QdrantVectors]:
     """At a real one, of which nothing was used before; nothing is left there."""
-    library = pytest.importorskip("qdrant_client", reason="without the extra qdrant")
+    library = pytest.importorskip("qdrant_client", reason=NO_QDRANT)
     client = library.AsyncQdrantClient(url=url, check_compatibility=False, trust_env=False)
     assert not await client.collection_exists(COLLECTION), f"{url} is used by somebody"
     try:
