@@ -15,6 +15,8 @@ from tests.world.proxy import Action, Answer, Proxy, Request, pass_after
 from tests.world.scene import NewBot, NewCurrent, NewRoom
 from wintermute.matrix.people import fingerprint
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 Lie = Callable[[Json, str], None]
 
@@ -48,7 +50,6 @@ async def told(person: CurrentClient, room: str) -> str:
     return notice.event_id
 
 
-@pytest.mark.slow
 async def test_after_a_new_identity_all_waits_until_somebody_trusts_it(
     current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy, model: ModelServer
 ) -> None:
@@ -94,7 +95,6 @@ def not_signed(answer: Json, user: str) -> None:
         answer["self_signing_keys"][user]["signatures"] = {}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("lie", [no_master_key, not_signed])
 async def test_a_homeserver_that_takes_an_identity_away_is_not_believed(
     lie: Lie, current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
@@ -125,7 +125,6 @@ async def test_a_homeserver_that_takes_an_identity_away_is_not_believed(
     assert len(notices(daemon, "no longer has")) == 1
 
 
-@pytest.mark.slow
 async def test_where_somebody_has_changed_the_others_wait_with_them(
     current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
@@ -149,7 +148,6 @@ async def test_where_somebody_has_changed_the_others_wait_with_them(
     assert of_notice != later
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "steps",
     [
@@ -183,7 +181,6 @@ async def test_a_kill_at_any_step_tells_of_it_once(
     await ann.wait_for(chat, lambda m: m.body == "echo: two")
 
 
-@pytest.mark.slow
 async def test_what_changes_again_is_told_again_and_trusted_anew(
     current: NewCurrent, bot: NewBot, room: NewRoom
 ) -> None:

@@ -12,6 +12,8 @@ from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
 from wintermute.matrix.signing import FILE, NEXT, keep_seeds, new_seeds
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 PAGE = "https://account.example.org/approve"
 
@@ -28,7 +30,6 @@ async def facts(daemon: Bot, *words: str) -> dict[str, Json]:
     return {fact["name"]: fact for fact in json.loads(said)}
 
 
-@pytest.mark.slow
 async def test_verify_shows_who_we_are_beside_the_daemon(
     current: NewCurrent, bot: NewBot, room: NewRoom
 ) -> None:
@@ -51,7 +52,6 @@ async def test_verify_shows_who_we_are_beside_the_daemon(
         assert said["people"]["state"] == "ok", said["people"]
 
 
-@pytest.mark.slow
 async def test_check_names_who_has_no_identity(person: NewPerson, bot: NewBot) -> None:
     """X-034."""
     ann = await person("ann")
@@ -61,7 +61,6 @@ async def test_check_names_who_has_no_identity(person: NewPerson, bot: NewBot) -
     assert ann.user_id in said["text"]
 
 
-@pytest.mark.slow
 async def test_nobody_is_trusted_who_did_not_change(current: NewCurrent, bot: NewBot) -> None:
     """X-035."""
     ann = await current("ann")
@@ -71,7 +70,6 @@ async def test_nobody_is_trusted_who_did_not_change(current: NewCurrent, bot: Ne
         assert (code, words in said) == (1, True), said
 
 
-@pytest.mark.slow
 async def test_a_new_identity_is_made_on_purpose_with_the_password(
     current: NewCurrent, bot: NewBot, room: NewRoom
 ) -> None:
@@ -98,7 +96,6 @@ async def test_a_new_identity_is_made_on_purpose_with_the_password(
     assert await ann.master_key(daemon.user_id) == after
 
 
-@pytest.mark.slow
 async def test_a_new_identity_waits_for_the_page_where_it_is_approved(
     person: NewPerson, bot: NewBot, proxy: Proxy
 ) -> None:
@@ -127,7 +124,6 @@ async def test_a_new_identity_waits_for_the_page_where_it_is_approved(
     assert await identity(daemon) == before
 
 
-@pytest.mark.slow
 async def test_without_encryption_there_is_no_identity_to_replace(
     person: NewPerson, bot: NewBot
 ) -> None:
@@ -155,7 +151,6 @@ def failed(served: Json, user: str) -> object:
     return served | {"failures": {user.partition(":")[2]: {}}}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("change", [nobody, not_ours, failed])
 async def test_check_says_of_whom_nothing_is_known(
     change: Callable[[Json, str], object], current: NewCurrent, bot: NewBot, proxy: Proxy
@@ -175,7 +170,6 @@ async def test_check_says_of_whom_nothing_is_known(
     assert ("not known now" not in said["identity"]["text"]) == known
 
 
-@pytest.mark.slow
 async def test_check_bears_any_answer_about_keys(
     person: NewPerson, bot: NewBot, proxy: Proxy
 ) -> None:
@@ -195,7 +189,6 @@ async def test_check_bears_any_answer_about_keys(
         assert {found[name]["state"] for name in ("identity", "people")} <= {"warn", "fail"}
 
 
-@pytest.mark.slow
 async def test_check_tells_a_lost_identity_from_another_one_and_sees_open_files(
     person: NewPerson, bot: NewBot
 ) -> None:

@@ -10,10 +10,11 @@ import pytest
 from tests.world.growing import Growth
 from tests.world.model import ModelServer
 
+pytestmark = pytest.mark.slow
+
 STEPS = 60
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_only_a_fold_begins_anew(seed: int, tmp_path: Path, model: ModelServer) -> None:
     """Issue 17: 95 % of the words between folds are kept, through calls, edits, nights and restarts."""

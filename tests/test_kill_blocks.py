@@ -5,6 +5,8 @@ import pytest
 from tests.world.model import Calls, Hang, ModelServer, Seen, Step, Text, Use
 from tests.world.scene import NewBot, NewPerson, NewRoom
 
+pytestmark = pytest.mark.slow
+
 KEPT = {"casts": "UPDATE casts SET block", "turns": "UPDATE turns SET block"}
 LEARNT = "# User Memories\nAnn is 40.\n"
 
@@ -14,7 +16,6 @@ def told(seen: Seen) -> str:
     return "\n".join(str(message["content"]) for message in seen.messages[1:])
 
 
-@pytest.mark.slow
 @pytest.mark.quick("casts")
 @pytest.mark.parametrize("table", KEPT)
 async def test_a_block_that_was_kept_is_shown_again_byte_for_byte(

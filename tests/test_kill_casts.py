@@ -42,6 +42,8 @@ from wintermute.conversation.view import messages
 from wintermute.loom.reading import LoomReader
 from wintermute.messages import Json
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [f"message {n}: " + "many words " * 20 for n in range(3)]
 EACH = sys.maxsize
 PARTS = 2
@@ -161,7 +163,6 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("first", range(1, PARTS + 1))
 async def test_a_kill_at_any_statement_loses_and_doubles_nothing(
     tmp_path: Path, first: int, request: pytest.FixtureRequest
@@ -174,7 +175,6 @@ async def test_a_kill_at_any_statement_loses_and_doubles_nothing(
     await _killed(tmp_path, EACH, first * every, PARTS * every)
 
 
-@pytest.mark.slow
 async def test_a_kill_at_some_statements_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """L-051: the same at a dozen of them, spread over the talk."""
     await _killed(tmp_path, 12)

@@ -16,7 +16,7 @@ from tests.world.person import Person
 from tests.world.request_rules import is_for_core, is_for_reconstruction
 from tests.world.scene import NewScene, Scene
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
 WORD = "zimtkanarie"
 SAID, FACT = f"My bird is a {WORD} called Hugo", f"Ann's bird is a {WORD}"
@@ -89,7 +89,7 @@ async def told(scene: Scene, backend: str) -> tuple[Person, Bot, str, list[str]]
 @pytest_asyncio.fixture(
     loop_scope="module",
     scope="module",
-    params=["fts5", pytest.param("flat_file", marks=pytest.mark.slow)],
+    params=["fts5", "flat_file"],
 )
 async def redaction(
     request: pytest.FixtureRequest, new_scene: NewScene, tmp_path_factory: pytest.TempPathFactory
@@ -145,7 +145,6 @@ QUICK = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.quick("fts5-before-the-file")
 @pytest.mark.parametrize("step", QUICK.values(), ids=QUICK)
 async def test_a_killed_forgetting_ends_as_one_that_was_not(redaction: Work, step: str) -> None:
@@ -153,7 +152,6 @@ async def test_a_killed_forgetting_ends_as_one_that_was_not(redaction: Work, ste
     await redaction.survives([[redaction.place(step)]])
 
 
-@pytest.mark.slow
 async def test_a_redaction_may_be_killed_at_any_step(
     redaction: Work, request: pytest.FixtureRequest
 ) -> None:
@@ -162,7 +160,6 @@ async def test_a_redaction_may_be_killed_at_any_step(
     await redaction.survives([at] for at in redaction.points(every))
 
 
-@pytest.mark.slow
 async def test_a_forgetting_by_command_may_be_killed_at_any_step(
     command: Work, request: pytest.FixtureRequest
 ) -> None:
@@ -171,7 +168,6 @@ async def test_a_forgetting_by_command_may_be_killed_at_any_step(
     await command.survives([at] for at in command.points(every))
 
 
-@pytest.mark.slow
 async def test_a_redaction_that_is_killed_twice_ends_as_one_that_was_not(
     redaction: Work, request: pytest.FixtureRequest
 ) -> None:

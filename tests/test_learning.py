@@ -20,6 +20,8 @@ from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.upgrades import upgrade
 from tests.world.user import MatrixUser, Message
 
+pytestmark = pytest.mark.slow
+
 EARLY = {"enabled": True, "message_threshold": 3, "min_messages": 3}
 QUARTER = 16 * 60.0
 RULE = "Never call Ann before 10:00."
@@ -68,7 +70,6 @@ async def over(daemon: Bot, kind: str, n: int = 1) -> None:
     await daemon.until(lambda: len(daemon.rows(done, kind)) >= n)
 
 
-@pytest.mark.slow
 async def test_what_is_said_in_passing_is_one_clear_memory_by_the_next_conversation(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -104,7 +105,6 @@ async def test_what_is_said_in_passing_is_one_clear_memory_by_the_next_conversat
     assert (daemon.data / "core.md").read_text() == PAGE
 
 
-@pytest.mark.slow
 async def test_no_question_of_any_stage_holds_words_of_two_people_or_rooms(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -165,7 +165,6 @@ def _answers(text: str) -> Callable[[Message], bool]:
     return lambda said: said.body.startswith("echo: ") and said.body.endswith(text)
 
 
-@pytest.mark.slow
 async def test_what_a_group_always_knows_goes_on_in_the_room_that_follows(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -188,7 +187,6 @@ async def test_what_a_group_always_knows_goes_on_in_the_room_that_follows(
         assert (code, RULE in said) == (0, True), said
 
 
-@pytest.mark.slow
 async def test_what_somebody_else_was_told_is_as_unknown_to_forget_as_what_nobody_was(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

@@ -10,10 +10,11 @@ from tests.world.model import ModelServer
 from tests.world.proxy import Proxy
 from tests.world.scene import NewBot, NewPerson
 
+pytestmark = pytest.mark.slow
+
 STEPS = 30
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.breaks("redaction", perhaps=True)
 async def test_nobody_reads_what_was_not_made_for_them(

@@ -7,8 +7,9 @@ import pytest
 from tests.world.model import ModelServer
 from tests.world.night_life import NightLife
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.parametrize("seed", [1, 5])
 async def test_nights_lose_nothing_whatever_happens_in_them(
     tmp_path: Path, model: ModelServer, seed: int

@@ -9,6 +9,8 @@ from tests.world.person import Person
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.user import Message
 
+pytestmark = pytest.mark.slow
+
 
 async def asked(ann: Person, daemon: Bot, chat: str) -> Message:
     """The message of a morning that asks whether a skill may go, with both signs under it."""
@@ -28,7 +30,6 @@ def state(daemon: Bot) -> str:
     return str(row["state"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sign", "told", "after"), [(YES, "done:", "done"), (NO, "stays as it is", "refused")]
 )
@@ -48,7 +49,6 @@ async def test_a_sign_answers_in_an_encrypted_room(
     assert (daemon.data / "skills" / "old.md").exists() == (sign == NO)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("allowed", [True, False], ids=["allowed", "not allowed"])
 async def test_the_sign_of_somebody_else_answers_nothing(
     person: NewPerson, bot: NewBot, room: NewRoom, *, allowed: bool

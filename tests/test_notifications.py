@@ -15,6 +15,8 @@ from tests.world.user import CLIENT
 from tests.world.warm import Interpreter
 from wintermute.tasks.tasks import SIGNS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def counting(blank: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Homeserver]:
@@ -42,7 +44,6 @@ async def unread(person: CurrentClient, chat: str) -> int:
     return count
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 async def test_a_reminder_rings_once_however_many_signs_are_under_it(
     current: NewCurrent, bot: NewBot, room: NewRoom, encrypted: bool
@@ -55,6 +56,7 @@ async def test_a_reminder_rings_once_however_many_signs_are_under_it(
     hello = await ann.wait_for(chat, lambda message: message.body == "echo: hello")
     before = await unread(ann, chat)
     await promise(daemon, ann.user_id, chat, {"tea": once(in_(3))})
+    daemon.pass_time(3)
     reminder = await ann.wait_for(chat, lambda message: "tea" in message.body)
     await ann.until(lambda: signs(ann, chat) == {reminder.event_id: Counter([*SIGNS])})
     assert await ann.rings(chat) == [hello.event_id, reminder.event_id]

@@ -21,8 +21,9 @@ from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
 from tests.world.scene import NewAnybody, NewBot, NewCurrent, NewPerson, NewRoom
 from tests.world.user import Message
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.breaks("restored copy", perhaps=True)
 async def test_a_copy_that_is_put_back_is_noticed_and_nothing_is_said_twice(
     anybody: NewAnybody, bot: NewBot, room: NewRoom
@@ -62,7 +63,6 @@ async def test_a_copy_that_is_put_back_is_noticed_and_nothing_is_said_twice(
     assert list(filter(None, map(echoed, said))) == wanted
 
 
-@pytest.mark.slow
 @pytest.mark.breaks("restored copy", perhaps=True)
 async def test_everybody_can_read_the_bot_as_before_and_current_clients_can_be_read(
     person: NewPerson, current: NewCurrent, bot: NewBot, room: NewRoom
@@ -116,7 +116,6 @@ def device_of(daemon: Bot) -> str:
     return str(json.loads((daemon.data / "matrix" / "session.json").read_text())["device_id"])
 
 
-@pytest.mark.slow
 @pytest.mark.breaks("restored copy", perhaps=True)
 async def test_a_device_whose_new_keys_are_refused_gives_way_to_another(
     person: NewPerson, current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy

@@ -55,6 +55,7 @@ async def test_a_sign_counts_that_comes_before_we_hear_that_the_reminder_was_tak
     lost = BUSY if killed else GATEWAY
     proxy.after = lambda request, _status, _body: lost if is_send(request) else None
     await promise(daemon, ann.user_id, chat, {"drink water": once(in_(2))})
+    daemon.pass_time(2)
     [reminder] = await ann.wait_for_count(chat, daemon.user_id, 1)
     if killed:
         await daemon.kill()
@@ -84,6 +85,7 @@ async def test_an_answer_does_not_wait_with_a_sign_that_has_to(
     daemon = await bot(ann, via=proxy.url)
     chat = await room(ann, daemon)
     await promise(daemon, ann.user_id, chat, {"drink water": once(in_(2))})
+    daemon.pass_time(2)
     await daemon.logged("send delayed")
     await ann.send(chat, "and now?")
     await ann.wait_for(chat, lambda m: m.body.endswith("and now?") and m.sender != ann.user_id, 45)
@@ -255,6 +257,7 @@ async def test_what_is_meant_for_one_person_finds_another_room_when_somebody_cam
     await ann.send(chat, "hello")
     await daemon.logged("send delayed")
     await promise(daemon, ann.user_id, chat, {"see the doctor": once(in_(2))})
+    daemon.pass_time(2)
     await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM occurrences")))
     await ann.invite(chat, bob.user_id)
     await ann.send(chat, "Bob is coming")

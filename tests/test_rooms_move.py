@@ -11,7 +11,7 @@ import sqlite3  # noqa: TID251  a database of earlier, made with another library
 import pytest
 
 from tests.test_encryption import hand_over
-from tests.test_promises_at_the_door import heard, planning, said, say, told
+from tests.test_promises_at_the_door import LATER, heard, planning, said, say, told
 from tests.test_scopes_at_the_door import FACT, REMEMBER, acting, ask, asked
 from tests.test_who_reads import SECRET, hears, scope, slip_in, until
 from tests.world.model import Fail, ModelServer, Slow, Text
@@ -107,10 +107,11 @@ async def test_a_direct_chat_that_was_upgraded_while_the_bot_was_off_goes_on(
     ann = await person("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=encrypted)
-    model.keyed(planning(3))
+    model.keyed(planning(LATER))
     await ann.send(chat, "plan water")
     await heard(ann, chat, daemon, "it gave: ")
     assert await daemon.stop() == 0
+    daemon.pass_time(LATER)
     await ann.send(chat, "what did I ask for?")
     new = await upgrade(ann, chat, invite=[daemon.user_id])
     await daemon.start()
@@ -220,13 +221,14 @@ async def test_nothing_of_an_encrypted_room_goes_on_in_clear(
     ann = await person("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=True)
-    model.keyed(planning(4))
+    model.keyed(planning(LATER))
     await ann.send(chat, "plan water")
     await heard(ann, chat, daemon, "it gave: ")
     new = await follower(ann, chat, [daemon.user_id])
     await bury(ann, chat, new)
     await ann.wait_joined(new, daemon.user_id)
     await ann.wait_for(new, lambda m: m.body == IN_CLEAR)
+    daemon.pass_time(LATER)
     await daemon.logged("no room for what is due")
     assert f"{new} follows the encrypted {chat} in clear" in (await daemon.command("status"))[1]
     await daemon.restart()

@@ -14,6 +14,8 @@ from tests.world.model import ModelServer, Slow, Text
 from tests.world.proxy import Action, Hang, Proxy, Request, pass_before
 from tests.world.scene import NewBot, NewPerson, NewRoom
 
+pytestmark = pytest.mark.slow
+
 IN_TIME = 20.0
 LONG = "\n\n".join(f"Paragraph {n}. " + "Words go on and on. " * 30 for n in range(40))
 
@@ -22,7 +24,6 @@ def is_send(request: Request) -> bool:
     return request.method == "PUT" and "/send/m.room." in request.path
 
 
-@pytest.mark.slow
 async def test_a_stop_keeps_what_was_not_said_for_the_next_start(
     proxy: Proxy, person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -65,10 +66,9 @@ def stop_at_the_first_send(daemon: Bot) -> Callable[[Request], Action]:
     return before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "what",
-    ["/login", pytest.param("/send/m.room.", marks=pytest.mark.slow)],  # drains for ten seconds
+    ["/login", "/send/m.room."],  # drains for ten seconds
 )
 async def test_a_silent_homeserver_does_not_hold_up_a_stop(
     what: str, proxy: Proxy, person: NewPerson, bot: NewBot
@@ -97,7 +97,6 @@ async def test_a_silent_homeserver_does_not_hold_up_a_stop(
     assert await said(ann, chat, daemon.user_id) == ["echo: hello"]
 
 
-@pytest.mark.slow
 @pytest.mark.alone
 async def test_one_busy_room_does_not_delay_another_person(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer

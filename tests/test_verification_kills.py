@@ -16,6 +16,8 @@ from tests.world.emojis import EmojiCheck
 from tests.world.proxy import Action, Proxy, Request, pass_after, pass_before
 from tests.world.scene import NewBot, NewCurrent, NewRoom
 
+pytestmark = pytest.mark.slow
+
 CASES = {
     " ".join(case): case
     for case in (
@@ -72,7 +74,6 @@ async def check_of(ann: CurrentClient, daemon: Bot, chat: str, where: str) -> Em
     return await ann.verify(daemon.user_id, **place)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("point", tiered(CASES, ["devices after key"]))
 async def test_a_verification_that_was_interrupted_is_cancelled(
     current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy, point: tuple[str, str, str]
@@ -106,7 +107,6 @@ async def test_a_verification_that_was_interrupted_is_cancelled(
     await again.until("ready")
 
 
-@pytest.mark.slow
 async def test_a_request_that_was_not_kept_is_heard_again(
     current: NewCurrent, bot: NewBot, room: NewRoom
 ) -> None:

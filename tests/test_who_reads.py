@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tests.test_matrix_reading import ANN, BOB, BOT, EVE, POLICY, room_of
-from tests.test_promises_at_the_door import NOTIFY, planning
+from tests.test_promises_at_the_door import LATER, NOTIFY, planning
 from tests.test_scopes_at_the_door import REMEMBER, acting, ask, asked, handing_out
 from tests.tiers import tiered
 from tests.world.bot import Bot
@@ -481,8 +481,10 @@ async def test_the_result_of_a_run_is_in_no_request_of_the_group(
     ann, eve, release = await person("ann"), await person("eve"), asyncio.Event()
     daemon = await bot(ann)
     chat = await room(ann, daemon)
-    model.keyed(planning(2, Slow(release, done("they earn 4711")), **NOTIFY))
+    model.keyed(planning(LATER, Slow(release, done("they earn 4711")), **NOTIFY))
     await ann.send(chat, "plan water")
+    await ann.wait_for(chat, lambda m: m.body.startswith("it gave: "))
+    daemon.pass_time(LATER)
     await model.request_arrived(3)
     await slip_in(eve, ann, chat)
     await until(lambda: scope(daemon, chat) == f"room:{chat}")

@@ -17,6 +17,8 @@ from tests.world.proxy import Action, Answer, Proxy, Request, pass_after
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
 from tests.world.user import CLIENT
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 NUMBERS = itertools.count(1)
 ACCEPT: Json = {"unsigned_devices": "accept"}
@@ -58,7 +60,6 @@ def notices(daemon: Bot, words: str) -> list[str]:
     return [row["body"] for row in rows if words in row["body"]]
 
 
-@pytest.mark.slow
 async def test_an_unsigned_device_is_answered_once_its_owner_has_signed_it(
     current: NewCurrent, bot: NewBot, room: NewRoom
 ) -> None:
@@ -89,7 +90,6 @@ async def test_an_unsigned_device_is_answered_once_its_owner_has_signed_it(
     ]
 
 
-@pytest.mark.slow
 async def test_an_accepted_unsigned_device_has_the_rights_of_another(
     current: NewCurrent, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -127,7 +127,6 @@ async def test_an_accepted_unsigned_device_has_the_rights_of_another(
         assert ["error" not in m["content"][:5] for m in results] == [allowed] * 2, results
 
 
-@pytest.mark.slow
 async def test_what_comes_in_clear_in_an_encrypted_room_is_nobodys(
     current: NewCurrent, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -155,7 +154,6 @@ async def test_what_comes_in_clear_in_an_encrypted_room_is_nobodys(
     assert len(notices(daemon, "not encrypted")) == 1
 
 
-@pytest.mark.slow
 async def test_who_makes_an_identity_later_has_unsigned_devices_until_then_signed(
     current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:
@@ -173,7 +171,6 @@ async def test_who_makes_an_identity_later_has_unsigned_devices_until_then_signe
     await answered(ben, chat, "four")
 
 
-@pytest.mark.slow
 async def test_a_new_device_without_any_identity_is_answered_at_once(
     current: NewCurrent, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
@@ -197,7 +194,6 @@ def without_device_lists(request: Request, status: int, body: bytes) -> Action:
     return Answer(status, answer)
 
 
-@pytest.mark.slow
 async def test_a_device_that_signed_out_is_answered_for_what_it_sent(
     current: NewCurrent, bot: NewBot, room: NewRoom
 ) -> None:
@@ -217,7 +213,6 @@ async def test_a_device_that_signed_out_is_answered_for_what_it_sent(
     assert await echoes(ann, chat, daemon) == ["echo: one", "echo: two", "echo: three"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["missing", "failed"])
 async def test_who_is_not_in_an_answer_stays_as_they_were(
     how: str, current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy

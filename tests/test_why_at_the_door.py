@@ -11,6 +11,8 @@ from tests.test_scopes_at_the_door import ask
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
 
+pytestmark = pytest.mark.slow
+
 BEES = "The bees came from Lyon by train"
 HIVES = "There are four hives of bees"
 BOTH = "The bees came from Lyon by train, and there are four hives of bees"
@@ -27,7 +29,6 @@ def learns(seen: Seen) -> Step | None:
     return None
 
 
-@pytest.mark.slow
 @pytest.mark.breaks("edit", perhaps=True)
 async def test_a_memory_leads_to_who_said_it_also_after_an_edit_and_a_merge(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer

@@ -113,6 +113,13 @@ class Bot:
         new = self._clocks.with_suffix(".new")
         new.write_text(json.dumps({"wall": wall, "steady": steady}))
         new.replace(self._clocks)
+        if self.running:
+            os.kill(self.pid, signal.SIGURG)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let so much time pass for it at once, whether it runs or not."""
+        ahead = json.loads(self._clocks.read_text())
+        self.set_clocks(ahead["wall"] + seconds, ahead["steady"] + seconds)
 
     @property
     def pid(self) -> int:

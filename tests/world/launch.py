@@ -9,6 +9,7 @@ With `"tape"` what it does to its database and to the files of a folder is writt
 `{"tape": "tape", "folder": "data", "first": "BEGIN", "step": "COMMIT", "at": 7}`, see `Tape`.
 """
 
+import asyncio
 import json
 import logging
 import os
@@ -152,20 +153,42 @@ def record(trigger: dict[str, Any]) -> None:
 
 
 def set_clocks(file: Path) -> None:
-    """Let somebody else set the machine's clocks while the program runs."""
+    """Let somebody else set the machine's clocks while the program runs: who sleeps on them wakes when
+    they say so, after the signal SIGURG.
+    """
     wall, steady = SystemClock.now, SystemClock.monotonic
+    ahead: dict[str, float] = {}
+    asleep: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
-    def ahead(which: str) -> float:
-        return float(json.loads(file.read_text())[which])
+    def moved(*_: object) -> None:
+        ahead.update(json.loads(file.read_text()))
+        for loop, bell in asleep:
+            loop.call_soon_threadsafe(bell.set)
 
     def now(self: SystemClock) -> datetime:
-        return wall(self) + timedelta(seconds=ahead("wall"))
+        return wall(self) + timedelta(seconds=ahead["wall"])
 
     def monotonic(self: SystemClock) -> float:
-        return steady(self) + ahead("steady")
+        return steady(self) + ahead["steady"]
 
+    async def sleep(self: SystemClock, seconds: float) -> None:
+        until = monotonic(self) + seconds
+        while (left := until - monotonic(self)) > 0:
+            mine = (asyncio.get_running_loop(), asyncio.Event())
+            asleep.add(mine)
+            try:
+                async with asyncio.timeout(min(left, self._longest_nap)):
+                    await mine[1].wait()
+            except TimeoutError:
+                pass
+            finally:
+                asleep.discard(mine)
+
+    signal.signal(signal.SIGURG, moved)
+    moved()
     SystemClock.now = now  # type: ignore[method-assign]  # nothing in the program may know of it
     SystemClock.monotonic = monotonic  # type: ignore[method-assign]  # likewise
+    SystemClock.sleep = sleep  # type: ignore[method-assign]  # likewise
 
 
 def begin(trigger: dict[str, Any] | None, *, lifeline: bool) -> None:

@@ -189,6 +189,7 @@ class Scene:
         )
         daemon = Bot(config, self._python)
         lay_schema(daemon.data / "wintermute.db")
+        daemon.set_clocks()
         self._bots.append(daemon)
         self._stack.push_async_exit(daemon)
         if start:
