@@ -396,6 +396,7 @@ async def test_an_upgrade_from_before_this_was_known_is_made_good(
     club = await ann.create_room([daemon.user_id, ben.user_id], direct=False)
     new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
     path = daemon.data / "wintermute.db"
+    path.unlink()
     connection = sqlite3.connect(path, isolation_level=None)
     migrate(connection, path, [step for step in shipped_migrations() if step.number <= 6])
     for step in OF_SCHEMA_6:
