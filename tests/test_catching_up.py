@@ -37,7 +37,8 @@ async def scene(
     ("counts", "anybody"),
     [
         pytest.param({False: 25, True: 12}, NIO, id="nio"),
-        pytest.param({False: 60, True: 25}, JS, id="js", marks=pytest.mark.slow),
+        pytest.param({False: 60, True: 25}, NIO, id="many", marks=pytest.mark.slow),
+        pytest.param({True: 25}, JS, id="js", marks=pytest.mark.slow),
     ],
     indirect=["anybody"],
 )

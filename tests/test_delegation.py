@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.clock import soon
+from tests.world.clock import promptly
 from tests.world.delegating import batch, behave, call, done, objective, results, spawn, states
 from tests.world.house import ANN, PROMPTS, Gate, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Text, Use
@@ -319,7 +319,7 @@ async def test_a_stop_ends_all_that_a_room_has_handed_out(
     async with open_house(tmp_path, model.url, sub_sessions=LIMITS) as house, house.working():
         await house.incoming("go")
         await model.request_arrived(10)
-        async with soon(1):
+        async with promptly(1):
             await house.incoming("/stop")
             assert await house.said(1) == ["Stopped."]
             await house.settled()

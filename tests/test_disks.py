@@ -13,7 +13,7 @@ import pytest
 from tests.test_newcomer import settings
 from tests.test_soft_logout import expire
 from tests.world.bot import Bot, said
-from tests.world.clock import soon
+from tests.world.clock import promptly
 from tests.world.copied import talk
 from tests.world.missing import NO_MOUNT
 from tests.world.model import ModelServer, Slow, Text
@@ -144,7 +144,7 @@ async def test_a_daemon_ends_while_its_database_is_locked(
         for command in ("status", "check"):
             code, told = await daemon.command(command)
             assert (code, "let the program that holds it end" in told) == (1, True)
-        async with soon(20):
+        async with promptly(20):
             assert await daemon.stop() == 0
     assert not lines(daemon, "Traceback")
     await daemon.start()
@@ -159,7 +159,7 @@ async def test_a_corrupt_database_is_found_before_the_first_login(
     config = settings(tmp_path / "bot")
     (tmp_path / "bot" / "data" / "wintermute.db").write_bytes(b"no database" * 1000)
     await Bot(config, python).command("--help")  # what the tests start commands with is warm then
-    async with soon(2):
+    async with promptly(2):
         code, told = await Bot(config, python).command("run")
     assert (code, told.count("\n")) == (2, 1)
     assert "move the file aside" in told

@@ -435,7 +435,6 @@ def by_dateutil(schedule: Schedule, local: datetime) -> list[datetime]:
 
 
 @pytest.mark.slow
-@pytest.mark.quick("Europe/Berlin")
 @pytest.mark.parametrize("zone", [BERLIN, NEW_YORK, LORD_HOWE], ids=str)
 def test_ten_years_of_hours_have_no_repeats_and_no_gaps(zone: ZoneInfo) -> None:
     """T-028."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_folding import FEW, ROOM, WINDOW, WORDS, Talk, folds, tell, tokens, words
-from tests.world.clock import FakeClock, soon
+from tests.world.clock import FakeClock, promptly
 from tests.world.house import WARDS, Gate, open_house
 from tests.world.model import (
     Calls,
@@ -378,7 +378,7 @@ async def test_stop_ends_a_running_compact(tmp_path: Path, model: ModelServer) -
         await tell(house, "a long story", "b long story")
         await house.incoming("/compact")
         await model.request_arrived(3)
-        async with soon(1):
+        async with promptly(1):
             await tell(house, "/stop")
         await tell(house, "c")
         assert (await house.spoken())[2:] == ["Stopped.", "noted c"]

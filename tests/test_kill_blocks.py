@@ -5,8 +5,6 @@ import pytest
 from tests.world.model import Calls, Hang, ModelServer, Seen, Step, Text, Use
 from tests.world.scene import NewBot, NewPerson, NewRoom
 
-pytestmark = pytest.mark.slow
-
 KEPT = {"casts": "UPDATE casts SET block", "turns": "UPDATE turns SET block"}
 LEARNT = "# User Memories\nAnn is 40.\n"
 

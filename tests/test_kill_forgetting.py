@@ -16,7 +16,7 @@ from tests.world.person import Person
 from tests.world.request_rules import is_for_core, is_for_reconstruction
 from tests.world.scene import NewScene, Scene
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WORD = "zimtkanarie"
 SAID, FACT = f"My bird is a {WORD} called Hugo", f"Ann's bird is a {WORD}"
@@ -152,6 +152,7 @@ async def test_a_killed_forgetting_ends_as_one_that_was_not(redaction: Work, ste
     await redaction.survives([[redaction.place(step)]])
 
 
+@pytest.mark.slow
 async def test_a_redaction_may_be_killed_at_any_step(
     redaction: Work, request: pytest.FixtureRequest
 ) -> None:
@@ -160,6 +161,7 @@ async def test_a_redaction_may_be_killed_at_any_step(
     await redaction.survives([at] for at in redaction.points(every))
 
 
+@pytest.mark.slow
 async def test_a_forgetting_by_command_may_be_killed_at_any_step(
     command: Work, request: pytest.FixtureRequest
 ) -> None:
@@ -168,6 +170,7 @@ async def test_a_forgetting_by_command_may_be_killed_at_any_step(
     await command.survives([at] for at in command.points(every))
 
 
+@pytest.mark.slow
 async def test_a_redaction_that_is_killed_twice_ends_as_one_that_was_not(
     redaction: Work, request: pytest.FixtureRequest
 ) -> None:

@@ -20,7 +20,7 @@ from tests.world.request_rules import is_for_core, is_for_reconstruction
 from tests.world.scene import NewScene
 from wintermute.night.reconstruction import ENOUGH
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 LATER = 3600.0
 PAGE = "# SOUL\n- calm\n\n# TOOLS\n\n# RULE\n\n# USER\n"
@@ -132,6 +132,7 @@ async def test_all_is_learnt_once_and_core_memory_is_whole(learning: Learning, n
     assert learning.asked_for_core() - asked == (2 if name == "before-commit" else 1)
 
 
+@pytest.mark.slow
 async def test_what_was_said_is_learnt_once_whenever_the_daemon_dies(
     learning: Learning, request: pytest.FixtureRequest
 ) -> None:
@@ -140,6 +141,7 @@ async def test_what_was_said_is_learnt_once_whenever_the_daemon_dies(
     await learning.work.survives([at] for at in learning.work.points(every))
 
 
+@pytest.mark.slow
 async def test_a_second_kill_while_it_goes_on_changes_nothing(
     learning: Learning, request: pytest.FixtureRequest
 ) -> None:
@@ -150,6 +152,7 @@ async def test_a_second_kill_while_it_goes_on_changes_nothing(
     await learning.work.survives(learning.work.pairs(every))
 
 
+@pytest.mark.slow
 async def test_a_page_that_a_kill_left_unplaced_is_forgotten_as_well(learning: Learning) -> None:
     """M-030: it lies beside core.md, for the run after that wrote its own."""
     bot, work = learning.bot, learning.work

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tests.test_llm_models import DEAD, HELLO, KEY, backend
+from tests.world.clock import SYSTEM
 from tests.world.listener import Listening
 from tests.world.model import Drip, Events, Fail, Hang, ModelServer, Step, Text, Trickle
 from wintermute.ids import new_id
@@ -28,12 +29,11 @@ THOUGHT = {"choices": [{"delta": {"reasoning": "hm"}}]}
 async def seconds_until_outage(model: ModelServer, step: Step, **settings: float) -> float:
     """How long an attempt is given that never comes to an end."""
     model.keyed(lambda _: step)
-    loop = asyncio.get_running_loop()
     async with aclosing(Endpoint("a", backend(model.url, **settings), new_id)) as endpoint:
-        began = loop.time()
+        began = SYSTEM.monotonic()
         with pytest.raises(Outage, match=r"in the middle|did not begin"):
             await endpoint.ask(HELLO)
-        return loop.time() - began
+        return SYSTEM.monotonic() - began
 
 
 async def test_silence_in_the_middle_of_an_answer_is_an_outage(model: ModelServer) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.clock import soon
+from tests.world.clock import promptly
 from tests.world.house import ANN, ROOM, WARDS, Gate, HeldClock, House, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Slow, Step, Text, Use
 from wintermute.conversation.toolbox import Caller
@@ -21,7 +21,7 @@ async def hang(_caller: Caller, _args: Json) -> object:
 
 
 async def stopped_within_a_second(house: House) -> None:
-    async with soon(1):
+    async with promptly(1):
         await house.incoming("/stop")
         await house.said(1)
         await house.settled()

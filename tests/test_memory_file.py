@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import datetime
@@ -358,12 +359,11 @@ async def test_ten_thousand_facts_cost_little_when_nothing_changed(memory: Memor
     """The figure of the issue: the whole prompt in 20 ms; here with room for a busy machine."""
     memory.file.write_text("".join(f"fact number {n} about something\n" for n in range(10_000)))
     text = await memory.flat.text(ANN)
-    loop = asyncio.get_running_loop()
     took = []
     for _ in range(10):
-        begun = loop.time()
+        begun = time.process_time()
         assert await memory.flat.text(ANN) == text
-        took.append(loop.time() - begun)
+        took.append(time.process_time() - begun)
     assert min(took) < 0.02
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_promises_at_the_door import LATER
 from tests.world.current import CurrentClient
 from tests.world.duties import in_, once, promise, signs
 from tests.world.homeserver import Homeserver
@@ -55,8 +56,8 @@ async def test_a_reminder_rings_once_however_many_signs_are_under_it(
     await ann.send(chat, "hello")
     hello = await ann.wait_for(chat, lambda message: message.body == "echo: hello")
     before = await unread(ann, chat)
-    await promise(daemon, ann.user_id, chat, {"tea": once(in_(3))})
-    daemon.pass_time(3)
+    await promise(daemon, ann.user_id, chat, {"tea": once(in_(LATER))})
+    daemon.pass_time(LATER)
     reminder = await ann.wait_for(chat, lambda message: "tea" in message.body)
     await ann.until(lambda: signs(ann, chat) == {reminder.event_id: Counter([*SIGNS])})
     assert await ann.rings(chat) == [hello.event_id, reminder.event_id]

@@ -12,7 +12,6 @@ from functools import partial
 import pytest
 
 from tests.world.bot import Bot
-from tests.world.clock import WITHIN
 from tests.world.delegating import done, objective
 from tests.world.duties import in_, signs
 from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, Use
@@ -26,8 +25,6 @@ from wintermute.tasks.tasks import SIGNS
 CLAIM = [["executing", "INSERT INTO occurrences"], ["executing", "COMMIT"]]
 SAID = f"{REMINDER}water"
 NOTIFY = {"execution_mode": "autonomous_notify", "ai_prompt": "Look at the prices"}
-SOON = 15.0
-"""Seconds: the tables are looked at every two (T-040); a sync wakes us twice a minute."""
 Model = Callable[[Seen], Step | None]
 LATER = 120
 """Seconds that a test lets pass: however slow the machine is, nothing is due before."""
@@ -57,15 +54,13 @@ async def say(person: MatrixUser, chat: str, daemon: Bot, text: str) -> str:
     return await person.send(chat, text, **{"m.mentions": {"user_ids": [daemon.user_id]}})
 
 
-async def told(
-    person: MatrixUser, chat: str, daemon: Bot, start: str, within: float = WITHIN
-) -> Message:
+async def told(person: MatrixUser, chat: str, daemon: Bot, start: str) -> Message:
     """The first message of the bot in a chat that begins so."""
 
     def wanted(message: Message) -> bool:
         return message.sender == daemon.user_id and message.body.startswith(start)
 
-    return await person.wait_for(chat, wanted, within)
+    return await person.wait_for(chat, wanted)
 
 
 async def heard(person: MatrixUser, chat: str, daemon: Bot, start: str) -> str:
@@ -205,8 +200,8 @@ async def test_what_the_shell_promises_is_said_in_the_room_it_is_for(
     assert (await daemon.command(*add, in_(LATER), "water", *group))[0] == 0
     assert (await daemon.command(*add, in_(LATER), "plants"))[0] == 0
     daemon.pass_time(LATER)
-    await told(ann, club, daemon, SAID, SOON)
-    await told(ann, mine, daemon, f"{REMINDER}plants", SOON)
+    await told(ann, club, daemon, SAID)
+    await told(ann, mine, daemon, f"{REMINDER}plants")
     assert (len(said(ann, mine, daemon)), len(said(ann, club, daemon))) == (2, 1)
 
 
@@ -359,7 +354,6 @@ async def test_a_fresh_start_in_a_group_hides_all_that_was_said_before(
     assert not [text for text in ("jackdaw", "the code", "has it too") if text in asked(model)]
 
 
-@pytest.mark.slow
 @pytest.mark.breaks("fold")
 async def test_a_summary_is_made_of_one_room_and_stays_there(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer

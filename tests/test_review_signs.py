@@ -9,6 +9,7 @@ import pytest
 
 from tests.test_matrix_reading import ACCOUNT, ANN, BOB, EVE, POLICY, room_of, said, verdict
 from tests.test_matrix_reading import GROUP as GROUP_VIEW
+from tests.test_promises_at_the_door import LATER
 from tests.test_remind import ask
 from tests.test_reminder_signs import DONE, Sending, happens, is_send
 from tests.world.clock import NOON
@@ -54,8 +55,8 @@ async def test_a_sign_counts_that_comes_before_we_hear_that_the_reminder_was_tak
     chat = await room(ann, daemon, encrypted=encrypted)
     lost = BUSY if killed else GATEWAY
     proxy.after = lambda request, _status, _body: lost if is_send(request) else None
-    await promise(daemon, ann.user_id, chat, {"drink water": once(in_(2))})
-    daemon.pass_time(2)
+    await promise(daemon, ann.user_id, chat, {"drink water": once(in_(LATER))})
+    daemon.pass_time(LATER)
     [reminder] = await ann.wait_for_count(chat, daemon.user_id, 1)
     if killed:
         await daemon.kill()
@@ -84,8 +85,8 @@ async def test_an_answer_does_not_wait_with_a_sign_that_has_to(
     ann = await person("ann")
     daemon = await bot(ann, via=proxy.url)
     chat = await room(ann, daemon)
-    await promise(daemon, ann.user_id, chat, {"drink water": once(in_(2))})
-    daemon.pass_time(2)
+    await promise(daemon, ann.user_id, chat, {"drink water": once(in_(LATER))})
+    daemon.pass_time(LATER)
     await daemon.logged("send delayed")
     await ann.send(chat, "and now?")
     await ann.wait_for(chat, lambda m: m.body.endswith("and now?") and m.sender != ann.user_id, 45)
@@ -256,8 +257,8 @@ async def test_what_is_meant_for_one_person_finds_another_room_when_somebody_cam
     proxy.before = lambda request: BUSY if is_send(request) else None
     await ann.send(chat, "hello")
     await daemon.logged("send delayed")
-    await promise(daemon, ann.user_id, chat, {"see the doctor": once(in_(2))})
-    daemon.pass_time(2)
+    await promise(daemon, ann.user_id, chat, {"see the doctor": once(in_(LATER))})
+    daemon.pass_time(LATER)
     await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM occurrences")))
     await ann.invite(chat, bob.user_id)
     await ann.send(chat, "Bob is coming")

@@ -234,7 +234,7 @@ async def test_nothing_of_an_encrypted_room_goes_on_in_clear(
     await daemon.restart()
     assert said(ann, new, daemon) == [IN_CLEAR]
     await put_state(ann, new, "m.room.encryption", ENCRYPTION)
-    reminder = await told(ann, new, daemon, WATER, within=45)
+    reminder = await told(ann, new, daemon, WATER)
     assert reminder.encrypted
     assert said(ann, new, daemon).count(IN_CLEAR) == 1
     assert not [text for text in said(ann, chat, daemon) if text.startswith(WATER)]

@@ -115,7 +115,6 @@ async def test_the_owners_files_are_read_with_the_owner_alone(
     assert seen == [(True, False, True), (False, True, False), (False, True, False)]
 
 
-@pytest.mark.slow
 async def test_a_task_is_seen_and_changed_where_it_belongs(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

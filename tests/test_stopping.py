@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.world.bot import Bot, said
-from tests.world.clock import soon
+from tests.world.clock import promptly
 from tests.world.model import Hang as Silence
 from tests.world.model import ModelServer, Slow, Text
 from tests.world.proxy import Action, Hang, Proxy, Request, pass_before
@@ -34,7 +34,7 @@ async def test_a_stop_keeps_what_was_not_said_for_the_next_start(
     model.script(Silence(), Text(LONG))
     await ann.send(chat, "tell")
     await model.request_arrived(1)
-    async with soon(IN_TIME):
+    async with promptly(IN_TIME):
         assert await daemon.stop() == 0
     assert await said(ann, chat, daemon.user_id) == []
 
@@ -89,7 +89,7 @@ async def test_a_silent_homeserver_does_not_hold_up_a_stop(
     proxy.before = hang
     await daemon.start(ready=False)
     await silent.wait()
-    async with soon(IN_TIME):
+    async with promptly(IN_TIME):
         assert await daemon.stop() == 0
     proxy.before = pass_before
     await daemon.start()
@@ -112,7 +112,7 @@ async def test_one_busy_room_does_not_delay_another_person(
         await ann.send(chats[n % 5], f"busy {n}")
     await model.request_arrived(4)
     await bob.send(other, "quick")
-    await bob.wait_for(other, lambda m: m.body == "echo: quick", within=5)
+    await bob.wait_for(other, lambda m: m.body == "echo: quick")
     assert not any(ann.messages(chat, daemon.user_id) for chat in chats)
     assert len(model.requests) == 5
     gate.set()

@@ -13,7 +13,7 @@ from typing import Literal
 import pytest
 
 from tests.test_demo import descendants, survivors
-from tests.tiers import is_too_long, of_files
+from tests.tiers import is_too_long, seconds_of_files
 from tests.world.homeserver import free_port
 
 ROOT = Path(__file__).parent.parent
@@ -114,7 +114,6 @@ class Suite:
         return {
             "PATH": os.defpath,
             "PYTHONPATH": str(ROOT),
-            "PYTHONDONTWRITEBYTECODE": "1",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "TMPDIR": str(self.folder / "tmp"),
         }
@@ -178,7 +177,6 @@ def test_the_last_lines_say_what_was_left_out_and_the_first_how_it_was_shuffled(
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_table_has_quick_rows_and_the_slow_ones_come_in_parts(tmp_path: Path) -> None:
     """And what is skipped is a line for each reason, with what to do."""
     suite = Suite(tmp_path, ROWS)
@@ -189,7 +187,7 @@ def test_a_table_has_quick_rows_and_the_slow_ones_come_in_parts(tmp_path: Path) 
     assert [said.count("test_always PASSED") for said in parts] == [1, 1, 1]
     assert sorted(said.count("test_named") for said in parts) == [0, 0, 2]
     assert sorted(said.count("test_counted") for said in parts) == [0, 0, 4]
-    assert "2 skipped: no bell: apt-get install bell\n" in suite.run("-n0").stdout
+    assert "2 skipped: no bell: apt-get install bell\n" in suite.run("-n2").stdout
 
 
 def test_a_test_that_measures_has_nobody_beside_it(tmp_path: Path) -> None:
@@ -289,7 +287,7 @@ def test_a_file_whose_quick_tests_take_long_in_all_is_known() -> None:
         )
 
     reports = [report("a.py", 3), report("a.py", 4), report("b.py", 5), report("b.py", 9, "slow")]
-    assert of_files(reports) == {"a.py": 7, "b.py": 5}
+    assert seconds_of_files(reports) == {"a.py": 7, "b.py": 5}
 
 
 def test_a_machine_without_a_free_port_is_told_so() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.test_history import row
 from tests.test_llm_models import DEAD
-from tests.world.clock import SYSTEM, WITHIN, FakeClock, HeldClock, soon
+from tests.world.clock import SYSTEM, WITHIN, FakeClock, HeldClock, promptly
 from tests.world.house import ROOM, Gate, House, open_house
 from tests.world.model import (
     Calls,
@@ -57,7 +57,7 @@ async def test_a_server_that_refuses_connections_is_told_within_five_seconds(
 ) -> None:
     """F-036: with its address and what to do, though each attempt is tried again; once."""
     async with open_house(tmp_path, DEAD, clock=SYSTEM, retries=3) as house, house.working():
-        async with soon(5):
+        async with promptly(5):
             await house.incoming("hello")
             (told,) = await house.said(1)
         assert "is not reachable at 127.0.0.1:9" in told
@@ -281,7 +281,7 @@ async def test_what_only_reads_is_answered_while_somebody_looks_whether_others_a
         await clock.asleep()
         await clock.move(45)
         await model.probe_arrived()
-        async with soon(8):
+        async with promptly(8):
             await house.incoming("/help")
             assert len(await house.said(1)) == 1
 

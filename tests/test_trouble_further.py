@@ -7,7 +7,7 @@ import pytest
 
 from tests.test_llm_models import DEAD, backend
 from tests.test_trouble import LONG, POISON, poisoned, seconds_pass
-from tests.world.clock import SYSTEM, WITHIN, HeldClock, soon
+from tests.world.clock import SYSTEM, WITHIN, HeldClock, promptly
 from tests.world.house import open_house
 from tests.world.model import Drip, Events, Fail, Hang, ModelServer, Seen, Step
 from wintermute.config.schema import Llm, Roles
@@ -151,7 +151,7 @@ async def test_servers_that_all_refuse_connections_are_told_within_five_seconds(
     """F-036: also while the first of them is tried again."""
     llm = Llm(backends={"a": backend(DEAD), "b": backend(DEAD)}, roles=Roles(base=("a", "b")))
     opened = open_house(tmp_path, DEAD, clock=SYSTEM, llm=llm)
-    async with opened as house, house.working(), soon(5):
+    async with opened as house, house.working(), promptly(5):
         await house.incoming("hello")
         (told,) = await house.said(1)
     assert "is not reachable at 127.0.0.1:9" in told

@@ -121,7 +121,6 @@ async def test_a_result_is_kept_for_whom_it_was_made(
     assert not knows(eve, chat)
 
 
-@pytest.mark.slow
 @encrypted_or_not
 async def test_an_answer_that_waited_for_the_homeserver_is_judged_when_it_is_sent(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy, encrypted: bool

@@ -157,7 +157,6 @@ async def test_a_broken_identity_is_told_again_when_it_was_in_order_between(
         await daemon.start()
 
 
-@pytest.mark.slow
 async def test_a_new_identity_is_noticed_where_nothing_is_encrypted(
     current: NewCurrent, bot: NewBot, room: NewRoom
 ) -> None:

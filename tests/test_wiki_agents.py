@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.world.clock import WITHIN, FakeClock, soon
+from tests.world.clock import WITHIN, FakeClock, promptly
 from tests.world.shelf import DAY, GARDEN, INDEX, PAGES, ROSES, Shelf, page
 from tests.world.terminal import PASSWORD, Terminal
 from tests.world.warm import Ended
@@ -375,7 +375,7 @@ async def test_a_program_that_hangs_is_ended_with_all_its_children(tmp_path: Pat
         "print(os.getpid(), child.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
-    async with soon(15):
+    async with promptly(15):
         done = await started(tmp_path, script, seconds=1.0)
     assert (done.failed, done.exit_code) == ("late", -9)
     for pid in done.stdout.split():
@@ -403,7 +403,7 @@ async def test_a_child_that_left_the_group_holds_nobody_up(tmp_path: Path) -> No
         "child = subprocess.Popen([sys.executable, '-c', code], start_new_session=True)\n"
         "print(child.pid, flush=True)\n"
     )
-    async with soon(15):
+    async with promptly(15):
         done = await started(tmp_path, script)
     with suppress(ProcessLookupError):
         os.kill(int(done.stdout), 9)

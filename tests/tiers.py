@@ -6,6 +6,7 @@ A pytest plugin. `pytest` runs the quick tier on all cores; `--slow` adds what i
 What is marked `alone` measures time or memory: no other test runs beside it.
 """
 
+import argparse
 import fcntl
 import gc
 import os
@@ -53,12 +54,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="of a series of kills so many statements apart; 1: all",
     )
     parser.addoption(
-        "--part", help="of the slow tests one part of so many: 2/4; all marked `always`"
+        "--part",
+        type=a_part,
+        help="run part 2/4 of the slow tests, and those marked `always`",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # What one worker or program has compiled the others read: else each spends half a minute on it.
+    # A person who wants no such files gets them all the same, in folders that git ignores.
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # noqa: TID251
     # A busy machine is no bug, and a found example goes into the test, not into a folder beside it.
@@ -68,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker_of(config) is None and "TMPDIR" not in os.environ and has_room(MEMORY):  # noqa: TID251
         os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)  # noqa: TID251  for workers and programs
     config.addinivalue_line("markers", "slow: proves it to the last statement; `make test-all`")
-    config.addinivalue_line("markers", "quick: of its rows these, or every so-manieth, are quick")
+    config.addinivalue_line("markers", "quick: only these rows, or every n-th, are quick")
     config.addinivalue_line(
         "markers", "breaks: why requests of it may begin anew (tests/world/prefixes.py)"
     )
@@ -147,6 +151,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     counts[test] += 1
     if number % mark.kwargs["every"] if mark.kwargs else row.removesuffix("]") not in mark.args:
         item.add_marker("slow")
+    else:
+        assert item.get_closest_marker("slow") is None, f"{item.nodeid} is marked quick and slow"
 
 
 @pytest.hookimpl(trylast=True)
@@ -156,7 +162,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if REAL not in config.getoption("markexpr"):
         leave_out(config, items, [item for item in items if item.get_closest_marker(REAL)])
     if part := config.getoption("part"):
-        leave_out(config, items, [item for item in items if not is_in(item, part)])
+        leave_out(config, items, [item for item in items if not is_in(item, *part)])
     if wants_slow(config) or failed_last(config):
         return
     named = named_tests(config)
@@ -165,9 +171,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     leave_out(config, items, left)
 
 
-def is_in(item: pytest.Item, part: str) -> bool:
-    """Whether a test belongs to a part of the slow ones, `2/4`; all rows of a table are in the same."""
-    number, count = map(int, part.split("/"))
+def a_part(text: str) -> tuple[int, int]:
+    """Read `2/4`. Raises: argparse.ArgumentTypeError."""
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no part such as 2/4")
+    return int(number), int(count)
+
+
+def is_in(item: pytest.Item, number: int, count: int) -> bool:
+    """Tell whether a test belongs to this part of the slow ones; all rows of a table are in the same."""
     if item.get_closest_marker("slow") is None or item.get_closest_marker("always"):
         return True
     return zlib.crc32(item.nodeid.partition("[")[0].encode()) % count == number % count
@@ -175,11 +188,11 @@ def is_in(item: pytest.Item, part: str) -> bool:
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     part = config.getoption("part")
-    return f"slow tests: part {part}" if part else None
+    return f"slow tests: part {part[0]} of {part[1]}" if part else None
 
 
 def wants_slow(config: pytest.Config) -> bool:
-    """Whether the slow tier is run as well."""
+    """Tell whether the slow tier is run as well."""
     return bool(config.getoption("slow")) or "slow" in config.getoption("markexpr")
 
 
@@ -294,39 +307,36 @@ def is_too_long(report: pytest.TestReport) -> bool:
     return quick and report.duration >= SLOW_FROM
 
 
-def of_files(reports: Iterable[pytest.TestReport]) -> Counter[str]:
-    """How many seconds the quick tests of each file took in all."""
+def seconds_of_files(reports: Iterable[pytest.TestReport]) -> Counter[str]:
+    """Sum up the quick tests of each file, without what they stand on, which others share."""
     found: Counter[str] = Counter()
     for report in reports:
-        if "slow" not in report.keywords:
+        if report.when == "call" and "slow" not in report.keywords:
             found[report.nodeid.partition("::")[0]] += report.duration  # type: ignore[assignment]  # counts seconds
     return found
 
 
-def left_undone(reports: Iterable[pytest.TestReport]) -> Counter[str]:
-    """How many tests were skipped for each reason; those we give say what to do."""
+def skip_reasons(reports: Iterable[pytest.TestReport]) -> Counter[str]:
+    """Count the skipped tests for each reason; ours say what to do (tests/world/missing.py)."""
+    skipped = (report.longrepr for report in reports if report.skipped)
     return Counter(
-        str(report.longrepr[2] if isinstance(report.longrepr, tuple) else "").removeprefix(
-            "Skipped: "
-        )
-        for report in reports
-        if report.skipped
+        str(each[2]).removeprefix("Skipped: ") for each in skipped if isinstance(each, tuple)
     )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    told = terminalreporter.write_line
+    write = terminalreporter.write_line
     known = (report for reports in terminalreporter.stats.values() for report in reports)
     reports = [report for report in known if isinstance(report, pytest.TestReport)]
     for report in filter(is_too_long, reports):
-        told(f"{report.duration:.1f} s for a quick test: {report.nodeid}")
-    for file, seconds in of_files(reports).most_common():
+        write(f"{report.duration:.1f} s for a quick test: {report.nodeid}")
+    for file, seconds in seconds_of_files(reports).most_common():
         if seconds >= FILE_FROM:
-            told(f"{seconds:.0f} s for the quick tests of {file}")
-    for reason, count in left_undone(reports).most_common():
-        told(f"{count} skipped: {reason}")
+            write(f"{seconds:.0f} s for the quick tests of {file}")
+    for reason, count in skip_reasons(reports).most_common():
+        write(f"{count} skipped: {reason}")
     if left_out := terminalreporter.config.stash.get(LEFT_OUT, 0):
-        told(
+        write(
             f"{left_out} slow tests were left out: `make test-all` runs everything, `--slow` adds"
             " those of what is named here, and a node id runs a test whatever its tier."
         )

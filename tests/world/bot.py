@@ -113,8 +113,8 @@ class Bot:
         new = self._clocks.with_suffix(".new")
         new.write_text(json.dumps({"wall": wall, "steady": steady}))
         new.replace(self._clocks)
-        if self.running:
-            os.kill(self.pid, signal.SIGURG)
+        if self._process is not None and self.running:
+            self._process.send_signal(signal.SIGURG)
 
     def pass_time(self, seconds: float) -> None:
         """Let so much time pass for it at once, whether it runs or not."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -28,23 +28,27 @@ def cheap(seconds: float) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def soon(seconds: float) -> AsyncIterator[None]:
-    """A block that ends within so many seconds, counted in short sleeps beside it: where the machine
-    is busy, those come late as well.
+async def promptly(seconds: float) -> AsyncIterator[Callable[[], float]]:
+    """A block that has so many seconds, else TimeoutError, and is given what has passed of them.
+
+    They are counted in short sleeps beside it: where the machine is busy, those come late as well.
     """
     ticks = 0
 
     async def count() -> None:
         nonlocal ticks
-        while True:
+        while ticks * TICK < seconds:
             await asyncio.sleep(TICK)
             ticks += 1
+        bound.reschedule(loop.time())
 
-    async with asyncio.TaskGroup() as group:
-        counting = group.create_task(count())
-        yield
-        counting.cancel()
-    assert ticks * TICK < seconds, f"{ticks * TICK:.1f} s"
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(None) as bound:
+        counting = loop.create_task(count())
+        try:
+            yield lambda: ticks * TICK
+        finally:
+            counting.cancel()
 
 
 class FakeClock:

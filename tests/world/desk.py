@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.test_keys import Device
-from tests.world.clock import HeldClock
+from tests.world.clock import WITHIN, HeldClock
 from tests.world.phone import NEW, Phone
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.schema import open_migrated
@@ -78,7 +78,7 @@ class Desk:
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait until something went out."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN):
             while not true():  # noqa: ASYNC110  what it looks at is not only ours
                 await asyncio.sleep(0.002)
 

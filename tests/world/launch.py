@@ -17,6 +17,7 @@ import re
 import signal
 import sys
 import threading
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -155,15 +156,22 @@ def record(trigger: dict[str, Any]) -> None:
 def set_clocks(file: Path) -> None:
     """Let somebody else set the machine's clocks while the program runs: who sleeps on them wakes when
     they say so, after the signal SIGURG.
+
+    Tests at the door run on this clock; those that start a daemon of their own run on the shipped one.
     """
     wall, steady = SystemClock.now, SystemClock.monotonic
     ahead: dict[str, float] = {}
     asleep: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
-    def moved(*_: object) -> None:
+    def look() -> None:
         ahead.update(json.loads(file.read_text()))
-        for loop, bell in asleep:
-            loop.call_soon_threadsafe(bell.set)
+        for _, bell in asleep:
+            bell.set()
+
+    def moved(*_: object) -> None:
+        # Between two steps of the loop: nobody may see one clock moved and the other not yet.
+        for loop in {loop for loop, _ in asleep}:
+            loop.call_soon_threadsafe(look)
 
     def now(self: SystemClock) -> datetime:
         return wall(self) + timedelta(seconds=ahead["wall"])
@@ -172,20 +180,23 @@ def set_clocks(file: Path) -> None:
         return steady(self) + ahead["steady"]
 
     async def sleep(self: SystemClock, seconds: float) -> None:
+        await asyncio.sleep(0)
         until = monotonic(self) + seconds
-        while (left := until - monotonic(self)) > 0:
-            mine = (asyncio.get_running_loop(), asyncio.Event())
-            asleep.add(mine)
-            try:
-                async with asyncio.timeout(min(left, self._longest_nap)):
-                    await mine[1].wait()
-            except TimeoutError:
-                pass
-            finally:
-                asleep.discard(mine)
+        bell = asyncio.Event()
+        mine = (asyncio.get_running_loop(), bell)
+        asleep.add(mine)
+        try:
+            while (left := until - monotonic(self)) > 0:
+                bell.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(left, self._longest_nap)):
+                        await bell.wait()
+        finally:
+            asleep.discard(mine)
 
     signal.signal(signal.SIGURG, moved)
-    moved()
+    signal.siginterrupt(signal.SIGURG, False)
+    look()
     SystemClock.now = now  # type: ignore[method-assign]  # nothing in the program may know of it
     SystemClock.monotonic = monotonic  # type: ignore[method-assign]  # likewise
     SystemClock.sleep = sleep  # type: ignore[method-assign]  # likewise

@@ -8,4 +8,5 @@ NO_JS = (
     " PATH=.venv/bin:$PATH npm ci --prefix tests/world/js --no-audit --no-fund"
 )
 NO_SYSTEMD = "systemd-analyze is not installed: apt-get install systemd"
+NO_VECTORS = "this SQLite loads no extensions: .venv/bin/pip install pysqlite3 sqlite-vec"
 NO_MOUNT = "nobody but root may mount a small disk: run these as root"

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.world.memory import ANN, Memory
-from tests.world.missing import NO_QDRANT
+from tests.world.missing import NO_QDRANT, NO_VECTORS
 from wintermute.db import Database
 from wintermute.ids import new_id
 from wintermute.memory.fact import Fact
@@ -64,7 +64,7 @@ async def at_server(database: Database, url: str) -> AsyncIterator[QdrantVectors
 
 def needs_sqlite_vec(database: Database) -> None:
     if not database.knows_vectors:
-        pytest.skip("sqlite-vec cannot be loaded here")
+        pytest.skip(NO_VECTORS)
 
 
 async def entered(memory: Memory, model: str = "model", size: int = SIZE) -> Space:

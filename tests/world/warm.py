@@ -323,8 +323,8 @@ def become(order: Json, descriptors: list[int]) -> Json:
     for target, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, target)
     os.closerange(3, 256)  # among them where others tell their exit codes
-    give_up_powers()
     os.chdir(order["cwd"])
+    give_up_powers()
     os.environ.clear()  # noqa: TID251
     os.environ.update(order["env"])  # noqa: TID251
     time.tzset()
@@ -334,9 +334,13 @@ def become(order: Json, descriptors: list[int]) -> Json:
 
 
 def give_up_powers() -> None:
-    """Let files be as closed to root as to everybody: without capabilities (capabilities(7))."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).capset(struct.pack("Ii", CAPABILITIES, 0), bytes(24))
+    """Let files be as closed to root as to everybody: without capabilities (capabilities(7)).
+
+    A program that it starts has them again. Raises: OSError.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if sys.platform == "linux" and libc.capset(struct.pack("Ii", CAPABILITIES, 0), bytes(24)):
+        raise OSError(ctypes.get_errno(), "root's powers cannot be given up")
 
 
 def live(order: Json) -> NoReturn:

@@ -8,9 +8,10 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.triggers.base import BaseTrigger
 
 from wintermute.clock import JUMP_SECONDS, CheckedClock, until_set
 from wintermute.conversation.state import Speaker
@@ -19,16 +20,26 @@ from wintermute.stores import Stores
 from wintermute.work.runner import guarded
 
 HEARTBEAT_SECONDS = 30
-SOONEST_SECONDS = 0.001
 DUE = "due"
 HEARTBEAT = "heartbeat"
+
+
+class Delay(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
+    """Fires once, so many seconds from when APScheduler first asks, by the clock it asks itself."""
+
+    def __init__(self, seconds: float) -> None:
+        self._pause = timedelta(seconds=seconds)
+
+    def get_next_fire_time(self, previous: datetime | None, now: datetime) -> datetime | None:
+        """When to ring next; None: never again."""
+        return None if previous else now + self._pause
 
 
 class Alarm:
     """One job for the next due moment, and a heartbeat in case that was wrong.
 
     APScheduler keeps them in memory. It asks the machine's own clock, which may not be believed:
-    so it is told how long to wait, never until when, and after a jump to look again: `reset`.
+    so it gets the seconds to wait, and looks again after a jump: `reset`.
     """
 
     def __init__(self, ring: Callable[[], None]) -> None:
@@ -58,10 +69,7 @@ class Alarm:
     def after(self, seconds: float | None) -> None:
         """Ring when so many have passed; None: nothing is due."""
         if seconds is not None:
-            pause = max(seconds, SOONEST_SECONDS)  # rings again each time, unless it is told else
-            self._scheduler.add_job(
-                self._rings, "interval", seconds=pause, id=DUE, replace_existing=True
-            )
+            self._scheduler.add_job(self._rings, Delay(seconds), id=DUE, replace_existing=True)
         elif self._scheduler.get_job(DUE):
             self._scheduler.remove_job(DUE)
 
