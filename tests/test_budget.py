@@ -122,6 +122,7 @@ async def test_what_was_not_needed_can_be_used_again(tmp_path: Path) -> None:
         assert (await most(world))[0] <= ceiling
 
 
+@pytest.mark.slow
 async def test_fifty_casts_are_reserved_at_the_full_price_and_settled_at_the_cached_one(
     tmp_path: Path,
 ) -> None:

@@ -126,6 +126,7 @@ async def test_the_thresholds_of_the_embedded_model_are_stated() -> None:
         assert embedder.pid is None
 
 
+@pytest.mark.slow
 @needs_the_model
 def test_what_is_stated_of_the_embedded_model_fits_the_pairs() -> None:
     """M-071: within what forty pairs can tell."""

@@ -30,6 +30,7 @@ def saved(done: Ended) -> str:
     return done.stdout.decode()
 
 
+@pytest.mark.slow
 def test_a_page_is_edited_checked_and_brought_back(terminal: Terminal) -> None:
     """M-049, M-051, M-053: with `$EDITOR`, and no daemon, model or homeserver."""
     core = terminal.data / "core.md"

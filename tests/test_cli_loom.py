@@ -295,6 +295,7 @@ def test_a_mistake_is_told_in_one_line(
     assert told in terminal.refuses("loom", *words, code=code)
 
 
+@pytest.mark.slow
 async def test_a_branch_is_run_again_offline(terminal: Terminal, model: ModelServer) -> None:
     """L-088: the configured model is at an address that refuses; exit 1 with what is different."""
     config = starter_config().replace("127.0.0.1:8080", "127.0.0.1:9")

@@ -70,6 +70,7 @@ def test_a_line_in_the_file_is_a_memory(terminal: Terminal) -> None:
     assert (terminal.data / "MEMORIES.txt").read_text() == "Has a dog\n"
 
 
+@pytest.mark.slow
 def test_a_change_is_taken_back_by_its_id_or_as_the_last_one(terminal: Terminal) -> None:
     """M-065."""
     assert terminal.refuses("memory", "undo", "--last") == "wintermute: nothing is left to undo"
@@ -97,6 +98,7 @@ def test_a_change_is_taken_back_by_its_id_or_as_the_last_one(terminal: Terminal)
     assert terminal.says("memory", "list") == "Nothing is remembered.\n"
 
 
+@pytest.mark.slow
 def test_what_is_exported_comes_in_again_the_same(terminal: Terminal, tmp_path: Path) -> None:
     """M-068: everybody's, or one's; `list --json` has the same shape."""
     assert terminal.says("memory", "export") == ""
@@ -149,6 +151,7 @@ def test_forgetting_is_for_good(terminal: Terminal) -> None:
     assert terminal.json("memory", "forget")["facts"] == 0
 
 
+@pytest.mark.slow
 def test_forgetting_names_the_copies_from_before_upgrades(terminal: Terminal) -> None:
     """M-030: an upgrade makes one, and in there nothing is ever forgotten."""
     path = terminal.data / "wintermute.db"

@@ -41,6 +41,7 @@ def texts(found: Any) -> list[str]:
     return [each["text"] for each in found]
 
 
+@pytest.mark.slow
 def test_a_search_finds_what_fits_and_nothing_else(memories: Terminal) -> None:
     """M-069, M-010: with score, source and day; without a query the newest."""
     for n, text in enumerate(("Likes green tea", "Has a dog", "Drinks tea with milk")):
@@ -103,6 +104,7 @@ def test_questions_of_a_file_are_answered_line_by_line(memories: Terminal, tmp_p
     assert json.loads(bobs)["hits"][0]["id"] == theirs
 
 
+@pytest.mark.slow
 def test_what_was_true_once_is_found_by_its_time_alone(memories: Terminal) -> None:
     """M-074, M-009: in no list and no ordinary search; kept, exported, and taken back by an undo."""
     past = memories.json("memory", "add", "Lives in Lyon", "--until", "2999-01-01")

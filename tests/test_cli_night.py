@@ -110,6 +110,7 @@ async def test_a_night_is_read_answered_and_taken_back(home: Terminal, model: Mo
     )
 
 
+@pytest.mark.slow
 async def test_what_is_not_there_is_told_with_what_is(home: Terminal, model: ModelServer) -> None:
     """Exit 1, one line, the newest ones."""
     assert home.refuses("night", "undo", "20200101") == (
@@ -216,6 +217,7 @@ async def test_a_dry_run_says_that_it_does_not_compare_what_is_new(
     assert model.requests == []
 
 
+@pytest.mark.slow
 async def test_who_sits_at_a_terminal_sees_how_far_a_night_is(home: Terminal) -> None:
     """L-082: a bar and what is at work; others get the result alone."""
     home.says("memory", "add", "Likes tea")
@@ -259,6 +261,7 @@ async def test_a_command_ends_what_a_kill_left(home: Terminal, model: ModelServe
     assert [night["state"] for night in home.json("night", "list")] == ["done", "done"]
 
 
+@pytest.mark.slow
 async def test_a_failed_phase_is_exit_1_and_named(home: Terminal, model: ModelServer) -> None:
     """M-054, M-055."""
     name = await night_of(home, model, SmallNight(more=[Fails()]), *KNOWN)

@@ -290,6 +290,7 @@ async def test_what_comes_from_outside_is_not_shown_and_its_copy_is_marked(
     assert "quoted words" in "".join(shelf.raw().values())
 
 
+@pytest.mark.slow
 async def test_a_long_talk_is_read_whole_at_once(tmp_path: Path, model: ModelServer) -> None:
     """W-058: also more than one look at the inbox finds."""
     Pages(model)

@@ -178,6 +178,7 @@ def test_a_scripted_dialogue_goes_through_an_encrypted_room_and_a_folder_continu
     assert "m.room.message" not in counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )

@@ -180,6 +180,7 @@ def test_any_text_is_embedded_or_left_out(text: str) -> None:
     assert meant is None or (meant and embeddable(meant) == meant and meant.encode())
 
 
+@pytest.mark.slow
 @needs_the_model
 async def test_the_model_finds_the_same_in_other_words() -> None:
     """M-014: also in another language, and without a network."""
@@ -195,6 +196,7 @@ async def test_the_model_finds_the_same_in_other_words() -> None:
         assert embedder.name == MODEL
 
 
+@pytest.mark.slow
 @needs_the_model
 async def test_a_text_has_the_same_vector_alone_and_among_others() -> None:
     """M-014: what was found stays found, in whatever company it was embedded."""
@@ -226,6 +228,7 @@ async def test_a_model_that_is_killed_in_the_middle_of_a_call_is_started_again()
         assert embedder.pid not in (None, first)
 
 
+@pytest.mark.slow
 @needs_the_model
 def test_the_model_is_gone_when_who_asks_is_killed() -> None:
     """M-008: in the middle of work, within two seconds."""
@@ -283,6 +286,7 @@ async def test_weights_that_are_not_the_right_ones_are_not_loaded(tmp_path: Path
             await embedder.embed_query(["tea"])
 
 
+@pytest.mark.slow
 def test_the_daemon_never_loads_what_the_model_needs() -> None:
     """DESIGN A-8."""
     asked = "import sys, wintermute.daemon, wintermute.llm.embeddings, wintermute.llm.calibration"

@@ -64,6 +64,7 @@ async def test_a_useless_summary_changes_nothing_and_everybody_is_answered(
     assert len(talk.chats) == 14
 
 
+@pytest.mark.slow
 @pytest.mark.breaks("cutting")
 async def test_a_failing_summary_is_asked_for_once_in_a_cast(
     tmp_path: Path, model: ModelServer
@@ -219,6 +220,7 @@ async def test_a_window_that_is_smaller_than_configured_is_found_out(
     assert sum(refused for *_, refused in sent) < 25
 
 
+@pytest.mark.slow
 async def test_a_history_is_folded_though_the_summarisers_window_is_not_as_told(
     tmp_path: Path, model: ModelServer
 ) -> None:

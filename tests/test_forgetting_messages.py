@@ -286,6 +286,7 @@ async def test_a_session_nobody_vouches_for_has_nothing_of_the_owners_forgotten(
         assert await house.stores.facts.live(SCOPE) == []
 
 
+@pytest.mark.slow
 async def test_deleting_a_message_whose_words_are_gone_takes_what_else_came_of_it(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -306,6 +307,7 @@ async def test_deleting_a_message_whose_words_are_gone_takes_what_else_came_of_i
         assert await house.stores.facts.live(SCOPE) == []
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_erased_yet_is_looked_for_ever_less_often(
     tmp_path: Path, model: ModelServer
 ) -> None:

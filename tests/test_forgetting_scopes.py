@@ -159,6 +159,7 @@ async def test_of_what_a_memory_came_from_the_rest_keeps_its_text(
         assert (await said_by(house, ANN))[:3] == ["", other, "n0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("told", "entry", "left"),
     [

@@ -141,6 +141,7 @@ async def test_five_messages_are_read_after_a_quarter_of_an_hour_of_silence(
     assert len(picker.transcripts) == 1
 
 
+@pytest.mark.slow
 async def test_what_is_said_while_it_is_turned_off_is_never_read(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -186,6 +187,7 @@ async def test_a_fresh_start_and_a_fold_leave_no_gap_and_no_double(
         assert whole.count(f"(@ann:test): message {n}\n") == 1, n
 
 
+@pytest.mark.slow
 async def test_an_edited_message_is_read_as_it_was_worded_last(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -333,6 +335,7 @@ async def test_an_answer_of_no_use_changes_nothing_and_is_asked_for_again_later(
     assert len(set(picker.transcripts)) == 1
 
 
+@pytest.mark.slow
 async def test_a_model_that_is_away_is_asked_again_when_it_is_back(
     tmp_path: Path, model: ModelServer
 ) -> None:

@@ -33,6 +33,7 @@ async def told(house: House, first: Sequence[str], n: int = 20) -> list[str]:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.breaks("forgetting", perhaps=True)
 async def test_a_memory_is_derived_again_from_the_message_that_is_left_and_nothing_else_is_read(
     tmp_path: Path, model: ModelServer
@@ -90,6 +91,7 @@ async def test_what_a_person_took_back_is_not_derived_again(
         assert await house.rows("SELECT * FROM harvests_again") == []
 
 
+@pytest.mark.slow
 @pytest.mark.breaks("forgetting", perhaps=True)
 async def test_it_is_derived_again_in_the_same_words_while_something_is_still_to_be_sent(
     tmp_path: Path, model: ModelServer
@@ -168,6 +170,7 @@ async def test_it_is_derived_again_whenever_the_forgetting_was_killed(
             assert len(await house.rows("SELECT * FROM facts")) == 1, start
 
 
+@pytest.mark.slow
 @pytest.mark.breaks("forgetting", perhaps=True)
 async def test_a_blank_message_says_nothing_that_could_keep_a_memory(
     tmp_path: Path, model: ModelServer

@@ -74,6 +74,7 @@ def shown(system: str, casts: Sequence[Cast]) -> tuple[Json, ...]:
 HISTORY = st.lists(CASTS, min_size=1, max_size=5)
 
 
+@pytest.mark.slow
 @given(HISTORY)
 def test_every_call_has_its_one_result_whatever_the_record_looks_like(casts: list[Cast]) -> None:
     """L-006, L-017: killed, stopped, redacted, or written by a confused model."""
@@ -88,6 +89,7 @@ def test_every_call_has_its_one_result_whatever_the_record_looks_like(casts: lis
     assert not any(untagged(m["content"]) != m["content"] for m in view if m["role"] == "tool")
 
 
+@pytest.mark.slow
 @given(HISTORY, st.integers(0, 3))
 def test_shrinking_is_strict_ends_and_keeps_the_pairs(casts: list[Cast], times: int) -> None:
     """L-017, L-036."""

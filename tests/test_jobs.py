@@ -253,6 +253,7 @@ async def begun(house: House, bench: Bench, n: int) -> None:
     await until(so)
 
 
+@pytest.mark.slow
 async def test_three_crashes_end_a_job_and_ordinary_restarts_do_not(
     tmp_path: Path, model: ModelServer
 ) -> None:

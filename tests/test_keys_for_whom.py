@@ -271,6 +271,7 @@ async def test_many_new_devices_push_out_neither_signed_nor_known_ones(
         assert {"LAPTOP", "TABLET"} <= {*known(nio, ANN)}
 
 
+@pytest.mark.slow
 async def test_an_unfinished_session_is_finished_and_no_other_begun(
     wire: Wire, tmp_path: Path
 ) -> None:

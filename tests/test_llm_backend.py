@@ -59,6 +59,7 @@ async def test_a_stream_that_says_nothing_but_lives_has_four_times_as_long(
     assert 0.8 <= await seconds_until_outage(model, comments, first_token_s=0.2) < 20
 
 
+@pytest.mark.slow
 async def test_an_answer_may_take_as_long_as_it_goes_on(model: ModelServer) -> None:
     """F-017, seen live: a slow steady stream was thrown away again and again."""
     model.keyed(lambda _: Drip("slow but steady all the way", interval=0.15))
@@ -160,6 +161,7 @@ print(asyncio.run(wintermute.llm.models.probe("local", Backend(base_url=sys.argv
 """
 
 
+@pytest.mark.slow
 async def test_openai_loads_late_and_takes_nothing_from_the_environment(
     model: ModelServer,
 ) -> None:

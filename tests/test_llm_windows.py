@@ -150,6 +150,7 @@ async def test_a_server_below_a_path_is_asked_below_it() -> None:
         assert stub.asked == ["GET /lab/props"]
 
 
+@pytest.mark.slow
 async def test_a_server_that_hangs_is_not_waited_for_and_one_that_is_away_is_nothing() -> None:
     """What it would have said elsewhere still counts."""
     listed = {"data": [{"id": "qwen", "max_model_len": 9000}]}

@@ -119,6 +119,7 @@ async def test_the_same_again_makes_no_second_row(memory: Memory) -> None:
     assert len(rows) == 2
 
 
+@pytest.mark.slow
 async def test_an_import_of_any_length_is_one_change(memory: Memory) -> None:
     """M-065, M-067: over its many transactions."""
     done = await take(memory, (line(id=f"f{n}", text=f"fact {n}") for n in range(1_200)))

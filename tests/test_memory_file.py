@@ -399,6 +399,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(80))
 @example(
     [

@@ -49,6 +49,7 @@ async def is_sound(data: Path) -> bool:
         return kept == await tx.scalars("SELECT rowid FROM facts_fts ORDER BY rowid")
 
 
+@pytest.mark.slow
 @damaged
 async def test_a_command_finds_everything_again_and_the_status_says_why(
     terminal: Terminal, damage: str

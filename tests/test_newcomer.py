@@ -129,6 +129,7 @@ def test_a_full_disk_is_not_taken_for_a_damaged_database(
     assert complaint(python, *add) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "said", "told"),
     [

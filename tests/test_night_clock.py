@@ -124,6 +124,7 @@ async def test_a_folder_that_is_younger_than_the_night_misses_none(
         assert await nights(house) == []
 
 
+@pytest.mark.slow
 async def test_a_clock_that_jumps_two_days_ahead_and_back_has_each_date_once(
     tmp_path: Path, model: ModelServer
 ) -> None:

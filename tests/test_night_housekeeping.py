@@ -4,6 +4,8 @@ import shutil
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from tests.world.house import PROMPTS
 from tests.world.model import ModelServer
 from tests.world.shelf import Shelf
@@ -28,6 +30,7 @@ async def dump(night: Tidied) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 async def test_thirty_nights_without_news_ask_nobody_and_change_nothing(
     tmp_path: Path, model: ModelServer
 ) -> None:

@@ -95,6 +95,7 @@ async def test_the_morning_tells_once_of_what_was_done_and_is_asked(
         assert signs["body"] == "✅ ❌"
 
 
+@pytest.mark.slow
 async def test_where_nothing_was_done_nothing_is_said(tmp_path: Path, model: ModelServer) -> None:
     """M-078: nor where it is turned off."""
     clock = HeldClock()
@@ -137,6 +138,7 @@ async def test_each_person_hears_of_their_own_and_nobody_of_others(
         assert "CANARY?" in await texts(house, BENS)
 
 
+@pytest.mark.slow
 async def test_whose_room_comes_later_hears_it_then(tmp_path: Path, model: ModelServer) -> None:
     """M-078: once, for as long as a week; who has a room does not wait for them."""
     clock = HeldClock()
@@ -158,6 +160,7 @@ async def test_whose_room_comes_later_hears_it_then(tmp_path: Path, model: Model
         assert await house.rows("SELECT 1 FROM nights WHERE told_at IS NULL") == []
 
 
+@pytest.mark.slow
 async def test_what_nobody_could_be_told_of_in_a_week_is_told_no_more(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -238,6 +241,7 @@ async def test_a_sign_answers_only_what_is_shown_whole_and_one_item_is_shown_who
         assert theirs == "The night 20260505 has no item 2: it has none, or they have expired."
 
 
+@pytest.mark.slow
 @FIRST
 @pytest.mark.parametrize("layout", ["append", "system"])
 async def test_the_model_is_told_of_a_night_once_with_the_next_message(
@@ -265,6 +269,7 @@ async def test_the_model_is_told_of_a_night_once_with_the_next_message(
         assert "night_report" not in second[-1]["content"]
 
 
+@pytest.mark.slow
 async def test_yes_and_no_answer_by_number_by_range_and_all_at_once(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -376,6 +381,7 @@ async def test_what_has_changed_meanwhile_is_not_done_and_what_waits_too_long_ex
         assert await texts(house) == ["Sells the boat?"]
 
 
+@pytest.mark.slow
 async def test_a_night_is_taken_back_item_by_item_or_whole_and_the_second_time_says_so(
     tmp_path: Path, model: ModelServer
 ) -> None:

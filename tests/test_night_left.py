@@ -66,6 +66,7 @@ async def test_what_was_found_before_kills_is_done_then_or_by_the_next_night(
         assert [each.text for each in await sleep.house.stores.facts.live(SCOPE)] == [TEA[1]]
 
 
+@pytest.mark.slow
 async def test_a_budget_of_the_day_starves_nobody(tmp_path: Path, model: ModelServer) -> None:
     """L-086, L-085: what does not fit into the day is left, and whoever was not asked about comes first."""
     for name in ("one", "many"):

@@ -230,6 +230,7 @@ async def _fill(house: House, count: int) -> None:
 WINDOW: Json = {"context_tokens": 12_000, "max_output_tokens": 1_000}
 
 
+@pytest.mark.slow
 async def test_memories_larger_than_the_window_go_in_as_far_as_they_fit(
     tmp_path: Path, model: ModelServer
 ) -> None:

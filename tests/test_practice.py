@@ -601,6 +601,7 @@ async def test_it_also_runs_alone() -> None:
     assert [model["id"] for model in models["data"]] == [SERVED_NAME]
 
 
+@pytest.mark.slow
 async def test_who_leaves_in_the_middle_of_an_answer_is_no_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -81,6 +81,7 @@ def test_the_tool_that_is_there_after_a_night_is_short() -> None:
     assert found[1].qwen <= 100
 
 
+@pytest.mark.slow
 def test_tokens_are_counted_as_the_two_tokenizers_do() -> None:
     """The first column is what the server of Qwen2.5-Coder answered at `/tokenize`."""
     texts = {

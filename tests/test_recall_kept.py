@@ -28,6 +28,7 @@ OWNER = "@you:example.org"
 REMEMBER = Use("append_memory", {"entry": "Likes tea"})
 
 
+@pytest.mark.slow
 @EACH
 async def test_the_loom_has_what_was_said_without_tags_and_runs_it_again(
     terminal: Terminal, model: ModelServer, form: Form

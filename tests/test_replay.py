@@ -303,6 +303,7 @@ async def test_an_outage_and_the_answer_after_it_are_run_again(
     assert (found.casts, found.requests, found.divergence) == (2, 2, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("summary", "folds", "requests"), [("They told each other of the sea.", 1, 5), ("-", 0, 6)]
 )

@@ -432,6 +432,7 @@ async def test_children_fail_without_a_model_and_that_is_told(
         assert len(await reports(house)) == 1
 
 
+@pytest.mark.slow
 async def test_nothing_of_it_stays_in_memory(tmp_path: Path, model: ModelServer) -> None:
     """However many there were, whatever became of them."""
     behave(

@@ -216,6 +216,7 @@ async def test_a_run_that_fails_after_its_task_was_changed_says_nothing_wrong(
         assert (await now(house, task)).status == changed.status
 
 
+@pytest.mark.slow
 async def test_a_run_that_was_interrupted_too_often_is_told_at_once(
     tmp_path: Path, model: ModelServer, clock: FakeClock
 ) -> None:

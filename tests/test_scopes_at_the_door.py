@@ -172,7 +172,6 @@ async def test_a_task_for_all_rooms_is_made_by_the_owner_alone(
     assert PLAN in asked(model)
 
 
-@pytest.mark.slow
 async def test_an_undo_takes_back_what_was_done_in_its_own_chat(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

@@ -191,6 +191,7 @@ async def test_what_looks_like_a_call_and_is_none_is_shown_at_its_end(
         assert await drafted(house) == text
 
 
+@pytest.mark.slow
 async def test_check_tells_of_such_a_model_and_keeps_it_for_the_daemon(
     tmp_path: Path, python: Interpreter
 ) -> None:

@@ -170,6 +170,7 @@ def block_of_code(draw: st.DrawFn) -> str:
 DOCUMENT = st.lists(PARAGRAPH | LONG | block_of_code(), min_size=1, max_size=12).map("\n\n".join)
 
 
+@pytest.mark.slow
 @given(DOCUMENT, st.integers(512, 900))
 def test_any_document_comes_through_whole_and_in_order(document: str, limit: int) -> None:
     """X-009."""

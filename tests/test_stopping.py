@@ -14,8 +14,6 @@ from tests.world.model import ModelServer, Slow, Text
 from tests.world.proxy import Action, Hang, Proxy, Request, pass_before
 from tests.world.scene import NewBot, NewPerson, NewRoom
 
-pytestmark = pytest.mark.slow
-
 IN_TIME = 20.0
 LONG = "\n\n".join(f"Paragraph {n}. " + "Words go on and on. " * 30 for n in range(40))
 
@@ -24,6 +22,7 @@ def is_send(request: Request) -> bool:
     return request.method == "PUT" and "/send/m.room." in request.path
 
 
+@pytest.mark.slow
 async def test_a_stop_keeps_what_was_not_said_for_the_next_start(
     proxy: Proxy, person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -66,6 +65,7 @@ def stop_at_the_first_send(daemon: Bot) -> Callable[[Request], Action]:
     return before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what",
     ["/login", "/send/m.room."],  # drains for ten seconds
@@ -97,7 +97,6 @@ async def test_a_silent_homeserver_does_not_hold_up_a_stop(
     assert await said(ann, chat, daemon.user_id) == ["echo: hello"]
 
 
-@pytest.mark.alone
 async def test_one_busy_room_does_not_delay_another_person(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

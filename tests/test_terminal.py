@@ -251,6 +251,7 @@ async def test_a_pipe_does_not_wait_for_a_model_that_is_away(
     assert (await piped(config, b"back?\n"))[1] == "echo: back?\n"
 
 
+@pytest.mark.slow
 async def test_a_pipe_hears_why_there_is_no_answer_in_the_words_of_the_rooms(
     tmp_path: Path, model: ModelServer, piped: Piped
 ) -> None:
@@ -377,6 +378,7 @@ async def test_commands_are_answered_while_a_message_waits(
         assert shown.count("does not answer") == 1
 
 
+@pytest.mark.slow
 async def test_reasoning_that_turns_out_to_be_some_is_taken_from_the_screen(
     tmp_path: Path, model: ModelServer
 ) -> None:

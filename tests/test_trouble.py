@@ -336,6 +336,7 @@ async def test_a_message_that_was_stopped_troubles_nobody(
     assert model.probes == 0
 
 
+@pytest.mark.slow
 async def test_a_reminder_can_be_set_while_the_model_is_silent_and_new_keeps_its_place(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -449,6 +450,7 @@ async def limited(house: House) -> tuple[str, str]:
 WARDS = Wards(10, 1.5, 10_000, require_done=False)
 
 
+@pytest.mark.slow
 async def test_waiting_for_a_first_token_is_not_the_casts_time(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -469,6 +471,7 @@ async def test_waiting_for_a_first_token_is_not_the_casts_time(
     assert turn["ms"] - turn["waited_ms"] < 1500
 
 
+@pytest.mark.slow
 async def test_an_answer_that_goes_on_is_ended_by_the_ward_alone(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -513,6 +516,7 @@ async def nobody_is_told(house: House, model: ModelServer) -> None:
     assert await house.spoken() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["content", "reasoning_content"])
 async def test_who_is_being_answered_does_not_hear_that_no_answer_comes(
     tmp_path: Path, model: ModelServer, field: str
@@ -534,6 +538,7 @@ async def test_who_is_being_answered_does_not_hear_that_no_answer_comes(
         await nobody_is_told(house, model)
 
 
+@pytest.mark.slow
 async def test_what_fails_beside_a_message_does_not_keep_it_for_ever(
     tmp_path: Path, model: ModelServer
 ) -> None:

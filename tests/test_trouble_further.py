@@ -23,6 +23,7 @@ async def gone() -> tuple[int, str]:
         return server.port, server.url
 
 
+@pytest.mark.slow
 async def test_a_message_that_is_answered_while_another_is_told_is_not_looked_at(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -84,6 +85,7 @@ async def test_who_dropped_a_message_hears_of_the_same_outage_with_the_next(tmp_
     assert again == told
 
 
+@pytest.mark.slow
 async def test_neither_a_restart_nor_an_edit_is_a_reason_to_tell_it_again(tmp_path: Path) -> None:
     """F-036: never twice the same of one message."""
     clock = HeldClock()
@@ -124,6 +126,7 @@ async def test_an_outage_that_follows_is_no_reason_to_give_up(tmp_path: Path) ->
             assert (await house.said(2))[-1].endswith(POISON)
 
 
+@pytest.mark.slow
 async def test_the_end_of_an_outage_is_not_the_business_of_rooms_that_are_answered_elsewhere(
     tmp_path: Path,
 ) -> None:
@@ -145,6 +148,7 @@ async def test_the_end_of_an_outage_is_not_the_business_of_rooms_that_are_answer
                 assert len(server.requests) == 1
 
 
+@pytest.mark.slow
 async def test_servers_that_all_refuse_connections_are_told_within_five_seconds(
     tmp_path: Path,
 ) -> None:
@@ -157,6 +161,7 @@ async def test_servers_that_all_refuse_connections_are_told_within_five_seconds(
     assert "is not reachable at 127.0.0.1:9" in told
 
 
+@pytest.mark.slow
 async def test_a_server_that_begins_to_answer_others_answers_them(
     tmp_path: Path, model: ModelServer
 ) -> None:

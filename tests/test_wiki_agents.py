@@ -367,6 +367,7 @@ async def started(folder: Path, script: str, seconds: float = 20.0, given: str =
     )
 
 
+@pytest.mark.slow
 async def test_a_program_that_hangs_is_ended_with_all_its_children(tmp_path: Path) -> None:
     """W-061, W-065: children that it forked as well."""
     script = (
@@ -395,6 +396,7 @@ async def test_children_that_a_program_leaves_behind_are_ended(tmp_path: Path) -
     await gone(int(done.stdout))
 
 
+@pytest.mark.slow
 async def test_a_child_that_left_the_group_holds_nobody_up(tmp_path: Path) -> None:
     """It keeps the outputs open, and is not waited for."""
     script = (
@@ -409,6 +411,7 @@ async def test_a_child_that_left_the_group_holds_nobody_up(tmp_path: Path) -> No
         os.kill(int(done.stdout), 9)
 
 
+@pytest.mark.slow
 async def test_what_a_program_prints_is_bounded(tmp_path: Path) -> None:
     """W-061: of a gigabyte a megabyte is kept, and nobody's memory holds the rest."""
     script = "import os\npiece = b'a' * 1_000_000\nfor _ in range(1000): os.write(1, piece)\n"
@@ -485,6 +488,7 @@ def folder_talk(shelf: Shelf) -> FolderTalk:
     return FolderTalk(shelf.root, ConversationFolder(shelf.root, shelf.conversation()))
 
 
+@pytest.mark.slow
 async def test_a_program_that_takes_too_long_has_failed(tmp_path: Path) -> None:
     """W-065."""
     shelf = Shelf.make(tmp_path / "wiki")

@@ -4,12 +4,15 @@ import asyncio
 import os
 import sys
 
+import pytest
+
 from tests.test_consolidation import POND, ready
 from tests.world.model import ModelServer
 from tests.world.shelf import GARDEN, Shelf
 from tests.world.terminal import Terminal
 
 
+@pytest.mark.slow
 async def test_who_waits_at_a_terminal_sees_what_is_done(
     terminal: Terminal, model: ModelServer
 ) -> None:

@@ -191,6 +191,7 @@ while not Path(sys.argv[1], "over").exists():
 """
 
 
+@pytest.mark.slow
 def test_no_reader_sees_half_a_page_nor_half_of_what_belongs_together(root: Path) -> None:
     """W-007: several processes write, others read."""
     files = StoreFolder(root)

@@ -151,6 +151,7 @@ async def chat(python: Interpreter, config: Path) -> tuple[int, str, str]:
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
+@pytest.mark.slow
 async def test_what_only_an_estimate_says_is_told_by_check_and_chat_in_the_same_words(
     tmp_path: Path, model: ModelServer, python: Interpreter
 ) -> None:
@@ -165,6 +166,7 @@ async def test_what_only_an_estimate_says_is_told_by_check_and_chat_in_the_same_
     assert "so a message may not fit -> " in told
 
 
+@pytest.mark.slow
 async def test_once_a_server_has_counted_check_and_chat_agree_that_nothing_fits(
     tmp_path: Path, model: ModelServer, python: Interpreter
 ) -> None:
@@ -212,6 +214,7 @@ async def test_no_chat_begins_where_no_message_can_fit(
 OLD = "does not say what <context> blocks are: it is from before them -> move it away, then"
 
 
+@pytest.mark.slow
 @pytest.mark.breaks("edited prompt", "layout system")
 async def test_instructions_from_before_blocks_are_told_with_what_to_do(
     tmp_path: Path, model: ModelServer, python: Interpreter

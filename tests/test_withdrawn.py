@@ -131,6 +131,7 @@ async def test_a_deleted_message_goes_to_nobody_after_the_wait_for_a_chat(
     assert len(picker.transcripts) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [Text("no JSON"), Fail(503)], ids=["unusable", "away"])
 async def test_a_deleted_message_is_not_asked_about_once_more(
     tmp_path: Path, model: ModelServer, first: Step

@@ -379,6 +379,7 @@ async def test_what_a_cast_waited_for_is_over_with_it(tmp_path: Path, model: Mod
         assert (await reasons(house))["outer"] == "parent_terminated"
 
 
+@pytest.mark.slow
 async def test_what_a_lost_child_had_gathered_is_told_to_the_room(
     tmp_path: Path, model: ModelServer
 ) -> None:
