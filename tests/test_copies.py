@@ -27,8 +27,8 @@ from wintermute.errors import HomeserverUnavailable, KeyStoreBlocked
 from wintermute.ids import new_id
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.copies import ACTIVE_SECONDS, Copies, CopyStore
+from wintermute.matrix.kept_login import Session, load
 from wintermute.matrix.key_store import MOST_EPOCHS, newest_in, standing, value_in
-from wintermute.matrix.login import Session, load
 from wintermute.matrix.people import People
 
 OURS, OTHER = "epoch_0123456789abcdef", "epoch_fedcba9876543210"

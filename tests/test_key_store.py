@@ -32,8 +32,8 @@ from tests.world.proxy import Proxy, Request
 from wintermute.config.schema import Matrix
 from wintermute.errors import KeyStoreBlocked
 from wintermute.matrix.client import open_client
+from wintermute.matrix.kept_login import store_file
 from wintermute.matrix.keys import Keys
-from wintermute.matrix.login import store_file
 from wintermute.matrix.people import People
 
 REQUESTS = ("keys/upload", "keys/query", "keys/claim")

@@ -26,8 +26,9 @@ from wintermute.errors import ConfigurationError, HomeserverUnavailable
 from wintermute.matrix.client import open_client
 from wintermute.matrix.cross_signing import CrossSigning
 from wintermute.matrix.guard import install
+from wintermute.matrix.kept_login import Session, store_file
 from wintermute.matrix.keys import Keys, keep_before_upload
-from wintermute.matrix.login import Session, _probe_store, store_file
+from wintermute.matrix.login import _probe_store
 from wintermute.matrix.people import MOST_DEVICES, People, usable_devices, usable_one_time_keys
 
 Json = dict[str, Any]

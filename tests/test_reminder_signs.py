@@ -28,7 +28,7 @@ from wintermute.mailbox.outbox import Late, Outbox
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.copies import Copies
 from wintermute.matrix.inbox import Policy
-from wintermute.matrix.login import Session
+from wintermute.matrix.kept_login import Session
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import People
 from wintermute.owner import Owner

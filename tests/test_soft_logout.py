@@ -19,7 +19,8 @@ from tests.world.warm import Interpreter
 from wintermute.config.schema import Matrix, Secret
 from wintermute.errors import HomeserverUnavailable, LoginRefused
 from wintermute.matrix.http import RenewingClient, call
-from wintermute.matrix.login import Session, load, renewed, save
+from wintermute.matrix.kept_login import Session, load, save
+from wintermute.matrix.login import renewed
 
 SOFT = Answer(401, {"errcode": "M_UNKNOWN_TOKEN", "error": "expired", "soft_logout": True})
 SESSION = Session("@bot:test", "BOTDEVICE", "old token", "a pickle key")

@@ -36,7 +36,8 @@ from wintermute.llm.models import Models
 from wintermute.matrix.client import open_client
 from wintermute.matrix.copies import Copies
 from wintermute.matrix.inbox import Policy
-from wintermute.matrix.login import Session, logged_in, successor
+from wintermute.matrix.kept_login import Session
+from wintermute.matrix.login import logged_in, successor
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import People, PeopleStore
 from wintermute.matrix.speaker import MatrixSpeaker

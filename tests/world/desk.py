@@ -17,7 +17,7 @@ from wintermute.ids import new_id
 from wintermute.mailbox.inbox import Waiting
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.inbox import Policy
-from wintermute.matrix.login import Session
+from wintermute.matrix.kept_login import Session
 from wintermute.matrix.people import People
 from wintermute.matrix.sas import Party, ToDevice
 from wintermute.matrix.sieve import VERIFICATION, VerificationMessage

@@ -29,7 +29,7 @@ from wintermute.errors import ConfigurationError
 from wintermute.ids import new_id
 from wintermute.llm.embeddings import open_embedder
 from wintermute.llm.models import Models
-from wintermute.matrix.login import load
+from wintermute.matrix.kept_login import load
 from wintermute.matrix.marks import secret_mark_key
 from wintermute.matrix.signing import secret_seeds
 from wintermute.memory.exchange import SCOPE

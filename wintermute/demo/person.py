@@ -21,7 +21,8 @@ from wintermute.errors import HomeserverUnavailable, SendRefused, WintermuteErro
 from wintermute.ids import new_id
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.inbox import OUTBOX_KEY, mapping
-from wintermute.matrix.login import Session, logged_in
+from wintermute.matrix.kept_login import Session
+from wintermute.matrix.login import logged_in
 from wintermute.matrix.people import People
 from wintermute.messages import Json
 from wintermute.text import harmless

@@ -41,9 +41,10 @@ from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
 from wintermute.matrix.http import RenewingClient, call, path
 from wintermute.matrix.inbox import OUTBOX_KEY, Account, Policy, RoomView, may_read
+from wintermute.matrix.kept_login import Session, store_file
 from wintermute.matrix.key_store import EPOCH, PATIENCE, Epochs, blocked, newest_in
 from wintermute.matrix.keys import Keys, keep_before_upload
-from wintermute.matrix.login import Session, renewed, store_file, store_problem
+from wintermute.matrix.login import renewed, store_problem
 from wintermute.matrix.marks import Marks, load_marks
 from wintermute.matrix.people import Device, People, Verdict, fingerprint
 from wintermute.matrix.renewal import inherit

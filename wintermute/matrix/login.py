@@ -1,11 +1,10 @@
 """Logging in once and staying logged in, by one file, 0600; and out again, when asked."""
 
-import json
 import logging
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -26,37 +25,15 @@ from wintermute.health.health import Finding
 from wintermute.matrix.cross_signing import foreign_text, served_key
 from wintermute.matrix.http import LOGIN_EXPIRED, call, path
 from wintermute.matrix.inbox import mapping
+from wintermute.matrix.kept_login import FILE, Session, load, save, store_file
 from wintermute.matrix.key_store import blocked
 from wintermute.matrix.people import fingerprint, identities
 from wintermute.matrix.signing import is_signed, load_seeds, open_to_others, write_private
 from wintermute.messages import Json
 
-FILE = "session.json"
 PROBE = "session.room"
 ENOUGH = 1 << 14
 NIO_STORE_VERSION = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """A device of ours on the homeserver, and the key its key store is encrypted with."""
-
-    user_id: str
-    device_id: str
-    access_token: str
-    pickle_key: str
-    keys_lost: bool = False
-    """The device before lost its keys, and the rooms were not told yet (X-016)."""
-    predecessor: str = ""
-    """The device in whose place this one is: it has the room keys of that one (F-009)."""
-
-    def __repr__(self) -> str:
-        return f"Session({self.user_id}, {self.device_id})"
-
-
-def store_file(folder: Path, session: Session) -> Path:
-    """Where nio keeps the keys of this device."""
-    return folder / f"{session.user_id}_{session.device_id}.db"
 
 
 def store_problem(file: Path, *, mode: Literal["ro", "rw"]) -> str | None:
@@ -90,24 +67,6 @@ def _version(connection: Any) -> int:
         return 0
     row = connection.execute("SELECT max(version) FROM storeversion").fetchone()
     return row[0] if isinstance(row[0], int) else 0
-
-
-def load(folder: Path) -> Session | None:
-    """The kept login, or None. Raises: ConfigurationError for a file we did not write."""
-    file = folder / FILE
-    if not file.exists():
-        return None
-    try:
-        return Session(**json.loads(file.read_text("utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigurationError(
-            f"{file} cannot be read ({type(error).__name__}): move it aside to log in again"
-        ) from error
-
-
-def save(folder: Path, session: Session) -> None:
-    """Keep a login; complete or not at all. Raises: StorageBlocked."""
-    write_private(folder, FILE, json.dumps(asdict(session)))
 
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from peewee import PeeweeException
 from wintermute.clock import Clock
 from wintermute.errors import DeviceSpent, HomeserverUnavailable, SendRefused
 from wintermute.matrix.http import call, path
+from wintermute.matrix.kept_login import Session, store_file
 from wintermute.matrix.key_store import KeyNotes, KeyStore, blocked
-from wintermute.matrix.login import Session, store_file
 from wintermute.matrix.people import usable_one_time_keys
 
 log = logging.getLogger(__name__)

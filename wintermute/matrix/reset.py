@@ -13,7 +13,7 @@ from wintermute.errors import ApprovalNeeded, ConfigurationError, WintermuteErro
 from wintermute.ids import NewId
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.cross_signing import IdentityState, approval_text
-from wintermute.matrix.login import load, store_file
+from wintermute.matrix.kept_login import load, store_file
 from wintermute.matrix.people import People, fingerprint
 from wintermute.matrix.signing import NEXT, Seeds, keep_seeds, new_seeds, next_seeds
 

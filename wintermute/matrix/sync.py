@@ -21,7 +21,7 @@ from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.copies import Copies, Restored
 from wintermute.matrix.inbox import Policy, invited_in, since_invitation
 from wintermute.matrix.intake import Intake
-from wintermute.matrix.login import Session, load, save
+from wintermute.matrix.kept_login import Session, load, save
 from wintermute.matrix.membership import Invitations
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import PeopleStore

@@ -1,0 +1,50 @@
+"""The login that is kept between starts, in one file, 0600: who needs no more of Matrix loads no more."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from wintermute.errors import ConfigurationError
+from wintermute.matrix.signing import write_private
+
+FILE = "session.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A device of ours on the homeserver, and the key its key store is encrypted with."""
+
+    user_id: str
+    device_id: str
+    access_token: str
+    pickle_key: str
+    keys_lost: bool = False
+    """The device before lost its keys, and the rooms were not told yet (X-016)."""
+    predecessor: str = ""
+    """The device in whose place this one is: it has the room keys of that one (F-009)."""
+
+    def __repr__(self) -> str:
+        return f"Session({self.user_id}, {self.device_id})"
+
+
+def store_file(folder: Path, session: Session) -> Path:
+    """Where nio keeps the keys of this device."""
+    return folder / f"{session.user_id}_{session.device_id}.db"
+
+
+def load(folder: Path) -> Session | None:
+    """The kept login, or None. Raises: ConfigurationError for a file we did not write."""
+    file = folder / FILE
+    if not file.exists():
+        return None
+    try:
+        return Session(**json.loads(file.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigurationError(
+            f"{file} cannot be read ({type(error).__name__}): move it aside to log in again"
+        ) from error
+
+
+def save(folder: Path, session: Session) -> None:
+    """Keep a login; complete or not at all. Raises: StorageBlocked."""
+    write_private(folder, FILE, json.dumps(asdict(session)))
