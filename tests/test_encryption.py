@@ -3,16 +3,24 @@
 import itertools
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from tests.world.bot import Bot, said
+from tests.world.clock import FakeClock
+from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer
 from tests.world.person import Person
 from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
-from tests.world.scene import NewAnybody, NewBot, NewPerson, NewRoom
+from tests.world.scene import NewAnybody, NewBot, NewName, NewPerson, NewRoom
+from wintermute.config.schema import Matrix
+from wintermute.errors import SendRefused
+from wintermute.ids import new_id
+from wintermute.matrix.client import open_client
 from wintermute.matrix.inbox import OUTBOX_KEY
+from wintermute.matrix.kept_login import Session
+from wintermute.matrix.people import People
 
 CLIENT = "/_matrix/client/v3"
 MEGOLM = {"algorithm", "ciphertext", "sender_key", "session_id", "device_id", OUTBOX_KEY}
@@ -29,6 +37,26 @@ async def plainly(person: Person, room: str, text: str) -> None:
     path = f"{CLIENT}/rooms/{room}/send/m.room.message/clear-{next(NUMBERS)}"
     status, told = await person.api("PUT", path, {"msgtype": "m.text", "body": text})
     assert status == 200, told
+
+
+@pytest.mark.parametrize("encryption", ["preferred", "off"])
+async def test_what_cannot_be_encrypted_is_not_sent(
+    encryption: Literal["preferred", "off"],
+    homeserver: Homeserver,
+    fresh: NewName,
+    proxy: Proxy,
+    tmp_path: Path,
+) -> None:
+    """X-015: whoever asks for it; nio knows nothing of the room, or has no keys at all."""
+    login = homeserver.user(fresh("bot"))
+    session = Session(login.user_id, login.device_id, login.access_token, "secret")
+    matrix = Matrix(
+        homeserver=proxy.url, user_id=login.user_id, owner="@ann:test", encryption=encryption
+    )
+    async with open_client(matrix, session, tmp_path, new_id, FakeClock(), People()) as client:
+        with pytest.raises(SendRefused, match="we cannot encrypt for it"):
+            await client.send("!room:test", {"body": "secret"}, "wm-1", encrypted=True)
+    assert sent_to(proxy, "!room:test") == []
 
 
 async def test_nothing_is_said_in_clear_in_an_encrypted_room(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.clock import WITHIN, QuickClock, promptly
+from tests.world.clock import NOON, WITHIN, QuickClock, promptly
 from tests.world.house import ANN, ZONE, House, open_house
 from tests.world.promised import occurrences, promise, talk
 from tests.world.schema import open_migrated
@@ -16,7 +16,7 @@ from wintermute.changes.change_sets import Reason
 from wintermute.clock import Clock, SystemClock
 from wintermute.ids import new_id
 from wintermute.owner import Owner
-from wintermute.schedule.promises import HEARTBEAT_SECONDS, Alarm
+from wintermute.schedule.promises import HEARTBEAT_SECONDS, Alarm, Delay
 from wintermute.stores import Stores
 from wintermute.tasks.schedules import PlanRequest
 
@@ -116,7 +116,8 @@ async def test_a_clock_that_jumps_back_repeats_nothing_and_misses_nothing(tmp_pa
 
 
 async def test_the_alarm_rings_at_its_time_and_when_that_has_passed() -> None:
-    """Once each time, also when it is due at once."""
+    """Once each time, also when it is due at once: without this first line it would do so for ever."""
+    assert Delay(5).get_next_fire_time(NOON, NOON) is None
     rung, count = asyncio.Event(), 0
 
     def ring() -> None:

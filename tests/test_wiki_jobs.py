@@ -1,5 +1,6 @@
 """Jobs on pages: what stands against a change, what is put in place, and the way back."""
 
+import asyncio
 import json
 import os
 import resource
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.clock import FakeClock
+from tests.world.clock import FakeClock, promptly
 from tests.world.memory import ANN, memory_in
 from tests.world.shelf import DAY, GARDEN, INDEX, ROSES, TALK, Shelf, change, page
 from wintermute.changes.change_sets import Change, Reason
@@ -558,15 +559,20 @@ def test_where_the_second_page_cannot_be_put_in_place_the_first_goes_back(tmp_pa
     assert {*shelf.pages()} == {*before, new.path}
 
 
-def test_a_store_that_is_held_for_ever_is_told(tmp_path: Path) -> None:
+async def test_a_store_that_is_held_for_ever_is_told(tmp_path: Path) -> None:
     """W-007: a program that was stopped in the middle holds up no answer."""
     Shelf.make(tmp_path)
     held = os.open(tmp_path, os.O_RDONLY)
+
+    def read() -> None:
+        with StoreFolder(tmp_path, patience=0.1).reading():
+            pytest.fail("somebody writes")
+
     try:
         flock(held, LOCK_EX)
-        told = pytest.raises(StoreUnusable, match="is held by another program")
-        with told, StoreFolder(tmp_path, patience=0.1).reading():
-            pytest.fail("somebody writes")
+        with pytest.raises(StoreUnusable, match="is held by another program"):
+            async with promptly(10):
+                await asyncio.to_thread(read)
     finally:
         os.close(held)
 

@@ -40,7 +40,7 @@ EXAMPLES, MORE_EXAMPLES = 25, 100
 """Of a property, in the quick tier and with the slow one."""
 REAL = "real_model"
 SHARED = pytest.StashKey[Path]()
-ROWS = pytest.StashKey[Counter[str]]()
+ROWS = pytest.StashKey[dict[str, list[str]]]()
 LEFT_OUT = pytest.StashKey[int]()
 T = TypeVar("T")
 
@@ -146,29 +146,42 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if (mark := item.get_closest_marker("quick")) is None:
         return
     test, _, row = item.nodeid.partition("[")
-    counts = item.config.stash.setdefault(ROWS, Counter())
-    number = counts[test]
-    counts[test] += 1
-    if number % mark.kwargs["every"] if mark.kwargs else row.removesuffix("]") not in mark.args:
+    rows = item.config.stash.setdefault(ROWS, {}).setdefault(test, [])
+    rows.append(row.removesuffix("]"))
+    every = mark.kwargs.get("every", 0)
+    if (len(rows) - 1) % every if every else rows[-1] not in mark.args:
         item.add_marker("slow")
-    else:
-        assert item.get_closest_marker("slow") is None, f"{item.nodeid} is marked quick and slow"
+    elif item.get_closest_marker("slow"):
+        raise pytest.UsageError(f"{item.nodeid} is marked quick and slow")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put those that are to be alone at the end; leave the slow out, unless they are asked for."""
+    look_for_rows(config, items)
     items.sort(key=is_alone)  # each one before that would empty the other workers
     if REAL not in config.getoption("markexpr"):
         leave_out(config, items, [item for item in items if item.get_closest_marker(REAL)])
+    named = named_tests(config)
     if part := config.getoption("part"):
-        leave_out(config, items, [item for item in items if not is_in(item, *part)])
+        left = [item for item in items if not is_in(item, *part) and not is_one(item, named)]
+        leave_out(config, items, left)
     if wants_slow(config) or failed_last(config):
         return
-    named = named_tests(config)
     left = [item for item in items if item.get_closest_marker("slow") and not is_one(item, named)]
     config.stash[LEFT_OUT] = len(left)
     leave_out(config, items, left)
+
+
+def look_for_rows(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """See that each row that a table calls quick is there, unless rows were asked for by name."""
+    if any("[" in argument for argument in config.args):
+        return
+    for item in items:
+        mark = item.get_closest_marker("quick")
+        rows = config.stash.get(ROWS, {}).get(item.nodeid.partition("[")[0], [])
+        if mark and not (set(mark.args) <= set(rows) and bool(mark.args) != bool(mark.kwargs)):
+            raise pytest.UsageError(f"{item.nodeid}: quick names no row of {rows}")
 
 
 def a_part(text: str) -> tuple[int, int]:
@@ -193,7 +206,8 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 def wants_slow(config: pytest.Config) -> bool:
     """Tell whether the slow tier is run as well."""
-    return bool(config.getoption("slow")) or "slow" in config.getoption("markexpr")
+    marks = config.getoption("markexpr").replace("not slow", "")
+    return bool(config.getoption("slow") or config.getoption("part") or "slow" in marks)
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item], left: list[pytest.Item]) -> None:
@@ -333,6 +347,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for file, seconds in seconds_of_files(reports).most_common():
         if seconds >= FILE_FROM:
             write(f"{seconds:.0f} s for the quick tests of {file}")
+    if any(is_too_long(report) for report in reports):
+        write(f"(The load is {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores.)")
     for reason, count in skip_reasons(reports).most_common():
         write(f"{count} skipped: {reason}")
     if left_out := terminalreporter.config.stash.get(LEFT_OUT, 0):
