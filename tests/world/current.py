@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -174,13 +175,14 @@ class CurrentClient:
     async def wait_for_count(
         self, room: str, sender: str, count: int, within: float = WITHIN
     ) -> list[ShownMessage]:
-        """All messages of a sender once there are at least so many."""
-        await self.until(
-            lambda: len(self.messages(room, sender)) >= count,
-            within,
-            f"{count} messages of {sender}",
-        )
+        """All messages of a sender once there are at least so many; each may take so long."""
+        for number in range(len(self.messages(room, sender)) + 1, count + 1):
+            is_there = partial(self._has_said, room, sender, number)
+            await self.until(is_there, within, f"{number} of {count} messages of {sender}")
         return self.messages(room, sender)
+
+    def _has_said(self, room: str, sender: str, count: int) -> bool:
+        return len(self.messages(room, sender)) >= count
 
     async def wait_unreadable(self, room: str, sender: str) -> ShownMessage:
         """The first event of a sender that could not be decrypted, which is what `failure` tells."""

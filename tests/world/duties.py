@@ -40,6 +40,9 @@ class Back:
         await SYSTEM.sleep(seconds)
 
 
+A_MINUTE_AGO = Back(timedelta(minutes=1))
+
+
 def in_time(body: str) -> str:
     """A message as it was promised, without how late it is."""
     return LATE.sub("", body)
@@ -63,9 +66,12 @@ def run(at: str, prompt: str) -> PlanRequest:
 
 
 async def promise(
-    bot: Bot, person: str, room: str, asked: Mapping[str, PlanRequest], clock: Clock = SYSTEM
+    bot: Bot, person: str, room: str, asked: Mapping[str, PlanRequest], clock: Clock = A_MINUTE_AGO
 ) -> None:
-    """Tasks of a person, as made in that direct chat."""
+    """Tasks of a person, as made in that direct chat.
+
+    A minute ago: a busy machine may take longer than the seconds until they are due.
+    """
     data, scope = bot.config.parent / "data", f"person:{person}"
     async with open_database(data / "wintermute.db") as database:
         stores = Stores.of(database, data, Owner(person), clock, new_id, timezone="Europe/Berlin")

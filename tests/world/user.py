@@ -6,6 +6,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -168,13 +169,14 @@ class MatrixUser:
     async def wait_for_count(
         self, room: str, sender: str, count: int, within: float = WITHIN
     ) -> list[Message]:
-        """All messages of a sender once there are at least so many."""
-        await self.until(
-            lambda: len(self.messages(room, sender)) >= count,
-            within,
-            f"{count} messages of {sender}",
-        )
+        """All messages of a sender once there are at least so many; each may take so long."""
+        for number in range(len(self.messages(room, sender)) + 1, count + 1):
+            is_there = partial(self._has_said, room, sender, number)
+            await self.until(is_there, within, f"{number} of {count} messages of {sender}")
         return self.messages(room, sender)
+
+    def _has_said(self, room: str, sender: str, count: int) -> bool:
+        return len(self.messages(room, sender)) >= count
 
     async def wait_joined(self, room: str, user: str, within: float = WITHIN) -> None:
         """Until a user is a member of a room."""
