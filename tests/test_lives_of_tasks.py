@@ -52,6 +52,7 @@ class Life:
     clock: FakeClock
     since: dict[str, datetime] = field(default_factory=dict)
     snoozed: dict[str, datetime] = field(default_factory=dict)
+    restored: set[str] = field(default_factory=set)
 
     async def tasks(self) -> dict[str, Task]:
         return {task.id: task for task in await self.house.stores.tasks.listed(None, "all")}
@@ -103,6 +104,8 @@ class Life:
         if name == "undo":  # what it brings back, the tests of undo look at
             held = (await self.tasks()).items()
             self.snoozed = {task_id: each.snoozed for task_id, each in held if each.snoozed}
+        if name == "restore":
+            self.restored.add(task.id)
         if name == "update":  # also to the same: it counts from now
             self.since[task.id] = self.clock.now()
         if name in ("update", "acknowledge"):
@@ -168,7 +171,8 @@ class Life:
             )
             at = rows[0]["at"]
             delivered = at is not None and datetime.fromisoformat(at) >= self.since[task.id]
-            if delivered and task.status == "active" and task.plan.schedule:
+            as_it_was = task.id in self.restored  # active, whatever became of it meanwhile (T-007)
+            if delivered and task.status == "active" and task.plan.schedule and not as_it_was:
                 assert task.next_due is not None, task
 
 
@@ -185,6 +189,12 @@ def test_what_was_told_before_its_change_was_undone_is_done() -> None:
     """T-007, T-041: it rang, was changed before it could be told, was told, and was changed back."""
     rung = [("add", 0), ("pass", 60), ("update", 0), ("deliver", 0), ("undo", 0)]
     asyncio.run(_live(rung))
+
+
+def test_what_was_told_while_it_was_deleted_comes_back_as_it_was() -> None:
+    """T-007: active, though its time has passed and it was told."""
+    told = [("add", 0), ("add", 0), ("pass", 60), ("delete", 0), ("deliver", 0), ("restore", 0)]
+    asyncio.run(_live(told))
 
 
 async def _live(life: list[tuple[str, int]]) -> None:
