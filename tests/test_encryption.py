@@ -1,12 +1,15 @@
 """Encrypted rooms: nothing leaves in clear, keys survive, and what cannot be read is not lost."""
 
+import asyncio
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
+from tests.test_reminder_signs import AtOnce
 from tests.world.bot import Bot, said
 from tests.world.clock import FakeClock
 from tests.world.homeserver import Homeserver
@@ -39,24 +42,30 @@ async def plainly(person: Person, room: str, text: str) -> None:
     assert status == 200, told
 
 
-@pytest.mark.parametrize("encryption", ["preferred", "off"])
 async def test_what_cannot_be_encrypted_is_not_sent(
-    encryption: Literal["preferred", "off"],
-    homeserver: Homeserver,
-    fresh: NewName,
-    proxy: Proxy,
-    tmp_path: Path,
+    person: NewPerson, homeserver: Homeserver, fresh: NewName, proxy: Proxy, tmp_path: Path
 ) -> None:
-    """X-015: whoever asks for it; nio knows nothing of the room, or has no keys at all."""
+    """X-015: whoever asks for it, in a room that either we or nio know to be encrypted."""
     login = homeserver.user(fresh("bot"))
     session = Session(login.user_id, login.device_id, login.access_token, "secret")
-    matrix = Matrix(
-        homeserver=proxy.url, user_id=login.user_id, owner="@ann:test", encryption=encryption
-    )
+    matrix = Matrix(homeserver=proxy.url, user_id=login.user_id, owner="@ann:test")
+    keyless = replace(matrix, encryption="off")
+    ann = await person("ann")
+    chat = await ann.create_room([login.user_id], encrypted=True)
+    refused = pytest.raises(SendRefused, match="we cannot encrypt for it")
+    asyncio.get_running_loop().set_default_executor(AtOnce())
     async with open_client(matrix, session, tmp_path, new_id, FakeClock(), People()) as client:
-        with pytest.raises(SendRefused, match="we cannot encrypt for it"):
-            await client.send("!room:test", {"body": "secret"}, "wm-1", encrypted=True)
-    assert sent_to(proxy, "!room:test") == []
+        await client.join(chat)
+        with refused:  # nio has not heard of the room
+            await client.send(chat, {"body": "secret"}, "wm-1", encrypted=True)
+    other = tmp_path / "keyless"
+    other.mkdir()
+    async with open_client(keyless, session, other, new_id, FakeClock(), People()) as client:
+        await client.sync(None, full_state=True, wait_s=0)
+        for known in (True, False):
+            with refused:
+                await client.send(chat, {"body": "secret"}, "wm-2", encrypted=known)
+    assert sent_to(proxy, chat) == []
 
 
 async def test_nothing_is_said_in_clear_in_an_encrypted_room(

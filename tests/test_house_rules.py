@@ -40,7 +40,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.}~-])/(?:work|root|home|Users|tmp)/[\w.]")
 REGISTRY = re.compile(r"py[p]i\.org|python[h]osted|npm[j]s|deb[i]an\.org|crates[.]io|gh[c]r\.io")
 
 CLOCKS = {"wintermute/clock.py", "wintermute/signals.py", "tests/world/clock.py"}
-"""Where the machine's own clock is asked: as the Clock, for systemd, and as the tests' patience."""
+"""Modules that ask the machine's own clock: the Clock, the supervisor's protocol, the tests' patience."""
 MEASURES = re.compile(
     r"tests/(bench|torture|two_hours|world/(evening|lives|relay|transcript|watch)\b)"
 )
@@ -315,7 +315,7 @@ def no_file_names_somebodys_machine_or_a_registry() -> list[str]:
 
 
 def nobody_asks_the_machine_how_late_it_is() -> list[str]:
-    """Who decides by time is given a clock, which a test may move; tests bound waits in one place.
+    """Code that decides by time gets a clock, which a test may move; tests bound waits in one place.
 
     Only programs that measure look at the machine's own.
     """

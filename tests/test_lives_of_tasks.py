@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import examples
@@ -177,6 +177,7 @@ class Life:
 
 
 @given(steps)
+@example([("add", 0), ("add", 0), ("pass", 60), ("delete", 0), ("deliver", 0), ("restore", 0)])
 @settings(max_examples=examples(60))
 def test_whatever_people_do_each_due_moment_is_claimed_once_and_none_is_lost(
     life: list[tuple[str, int]],
@@ -189,12 +190,6 @@ def test_what_was_told_before_its_change_was_undone_is_done() -> None:
     """T-007, T-041: it rang, was changed before it could be told, was told, and was changed back."""
     rung = [("add", 0), ("pass", 60), ("update", 0), ("deliver", 0), ("undo", 0)]
     asyncio.run(_live(rung))
-
-
-def test_what_was_told_while_it_was_deleted_comes_back_as_it_was() -> None:
-    """T-007: active, though its time has passed and it was told."""
-    told = [("add", 0), ("add", 0), ("pass", 60), ("delete", 0), ("deliver", 0), ("restore", 0)]
-    asyncio.run(_live(told))
 
 
 async def _live(life: list[tuple[str, int]]) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 
 from tests.world.bot import Bot
+from tests.world.clock import promptly
 from tests.world.delegating import done, objective
 from tests.world.duties import in_, signs
 from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, Use
@@ -200,8 +201,9 @@ async def test_what_the_shell_promises_is_said_in_the_room_it_is_for(
     assert (await daemon.command(*add, in_(LATER), "water", *group))[0] == 0
     assert (await daemon.command(*add, in_(LATER), "plants"))[0] == 0
     daemon.pass_time(LATER)
-    await told(ann, club, daemon, SAID)
-    await told(ann, mine, daemon, f"{REMINDER}plants")
+    async with promptly(15):  # a sync wakes us twice a minute as well
+        await told(ann, club, daemon, SAID)
+        await told(ann, mine, daemon, f"{REMINDER}plants")
     assert (len(said(ann, mine, daemon)), len(said(ann, club, daemon))) == (2, 1)
 
 

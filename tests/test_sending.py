@@ -258,7 +258,8 @@ async def typing_and_receipt(ann: MatrixUser, chat: str, bot: str, gate: asyncio
     await ann.until(lambda: ann.receipts(chat).get(bot) == sent, what="the receipt")
     gate.set()
     await ann.wait_for_count(chat, bot, 1)
-    await ann.until(lambda: bot not in ann.typing(chat), what="the end of typing")
+    async with promptly(2):  # by itself it would end later
+        await ann.until(lambda: bot not in ann.typing(chat), what="the end of typing")
 
 
 async def test_conversations_of_one_room_are_sent_beside_each_other_below_one_typing_sign(

@@ -147,7 +147,7 @@ def test_what_is_made_to_be_slow_is_not(text: str) -> None:
 
 @pytest.mark.parametrize(("seconds", "drawn"), [(0.0, 200), (0.1, 100)])
 def test_a_long_block_that_grows_draws_little_and_loses_nothing(seconds: float, drawn: int) -> None:
-    """Where a drawing takes so many seconds, here between two looks at the clock."""
+    """A drawing takes so many seconds: they pass between two looks at the clock."""
     glass, looks = Glass(80, 10), itertools.count()
     page = page_on(glass, lambda: next(looks) * seconds)
     page.add("```\n")

@@ -188,6 +188,8 @@ def test_a_table_has_quick_rows_and_the_slow_ones_come_in_parts(tmp_path: Path) 
     assert sorted(said.count("test_named") for said in parts) == [0, 0, 2]
     assert sorted(said.count("test_counted") for said in parts) == [0, 0, 4]
     assert "2 skipped: no bell: apt-get install bell\n" in suite.run("-n2").stdout
+    (tmp_path / "test_it.py").write_text(ROWS.replace('quick("b")', 'quick("d")'))
+    assert "marked quick, and not there: ['d']" in suite.run("-n2").stdout
 
 
 def test_a_test_that_measures_has_nobody_beside_it(tmp_path: Path) -> None:

@@ -37,10 +37,10 @@ of the others too. Tests kill processes; none cuts the power.
 """
 ROOM = 2**31
 EXAMPLES, MORE_EXAMPLES = 25, 100
-"""Of a property, in the quick tier and with the slow one."""
+"""Examples of a property, in the quick tier and with the slow one."""
 REAL = "real_model"
 SHARED = pytest.StashKey[Path]()
-ROWS = pytest.StashKey[dict[str, list[str]]]()
+WRONG = pytest.StashKey[str]()
 LEFT_OUT = pytest.StashKey[int]()
 T = TypeVar("T")
 
@@ -139,26 +139,46 @@ def pytest_collection(session: pytest.Session) -> None:
             import_module(f"tests.{name}")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
+def mark_rows(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark as slow the rows of a table that `@pytest.mark.quick("one", "two")` does not name, or of
-    which `@pytest.mark.quick(every=4)` passes three over.
+    which `@pytest.mark.quick(every=4)` passes three over. A mark that cannot be makes its test fail.
     """
-    if (mark := item.get_closest_marker("quick")) is None:
-        return
-    test, _, row = item.nodeid.partition("[")
-    rows = item.config.stash.setdefault(ROWS, {}).setdefault(test, [])
-    rows.append(row.removesuffix("]"))
-    every = mark.kwargs.get("every", 0)
-    if (len(rows) - 1) % every if every else rows[-1] not in mark.args:
-        item.add_marker("slow")
-    elif item.get_closest_marker("slow"):
-        raise pytest.UsageError(f"{item.nodeid} is marked quick and slow")
+    tables: dict[str, dict[str, pytest.Item]] = {}
+    for item in items:
+        test, _, row = item.nodeid.partition("[")
+        if item.get_closest_marker("quick"):
+            tables.setdefault(test, {})[row.removesuffix("]")] = item
+    rows_asked_for = any("[" in argument for argument in config.args)
+    for rows in tables.values():
+        mark = next(iter(rows.values())).get_closest_marker("quick")
+        assert mark is not None
+        every, unknown = mark.kwargs.get("every", 0), set(mark.args) - rows.keys()
+        for number, (row, item) in enumerate(rows.items()):
+            if unknown and not rows_asked_for:
+                item.stash[WRONG] = f"marked quick, and not there: {sorted(unknown)}"
+            elif number % every if every else row not in mark.args:
+                item.add_marker("slow")
+            elif item.get_closest_marker("slow"):
+                item.stash[WRONG] = "marked quick, and slow all the same"
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if problem := item.stash.get(WRONG, ""):
+        pytest.fail(problem, pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
+    """Mark the rows of tables before anybody chooses or shuffles, and choose when all others have."""
+    mark_rows(config, items)
+    yield
+    choose(config, items)
+
+
+def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put those that are to be alone at the end; leave the slow out, unless they are asked for."""
-    look_for_rows(config, items)
     items.sort(key=is_alone)  # each one before that would empty the other workers
     if REAL not in config.getoption("markexpr"):
         leave_out(config, items, [item for item in items if item.get_closest_marker(REAL)])
@@ -171,17 +191,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left = [item for item in items if item.get_closest_marker("slow") and not is_one(item, named)]
     config.stash[LEFT_OUT] = len(left)
     leave_out(config, items, left)
-
-
-def look_for_rows(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """See that each row that a table calls quick is there, unless rows were asked for by name."""
-    if any("[" in argument for argument in config.args):
-        return
-    for item in items:
-        mark = item.get_closest_marker("quick")
-        rows = config.stash.get(ROWS, {}).get(item.nodeid.partition("[")[0], [])
-        if mark and not (set(mark.args) <= set(rows) and bool(mark.args) != bool(mark.kwargs)):
-            raise pytest.UsageError(f"{item.nodeid}: quick names no row of {rows}")
 
 
 def a_part(text: str) -> tuple[int, int]:

@@ -172,6 +172,8 @@ def set_clocks(file: Path) -> None:
         # Between two steps of the loop: nobody may see one clock moved and the other not yet.
         for loop in {loop for loop, _ in asleep}:
             loop.call_soon_threadsafe(look)
+        if not asleep:
+            look()
 
     def now(self: SystemClock) -> datetime:
         return wall(self) + timedelta(seconds=ahead["wall"])

@@ -1,4 +1,4 @@
-"""What a machine may lack for some tests, and the command that brings it: a run ends with these lines."""
+"""Reasons to skip a test, each with the command that ends it: a run ends with these lines."""
 
 NO_MEANING = "the embedder is not installed: .venv/bin/pip install -e '.[meaning]'"
 NO_QDRANT = "the client of Qdrant is not installed: .venv/bin/pip install -e '.[qdrant]'"

@@ -1,4 +1,4 @@
-"""The login that is kept between starts, in one file, 0600: who needs no more of Matrix loads no more."""
+"""The login that is kept between starts, in one file, 0600. Nothing here loads nio, so commands start soon."""
 
 import json
 from dataclasses import asdict, dataclass

@@ -31,7 +31,7 @@ class Delay(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
         self._pause = timedelta(seconds=seconds)
 
     def get_next_fire_time(self, previous: datetime | None, now: datetime) -> datetime | None:
-        """When to ring next; None: never again."""
+        """The first moment to ring, and None after that."""
         return None if previous else now + self._pause
 
 
