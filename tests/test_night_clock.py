@@ -8,7 +8,8 @@ import pytest
 
 from tests.world.clock import HeldClock
 from tests.world.model import ModelServer
-from tests.world.nights import begin, look, nights, opened
+from tests.world.nights import OWNER, begin, look, nights, opened
+from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Dreaming
 from wintermute.night.night_jobs import newest_night, next_night
 
@@ -106,6 +107,23 @@ async def test_a_missed_night_is_caught_up_when_nobody_has_spoken_for_ten_minute
         await look(house)
         assert await nights(house) == []
         clock.advance(1)
+        await look(house)
+        await look(house)
+        assert await nights(house) == [("2026-05-06", "late", "done")]
+
+
+async def test_a_missed_night_is_caught_up_where_nobody_ever_talked(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-097: what was imported is tidied as well."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house, house.database.transaction() as tx:
+        why = Reason("import", OWNER)
+        await house.stores.facts.add(tx, why, "Ann has a dog.", "user_explicit", scope=OWNER)
+    clock.advance(50 * HOUR)
+    async with opened(tmp_path, model, clock) as house:
+        await look(house)
+        clock.advance(600)
         await look(house)
         await look(house)
         assert await nights(house) == [("2026-05-06", "late", "done")]

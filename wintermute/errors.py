@@ -3,6 +3,7 @@
 WintermuteError
 ├── ConfigurationError          the person's own files or account need a change: exit code 2
 │   ├── DatabaseUnusable        missing, corrupt, too new, or no driver for it
+│   │   └── DatabaseOutdated    of an earlier version, and only to be read
 │   ├── PromptUnreadable        a prompt file that is no text, and no earlier text of it is kept
 │   ├── LoginRefused            the homeserver does not accept our token or password
 │   │   └── LoginExpired        it wants the same device to log in again (soft logout)
@@ -57,6 +58,10 @@ class DataFolderInUse(WintermuteError):
 
 class DatabaseUnusable(ConfigurationError):
     """The database cannot be opened safely."""
+
+
+class DatabaseOutdated(DatabaseUnusable):
+    """The next program that writes to it upgrades it."""
 
 
 class PromptUnreadable(ConfigurationError):

@@ -125,6 +125,11 @@ class ChangeSets:
         ]
         await tx.execute_many(*insert_many("changes", rows))
 
+    async def first(self, tx: Transaction) -> datetime | None:
+        """The time of the oldest that is kept."""
+        (at,) = await tx.scalars("SELECT min(created_at) FROM change_sets")
+        return datetime.fromisoformat(at) if at else None
+
     async def get(self, set_id: str) -> ChangeSet | None:
         """One change set, while it can be undone."""
         query = "SELECT * FROM change_sets WHERE id = ? AND created_at > ?"

@@ -21,8 +21,14 @@ from wintermute.clock import CheckedClock, SystemClock
 from wintermute.config.read import BACKENDS
 from wintermute.config.schema import UNTOUCHED, Backend, Config, is_untouched
 from wintermute.config.secrets import Redaction, secret_values
-from wintermute.db import open_database, prove_free
-from wintermute.errors import ConfigurationError, ModelError, ModelUnavailable, WintermuteError
+from wintermute.db import is_unmade, open_database, prove_free
+from wintermute.errors import (
+    ConfigurationError,
+    DatabaseOutdated,
+    ModelError,
+    ModelUnavailable,
+    WintermuteError,
+)
 from wintermute.health.health import Finding, Health
 from wintermute.ids import new_id
 from wintermute.llm.embeddings import open_embedder
@@ -110,12 +116,14 @@ def disk(folder: Path) -> Finding:
 
 async def database(path: Path) -> Finding:
     """Whole, not from a newer version, and not locked by another program (F-008)."""
-    if not path.exists():  # noqa: ASYNC240  one look, nothing else runs
+    if is_unmade(path):
         return Finding("database", "ok", "will be made at first start")
     try:
         async with open_database(path, read_only=True):
             await prove_free(path)
             return Finding("database", "ok", str(path))
+    except DatabaseOutdated as error:
+        return Finding("database", "warn", str(error))
     except WintermuteError as error:
         return Finding("database", "fail", str(error))
 
@@ -317,8 +325,6 @@ async def _counts(path: Path, backend: Backend, now: Counted) -> Counted:
         return now
     with suppress(WintermuteError):
         async with open_database(path, read_only=True) as database:
-            if not await database.is_current():
-                return now
             before = await TokenCounts(database, SystemClock()).known(*asked)
         if not told or before == now:
             return before
@@ -334,8 +340,6 @@ async def _keep(path: Path, backend: Backend, spells: bool | None) -> bool:
         return False
     with suppress(WintermuteError):
         async with open_database(path, read_only=True) as database:
-            if not await database.is_current():
-                return False
             if await Spellings(database, SystemClock()).known(*asked) == spells:
                 return True
         async with open_database(path) as database:

@@ -43,7 +43,7 @@ def logout(ctx: click.Context) -> None:
     """
     config = open_config(ctx)
     with hold(config.data_dir):
-        said = asyncio.run(login.logout(config.matrix, config.data_dir / "matrix"))
+        said = asyncio.run(login.logout(config.matrix, config.data_dir / "matrix", SystemClock()))
     say(ctx, said)
 
 

@@ -51,7 +51,7 @@ from wintermute.memory.fact import EXPLICIT, SOURCES, AddOutcome, NewFact, Sourc
 from wintermute.memory.secret_shapes import REFUSED, secret_kind
 from wintermute.night.forget_jobs import forget_at_once
 from wintermute.night.forgetting import Forgotten
-from wintermute.night.reconstruction import BatchTally, Reconstruction, normalised
+from wintermute.night.reconstruction import CORE, BatchTally, Reconstruction, normalised
 from wintermute.night.splitting import MOST_TEXT, Splitting, new_facts, without_secrets
 from wintermute.stores import Stores
 from wintermute.templates import Template
@@ -344,29 +344,35 @@ def import_(
 def reconstruct(ctx: click.Context, as_json: bool) -> None:
     """Bring what was just learnt together with what is known, now.
 
-    The daemon does it by itself, after 20 new memories or 15 minutes without one.
+    The daemon does it by itself, after 20 new memories or 15 minutes without one. It also decides
+    whether core.md changes: this command leaves that to it, and says so.
 
     Example: wintermute memory reconstruct
     """
 
-    async def work(stores: Stores, config: Config, models: Models) -> BatchTally:
+    async def work(stores: Stores, config: Config, models: Models) -> tuple[BatchTally, bool]:
         template = Template(stores.prompts, "RECONSTRUCTION_PROMPT.txt")
         queue = Reconstruction(stores, models, template, config.memory)
         done = BatchTally()
-        for waiting in await stores.facts.queues(stores.database):
+        queues = await stores.facts.queues(stores.database)
+        for waiting in queues:
             try:
                 done += await queue.work(waiting.scope, taint=waiting.taint)
             except ModelError as problem:
                 click.echo(redacted(ctx, f"{waiting.scope}: {problem}"), err=True)
                 done += BatchTally(failed=1)
             await stores.memories.text(waiting.scope)
-        return done
+        async with stores.database.transaction() as tx:
+            owed = [await stores.jobs.is_owed(tx, CORE, queue.scope) for queue in queues]
+        return done, any(owed)
 
-    done = with_models(ctx, work)
-    said = (
+    done, core_waits = with_models(ctx, work)
+    said = [
         f"batches {done.batches}, kept {done.kept}, replaced {done.replaced}, failed {done.failed}"
-    )
-    tell(ctx, dataclasses.asdict(done), said, as_json=as_json)
+    ]
+    said += ["core.md: the daemon looks at the new memories while it runs"] * core_waits
+    values = dataclasses.asdict(done) | ({"core": "daemon"} if core_waits else {})
+    tell(ctx, values, *said, as_json=as_json)
     ctx.exit(1 if done.failed else 0)
 
 

@@ -6,6 +6,7 @@ from wintermute.db.database import (
     Row,
     Transaction,
     is_broken,
+    is_unmade,
     open_database,
     prove_free,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "Transaction",
     "UpgradeCopy",
     "is_broken",
+    "is_unmade",
     "loads_vectors",
     "open_database",
     "prove_free",

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -16,10 +17,20 @@ import aiosqlite
 from wintermute.clock import Clock
 from wintermute.db import driver
 from wintermute.db.full_text import drop_broken, erase_in_place, others_are_sound
-from wintermute.db.migrate import Migration, UpgradeCopy, copies, expire_copies, migrate, migrations
+from wintermute.db.migrate import (
+    Migration,
+    UpgradeCopy,
+    copies,
+    expire_copies,
+    is_foreign,
+    migrate,
+    migrations,
+    unseen,
+)
 from wintermute.db.text_search import TextSearch, looking
 from wintermute.errors import (
     DatabaseLocked,
+    DatabaseOutdated,
     DatabaseUnusable,
     DiskFull,
     StorageBlocked,
@@ -34,6 +45,9 @@ NOT_OURS = ("readonly database", "unable to open database file")
 COMMAND_PATIENCE = 10.0  # a person waits for it; `forget` may rewrite the whole file meanwhile
 DAEMON_PATIENCE = 1.0  # of one attempt, which nothing can end: SIGTERM has to wait for it
 PAUSE = 0.2
+UPGRADE_LOOKS = 10
+GENERATED = b"# generated:"
+"""The beginning of a MEMORIES.txt that we wrote (M-016)."""
 Parameters = Sequence[Any] | Mapping[str, Any]
 T = TypeVar("T")
 
@@ -204,11 +218,6 @@ class Database:
         """Delete the copies whose time is over."""
         await asyncio.to_thread(expire_copies, self._path, now)
 
-    async def is_current(self) -> bool:
-        """Whether its schema is that of this version: a file opened only to read may be older."""
-        (found,) = await self.rows("PRAGMA user_version")
-        return int(found[0]) == shipped_migrations()[-1].number
-
     async def version(self) -> int:
         """A number that is another one after every commit, whoever made it."""
         (found,) = await self.rows("PRAGMA data_version")
@@ -243,7 +252,7 @@ async def open_database(
 ) -> AsyncIterator[Database]:
     """Open the file, bring its schema up to date, close it at the end.
 
-    With `read_only` nothing is made or migrated, and transactions fail. With `patience` what is
+    With `read_only` nothing is made or migrated, transactions fail, and an older file is refused. With `patience` what is
     asked of it later waits for locks of others. Without `extensions` it is as where none can be
     loaded.
 
@@ -282,24 +291,107 @@ def shipped_migrations() -> list[Migration]:
 
 
 def _prepare(path: Path, open_one: Callable[..., Any], *, read_only: bool) -> bool:
-    """See that the file can be used, and as it should be; whether sqlite-vec is there for it."""
-    if read_only and not path.exists():
-        raise DatabaseUnusable(
-            f"{path} does not exist: start the daemon once with `wintermute run`"
-        )
-    with closing(open_one(read_only=read_only)) as connection:
-        problem = _problem(connection)
-        if problem and others_are_sound(connection):  # what is derived is no reason to refuse
-            if not read_only:
-                drop_broken(connection)
-            problem = None if read_only else _problem(connection)
-        if problem:
-            raise _unusable(path, problem)
-        if not read_only:
-            path.chmod(0o600)
-            migrate(connection, path, shipped_migrations())
-            erase_in_place(connection)
+    """See that the file can be used, and as it should be; whether sqlite-vec is there for it.
+
+    Raises: DatabaseUnusable; driver.Error.
+    """
+    is_broken = False
+    if is_unmade(path):
+        if read_only:
+            raise DatabaseUnusable(
+                f"{path} does not exist: start the daemon once with `wintermute run`"
+            )
+    else:
+        # A writer brings the log that lies beside the file into it as it leaves, whoever's it is:
+        # so whoever cannot write looks first, unless something half done has to be undone.
+        half_done = path.with_name(f"{path.name}-journal").exists()
+        with closing(open_one(read_only=not half_done)) as connection:
+            is_broken = _looked_at(path, connection)
+            if read_only:
+                _await_upgrade(path, connection)
+                return driver.knows_vectors(connection)
+    with closing(open_one(read_only=False)) as connection:
+        if is_broken:  # what is derived is no reason to refuse
+            drop_broken(connection)
+            if problem := _problem(connection):
+                raise _unusable(path, problem)
+        path.chmod(0o600)
+        migrate(connection, path, shipped_migrations())
+        erase_in_place(connection)
         return driver.knows_vectors(connection)
+
+
+def _looked_at(path: Path, connection: Any) -> bool:
+    """Look at a file that is there; whether a table that is derived is broken.
+
+    Raises: DatabaseUnusable; StorageBlocked.
+    """
+    problem = _problem(connection)
+    if problem and (not others_are_sound(connection) or _of_a_later_life(path)):
+        raise _unusable(path, problem)
+    if is_foreign(connection):
+        raise DatabaseUnusable(f"{path} is some other program's database: move it aside")
+    return bool(problem)
+
+
+def _await_upgrade(path: Path, connection: Any) -> None:
+    """Let whoever makes or upgrades the file just now come to an end. Raises: DatabaseOutdated."""
+    newest = shipped_migrations()
+    for _ in range(UPGRADE_LOOKS):
+        if not unseen(connection, path, newest):
+            return
+        time.sleep(PAUSE)  # noqa: TID251  in a thread of its own
+    raise DatabaseOutdated(
+        f"database {path} is from an earlier version: start the daemon, which upgrades it"
+    )
+
+
+def is_unmade(path: Path) -> bool:
+    """Tell whether there is no database yet.
+
+    Raises: DatabaseUnusable where there was one: what lies beside it was made with it (F-055).
+    """
+    if _has_content(path):
+        return False
+    folder = path.parent
+    beside = [
+        *folder.glob("matrix/@*.db"),
+        *folder.glob("scopes/*"),
+        *folder.glob(f"{path.name}-wal"),
+    ]
+    memories = folder / "MEMORIES.txt"
+    with suppress(OSError), memories.open("rb") as file:
+        if file.readline().startswith(GENERATED):
+            beside.append(memories)
+    if not beside or _has_content(path):  # another process just made it
+        return not _has_content(path)
+    kept = ", ".join(copy.path.name for copy in reversed(copies(path))) or "your backup"
+    raise DatabaseUnusable(
+        f"{path} is {'empty' if path.exists() else 'missing'}, but {beside[0]} belongs to it: stop"
+        f" Wintermute and put a copy back as {path.name} ({kept}). To begin anew, move {folder}"
+        " aside; then `wintermute memory import` reads an old MEMORIES.txt"
+    )
+
+
+def _has_content(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
+def _of_a_later_life(path: Path) -> str:
+    """Tell that the database is whole without the log beside it; "" where it is not (F-067).
+
+    SQLite believes any log it finds, also that of what was lived after the copy was made.
+    """
+    beside = [
+        file for end in ("-wal", "-shm") if (file := path.with_name(path.name + end)).exists()
+    ]
+    if not beside or not driver.is_whole_alone(path):
+        return ""
+    names = " and ".join(file.name for file in beside)
+    return (
+        f"database {path} does not go with {names}, which a later run left beside it: stop"
+        f" Wintermute, move all of them aside, copy {path.name} there again and start"
+    )
 
 
 def _problem(connection: Any) -> object | None:
@@ -320,8 +412,11 @@ def _unusable(path: Path, problem: object) -> WintermuteError:
             f"{_cannot(path, 'opened', problem)}: the file and its folder must be writable for the "
             "user who runs Wintermute"
         )
-    return _blocked(path, problem) or DatabaseUnusable(
-        f"{_cannot(path, 'used', problem)}: stop Wintermute, move the file aside and put the newest "
+    if blocked := _blocked(path, problem):
+        return blocked
+    return DatabaseUnusable(
+        _of_a_later_life(path)
+        or f"{_cannot(path, 'used', problem)}: stop Wintermute, move the file aside and put the newest "
         f"copy in its place (backups and {path.name}.before-* are beside it)"
     )
 

@@ -6,6 +6,7 @@ not those of the standard library, which is why both kinds are exported from her
 """
 
 import logging
+from collections.abc import Callable
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,7 @@ Error: type[Exception] = sqlite3.Error
 OperationalError: type[Exception] = sqlite3.OperationalError
 IntegrityError: type[Exception] = sqlite3.IntegrityError
 VERSION: tuple[int, ...] = sqlite3.sqlite_version_info
+is_complete: Callable[[str], bool] = sqlite3.complete_statement
 
 PRAGMAS = (
     "PRAGMA foreign_keys=ON",
@@ -60,6 +62,16 @@ def connect(path: Path, *, read_only: bool, patience: float = 10.0, extensions: 
         _load_vectors(connection)
     connection.row_factory = sqlite3.Row
     return connection
+
+
+def is_whole_alone(path: Path) -> bool:
+    """Look at a file as if it had no log beside it, and without writing anything."""
+    uri = f"file:{quote(str(path))}?immutable=1"
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            return bool(connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
+    except Error:
+        return False
 
 
 def knows_vectors(connection: Any) -> bool:

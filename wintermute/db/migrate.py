@@ -1,21 +1,24 @@
-"""Numbered migrations: forward only, one transaction each, a copy of the file before the first."""
+"""Numbered migrations: forward only, each whole or not at all, a copy of the file before the first."""
 
 import logging
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from wintermute.db import driver
 from wintermute.errors import DatabaseUnusable
 
 log = logging.getLogger(__name__)
 
 NAME = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
-COPY = re.compile(r"\.before-\d{4}(-wal|-shm|-journal)?")
+COPY = re.compile(r"\.before-\d{4}(-wal|-shm|-journal|-part)?")
 """What the name of a copy ends with; or of what SQLite puts beside one that somebody looks into."""
+OURS = frozenset({"conversations", "branches", "casts"})
+"""Tables that every version of our database has had."""
 KEPT = timedelta(days=30)
 """How long a copy is there for whoever wants the older version back."""
 
@@ -74,11 +77,36 @@ def migrations(files: Mapping[str, str]) -> list[Migration]:
     return sorted(found, key=lambda step: step.number)
 
 
+def is_foreign(connection: Any) -> bool:
+    """Tell the file of another program, whatever version it names: it has tables, and not ours."""
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    return bool(tables) and not (version and tables >= OURS)
+
+
 def migrate(connection: Any, path: Path, steps: list[Migration]) -> None:
     """Apply the steps this file has not seen. A step that fails changes nothing.
 
+    Of several processes one upgrades: the version is looked at again once the file is ours alone
+    (F-054), so that the others wait for it and find nothing left to do.
+
     Raises: DatabaseUnusable when a newer Wintermute wrote the file.
     """
+    if not unseen(connection, path, steps):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        missing = unseen(connection, path, steps)
+        if missing and missing[0].number > steps[0].number:
+            _copy(path, path.with_name(f"{path.name}.before-{missing[0].number:04d}"))
+        for step in missing:
+            _apply(connection, step)
+    finally:
+        connection.execute("COMMIT")  # of a step that failed nothing is in it
+
+
+def unseen(connection: Any, path: Path, steps: list[Migration]) -> list[Migration]:
+    """The steps a file has not seen. Raises: DatabaseUnusable when a newer version wrote it."""
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     newest = max((step.number for step in steps), default=0)
     if version > newest:
@@ -86,18 +114,40 @@ def migrate(connection: Any, path: Path, steps: list[Migration]) -> None:
             f"database {path} was written by a newer Wintermute (schema {version}, this one knows "
             f"{newest}): install the newer version again"
         )
-    if not version and connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-        raise DatabaseUnusable(f"{path} is some other program's database: move it aside")
-    missing = [step for step in steps if step.number > version]
-    if missing and version:
-        copy = path.with_name(f"{path.name}.before-{version + 1:04d}")
-        copy.unlink(missing_ok=True)
-        copy.touch(0o600)  # an empty file may be written into, and keeps its mode
-        connection.execute("VACUUM INTO ?", (str(copy),))
-    for step in missing:
-        script = f"BEGIN IMMEDIATE;\n{step.sql}\n;PRAGMA user_version={step.number};\nCOMMIT;"
-        try:
-            connection.executescript(script)
-        finally:
-            if connection.in_transaction:  # the script stopped half-way
-                connection.execute("ROLLBACK")
+    return [step for step in steps if step.number > version]
+
+
+def _copy(path: Path, copy: Path) -> None:
+    """Keep the last committed state beside the file, complete or not at all, unless it is there."""
+    if copy.exists():
+        return
+    part = copy.with_name(f"{copy.name}-part")
+    part.unlink(missing_ok=True)
+    part.touch(0o600)  # an empty file may be written into, and keeps its mode
+    with closing(
+        driver.connect(path, read_only=False)
+    ) as reader:  # nobody may VACUUM in a transaction
+        reader.execute("VACUUM INTO ?", (str(part),))
+    part.replace(copy)
+
+
+def _apply(connection: Any, step: Migration) -> None:
+    connection.execute("SAVEPOINT step")
+    try:
+        for statement in statements(f"{step.sql}\n;PRAGMA user_version={step.number};"):
+            connection.execute(statement)
+    except BaseException:
+        connection.execute("ROLLBACK TO step")
+        raise
+    finally:
+        connection.execute("RELEASE step")
+
+
+def statements(script: str) -> Iterator[str]:
+    """The statements of a script; the body of a trigger is a part of its statement."""
+    found = ""
+    for piece in script.split(";"):
+        found += f"{piece};"
+        if driver.is_complete(found):
+            yield found
+            found = ""

@@ -33,16 +33,24 @@ def store_file(folder: Path, session: Session) -> Path:
 
 
 def load(folder: Path) -> Session | None:
-    """The kept login, or None. Raises: ConfigurationError for a file we did not write."""
-    file = folder / FILE
-    if not file.exists():
-        return None
+    """The kept login, or None.
+
+    Raises: ConfigurationError for a file we did not write, or one that is missing beside keys that
+    nobody can read without it (F-055).
+    """
+    file, stores = folder / FILE, sorted(folder.glob("@*.db"))
     try:
         return Session(**json.loads(file.read_text("utf-8")))
+    except FileNotFoundError:
+        if not stores:
+            return None
+        problem = "is missing"
     except (OSError, ValueError, TypeError) as error:
-        raise ConfigurationError(
-            f"{file} cannot be read ({type(error).__name__}): move it aside to log in again"
-        ) from error
+        problem = f"cannot be read ({type(error).__name__})"
+    aside = ", ".join(each.name for each in (*stores, *([file] if file.exists() else [])))
+    raise ConfigurationError(
+        f"{file} {problem}: put it back from a backup, or move {aside} aside to log in as a new device"
+    )
 
 
 def save(folder: Path, session: Session) -> None:

@@ -60,6 +60,19 @@ def store_problem(file: Path, *, mode: Literal["ro", "rw"]) -> str | None:
         database.close()
 
 
+def _has_account(file: Path) -> bool:
+    """Tell a key store from a file that lost what it held, or never held anything."""
+    if not file.exists():
+        return False
+    database = SqliteDatabase(f"{file.resolve().as_uri()}?mode=ro", uri=True)
+    try:
+        return bool(database.connection().execute("SELECT count(*) FROM accounts").fetchone()[0])
+    except (PeeweeException, database.connection().DatabaseError) as error:
+        return "no such table" not in str(error)  # what else is wrong is told where it is opened
+    finally:
+        database.close()
+
+
 def _version(connection: Any) -> int:
     """The version of nio's tables, which it reads and believes itself to know; 0 before there are any."""
     named = "SELECT 1 FROM sqlite_schema WHERE name = 'storeversion'"
@@ -71,6 +84,10 @@ def _version(connection: Any) -> int:
 
 log = logging.getLogger(__name__)
 
+EMPTY = (
+    "{} is empty, but the homeserver has keys of this device: restore the Matrix folder from a"
+    " backup, or run `wintermute matrix reset-crypto`, which moves it aside for a new device"
+)
 NEW_TOKEN = "a new matrix.access_token, of a new device"
 
 
@@ -83,7 +100,7 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
     """
     kept = load(folder)
     if kept is not None and _is_of(kept, matrix):
-        if matrix.encryption == "off" or store_file(folder, kept).exists():
+        if matrix.encryption == "off" or _has_account(store_file(folder, kept)):
             return kept
         try:
             has_keys = await _has_keys(matrix.homeserver, kept)
@@ -92,6 +109,8 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
             has_keys = await _has_keys(matrix.homeserver, kept)
         if not has_keys:
             return kept  # it never got as far as making keys
+        if store_file(folder, kept).exists():
+            raise ConfigurationError(EMPTY.format(store_file(folder, kept)))
         log.warning("key store lost device=%s", kept.device_id)
         if matrix.password is None:
             ways = await _ways_to_log_in(matrix)
@@ -275,6 +294,13 @@ async def probe(matrix: Matrix, folder: Path) -> tuple[Finding, ...]:
     if matrix.encryption != "off":
         facts.append(_probe_store(folder, kept))
         if kept is not None and facts[1].state == "ok":
+            file = store_file(folder, kept)
+            if (
+                file.exists()
+                and not _has_account(file)
+                and await _has_keys(matrix.homeserver, kept)
+            ):
+                facts[2] = Finding("encryption store", "fail", EMPTY.format(file))
             facts += await _probe_identities(matrix, folder, kept)
     return tuple(facts)
 
@@ -369,7 +395,7 @@ def _probe_store(folder: Path, kept: Session | None) -> Finding:
     return finding("fail", f"{unreadable}, or run `wintermute matrix reset-crypto`")
 
 
-async def logout(matrix: Matrix, folder: Path) -> str:
+async def logout(matrix: Matrix, folder: Path, clock: Clock) -> str:
     """End our login on the homeserver and forget its token; the line to print."""
     kept = load(folder)
     if kept is None:
@@ -380,6 +406,9 @@ async def logout(matrix: Matrix, folder: Path) -> str:
             await call(nio, "POST", path("logout"), {})
     except LoginRefused:
         said = "the homeserver had already ended this login"
+    _set_aside(
+        store_file(folder, kept), clock
+    )  # beside no login it would be one that lost its file
     (folder / FILE).unlink()
     then = "the next start logs in again"
     if matrix.access_token is not None:
@@ -393,10 +422,16 @@ def reset_crypto(folder: Path, clock: Clock) -> str:
     file = store_file(folder, kept) if kept else None
     if file is None or not file.exists():
         return "there is no key store to move"
+    aside = _set_aside(file, clock)
+    return f"moved the keys to {aside.name}; the next start makes a new device"
+
+
+def _set_aside(file: Path, clock: Clock) -> Path:
+    """Move a key store to a name with the date."""
     date = clock.now().strftime("%Y-%m-%dT%H%M%S")
     aside = file.with_name(f"{file.name}.until-{date}")
     for suffix in ("", "-wal", "-shm"):
         part = file.with_name(file.name + suffix)
         if part.exists():
             part.rename(aside.with_name(aside.name + suffix))
-    return f"moved the keys to {aside.name}; the next start makes a new device"
+    return aside

@@ -94,8 +94,6 @@ class MemoryStatus:
     async def finding(self) -> Finding:
         """What there is and what is wrong, from what is stored alone."""
         backend = self._memory.backend
-        if not await self._database.is_current():
-            return Finding(NAME, "ok", f"{backend}; upgraded when it is used next")
         query = f"SELECT count(*) FROM facts WHERE {LIVE}"
         (count,) = await self._database.scalars(query)
         told = [f"{backend}, {'1 memory' if count == 1 else f'{count} memories'}"]

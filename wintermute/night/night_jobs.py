@@ -130,8 +130,9 @@ class NightWatch:
 
     async def _catch_up(self, tx: Transaction, night: NightTime, now: datetime) -> datetime | None:
         """Owe a missed night, or when to look again; None: there was nothing to tidy then."""
-        first = await self._stores.conversations.first(tx)
-        if first is None or first > night.at:
+        spoken = await self._stores.conversations.first(tx)
+        changed = await self._stores.changes.first(tx)  # an import, where nobody has spoken yet
+        if min(filter(None, (spoken, changed)), default=now) > night.at:
             return None
         if self._missed is None or self._missed[0] != night.day or self._missed[1] > now:
             self._missed = (night.day, now)
