@@ -252,8 +252,8 @@ async def open_database(
 ) -> AsyncIterator[Database]:
     """Open the file, bring its schema up to date, close it at the end.
 
-    With `read_only` nothing is made or migrated, transactions fail, and an older file is refused. With `patience` what is
-    asked of it later waits for locks of others. Without `extensions` it is as where none can be
+    With `read_only` nothing is made or migrated, transactions fail, and an older file is refused.
+    With `patience` what is asked of it later waits for locks of others. Without `extensions` it is as where none can be
     loaded.
 
     Raises: DatabaseUnusable, with what to do, for a corrupt, foreign or too new file;
@@ -322,7 +322,7 @@ def _prepare(path: Path, open_one: Callable[..., Any], *, read_only: bool) -> bo
 
 
 def _looked_at(path: Path, connection: Any) -> bool:
-    """Look at a file that is there; whether a table that is derived is broken.
+    """Look at a file that is there; True: all is well but for a table that is derived.
 
     Raises: DatabaseUnusable; StorageBlocked.
     """

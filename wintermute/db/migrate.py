@@ -102,7 +102,8 @@ def migrate(connection: Any, path: Path, steps: list[Migration]) -> None:
         for step in missing:
             _apply(connection, step)
     finally:
-        connection.execute("COMMIT")  # of a step that failed nothing is in it
+        if connection.in_transaction:  # of a step that failed nothing is in it
+            connection.execute("COMMIT")
 
 
 def unseen(connection: Any, path: Path, steps: list[Migration]) -> list[Migration]:
@@ -124,9 +125,7 @@ def _copy(path: Path, copy: Path) -> None:
     part = copy.with_name(f"{copy.name}-part")
     part.unlink(missing_ok=True)
     part.touch(0o600)  # an empty file may be written into, and keeps its mode
-    with closing(
-        driver.connect(path, read_only=False)
-    ) as reader:  # nobody may VACUUM in a transaction
+    with closing(driver.connect(path, read_only=False)) as reader:  # ours is in a transaction
         reader.execute("VACUUM INTO ?", (str(part),))
     part.replace(copy)
 
@@ -137,10 +136,9 @@ def _apply(connection: Any, step: Migration) -> None:
         for statement in statements(f"{step.sql}\n;PRAGMA user_version={step.number};"):
             connection.execute(statement)
     except BaseException:
-        connection.execute("ROLLBACK TO step")
+        if connection.in_transaction:  # else SQLite took all of it back, as where a disk is full
+            connection.execute("ROLLBACK TO step")
         raise
-    finally:
-        connection.execute("RELEASE step")
 
 
 def statements(script: str) -> Iterator[str]:

@@ -66,9 +66,13 @@ def _has_account(file: Path) -> bool:
         return False
     database = SqliteDatabase(f"{file.resolve().as_uri()}?mode=ro", uri=True)
     try:
-        return bool(database.connection().execute("SELECT count(*) FROM accounts").fetchone()[0])
-    except (PeeweeException, database.connection().DatabaseError) as error:
-        return "no such table" not in str(error)  # what else is wrong is told where it is opened
+        connection = database.connection()
+        try:
+            return bool(connection.execute("SELECT count(*) FROM accounts").fetchone()[0])
+        except connection.DatabaseError as error:
+            return "no such table" not in str(error)
+    except PeeweeException:
+        return True  # it is told where it is opened
     finally:
         database.close()
 
@@ -406,9 +410,8 @@ async def logout(matrix: Matrix, folder: Path, clock: Clock) -> str:
             await call(nio, "POST", path("logout"), {})
     except LoginRefused:
         said = "the homeserver had already ended this login"
-    _set_aside(
-        store_file(folder, kept), clock
-    )  # beside no login it would be one that lost its file
+    for file in folder.glob("@*.db"):  # beside no login they would be those of one that is lost
+        _set_aside(file, clock)
     (folder / FILE).unlink()
     then = "the next start logs in again"
     if matrix.access_token is not None:
