@@ -32,13 +32,18 @@ def store_file(folder: Path, session: Session) -> Path:
     return folder / f"{session.user_id}_{session.device_id}.db"
 
 
+def key_stores(folder: Path) -> list[Path]:
+    """The key stores of all devices of ours there are."""
+    return sorted(folder.glob("@*.db"))
+
+
 def load(folder: Path) -> Session | None:
     """The kept login, or None.
 
     Raises: ConfigurationError for a file we did not write, or one that is missing beside keys that
     nobody can read without it (F-055).
     """
-    file, stores = folder / FILE, sorted(folder.glob("@*.db"))
+    file, stores = folder / FILE, key_stores(folder)
     try:
         return Session(**json.loads(file.read_text("utf-8")))
     except FileNotFoundError:

@@ -25,7 +25,7 @@ from wintermute.health.health import Finding
 from wintermute.matrix.cross_signing import foreign_text, served_key
 from wintermute.matrix.http import LOGIN_EXPIRED, call, path
 from wintermute.matrix.inbox import mapping
-from wintermute.matrix.kept_login import FILE, Session, load, save, store_file
+from wintermute.matrix.kept_login import FILE, Session, key_stores, load, save, store_file
 from wintermute.matrix.key_store import blocked
 from wintermute.matrix.people import fingerprint, identities
 from wintermute.matrix.signing import is_signed, load_seeds, open_to_others, write_private
@@ -410,7 +410,7 @@ async def logout(matrix: Matrix, folder: Path, clock: Clock) -> str:
             await call(nio, "POST", path("logout"), {})
     except LoginRefused:
         said = "the homeserver had already ended this login"
-    for file in folder.glob("@*.db"):  # beside no login they would be those of one that is lost
+    for file in key_stores(folder):  # beside no login they would be those of one that is lost
         _set_aside(file, clock)
     (folder / FILE).unlink()
     then = "the next start logs in again"
