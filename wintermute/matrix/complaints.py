@@ -40,10 +40,13 @@ class WithheldKeys:
         )
 
     async def code(self, sender: str, room_id: str, session_id: str, sender_key: str) -> str:
-        """Why we do not have the key of a session; "" if nobody said. Any device's without `sender_key`."""
+        """Why we do not have the key of a session; "" if its sender did not say.
+
+        The key that an event names counts for `m.no_olm` only, of any device without one.
+        """
         row = await self._database.row(
             "SELECT code FROM withheld WHERE sender = :sender AND (room_id = :room AND"
-            " session_id = :session OR room_id = '') AND :key IN (sender_key, '')"
+            " session_id = :session OR room_id = '' AND :key IN (sender_key, ''))"
             " ORDER BY room_id DESC, received_at DESC LIMIT 1",
             {"sender": sender, "room": room_id, "session": session_id, "key": sender_key},
         )
@@ -61,7 +64,7 @@ LOCKED = (
     "as soon as its key reaches me."
 )
 BRIDGED = (
-    "I cannot take a message of {sender}: it was encrypted by a device of {owner}. If that is a "
+    "I cannot take a message of {sender}: its key came from a device of {owner}. If that is a "
     "bridge, I only hear those who write to me with a Matrix client of their own."
 )
 NO_BRIDGE = "they write with a Matrix client of their own; see docs/encryption.md"
@@ -139,18 +142,16 @@ class Complaints:
                 await self._stores.health.note_in(tx, "bridge", "warn", met)
 
     async def _cause(self, row: Locked, sender: str) -> LockReason:
-        key, owner = (
-            f"locked {row.room_id} {sender}",
-            self._client.sessions.owner(row.room_id, row.raw),
-        )
-        if owner not in ("", sender):
-            owner = harmless_id(owner, "somebody else")
-            notice = BRIDGED.format(sender=sender, owner=owner)
-            return LockReason(f"{key} bridge", notice, grace=KEYS_GRACE, owner=owner)
-        refused = self._client.refused(row.raw)
+        key = f"locked {row.room_id} {sender}"
+        refused = self._client.refused(row.room_id, row.raw)
         if refused is not None:
             return LockReason(*replaced_notice(refused, row.room_id), every=EVER)
         code = await self._withheld.code(sender, row.room_id, *session_of(row.raw))
         if code in WITHHELD:
             return LockReason(f"{key} {code}", WITHHELD[code].format(sender=sender))
+        owner = self._client.sessions.owner(row.room_id, row.raw)
+        if owner not in ("", sender):
+            owner = harmless_id(owner, "somebody else")
+            notice = BRIDGED.format(sender=sender, owner=owner)
+            return LockReason(f"{key} bridge", notice, grace=KEYS_GRACE, owner=owner)
         return LockReason(key, LOCKED.format(sender=sender), grace=KEYS_GRACE)

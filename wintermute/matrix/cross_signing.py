@@ -419,10 +419,9 @@ class ReplacedDevices:
         """Whose devices were refused."""
         return frozenset(user for user, _ in self._refused)
 
-    def refused(self, user: str, device_id: str, curve25519: str) -> Device | None:
-        """A device by the keys that were refused."""
-        device = self._refused.get((user, device_id))
-        return device if device and curve25519 in (device.curve25519, "") else None
+    def of(self, user: str) -> list[Device]:
+        """Devices of somebody by the keys that were refused."""
+        return [device for (owner, _), device in self._refused.items() if owner == user]
 
     def take_news(self) -> list[Device]:
         """What was refused since the last call."""
