@@ -194,7 +194,7 @@ class MatrixClient:
         """The device that sent an encrypted event, if it has new keys that we do not take."""
         session_id, named = session_of(event)
         sent = self.sessions.senders(room_id, session_id)
-        refused = self.keys.replaced.of(event["sender"])
+        refused = self.keys.replaced.refused_of(event["sender"])
         found = (each for each in refused if named in ("", each.curve25519))
         return next(found, next((each for each in refused if each.curve25519 in sent), None))
 

@@ -419,7 +419,7 @@ class ReplacedDevices:
         """Whose devices were refused."""
         return frozenset(user for user, _ in self._refused)
 
-    def of(self, user: str) -> list[Device]:
+    def refused_of(self, user: str) -> list[Device]:
         """Devices of somebody by the keys that were refused."""
         return [device for (owner, _), device in self._refused.items() if owner == user]
 

@@ -60,17 +60,6 @@ class Opened:
         return self.device is not None and self.device.user_id == user_id
 
 
-class Copies(GroupSessionStore):  # type: ignore[misc]  # nio is not typed
-    """Sessions by room, by who sent them and by id; of two of one sender that which opens more."""
-
-    def add(self, session: Any) -> bool:
-        """Keep a session; False for one that opens no more than what is there."""
-        kept = self.get(session.room_id, session.sender_key, session.id)
-        if kept is not None and kept.first_known_index <= session.first_known_index:
-            return False
-        return bool(super().add(session))
-
-
 class KeyFile(DefaultStore):  # type: ignore[misc]  # nio is not typed
     """nio's store, in which a session id has but one row, whoever sent it and for whatever room.
 
@@ -78,12 +67,19 @@ class KeyFile(DefaultStore):  # type: ignore[misc]  # nio is not typed
     same beside one that goes on being read. Rows of before keep their names.
     """
 
-    def load_inbound_group_sessions(self) -> Copies:
-        """All of them."""
-        copies = Copies()
-        for session in super().load_inbound_group_sessions():
-            copies.add(session)
-        return copies
+    def load_inbound_group_sessions(self) -> GroupSessionStore:
+        """All of them; of two of one sender that will stay which opens more."""
+        sessions = super().load_inbound_group_sessions()
+        keep = sessions.add
+
+        def keep_better(session: Any) -> bool:
+            kept = sessions.get(session.room_id, session.sender_key, session.id)
+            if kept is not None and kept.first_known_index <= session.first_known_index:
+                return False
+            return bool(keep(session))
+
+        sessions.add = keep_better
+        return sessions
 
     @use_database  # type: ignore[untyped-decorator]
     def save_inbound_group_session(self, session: Any) -> None:
