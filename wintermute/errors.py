@@ -5,7 +5,8 @@ WintermuteError
 │   ├── DatabaseUnusable        missing, corrupt, too new, or no driver for it
 │   ├── PromptUnreadable        a prompt file that is no text, and no earlier text of it is kept
 │   ├── LoginRefused            the homeserver does not accept our token or password
-│   │   └── LoginExpired        it wants the same device to log in again (soft logout)
+│   │   ├── LoginExpired        it wants the same device to log in again (soft logout)
+│   │   └── LoginEnded          it does not know our token any more
 │   └── AnotherCopyRuns         two daemons use copies of one data folder with one device
 ├── DeviceSpent                 our keys went back to a copy, and new ones are refused: another device
 ├── DataFolderInUse             another daemon holds this data folder: exit code 1 (T-039)
@@ -69,6 +70,10 @@ class LoginRefused(ConfigurationError):
 
 class LoginExpired(LoginRefused):
     """The homeserver keeps our device and its keys, and wants another token for it."""
+
+
+class LoginEnded(LoginRefused):
+    """The homeserver does not know our token: it ended, or somebody signed our device out."""
 
 
 class AnotherCopyRuns(ConfigurationError):

@@ -33,6 +33,7 @@ from wintermute.errors import (
     AudienceChanged,
     ConfigurationError,
     HomeserverUnavailable,
+    LoginRefused,
     SendRefused,
 )
 from wintermute.ids import NewId
@@ -500,8 +501,9 @@ async def open_client(
     login gets.
     """
 
-    async def renew() -> str:
-        token = (await renewed(matrix, folder, session)).access_token
+    async def renew(why: LoginRefused) -> str:
+        keys = identity.device()["keys"] if encryption else None
+        token = (await renewed(matrix, folder, session, why, keys)).access_token
         hide(token)
         return token
 

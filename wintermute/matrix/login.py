@@ -17,6 +17,7 @@ from wintermute.config.schema import Matrix
 from wintermute.errors import (
     ConfigurationError,
     HomeserverUnavailable,
+    LoginEnded,
     LoginExpired,
     LoginRefused,
     SendRefused,
@@ -72,6 +73,11 @@ def _version(connection: Any) -> int:
 log = logging.getLogger(__name__)
 
 NEW_TOKEN = "a new matrix.access_token, of a new device"
+SIGNED_OUT = (
+    "somebody has signed out the bot's device {device}: its keys are gone at the homeserver. Run "
+    "`wintermute matrix logout`, see that matrix.password (or a new access_token) is set, and "
+    "start again"
+)
 
 
 async def logged_in(matrix: Matrix, folder: Path) -> Session:
@@ -87,8 +93,8 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
             return kept
         try:
             has_keys = await _has_keys(matrix.homeserver, kept)
-        except LoginExpired:
-            kept = await renewed(matrix, folder, kept)
+        except (LoginExpired, LoginEnded) as error:
+            kept = await renewed(matrix, folder, kept, error)
             has_keys = await _has_keys(matrix.homeserver, kept)
         if not has_keys:
             return kept  # it never got as far as making keys
@@ -108,15 +114,25 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
     return session
 
 
-async def renewed(matrix: Matrix, folder: Path, session: Session) -> Session:
+async def renewed(
+    matrix: Matrix, folder: Path, session: Session, why: LoginRefused, keys: Json | None = None
+) -> Session:
     """A new token for the same device, which keeps its keys (Matrix spec, "Soft logout").
+
+    Without a soft logout only if the homeserver still serves them, `keys` if these are known: else
+    somebody signed the device out, and it is not brought back (F-061).
 
     Kept before it is returned. Raises: LoginRefused with what to do, HomeserverUnavailable,
     StorageBlocked.
     """
     if matrix.password is None:
+        if isinstance(why, LoginEnded):
+            raise why
         raise LoginRefused(LOGIN_EXPIRED.format(device=f"device {session.device_id}"))
     fresh = await _by_password(matrix, folder, session.device_id)
+    if isinstance(why, LoginEnded) and not await _has_keys(matrix.homeserver, fresh, keys):
+        await _end(matrix.homeserver, fresh)
+        raise LoginRefused(SIGNED_OUT.format(device=session.device_id))
     session = replace(load(folder) or session, access_token=fresh.access_token)
     save(folder, session)
     log.warning("login renewed device=%s", session.device_id)
@@ -137,8 +153,13 @@ async def successor(matrix: Matrix, folder: Path) -> None:
     fresh = await _by_password(matrix, folder)
     save(folder, replace(fresh, pickle_key=kept.pickle_key, predecessor=kept.device_id))
     log.warning("device replaced old=%s new=%s", kept.device_id, fresh.device_id)
-    async with _anonymous(matrix.homeserver, kept.access_token) as nio:
-        with suppress(HomeserverUnavailable, SendRefused, LoginRefused):  # the new one is kept
+    await _end(matrix.homeserver, kept)
+
+
+async def _end(homeserver: str, session: Session) -> None:
+    """Log a device out, if that can be done: nothing depends on it."""
+    with suppress(HomeserverUnavailable, SendRefused, LoginRefused):
+        async with _anonymous(homeserver, session.access_token) as nio:
             await call(nio, "POST", path("logout"), {})
 
 
@@ -232,11 +253,12 @@ async def _whoami(homeserver: str, token: str) -> dict[str, object]:
         return await call(nio, "GET", path("account", "whoami"), seconds=15)
 
 
-async def _has_keys(homeserver: str, session: Session) -> bool:
+async def _has_keys(homeserver: str, session: Session, keys: Json | None = None) -> bool:
     async with _anonymous(homeserver, session.access_token) as nio:
         body = {"device_keys": {session.user_id: [session.device_id]}}
         answer = await call(nio, "POST", path("keys", "query"), body)
-    return session.device_id in _devices(answer, session.user_id)
+    served = mapping(_devices(answer, session.user_id).get(session.device_id))
+    return bool(served) and keys in (None, served.get("keys"))
 
 
 def _devices(answer: Json, user_id: str) -> Json:
@@ -343,10 +365,11 @@ async def _probe_login(matrix: Matrix, kept: Session | None) -> Finding:
         return Finding("login", "ok", text)
     try:
         answer = await _whoami(matrix.homeserver, token)
-    except LoginExpired as error:
+    except (LoginExpired, LoginEnded) as error:
         if matrix.password is None:
             return Finding("login", "fail", str(error))
-        return Finding("login", "warn", "expired -> the daemon logs in again by itself")
+        text = "expired -> the daemon logs in again by itself, unless the device was signed out"
+        return Finding("login", "warn", text)
     except (LoginRefused, SendRefused, HomeserverUnavailable) as error:
         return Finding("login", "fail", str(error))
     return Finding("login", "ok", f"{answer.get('user_id')} on device {answer.get('device_id')}")
