@@ -99,8 +99,10 @@ class DatabaseLocked(StorageBlocked):
 class HomeserverUnavailable(WintermuteError):
     """The homeserver did not answer, or asked us to come back later."""
 
-    def __init__(self, message: str, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, retry_after: float | None = None, status: int = 0) -> None:
         super().__init__(message)
+        self.status = status
+        """Of the HTTP answer; 0: there was none."""
         self.retry_after = retry_after
         """Seconds the server asked us to wait, if it named a time."""
 
@@ -114,8 +116,10 @@ class KeyStoreBlocked(HomeserverUnavailable):
 class SendRefused(WintermuteError):
     """The homeserver refuses this event for good (forbidden, too large)."""
 
-    def __init__(self, message: str, code: str) -> None:
+    def __init__(self, message: str, code: str, status: int = 0) -> None:
         super().__init__(message)
+        self.status = status
+        """Of the HTTP answer, where it says more than the code."""
         self.code = code
         """The Matrix error code, such as `M_FORBIDDEN`."""
 

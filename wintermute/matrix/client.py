@@ -227,11 +227,21 @@ class MatrixClient:
         batch = sift(raw)
         if batch is None:
             raise HomeserverUnavailable("the homeserver's sync has no token")
+        if not since:
+            self._begin_anew()
         self._know_rooms(batch)
         self.poll.heard()
         if since != self._since:  # what came until then is stored
             self._since, self._owners = since, {}
         return replace(batch, epoch=newest_in(raw, self.account.device_id))
+
+    def _begin_anew(self) -> None:
+        """What is heard without a token is all there is, and says nothing of what went away."""
+        for room_id in list(self._nio.rooms):
+            self.keys.end_session(room_id)
+        for known in (self._nio.rooms, self._rules, self._views):
+            known.clear()
+        self.keys.doubt_devices()
 
     def _know_rooms(self, batch: SyncBatch) -> None:
         """Let nio know who is in the rooms, which it would read after the keys, or never."""

@@ -141,7 +141,8 @@ def _answer(response: ClientResponse, content: bytes) -> Json:
     if response.status < 300 and isinstance(answer, dict):
         return answer
     refuse(response.status, answer if isinstance(answer, dict) else {})
-    raise HomeserverUnavailable(f"the homeserver answered {response.status} without JSON")
+    told = f"the homeserver answered {response.status} without JSON"
+    raise HomeserverUnavailable(told, status=response.status)
 
 
 def refuse(status: int, answer: Json) -> None:
@@ -162,8 +163,9 @@ def refuse(status: int, answer: Json) -> None:
         raise HomeserverUnavailable("the homeserver asks us to slow down", seconds)
     if status >= 500 or not isinstance(code, str) or code == "M_UNRECOGNIZED":
         hint = ": is matrix.homeserver right?" if status == 404 else ""
-        raise HomeserverUnavailable(f"the homeserver answered {status} {code or ''}".strip() + hint)
-    raise SendRefused(f"{code}: {str(answer.get('error'))[:300]}", code)
+        told = f"the homeserver answered {status} {code or ''}".strip() + hint
+        raise HomeserverUnavailable(told, status=status)
+    raise SendRefused(f"{code}: {str(answer.get('error'))[:300]}", code, status)
 
 
 def approval(answer: Json) -> ApprovalNeeded:

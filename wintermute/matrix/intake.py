@@ -162,7 +162,8 @@ class Intake:
 
     async def _room(self, tx: Transaction, room: RoomBatch) -> set[str]:
         view = self._client.room(room.room_id)
-        await self._stores.known.seen(tx, room.room_id, room.encryption or view.encrypted)
+        encrypted = room.encryption or view.encrypted
+        await self._stores.known.seen(tx, room.room_id, encrypted, room.last)
         if room.invited:
             await self._stores.known.settled(tx, room.room_id)
         if room.retry:

@@ -141,6 +141,20 @@ class Keys:
         """Somebody has changed something about their devices or identity."""
         self._watched |= frozenset(users)
 
+    def doubt_devices(self) -> None:
+        """Whatever changed about anybody's devices, nobody told us."""
+        if self._nio.olm is not None:
+            self._nio.olm.tracked_users.clear()
+            self._nio.olm.users_for_key_query |= {
+                *self._nio.olm.device_store.users,
+                *self._followed,
+            }
+
+    async def learn_devices(self) -> None:
+        """Ask for whatever changed about devices before something is judged by it."""
+        if self._nio.olm is not None:
+            await self._query()
+
     def begin_anew(self, user: str, curve25519: str) -> None:
         """Begin another Olm session with a device that has none with us, once an hour at most."""
         if self._nio.olm is not None and user in self._followed:

@@ -34,7 +34,7 @@ class RoomBatch:
     `join_rule` and `history`: who may come in and who may read; `successor` and `predecessor`: the
     room that follows by its tombstone, and the one it follows by its creation. "": what is neither
     known nor text; None: nothing new. `invited`: an invitation is not settled yet; `retry`: what
-    was refused here may work now.
+    was refused here may work now. `last`: the newest event, "" for none.
     """
 
     room_id: str
@@ -48,6 +48,7 @@ class RoomBatch:
     predecessor: str | None = None
     invited: bool = False
     retry: bool = False
+    last: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +260,7 @@ def _room(room_id: str, room: Json) -> tuple[RoomBatch, Json, int]:
         history=_said(told, "m.room.history_visibility", "history_visibility", "shared"),
         successor=successor if successor is None or _is_name(successor) else "",
         predecessor=_predecessor(told),
+        last=events[-1]["event_id"] if events else "",
     )
     known = [event for event in map(_state_for_nio, told) if event]
     return batch, {"state": {"events": known}, "timeline": {"events": []}}, bad + bad_state
