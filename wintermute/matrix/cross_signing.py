@@ -65,6 +65,7 @@ UNUSABLE = "?"
 """In the place of a key that is there and does not hold: what cannot be read is not replaced."""
 UPLOAD = path("keys", "device_signing", "upload")
 
+DeviceServed = Literal["ours", "missing", "other"]
 IdentityStep = Literal["make", "upload", "sign", "wait", "foreign", "done"]
 IdentityTrouble = Literal[
     "",
@@ -117,6 +118,14 @@ def own_keys(answer: Json, user_id: str, device: Json) -> OwnKeys | None:
     return OwnKeys(master, self_signing, user_signing, served if ours else None)
 
 
+def served_device(answer: Json, user_id: str, device: Json) -> DeviceServed:
+    """Whether the keys of our device are in an answer that says something of us."""
+    served = mapping(mapping(answer.get("device_keys")).get(user_id)).get(device["device_id"])
+    if served is None:
+        return "missing"
+    return "ours" if mapping(served).get("keys") == device["keys"] else "other"
+
+
 def served_key(answer: Json, user_id: str, usage: str) -> str:
     """Our public key for a usage, as in OwnKeys."""
     everybody = answer.get(f"{usage}_keys")
@@ -136,9 +145,10 @@ def next_step(served: OwnKeys, seeds: Seeds | None) -> IdentityStep:
     theirs = (served.master, served.self_signing, served.user_signing)
     if seeds is None:
         return "foreign" if any(theirs) else "make"
-    if served.master not in ("", seeds.master.public):
-        return "foreign"
-    if theirs != tuple(pair.public for pair in seeds.pairs):
+    ours = tuple(pair.public for pair in seeds.pairs)
+    if any(key not in ("", own) for key, own in zip(theirs, ours, strict=True)):
+        return "foreign"  # what is missing is offered again, what is other is not replaced (F-070)
+    if theirs != ours:
         return "upload"
     vouched = is_signed(served.device, seeds.user_id, seeds.self_signing.public)
     return "done" if vouched else "sign"
@@ -368,7 +378,10 @@ UNAVAILABLE = (
     "stays so, ask the homeserver's admin for a version with cross-signing"
 )
 REFUSED = "the homeserver refuses the bot's identity: {} -> ask its admin"
-NOT_KEPT = "the homeserver accepts our identity and does not keep it -> ask its admin"
+NOT_KEPT = (
+    "the homeserver accepts our identity and does not keep it, so clients may warn of the bot's "
+    "messages or leave them out -> ask its admin"
+)
 
 
 def foreign_text(seeds: Seeds | None) -> str:
@@ -376,7 +389,8 @@ def foreign_text(seeds: Seeds | None) -> str:
     another = "another identity for this account than the one here"
     unknown = "an identity for this account whose seeds are not here"
     return (
-        f"the homeserver has {another if seeds else unknown} -> restore {FILE} from a backup; or "
+        f"the homeserver has {another if seeds else unknown}, so clients may warn of the bot's "
+        f"messages or leave them out -> restore {FILE} from a backup; or "
         "run `wintermute matrix reset-crypto --identity`, and let everybody verify the bot again"
     )
 

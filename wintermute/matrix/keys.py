@@ -23,7 +23,13 @@ from nio.crypto import OlmDevice
 from wintermute.clock import Clock
 from wintermute.errors import HomeserverUnavailable, KeyStoreBlocked, SendRefused
 from wintermute.ids import NewId
-from wintermute.matrix.cross_signing import CrossSigning, IdentityState, ReplacedDevices
+from wintermute.matrix.cross_signing import (
+    CrossSigning,
+    DeviceServed,
+    IdentityState,
+    ReplacedDevices,
+    served_device,
+)
 from wintermute.matrix.http import call, path
 from wintermute.matrix.key_store import KeyStore
 from wintermute.matrix.people import (
@@ -52,6 +58,19 @@ CLAIM_AGAIN_SECONDS = 60.0
 DEVICES_A_REQUEST = 20
 MOST_COLLISIONS = 40
 """Uploads whose names the homeserver knows already: 50 keys each, more than are made in a year."""
+LOOK_AGAIN_SECONDS = 3600.0
+"""After the homeserver said what it has of our own keys."""
+NOT_SERVED = {
+    "missing": (
+        "the homeserver does not keep the keys of the bot's session, so nobody can send it what "
+        "opens their messages -> ask its admin; they are offered again every hour"
+    ),
+    "other": (
+        "the homeserver has other keys under the name of the bot's session, so nobody can send it "
+        "what opens their messages -> ask its admin; or run `wintermute matrix logout` and start "
+        "again, for a new session"
+    ),
+}
 MEGOLM = "m.megolm.v1.aes-sha2"
 
 
@@ -96,6 +115,8 @@ class Keys:
         self._ask_again = 0.0
         self._upload_again = 0.0
         self._counted_until = 0.0
+        self._look_again = self._offer_again = 0.0
+        self._served: DeviceServed = "ours"
         self._dropped = 0
         self._trouble = ""
         self.fallback = FallbackKey(nio, self.store, clock)
@@ -106,8 +127,9 @@ class Keys:
 
     @property
     def trouble(self) -> str:
-        """Why the homeserver refuses our keys, for the status; empty when it does not."""
-        return self._trouble or self.fallback.trouble or self.replaced.trouble
+        """Why keys cannot be used, ours and others', for the status; empty when all can."""
+        ours = (self._trouble, NOT_SERVED.get(self._served), self.fallback.trouble)
+        return "; ".join(filter(None, (*ours, self.replaced.trouble)))
 
     def left(self, keys: KeysLeft) -> None:
         """Take in what a sync says of our keys, which nio does not where none is left.
@@ -174,10 +196,11 @@ class Keys:
             await self.fallback.offer()
         self._nio.olm.users_for_key_query |= self._watched & self._followed
         self._watched = frozenset()
-        if self.identity.wants():
+        if self.identity.wants() or self._clock.monotonic() >= self._look_again:
             self._nio.olm.users_for_key_query.add(self._nio.user_id)
         await self._query()
         if self._own and self._nio.olm.account.shared:
+            await self._offer_device()
             await self.identity.settle(self._own, lambda: self.ask({self._nio.user_id}))
             self._own = {}
         async with self._claiming:
@@ -187,6 +210,17 @@ class Keys:
                 self._nio.olm.wedged_devices.clear()
                 self._nio.olm.key_request_devices_no_session.clear()
         await self._send_waiting()
+
+    async def _offer_device(self) -> None:
+        """Give the homeserver the keys of our device again if it has none; others stay (F-070)."""
+        us, device, now = self._nio.user_id, self.identity.device(), self._clock.monotonic()
+        self._served = served_device(self._own, us, device)
+        if self._served == "missing" and now >= self._offer_again:
+            self._offer_again = now + UPLOAD_AGAIN_SECONDS
+            self._nio.olm.account.shared = False  # for nio to offer more than one-time keys
+            log.warning("device keys missing at the homeserver; offered again")
+            await self._upload()
+            self._served = served_device(await self.ask({us}), us, device)
 
     async def replace_identity(self, seeds: Seeds) -> IdentityState:
         """Upload the next identity in the place of ours, unless that was done, and sign with it."""
@@ -429,7 +463,8 @@ class Keys:
         self.drop(dropped)
         told = told_of(answer, found)
         if self._nio.user_id in told:
-            self._own = answer
+            self._own, now = answer, self._clock.monotonic()
+            self._look_again = now + LOOK_AGAIN_SECONDS
             self.identity.learn(answer["device_keys"][self._nio.user_id])
         found = {user: self.replaced.sift(answer, user, found[user]) for user in told}
         changed_meanwhile = set(olm.users_for_key_query)

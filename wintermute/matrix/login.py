@@ -73,6 +73,10 @@ def _version(connection: Any) -> int:
 log = logging.getLogger(__name__)
 
 NEW_TOKEN = "a new matrix.access_token, of a new device"
+NOT_SERVED = (
+    "the homeserver does not serve the keys of the bot's session, so nobody can send it what opens "
+    "their messages"
+)
 SIGNED_OUT = (
     "somebody has signed out the bot's device {device}: its keys are gone at the homeserver. Run "
     "`wintermute matrix logout`, see that matrix.password (or a new access_token) is set, and "
@@ -346,6 +350,8 @@ def _probe_own(answer: Json, folder: Path, kept: Session) -> Finding:
     if not served:
         return finding("warn", "not uploaded yet -> see `wintermute status` when it runs")
     device = _devices(answer, kept.user_id).get(kept.device_id)
+    if device is None:
+        return finding("warn", f"{NOT_SERVED} -> start the daemon, which offers them again")
     key = fingerprint(seeds.master.public)
     if not is_signed(device, kept.user_id, seeds.self_signing.public):
         return finding("warn", f"{key} has not signed this device -> start the daemon")
