@@ -12,7 +12,7 @@ from wintermute.mailbox.outbox import EVER
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.sieve import NO_OLM, Withheld, session_of
-from wintermute.matrix.trust import harmless_id, replaced_notice
+from wintermute.matrix.trust import Trust, harmless_id, replaced_notice
 from wintermute.stores import Stores
 
 KEPT = timedelta(days=1)  # nobody is told of what is locked for longer
@@ -111,7 +111,10 @@ class LockReason:
 class Complaints:
     """Tells who wrote, where they wrote."""
 
-    def __init__(self, stores: Stores, client: MatrixClient, policy: Policy, clock: Clock) -> None:
+    def __init__(
+        self, stores: Stores, client: MatrixClient, policy: Policy, clock: Clock, trust: Trust
+    ) -> None:
+        self._trust = trust
         self._stores = stores
         self._client = client
         self._policy = policy
@@ -134,9 +137,9 @@ class Complaints:
         cause = await self._cause(row, str(sender))
         if age < cause.grace:
             return
-        about = (cause.key, cause.every, row.conversation_id, cause.notice)
+        about = (str(sender), row.conversation_id, cause.key, cause.every, cause.notice)
         async with self._stores.database.transaction() as tx:
-            said = await self._stores.outbox.notice_once(tx, *about)
+            said = await self._trust.tell_person(tx, self._client.room(row.room_id), *about)
             if said and cause.owner:
                 met = f"{cause.owner} writes for {sender} -> {NO_BRIDGE}"
                 await self._stores.health.note_in(tx, "bridge", "warn", met)

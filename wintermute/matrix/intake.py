@@ -110,7 +110,7 @@ class Intake:
         self._stores = stores
         self._client = client
         self._relations = relations
-        self._complaints = Complaints(stores, client, policy, clock)
+        self._complaints = Complaints(stores, client, policy, clock, trust)
         self._verifications = verifications
         self._moves = RoomMoves(stores, client, policy)
         self._policy = policy
@@ -416,7 +416,8 @@ class Intake:
             device_id = came.opened.device.device_id if came.opened.device else ""
             notice = UNSIGNED.format(person=sender, device=harmless_id(device_id, "?"))
             key = f"unsigned {sender} {device_id} {room_id}"
-            await self._stores.outbox.notice_once(tx, key, EVER, conversation, notice)
+            told = (str(sender), conversation, key, EVER, notice)
+            await self.trust.tell_person(tx, came.view, *told)
         return conversation
 
     async def _refuses(self, tx: Transaction, conversation: str, came: Arrival) -> bool:

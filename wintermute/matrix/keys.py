@@ -58,6 +58,11 @@ CLAIM_AGAIN_SECONDS = 60.0
 DEVICES_A_REQUEST = 20
 MOST_COLLISIONS = 40
 """Uploads whose names the homeserver knows already: 50 keys each, more than are made in a year."""
+UNVERIFIED = "The owner of this session has not verified it."
+OTHER_KEYS = (
+    "This session has other keys than before, and nobody vouches for them. Please log it out, and "
+    "log in again."
+)
 LOOK_AGAIN_SECONDS = 3600.0
 """After the homeserver said what it has of our own keys."""
 NOT_SERVED = {
@@ -277,7 +282,15 @@ class Keys:
                     wanted[device] = olm_device
                 else:
                     refused.append(device)
+            refused += self.replaced.refused_of(user)
         return wanted, refused
+
+    def reaches(self, user: str) -> bool:
+        """Whether somebody has a device that can open what we say; true while nobody knows."""
+        if self._nio.olm is None or not self.people.was_looked_for(user):
+            return True
+        devices = map(known, self._nio.olm.device_store.active_user_devices(user))
+        return self.people.is_changed(user) or any(map(self._admits, devices))
 
     def _admits(self, device: Device) -> bool:
         if device.user_id == self._nio.user_id:  # by our own key, whatever the homeserver says
@@ -370,12 +383,18 @@ class Keys:
             "sender_key": self._nio.olm.account.identity_keys["curve25519"],
             "from_device": self._nio.device_id,
             "code": "m.unverified",
-            "reason": "The owner of this session has not verified it.",
         }
         for chunk in chunks([device for device in refused if device not in shared.withheld]):
-            await self._to_devices("m.room_key.withheld", dict.fromkeys(chunk, word))
+            reasons = {device: self._reason(device) for device in chunk}
+            words = {device: word | {"reason": reason} for device, reason in reasons.items()}
+            await self._to_devices("m.room_key.withheld", words)
             shared = replace(shared, withheld=shared.withheld.union(chunk))
             self._shared[room_id] = shared
+
+    def _reason(self, device: Device) -> str:
+        """Why a device gets no keys, in words that its client may show (F-069)."""
+        replaced = device in self.replaced.refused_of(device.user_id)
+        return OTHER_KEYS if replaced else UNVERIFIED
 
     async def _to_devices(self, kind: str, contents: Mapping[Device, Json]) -> None:
         messages: dict[str, dict[str, Json]] = {}
