@@ -18,8 +18,8 @@ from tests.world.homeserver import Homeserver, Login
 from tests.world.proxy import Action, Answer, Cut, Proxy, Request, pass_after, pass_before
 from tests.world.scene import NewName
 from wintermute.config.schema import Secret
-from wintermute.matrix.cross_signing import CrossSigning
-from wintermute.matrix.keys import NOT_SERVED, Keys, keep_before_upload
+from wintermute.matrix.cross_signing import NOT_SERVED, CrossSigning
+from wintermute.matrix.keys import Keys, keep_before_upload
 from wintermute.matrix.people import People
 from wintermute.matrix.signing import FILE, NEXT, USAGES, keep_seeds, new_seeds
 

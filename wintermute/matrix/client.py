@@ -194,10 +194,9 @@ class MatrixClient:
     def refused(self, room_id: str, event: Json) -> Device | None:
         """The device that sent an encrypted event, if it has new keys that we do not take."""
         session_id, named = session_of(event)
-        sent = self.sessions.senders(room_id, session_id)
+        sent = {named, *self.sessions.copies(room_id, session_id)}
         refused = self.keys.replaced.refused_of(event["sender"])
-        found = (each for each in refused if named in ("", each.curve25519))
-        return next(found, next((each for each in refused if each.curve25519 in sent), None))
+        return next((each for each in refused if not named or each.curve25519 in sent), None)
 
     async def sync(self, since: str | None, *, full_state: bool, wait_s: float) -> SyncBatch:
         """What happened since a token; keys and members are known to nio when it returns."""
@@ -350,7 +349,7 @@ class MatrixClient:
         Unless it is not theirs it is taken in with this, and nothing else is that message. Of whom
         we do not answer nothing is kept: they may begin a session with each line.
         """
-        ways, sender = self.sessions.ways(room_id, event), event["sender"]
+        ways, sender = self.sessions.heard(room_id, event), event["sender"]
         best, allowed = next(iter(ways), None), sender in self.people.allowed
         verdict: Verdict = "foreign"
         for opened in ways:

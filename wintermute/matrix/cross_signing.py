@@ -6,7 +6,7 @@ looked at again after each step, for a homeserver may say yes and keep nothing.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -135,7 +135,15 @@ def served_key(answer: Json, user_id: str, usage: str) -> str:
     key = cross_signing_key(answer, user_id, usage)
     master = cross_signing_key(answer, user_id, "master")
     holds = usage == "master" or is_signed(found, user_id, master)
-    return key if key and holds else UNUSABLE
+    return key if key and holds else UNUSABLE + key
+
+
+def are_others(served: Sequence[str], seeds: Seeds | None) -> bool:
+    """Whether keys in the order of USAGES are not ours; those that only do not hold may be."""
+    master, *more = zip(served, [p.public for p in seeds.pairs] if seeds else [""] * 3, strict=True)
+    if seeds is None or master[0] not in ("", master[1]):
+        return any(served)
+    return any(key.removeprefix(UNUSABLE) not in ("", own) for key, own in more)
 
 
 def next_step(served: OwnKeys, seeds: Seeds | None) -> IdentityStep:
@@ -143,12 +151,11 @@ def next_step(served: OwnKeys, seeds: Seeds | None) -> IdentityStep:
     if served.device is None:
         return "wait"  # our device's keys go first
     theirs = (served.master, served.self_signing, served.user_signing)
-    if seeds is None:
-        return "foreign" if any(theirs) else "make"
-    ours = tuple(pair.public for pair in seeds.pairs)
-    if any(key not in ("", own) for key, own in zip(theirs, ours, strict=True)):
+    if are_others(theirs, seeds):
         return "foreign"  # what is missing is offered again, what is other is not replaced (F-070)
-    if theirs != ours:
+    if seeds is None:
+        return "make"
+    if theirs != tuple(pair.public for pair in seeds.pairs):
         return "upload"
     vouched = is_signed(served.device, seeds.user_id, seeds.self_signing.public)
     return "done" if vouched else "sign"
@@ -372,6 +379,17 @@ class CrossSigning:
         log.info("device signed")
 
 
+NO_KEYS = "so nobody can send it what opens their messages"
+NOT_SERVED = {
+    "missing": (
+        f"the homeserver does not serve the keys of the bot's session, {NO_KEYS} -> it offers them "
+        "again at a start and every hour; if it stays so, ask the homeserver's admin"
+    ),
+    "other": (
+        f"the homeserver has other keys under the name of the bot's session, {NO_KEYS} -> ask its "
+        "admin; or run `wintermute matrix logout` and start again, for a new session"
+    ),
+}
 WAITS = "waits until the homeserver serves the keys of this device as they are"
 UNAVAILABLE = (
     "the homeserver does not take the bot's identity now: {} -> it is tried again by itself; if it "

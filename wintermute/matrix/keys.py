@@ -24,6 +24,7 @@ from wintermute.clock import Clock
 from wintermute.errors import HomeserverUnavailable, KeyStoreBlocked, SendRefused
 from wintermute.ids import NewId
 from wintermute.matrix.cross_signing import (
+    NOT_SERVED,
     CrossSigning,
     DeviceServed,
     IdentityState,
@@ -65,17 +66,6 @@ OTHER_KEYS = (
 )
 LOOK_AGAIN_SECONDS = 3600.0
 """After the homeserver said what it has of our own keys."""
-NOT_SERVED = {
-    "missing": (
-        "the homeserver does not keep the keys of the bot's session, so nobody can send it what "
-        "opens their messages -> ask its admin; they are offered again every hour"
-    ),
-    "other": (
-        "the homeserver has other keys under the name of the bot's session, so nobody can send it "
-        "what opens their messages -> ask its admin; or run `wintermute matrix logout` and start "
-        "again, for a new session"
-    ),
-}
 MEGOLM = "m.megolm.v1.aes-sha2"
 
 
@@ -224,7 +214,8 @@ class Keys:
             self._offer_again = now + UPLOAD_AGAIN_SECONDS
             self._nio.olm.account.shared = False  # for nio to offer more than one-time keys
             log.warning("device keys missing at the homeserver; offered again")
-            await self._upload()
+            if not await self._upload():
+                self._nio.olm.account.shared = True  # all else goes on as before
             self._served = served_device(await self.ask({us}), us, device)
 
     async def replace_identity(self, seeds: Seeds) -> IdentityState:
@@ -385,8 +376,7 @@ class Keys:
             "code": "m.unverified",
         }
         for chunk in chunks([device for device in refused if device not in shared.withheld]):
-            reasons = {device: self._reason(device) for device in chunk}
-            words = {device: word | {"reason": reason} for device, reason in reasons.items()}
+            words = {device: word | {"reason": self._reason(device)} for device in chunk}
             await self._to_devices("m.room_key.withheld", words)
             shared = replace(shared, withheld=shared.withheld.union(chunk))
             self._shared[room_id] = shared
@@ -482,8 +472,8 @@ class Keys:
         self.drop(dropped)
         told = told_of(answer, found)
         if self._nio.user_id in told:
-            self._own, now = answer, self._clock.monotonic()
-            self._look_again = now + LOOK_AGAIN_SECONDS
+            self._own = answer
+            self._look_again = self._clock.monotonic() + LOOK_AGAIN_SECONDS
             self.identity.learn(answer["device_keys"][self._nio.user_id])
         found = {user: self.replaced.sift(answer, user, found[user]) for user in told}
         changed_meanwhile = set(olm.users_for_key_query)

@@ -23,13 +23,19 @@ from wintermute.errors import (
     SendRefused,
 )
 from wintermute.health.health import Finding
-from wintermute.matrix.cross_signing import foreign_text, served_key
+from wintermute.matrix.cross_signing import NOT_SERVED, are_others, foreign_text, served_key
 from wintermute.matrix.http import LOGIN_EXPIRED, call, path
 from wintermute.matrix.inbox import mapping
 from wintermute.matrix.kept_login import FILE, Session, load, save, store_file
 from wintermute.matrix.key_store import blocked
 from wintermute.matrix.people import fingerprint, identities
-from wintermute.matrix.signing import is_signed, load_seeds, open_to_others, write_private
+from wintermute.matrix.signing import (
+    USAGES,
+    is_signed,
+    load_seeds,
+    open_to_others,
+    write_private,
+)
 from wintermute.messages import Json
 
 PROBE = "session.room"
@@ -73,10 +79,6 @@ def _version(connection: Any) -> int:
 log = logging.getLogger(__name__)
 
 NEW_TOKEN = "a new matrix.access_token, of a new device"
-NOT_SERVED = (
-    "the homeserver does not serve the keys of the bot's session, so nobody can send it what opens "
-    "their messages"
-)
 SIGNED_OUT = (
     "somebody has signed out the bot's device {device}: its keys are gone at the homeserver. Run "
     "`wintermute matrix logout`, see that matrix.password (or a new access_token) is set, and "
@@ -340,18 +342,18 @@ def _probe_own(answer: Json, folder: Path, kept: Session) -> Finding:
         return finding("fail", str(error))
     if not identities(answer, [kept.user_id]):
         return finding("warn", "not known now: the homeserver does not say -> run this again later")
-    served = served_key(answer, kept.user_id, "master")
-    if served not in ("", seeds.master.public if seeds else ""):
+    served = [served_key(answer, kept.user_id, usage) for usage in USAGES]
+    if are_others(served, seeds):
         return finding("fail", foreign_text(seeds))
     for file in open_to_others(folder):
         return finding("warn", f"others may read {file.name} -> chmod 600 {file}")
     if seeds is None:
         return finding("ok", "will be made at the next start")
-    if not served:
+    if served != [pair.public for pair in seeds.pairs]:
         return finding("warn", "not uploaded yet -> see `wintermute status` when it runs")
     device = _devices(answer, kept.user_id).get(kept.device_id)
     if device is None:
-        return finding("warn", f"{NOT_SERVED} -> start the daemon, which offers them again")
+        return finding("warn", NOT_SERVED["missing"])
     key = fingerprint(seeds.master.public)
     if not is_signed(device, kept.user_id, seeds.self_signing.public):
         return finding("warn", f"{key} has not signed this device -> start the daemon")

@@ -61,24 +61,21 @@ class Opened:
 
 
 class KeyFile(DefaultStore):  # type: ignore[misc]  # nio is not typed
-    """nio's store, in which a session id has but one row, whoever sent it and for whatever room.
-
-    Its name there is ours, as nothing looks for it but this class: a table of our own would do the
-    same beside one that goes on being read. Rows of before keep their names.
+    """nio's store. In its table a session id has one row, whoever sent it and for whatever room: so
+    ids have our names there, which nobody else looks for; those of before keep theirs.
     """
 
     def load_inbound_group_sessions(self) -> GroupSessionStore:
         """All of them; of two of one sender that will stay which opens more."""
         sessions = super().load_inbound_group_sessions()
-        keep = sessions.add
+        add = sessions.add
 
-        def keep_better(session: Any) -> bool:
+        def add_better(session: Any) -> bool:
             kept = sessions.get(session.room_id, session.sender_key, session.id)
-            if kept is not None and kept.first_known_index <= session.first_known_index:
-                return False
-            return bool(keep(session))
+            opens_more = not kept or session.first_known_index < kept.first_known_index
+            return opens_more and bool(add(session))
 
-        sessions.add = keep_better
+        sessions.add = add_better
         return sessions
 
     @use_database  # type: ignore[untyped-decorator]
@@ -106,24 +103,39 @@ class Sessions:
 
     def opened(self, room_id: str, event: Json) -> Opened | None:
         """A room event in clear and whence it came; None while its key is missing or it is garbage."""
-        return next(iter(self.ways(room_id, event)), None)
+        return next(iter(self.heard(room_id, event)), None)
+
+    def heard(self, room_id: str, event: Json) -> list[Opened]:
+        """As `ways`; its sender is asked for a key of theirs, or for a device, if that is missing."""
+        found, sender = self.ways(room_id, event), event["sender"]
+        encrypted = megolm(event) if event["type"] == "m.room.encrypted" else None
+        if encrypted is None or self._nio.olm is None or any(each.is_of(sender) for each in found):
+            return found
+        said, olm = encrypted["content"], self._nio.olm
+        devices = olm.device_store.active_user_devices(sender)
+        asked = [each for each in devices if said.get("device_id") in (None, each.id)]
+        if not asked or any(each.device is None for each in found):
+            olm.users_for_key_query.add(sender)
+        for device in asked:  # by nio's machine, as when it decrypts
+            named = {"device_id": device.id, "sender_key": device.curve25519}
+            parsed = MegolmEvent.from_dict({**encrypted, "content": {**said, **named}})
+            if isinstance(parsed, MegolmEvent):
+                parsed.room_id = room_id
+                olm.check_if_wedged(parsed)
+        return found
 
     def ways(self, room_id: str, event: Json) -> list[Opened]:
         """A room event in clear, by each copy of its session that opens it: its sender's first."""
         if event["type"] != "m.room.encrypted":
             return [Opened(event)]
-        encrypted = megolm(event)
-        if encrypted is None or self._nio.olm is None:
+        if (encrypted := megolm(event)) is None:
             return []
-        copies = self._copies(room_id, encrypted["content"]["session_id"])
-        if not copies:
-            self._missed(room_id, encrypted)
-            return []
-        named = frozenset([*copies, encrypted["content"].get("sender_key", "")])
-        found: list[Opened] = []
+        said, found = encrypted["content"], list[Opened]()
+        copies = self.copies(room_id, said["session_id"])
+        named = frozenset([*copies, said.get("sender_key", "")])
         for session in copies.values():
             try:
-                text, index = session.decrypt(encrypted["content"]["ciphertext"])
+                text, index = session.decrypt(said["ciphertext"])
                 clear = unsealed(json.loads(text), room_id, event)
             except UNREADABLE:
                 continue
@@ -131,39 +143,16 @@ class Sessions:
                 group = GroupSession(room_id, session.sender_key, session.id)
                 device = self._owner(group, session.ed25519, event["sender"])
                 found.append(Opened(clear, device, Sealed(group, index, session.ed25519, named)))
-        found.sort(key=lambda each: not each.is_of(event["sender"]))
-        if found and found[0].device is None:  # a new one; or who claims to be the sender has it
-            self._nio.olm.users_for_key_query.add(event["sender"])
-        return found
-
-    def _missed(self, room_id: str, encrypted: Json) -> None:
-        """Let nio's machine see to it that a key comes, as it does when it decrypts.
-
-        It wants to know of which device: of all of the sender's, where the event names none.
-        """
-        devices = self._nio.olm.device_store.active_user_devices(encrypted["sender"])
-        all_ = [{"device_id": each.id, "sender_key": each.curve25519} for each in devices]
-        said = encrypted["content"]
-        if {"device_id", "sender_key"} <= said.keys() or not all_:
-            all_ = [{"device_id": "?", "sender_key": "?"} | said]
-        for named in all_:
-            parsed = MegolmEvent.from_dict({**encrypted, "content": {**said, **named}})
-            if isinstance(parsed, MegolmEvent):
-                parsed.room_id = room_id
-                self._nio.olm.check_if_wedged(parsed)
+        return sorted(found, key=lambda each: not each.is_of(event["sender"]))
 
     def owner(self, room_id: str, event: Json) -> str:
         """Whose device a key came from that opens an event; "" if that is not known."""
-        owners = [each.device.user_id for each in self.ways(room_id, event) if each.device]
-        return next(iter(owners), "")
+        owners = (each.device.user_id for each in self.ways(room_id, event) if each.device)
+        return next(owners, "")
 
-    def senders(self, room_id: str, session_id: str) -> frozenset[str]:
-        """The keys of the devices that sent us a session."""
-        return frozenset(self._copies(room_id, session_id) if self._nio.olm else ())
-
-    def _copies(self, room_id: str, session_id: str) -> dict[str, Any]:
+    def copies(self, room_id: str, session_id: str) -> dict[str, Any]:
         """The sessions of this id that came for a room, by the keys of the devices that sent them."""
-        sent = self._nio.olm.inbound_group_store[room_id].items()
+        sent = self._nio.olm.inbound_group_store[room_id].items() if self._nio.olm else ()
         return {key: sessions[session_id] for key, sessions in sent if session_id in sessions}
 
     def owned(self, keys: Iterable[RoomKeyEvent]) -> list[tuple[str, GroupSession, Device | None]]:

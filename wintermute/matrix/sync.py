@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -163,18 +163,12 @@ class Sync:
         seen: dict[str, set[str]] = {}
         if fresh:  # who speaks there is judged by what their devices are now
             await self._client.keys.learn_devices()
-            seen = await self._stores.known.read_up_to()
+            seen, token = await self._stores.known.read_up_to(), ""
             left = seen.keys() - {room.room_id for room in batch.joined}
             batch = replace(batch, left=(*batch.left, *left))
         invited = {invitation.room_id for invitation in await self._stores.known.invitations()}
         rooms = [
-            await self._room(
-                room,
-                token,
-                room.room_id in invited,
-                first or fresh,
-                seen.get(room.room_id, set()) if fresh else None,
-            )
+            await self._room(room, token, room.room_id in invited, first or fresh, seen)
             for room in batch.joined
         ]
         woken = await self._intake.store(batch, rooms, self._restored.settle if first else None)
@@ -212,13 +206,12 @@ class Sync:
         since: str | None,
         invited: bool,
         first: bool,
-        seen: Collection[str] | None,
+        seen: Mapping[str, Collection[str]],
     ) -> RoomBatch:
-        """With all its new events, oldest first; `seen`: those behind the newest of these."""
+        """With all its new events, oldest first; `seen`: those of each room of which one is the last."""
         # Before the very first sync nobody asked us anything (notes/matrix §3).
-        asked = since or invited
-        end = None if invited or seen is not None else since
-        events = await self._events(room, end, seen or ()) if asked else ()
+        asked, end = since is not None or invited, None if invited else since
+        events = await self._events(room, end, seen.get(room.room_id, ())) if asked else ()
         changed = any(event["type"] in MAY_ALLOW for event in (*room.events, *events))
         retry = first or invited or changed
         return replace(room, events=events, invited=invited, retry=retry)
