@@ -16,7 +16,7 @@ from tests.tiers import tiered
 from tests.world.clock import FakeClock
 from tests.world.homeserver import Homeserver, Login
 from tests.world.proxy import Action, Answer, Cut, Proxy, Request, pass_after, pass_before
-from tests.world.scene import NewName
+from tests.world.scene import NewBot, NewName, NewPerson
 from wintermute.config.schema import Secret
 from wintermute.matrix.cross_signing import NOT_SERVED, CrossSigning
 from wintermute.matrix.keys import Keys, keep_before_upload
@@ -294,6 +294,28 @@ async def test_what_is_not_kept_is_offered_once_an_hour_and_what_is_other_never_
     bot.clock.advance(HOUR)
     await bot.keys.upkeep()
     assert (bot.said[::2], bot.keys.trouble) == (("ok", True), "")
+
+
+@pytest.mark.slow
+async def test_status_and_check_name_what_is_served_instead_of_our_keys(
+    person: NewPerson, bot: NewBot, proxy: Proxy
+) -> None:
+    """F-070: also `check`, which has no keys to compare with."""
+    daemon = await bot(await person("ann"), via=proxy.url)
+    device = str(json.loads((daemon.data / "matrix" / "session.json").read_text())["device_id"])
+
+    def after(request: Request, status: int, body: bytes) -> Action:
+        served = json.loads(body) if QUERY in request.path else {}
+        if daemon.user_id not in served.get("device_keys", {}):
+            return None
+        with_key(served, daemon.user_id, device)
+        return Answer(status, served)
+
+    proxy.after = after
+    await daemon.restart()
+    for verb in ("status", "check"):
+        _, told = await daemon.command(verb)
+        assert NOT_SERVED["other"] in told
 
 
 @pytest.mark.parametrize(
