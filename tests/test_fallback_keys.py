@@ -229,7 +229,7 @@ async def test_a_refused_fallback_key_is_told_and_tried_again_later(
 ) -> None:
     """F-010: everything else goes on, one-time keys included, and the key of before stays good."""
     clock = FakeClock()
-    wire.answers["keys/query"] = {"device_keys": {ANN: {}, BOT: {}}}
+    wire.answers["keys/query"] = {"device_keys": {ANN: {}}}
     async with keys_of(tmp_path, wire, clock) as (keys, nio):
         await heard(keys, lacks=True)
 

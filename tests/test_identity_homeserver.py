@@ -16,9 +16,9 @@ from tests.tiers import tiered
 from tests.world.clock import FakeClock
 from tests.world.homeserver import Homeserver, Login
 from tests.world.proxy import Action, Answer, Cut, Proxy, Request, pass_after, pass_before
-from tests.world.scene import NewName
+from tests.world.scene import NewBot, NewName, NewPerson
 from wintermute.config.schema import Secret
-from wintermute.matrix.cross_signing import CrossSigning
+from wintermute.matrix.cross_signing import NOT_SERVED, CrossSigning
 from wintermute.matrix.keys import Keys, keep_before_upload
 from wintermute.matrix.people import People
 from wintermute.matrix.signing import FILE, NEXT, USAGES, keep_seeds, new_seeds
@@ -229,6 +229,93 @@ async def test_what_was_forgotten_is_uploaded_again_with_the_same_seeds(
     assert bot.said[::2] == ("ok", True)
     assert uploads(proxy) == [bot.seeds()["master"]["public"]] * 2
     assert len(proxy.seen("POST", SIGN)) == 1  # which it still had
+
+
+def nothing(served: Json, user: str, device: str) -> None:
+    no_identity_of(served, user, device)
+    served["device_keys"][user] = {}
+
+
+async def test_all_of_us_that_is_gone_is_noticed_within_the_hour_and_offered_again(
+    own: NewOwn, proxy: Proxy
+) -> None:
+    """F-070: nobody tells of it; keys of the device, identity, then its signature."""
+    bot: Own = await own()
+    await bot.round()
+    device = bot.keys.identity.device()["keys"]
+    asked = len(proxy.seen("POST", QUERY))
+    forget, done = changed(bot, nothing), len(proxy.seen("POST", "keys/upload"))
+
+    def after(request: Request, status: int, body: bytes) -> Action:
+        return None if len(proxy.seen("POST", SIGN)) > 1 else forget(request, status, body)
+
+    def unsigned(request: Request, status: int, body: bytes) -> Action:
+        """Of what was offered again, only the device is there, and nobody has signed it."""
+        offered = proxy.seen("POST", "keys/upload")[done:]
+        if not offered or QUERY not in request.path or len(proxy.seen("POST", SIGN)) > 1:
+            return after(request, status, body)
+        served = json.loads(body)
+        name = served["device_keys"][bot.nio.user_id][bot.nio.device_id]
+        name["signatures"][bot.nio.user_id] = {}
+        if len(proxy.seen("POST", UPLOAD)) == 1:
+            no_identity_of(served, bot.nio.user_id, "")
+        return Answer(status, served)
+
+    proxy.after = unsigned
+    await bot.keys.upkeep()
+    assert len(proxy.seen("POST", QUERY)) == asked
+    bot.clock.advance(HOUR)
+    await bot.keys.upkeep()
+    [again] = [r for r in proxy.seen("POST", "keys/upload")[done:] if "device_keys" in r.json]
+    assert again.json["device_keys"]["keys"] == device
+    assert uploads(proxy) == [bot.seeds()["master"]["public"]] * 2
+    assert len(proxy.seen("POST", SIGN)) == 2
+    assert (bot.said[::2], bot.keys.trouble) == (("ok", True), "")
+
+
+@pytest.mark.parametrize(("served", "offers"), [("missing", 2), ("other", 0)])
+async def test_what_is_not_kept_is_offered_once_an_hour_and_what_is_other_never_replaced(
+    served: str, offers: int, own: NewOwn, proxy: Proxy
+) -> None:
+    """F-070, X-017: the status says which, what does not work because of it, and what to do."""
+    bot: Own = await own()
+    await bot.round()
+    done = len(proxy.requests)
+    proxy.after = changed(bot, nothing if served == "missing" else with_key)
+    for _ in range(2):
+        bot.clock.advance(HOUR)
+        for _ in range(3):
+            await bot.round()
+    tried = [r for r in proxy.requests[done:] if r.path.endswith("keys/upload")]
+    assert len([r for r in tried if "device_keys" in r.json]) == offers
+    assert not [r for r in proxy.requests[done:] if UPLOAD in r.path]
+    assert bot.keys.trouble == NOT_SERVED[served]
+    proxy.after = pass_after
+    bot.clock.advance(HOUR)
+    await bot.keys.upkeep()
+    assert (bot.said[::2], bot.keys.trouble) == (("ok", True), "")
+
+
+@pytest.mark.slow
+async def test_status_and_check_name_what_is_served_instead_of_our_keys(
+    person: NewPerson, bot: NewBot, proxy: Proxy
+) -> None:
+    """F-070: also `check`, which has no keys to compare with."""
+    daemon = await bot(await person("ann"), via=proxy.url)
+    device = str(json.loads((daemon.data / "matrix" / "session.json").read_text())["device_id"])
+
+    def after(request: Request, status: int, body: bytes) -> Action:
+        served = json.loads(body) if QUERY in request.path else {}
+        if daemon.user_id not in served.get("device_keys", {}):
+            return None
+        with_key(served, daemon.user_id, device)
+        return Answer(status, served)
+
+    proxy.after = after
+    await daemon.restart()
+    for verb in ("status", "check"):
+        _, told = await daemon.command(verb)
+        assert NOT_SERVED["other"] in told
 
 
 @pytest.mark.parametrize(

@@ -257,15 +257,17 @@ BY_OTHER = OTHER.self_signing.sign(BARE, BOT)
         (OwnKeys("", S, U, BARE), OURS, "upload"),
         (OwnKeys(M, "", U, BARE), OURS, "upload"),
         (OwnKeys(M, "?", U, SIGNED), OURS, "upload"),
+        (OwnKeys("", f"?{S}", U, SIGNED), OURS, "upload"),
+        (OwnKeys(M, S, f"?{S}", SIGNED), OURS, "foreign"),
         (OwnKeys(M, S, "", SIGNED), OURS, "upload"),
-        (OwnKeys(M, U, S, SIGNED), OURS, "upload"),
+        (OwnKeys(M, U, S, SIGNED), OURS, "foreign"),
         (OwnKeys(M, S, U, BARE), OURS, "sign"),
         (OwnKeys(M, S, U, BY_OTHER), OURS, "sign"),
         (OwnKeys(M, S, U, SIGNED), OURS, "done"),
     ],
 )
 def test_the_next_step(served: OwnKeys, seeds: Seeds | None, step: IdentityStep) -> None:
-    """X-017, X-050."""
+    """X-017, X-050, F-070: what is missing is offered again, what is other is never replaced."""
     assert next_step(served, seeds) == step
 
 

@@ -66,7 +66,7 @@ async def test_the_login_is_made_once_kept_in_private_and_ended_when_asked(
 async def test_a_revoked_login_ends_the_daemon_without_hammering_the_server(
     homeserver: Homeserver, proxy: Proxy, person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:
-    """X-014: while it works, and at its next start."""
+    """X-014, F-061: while it works, and at its next start; its device is not made anew."""
     refused: list[Request] = []
 
     def count(request: Request, status: int, _body: bytes) -> Action:
@@ -83,6 +83,8 @@ async def test_a_revoked_login_ends_the_daemon_without_hammering_the_server(
     await ann.send(chat, "hello")
     assert await daemon.ended() == 2
     assert "wintermute matrix logout" in daemon.log[-1]
+    bot_login = homeserver.user(daemon.user_id[1:].partition(":")[0])
+    assert kept(daemon.data / "matrix")["device_id"] not in devices(homeserver, bot_login)
     assert not any("Traceback" in line for line in daemon.log)
     assert 1 <= len(refused) <= 3
     refused.clear()

@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 
 from tests.test_fallback_keys import take_all
-from tests.test_keys import ANN, EVE, Wire, keys_of
+from tests.test_keys import ANN, EVE, Wire, enter, keys_of
 from tests.test_keys import Device as Phone
 from tests.test_people import NEW, OTHER, answer, plain
 from tests.test_whose_device import answered, notices, states, until
 from tests.world.bot import said
 from tests.world.clock import FakeClock
-from tests.world.current import CurrentClient
+from tests.world.current import CurrentClient, what_is_missing
 from tests.world.homeserver import Homeserver
 from tests.world.proxy import Proxy
-from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from tests.world.scene import NewBot, NewCurrent, NewName, NewPerson, NewRoom
 from tests.world.user import MatrixUser
+from wintermute.matrix.keys import OTHER_KEYS as REASON
 
 Json = dict[str, Any]
 BEFORE, AFTER = Phone(ANN, "PHONE"), Phone(ANN, "PHONE")
@@ -110,6 +111,68 @@ async def test_of_strangers_the_identity_that_is_served_decides(wire: Wire, tmp_
             await work.ask({EVE})
             assert kept(nio, EVE) == ([keys(there)] if there else [])
             assert work.trouble == ""
+
+
+async def test_a_session_that_is_refused_is_told_so_in_the_words_of_the_protocol(
+    wire: Wire, tmp_path: Path
+) -> None:
+    """F-069: once a session of ours; and its owner is out of reach while they have no other one."""
+    wire.members["!room"] = [ANN]
+    wire.answers["keys/query"] = plain(BEFORE)
+    async with keys_of(tmp_path, wire, FakeClock()) as (work, nio):
+        await work.ask({ANN})
+        assert work.reaches(ANN)
+        wire.answers["keys/query"] = plain(AFTER)
+        await work.ask({ANN})
+        assert not work.reaches(ANN)
+        assert work.reaches("@nobody:knows")
+        enter(wire, nio, "!room")
+        for _ in range(2):
+            await work.share("!room")
+        [told] = wire.seen("PUT", "sendToDevice/m.room_key.withheld")
+        word = told.json["messages"][ANN]["PHONE"]
+        assert (word["code"], word["reason"], word["room_id"]) == (
+            "m.unverified",
+            REASON,
+            "!room",
+        )
+        assert word["session_id"] == nio.olm.outbound_group_sessions["!room"].id
+
+
+@pytest.mark.slow
+async def test_who_has_no_session_to_be_talked_to_hears_of_it_where_they_can(
+    homeserver: Homeserver,
+    person: NewPerson,
+    bot: NewBot,
+    room: NewRoom,
+    fresh: NewName,
+    tmp_path: Path,
+) -> None:
+    """F-069: at that very device, by the owner, and in words once there is a chat for them."""
+    if missing := what_is_missing():
+        pytest.skip(missing)
+    ann, login = await person("ann"), homeserver.user(fresh("ben"))
+    daemon = await bot(ann, matrix={"allowed_users": [login.user_id]})
+    anns = await room(ann, daemon, encrypted=True)
+    async with CurrentClient(homeserver.url, login, tmp_path / "before") as phone:
+        chat = await room(phone, daemon, encrypted=True)
+        await answered(phone, chat, "one")
+    await asyncio.to_thread(take_all, homeserver, ann.login, login.user_id, login.device_id)
+    async with CurrentClient(homeserver.url, login, tmp_path / "after") as phone:
+        why = "MEGOLM_KEY_WITHHELD_FOR_UNVERIFIED_DEVICE"
+        await phone.until(lambda: why in [each.failure for each in phone.events(chat)])
+        by_owner = await ann.wait_for(anns, lambda m: OTHER_KEYS in m.body)
+        assert login.device_id in by_owner.body
+        plain_chat = await room(phone, daemon)
+        for text in ("a secret plan", "another one"):
+            await phone.send(chat, text)
+        await phone.wait_for(plain_chat, lambda m: OTHER_KEYS in m.body)
+        await until(lambda: states(daemon).count("locked") == 2)
+        await daemon.restart()
+        await answered(ann, anns, "two")
+        assert len(ann.messages(anns, daemon.user_id)) == 2
+        assert len(phone.messages(plain_chat, daemon.user_id)) == 1
+        assert not notices(daemon, "secret")
 
 
 @pytest.mark.slow

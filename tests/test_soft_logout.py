@@ -17,23 +17,25 @@ from tests.world.scene import NewBot, NewPerson, NewRoom, Scene
 from tests.world.user import MatrixUser
 from tests.world.warm import Interpreter
 from wintermute.config.schema import Matrix, Secret
-from wintermute.errors import HomeserverUnavailable, LoginRefused
+from wintermute.errors import HomeserverUnavailable, LoginEnded, LoginExpired, LoginRefused
 from wintermute.matrix.http import RenewingClient, call
 from wintermute.matrix.kept_login import Session, load, save
 from wintermute.matrix.login import renewed
 
 SOFT = Answer(401, {"errcode": "M_UNKNOWN_TOKEN", "error": "expired", "soft_logout": True})
+HARD = Answer(401, {"errcode": "M_UNKNOWN_TOKEN", "error": "unknown"})
+EITHER = pytest.mark.parametrize("refusal", [SOFT, HARD], ids=["soft logout", "token ended"])
 SESSION = Session("@bot:test", "BOTDEVICE", "old token", "a pickle key")
 MATRIX = Matrix(
     homeserver="", user_id=SESSION.user_id, owner="@ann:test", password=Secret("open sesame")
 )
 
 
-def expire(proxy: Proxy) -> None:
+def expire(proxy: Proxy, refusal: Answer = SOFT) -> None:
     """The login is good for nothing until there is a new one."""
 
     def refuse(request: Request) -> Action:
-        return None if request.path.endswith("/login") else SOFT
+        return None if request.path.endswith("/login") else refusal
 
     def let_in(request: Request, status: int, _body: bytes) -> Action:
         if request.method == "POST" and request.path.endswith("/login") and status == 200:
@@ -52,17 +54,23 @@ def with_token(daemon: Bot, token: str) -> None:
 
 
 @pytest.mark.slow
+@EITHER
 async def test_the_same_device_logs_in_again_by_itself_and_goes_on(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy, model: ModelServer
+    refusal: Answer,
+    person: NewPerson,
+    bot: NewBot,
+    room: NewRoom,
+    proxy: Proxy,
+    model: ModelServer,
 ) -> None:
-    """F-011: what was said meanwhile is answered once, and the new token is as secret as the old."""
+    """F-011, F-061: what was said meanwhile is answered once, and the new token is as secret as the old."""
     ann = await person("ann")
     daemon = await bot(ann, via=proxy.url)
     chat = await room(ann, daemon, encrypted=True)
     await ann.send(chat, "one")
     await ann.wait_for(chat, lambda m: m.body == "echo: one")
     before, pid = ours(daemon), daemon.pid
-    expire(proxy)
+    expire(proxy, refusal)
     await ann.send(chat, "two")
     await ann.wait_for(chat, lambda m: m.body == "echo: two")
     after = ours(daemon)
@@ -100,10 +108,16 @@ async def test_a_new_token_is_hidden_in_the_log(
 
 
 @pytest.mark.slow
+@EITHER
 async def test_without_a_password_it_ends_with_words_that_throw_no_keys_away(
-    homeserver: Homeserver, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+    refusal: Answer,
+    homeserver: Homeserver,
+    person: NewPerson,
+    bot: NewBot,
+    room: NewRoom,
+    proxy: Proxy,
 ) -> None:
-    """F-011: a new token of the same device goes on with the keys that are there."""
+    """F-011, F-061: a new token of the same device goes on with the keys that are there."""
     ann = await person("ann")
     daemon = await bot(ann, via=proxy.url)
     chat = await room(ann, daemon, encrypted=True)
@@ -113,16 +127,21 @@ async def test_without_a_password_it_ends_with_words_that_throw_no_keys_away(
     login = ours(daemon)
     with_token(daemon, login["access_token"])
     await daemon.start()
-    expire(proxy)
+    expire(proxy, refusal)
     await ann.send(chat, "two")
     assert await daemon.ended() == 2
     told = daemon.log[-1]
-    assert all(word in told for word in (login["device_id"], "matrix.password", "stay good"))
+    kept = (
+        ("stay good", login["device_id"], "matrix.password")
+        if refusal is SOFT
+        else ("is lost", "a new matrix.access_token of this same device, or matrix.password")
+    )
+    assert all(word in told for word in kept)
     assert "logout" not in told
     assert "reset-crypto" not in told
     assert "Traceback" not in "\n".join(daemon.log)
     code, checked = await daemon.command("check")
-    assert (code, "stay good" in checked) == (1, True)
+    assert (code, kept[0] in checked) == (1, True)
 
     proxy.before = pass_before
     name = daemon.user_id[1:].partition(":")[0]
@@ -157,19 +176,63 @@ async def test_a_login_of_another_device_is_not_used_with_our_keys(
     other = {"user_id": SESSION.user_id, "device_id": "OTHER", "access_token": "new"}
     wire.before = answers(other)
     with pytest.raises(LoginRefused, match=r"BOTDEVICE.*keep the data folder"):
-        await renewed(matrix, tmp_path, SESSION)
+        await renewed(matrix, tmp_path, SESSION, LoginExpired())
     assert len(wire.seen("POST", "/logout")) == 1
     assert load(tmp_path) == SESSION
     wire.before = answers(other | {"device_id": SESSION.device_id})
-    assert (await renewed(matrix, tmp_path, SESSION)).access_token == "new"
+    assert (await renewed(matrix, tmp_path, SESSION, LoginExpired())).access_token == "new"
     assert load(tmp_path) == Session("@bot:test", "BOTDEVICE", "new", "a pickle key")
+
+
+KEYS = {"ed25519:BOTDEVICE": "ours", "curve25519:BOTDEVICE": "ours too"}
+
+
+@pytest.mark.parametrize(
+    ("served", "goes_on"),
+    [({"BOTDEVICE": {"keys": KEYS}}, True), ({"BOTDEVICE": {"keys": {}}}, False), ({}, False)],
+    ids=["its keys are served", "others are", "none are"],
+)
+async def test_a_device_that_was_signed_out_is_not_brought_back(
+    served: dict[str, object], goes_on: bool, wire: Proxy, tmp_path: Path
+) -> None:
+    """F-061: one login, which is ended again; all who were refused hear of it, and try nothing."""
+    save(tmp_path, SESSION)
+    matrix = Matrix(
+        homeserver=wire.url, user_id=MATRIX.user_id, owner=MATRIX.owner, password=MATRIX.password
+    )
+    login = {"user_id": SESSION.user_id, "device_id": SESSION.device_id, "access_token": "new"}
+
+    def answer(request: Request) -> Action:
+        if request.path.endswith("/sync"):
+            return None if nio.access_token == "new" else HARD
+        said: dict[str, object] = {"device_keys": {SESSION.user_id: served}}
+        return Answer(200, login if request.path.endswith("/login") else said)
+
+    async def renew(why: LoginRefused) -> str:
+        assert isinstance(why, LoginEnded)
+        return (await renewed(matrix, tmp_path, SESSION, why, KEYS)).access_token
+
+    nio = RenewingClient(wire.url, renew=renew)
+    nio.access_token, wire.before = "old token", answer
+    try:
+        asked = [call(nio, "GET", "/_matrix/client/v3/sync") for _ in range(3)]
+        heard = await asyncio.gather(*asked, return_exceptions=True)
+    finally:
+        await nio.close()
+    told = [isinstance(each, LoginRefused) and "matrix logout" in str(each) for each in heard]
+    assert told == [not goes_on] * 3
+    assert len(wire.seen("POST", "/login")) == 1
+    assert len(wire.seen("POST", "/logout")) == (0 if goes_on else 1)
+    now = load(tmp_path)
+    assert now is not None
+    assert now.access_token == ("new" if goes_on else "old token")
 
 
 async def test_all_who_were_refused_share_one_new_login(wire: Proxy) -> None:
     """F-011: and a homeserver that ends each login at once is an outage, not a reason to go."""
     renewals: list[str] = []
 
-    async def renew() -> str:
+    async def renew(_why: LoginRefused) -> str:
         await asyncio.sleep(0)
         renewals.append(f"token {len(renewals)}")
         return renewals[-1]

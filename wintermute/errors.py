@@ -6,7 +6,8 @@ WintermuteError
 │   │   └── DatabaseOutdated    of an earlier version, and only to be read
 │   ├── PromptUnreadable        a prompt file that is no text, and no earlier text of it is kept
 │   ├── LoginRefused            the homeserver does not accept our token or password
-│   │   └── LoginExpired        it wants the same device to log in again (soft logout)
+│   │   ├── LoginExpired        it wants the same device to log in again (soft logout)
+│   │   └── LoginEnded          it does not know our token any more
 │   └── AnotherCopyRuns         two daemons use copies of one data folder with one device
 ├── DeviceSpent                 our keys went back to a copy, and new ones are refused: another device
 ├── DataFolderInUse             another daemon holds this data folder: exit code 1 (T-039)
@@ -76,6 +77,10 @@ class LoginExpired(LoginRefused):
     """The homeserver keeps our device and its keys, and wants another token for it."""
 
 
+class LoginEnded(LoginRefused):
+    """The homeserver does not know our token: it ended, or somebody signed our device out."""
+
+
 class AnotherCopyRuns(ConfigurationError):
     """Somebody else speaks as our device with our keys (F-009)."""
 
@@ -99,8 +104,10 @@ class DatabaseLocked(StorageBlocked):
 class HomeserverUnavailable(WintermuteError):
     """The homeserver did not answer, or asked us to come back later."""
 
-    def __init__(self, message: str, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, retry_after: float | None = None, status: int = 0) -> None:
         super().__init__(message)
+        self.status = status
+        """Of the HTTP answer; 0: there was none."""
         self.retry_after = retry_after
         """Seconds the server asked us to wait, if it named a time."""
 
@@ -114,8 +121,10 @@ class KeyStoreBlocked(HomeserverUnavailable):
 class SendRefused(WintermuteError):
     """The homeserver refuses this event for good (forbidden, too large)."""
 
-    def __init__(self, message: str, code: str) -> None:
+    def __init__(self, message: str, code: str, status: int = 0) -> None:
         super().__init__(message)
+        self.status = status
+        """Of the HTTP answer, where it says more than the code."""
         self.code = code
         """The Matrix error code, such as `M_FORBIDDEN`."""
 

@@ -130,7 +130,8 @@ async def database(path: Path) -> Finding:
 
 async def noticed(config: Config) -> list[Finding]:
     """What only the daemon sees: a bridge that writes for somebody and that it does not believe
-    (F-005), a key store that it cannot write (F-007), and nights that fail.
+    (F-005), a key store that it cannot write (F-007), keys of ours that are not served (F-070), and
+    nights that fail.
     """
     path, zone = config.data_dir / "wintermute.db", ZoneInfo(config.timezone)
     if not path.exists():
@@ -146,7 +147,7 @@ async def noticed(config: Config) -> list[Finding]:
     return [nights] * (nights.state != "ok") + [
         Finding(part.part, part.state, part.detail)
         for part in parts
-        if part.part == "bridge" or (part.part == "keys" and part.state == "fail")
+        if part.part == "bridge" or (part.part == "keys" and part.state != "ok")
     ]
 
 

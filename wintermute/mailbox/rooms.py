@@ -187,14 +187,27 @@ class KnownRooms:
         """An invitation is done with, in the transaction that stores its room's first messages."""
         await tx.execute("DELETE FROM invitations WHERE room_id = ?", (room_id,))
 
-    async def seen(self, tx: Transaction, room_id: str, encrypted: bool) -> None:
-        """We are in this room; once encrypted it counts as encrypted for ever."""
+    async def seen(self, tx: Transaction, room_id: str, encrypted: bool, last: str = "") -> None:
+        """We are in this room; once encrypted it counts as encrypted for ever. `last`: its newest event."""
         await tx.execute(
-            "INSERT INTO rooms (room_id, encrypted, state) VALUES (?, ?, 'joined')"
+            "INSERT INTO rooms (room_id, encrypted, state, last_event) VALUES (?, ?, 'joined', ?)"
             " ON CONFLICT (room_id) DO UPDATE SET encrypted = max(encrypted, excluded.encrypted),"
-            " state = 'joined'",
-            (room_id, encrypted),
+            " state = 'joined', last_event = coalesce(nullif(excluded.last_event, ''), last_event)",
+            (room_id, encrypted, last),
         )
+
+    async def read_up_to(self) -> dict[str, set[str]]:
+        """Of each room that we are in, events of which everything before was taken in."""
+        rows = await self._database.rows(
+            "SELECT room_id, last_event AS event_id FROM rooms WHERE state = 'joined' UNION ALL"
+            " SELECT room_id, event_id FROM (SELECT room_id, event_id, max(seq) FROM inbox"
+            "  WHERE event_id LIKE '$%' GROUP BY room_id) JOIN rooms USING (room_id)"
+            "  WHERE rooms.state = 'joined'"
+        )
+        found: dict[str, set[str]] = {}
+        for row in rows:
+            found.setdefault(row["room_id"], set()).add(row["event_id"])
+        return found
 
     async def left(self, tx: Transaction, room_id: str) -> None:
         """We are no longer in this room."""

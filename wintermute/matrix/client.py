@@ -33,6 +33,7 @@ from wintermute.errors import (
     AudienceChanged,
     ConfigurationError,
     HomeserverUnavailable,
+    LoginRefused,
     SendRefused,
 )
 from wintermute.ids import NewId
@@ -48,8 +49,8 @@ from wintermute.matrix.login import renewed, store_problem
 from wintermute.matrix.marks import Marks, load_marks
 from wintermute.matrix.people import Device, People, Verdict, fingerprint
 from wintermute.matrix.renewal import inherit
-from wintermute.matrix.sessions import Opened, Sessions, bound, take
-from wintermute.matrix.sieve import NO_OLM, GroupSession, SyncBatch, page, sift
+from wintermute.matrix.sessions import KeyFile, Opened, Sessions, bound, take
+from wintermute.matrix.sieve import NO_OLM, GroupSession, SyncBatch, page, session_of, sift
 from wintermute.matrix.signing import ED25519
 from wintermute.messages import Json
 
@@ -190,11 +191,12 @@ class MatrixClient:
         body = {"messages": {user: {device: content}}}
         await call(self._nio, "PUT", path("sendToDevice", kind, txn_id), body)
 
-    def refused(self, event: Json) -> Device | None:
+    def refused(self, room_id: str, event: Json) -> Device | None:
         """The device that sent an encrypted event, if it has new keys that we do not take."""
-        fields = (event["content"].get(field) for field in ("device_id", "sender_key"))
-        device_id, sender_key = (field if isinstance(field, str) else "" for field in fields)
-        return self.keys.replaced.refused(event["sender"], device_id, sender_key)
+        session_id, named = session_of(event)
+        sent = {named, *self.sessions.copies(room_id, session_id)}
+        refused = self.keys.replaced.refused_of(event["sender"])
+        return next((each for each in refused if not named or each.curve25519 in sent), None)
 
     async def sync(self, since: str | None, *, full_state: bool, wait_s: float) -> SyncBatch:
         """What happened since a token; keys and members are known to nio when it returns."""
@@ -224,11 +226,21 @@ class MatrixClient:
         batch = sift(raw)
         if batch is None:
             raise HomeserverUnavailable("the homeserver's sync has no token")
+        if not since:
+            self._begin_anew()
         self._know_rooms(batch)
         self.poll.heard()
         if since != self._since:  # what came until then is stored
             self._since, self._owners = since, {}
         return replace(batch, epoch=newest_in(raw, self.account.device_id))
+
+    def _begin_anew(self) -> None:
+        """What is heard without a token is all there is, and says nothing of what went away."""
+        for room_id in list(self._nio.rooms):
+            self.keys.end_session(room_id)
+        for known in (self._nio.rooms, self._rules, self._views):
+            known.clear()
+        self.keys.doubt_devices()
 
     def _know_rooms(self, batch: SyncBatch) -> None:
         """Let nio know who is in the rooms, which it would read after the keys, or never."""
@@ -337,16 +349,18 @@ class MatrixClient:
         Unless it is not theirs it is taken in with this, and nothing else is that message. Of whom
         we do not answer nothing is kept: they may begin a session with each line.
         """
-        opened = self.sessions.opened(room_id, event)
-        if opened is None or opened.sealed is None:
-            return opened, "foreign"
-        allowed = event["sender"] in self.people.allowed
-        device = await bound(tx, opened.sealed, opened.device, keep=allowed)
-        if device is None or device.user_id != event["sender"]:
-            return opened, "foreign"
-        taken = not allowed or await take(tx, opened.sealed, str(event["event_id"]))
-        verdict = self.people.verdict(device) if taken else "replayed"
-        return replace(opened, device=device), verdict
+        ways, sender = self.sessions.heard(room_id, event), event["sender"]
+        best, allowed = next(iter(ways), None), sender in self.people.allowed
+        verdict: Verdict = "foreign"
+        for opened in ways:
+            device = opened.sealed and await bound(tx, opened.sealed, opened.device, keep=allowed)
+            # A device that somebody made for them may have sent their session too.
+            if device and device.user_id == sender and verdict != "good":
+                best, verdict = replace(opened, device=device), self.people.verdict(device)
+        if best is None or best.sealed is None or verdict == "foreign" or not allowed:
+            return best, verdict
+        taken = await take(tx, best.sealed, str(event["event_id"]))
+        return best, verdict if taken else "replayed"
 
     @property
     def rooms(self) -> tuple[str, ...]:
@@ -496,14 +510,16 @@ async def open_client(
     login gets.
     """
 
-    async def renew() -> str:
-        token = (await renewed(matrix, folder, session)).access_token
+    async def renew(why: LoginRefused) -> str:
+        keys = identity.device()["keys"] if encryption else None
+        token = (await renewed(matrix, folder, session, why, keys)).access_token
         hide(token)
         return token
 
     encryption = matrix.encryption != "off"
     config = AsyncClientConfig(
         encryption_enabled=encryption,
+        store=KeyFile,
         pickle_key=session.pickle_key,
         store_sync_tokens=False,
         max_timeouts=0,

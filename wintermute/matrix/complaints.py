@@ -12,7 +12,7 @@ from wintermute.mailbox.outbox import EVER
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.sieve import NO_OLM, Withheld, session_of
-from wintermute.matrix.trust import harmless_id, replaced_notice
+from wintermute.matrix.trust import Trust, harmless_id, replaced_notice
 from wintermute.stores import Stores
 
 KEPT = timedelta(days=1)  # nobody is told of what is locked for longer
@@ -40,10 +40,13 @@ class WithheldKeys:
         )
 
     async def code(self, sender: str, room_id: str, session_id: str, sender_key: str) -> str:
-        """Why we do not have the key of a session; "" if nobody said. Any device's without `sender_key`."""
+        """Why we do not have the key of a session; "" if its sender did not say.
+
+        The key that an event names counts for `m.no_olm` only, of any device without one.
+        """
         row = await self._database.row(
             "SELECT code FROM withheld WHERE sender = :sender AND (room_id = :room AND"
-            " session_id = :session OR room_id = '') AND :key IN (sender_key, '')"
+            " session_id = :session OR room_id = '' AND :key IN (sender_key, ''))"
             " ORDER BY room_id DESC, received_at DESC LIMIT 1",
             {"sender": sender, "room": room_id, "session": session_id, "key": sender_key},
         )
@@ -61,7 +64,7 @@ LOCKED = (
     "as soon as its key reaches me."
 )
 BRIDGED = (
-    "I cannot take a message of {sender}: it was encrypted by a device of {owner}. If that is a "
+    "I cannot take a message of {sender}: its key came from a device of {owner}. If that is a "
     "bridge, I only hear those who write to me with a Matrix client of their own."
 )
 NO_BRIDGE = "they write with a Matrix client of their own; see docs/encryption.md"
@@ -108,7 +111,10 @@ class LockReason:
 class Complaints:
     """Tells who wrote, where they wrote."""
 
-    def __init__(self, stores: Stores, client: MatrixClient, policy: Policy, clock: Clock) -> None:
+    def __init__(
+        self, stores: Stores, client: MatrixClient, policy: Policy, clock: Clock, trust: Trust
+    ) -> None:
+        self._trust = trust
         self._stores = stores
         self._client = client
         self._policy = policy
@@ -131,26 +137,24 @@ class Complaints:
         cause = await self._cause(row, str(sender))
         if age < cause.grace:
             return
-        about = (cause.key, cause.every, row.conversation_id, cause.notice)
+        about = (str(sender), row.conversation_id, cause.key, cause.every, cause.notice)
         async with self._stores.database.transaction() as tx:
-            said = await self._stores.outbox.notice_once(tx, *about)
+            said = await self._trust.tell_person(tx, self._client.room(row.room_id), *about)
             if said and cause.owner:
                 met = f"{cause.owner} writes for {sender} -> {NO_BRIDGE}"
                 await self._stores.health.note_in(tx, "bridge", "warn", met)
 
     async def _cause(self, row: Locked, sender: str) -> LockReason:
-        key, owner = (
-            f"locked {row.room_id} {sender}",
-            self._client.sessions.owner(row.room_id, row.raw),
-        )
-        if owner not in ("", sender):
-            owner = harmless_id(owner, "somebody else")
-            notice = BRIDGED.format(sender=sender, owner=owner)
-            return LockReason(f"{key} bridge", notice, grace=KEYS_GRACE, owner=owner)
-        refused = self._client.refused(row.raw)
+        key = f"locked {row.room_id} {sender}"
+        refused = self._client.refused(row.room_id, row.raw)
         if refused is not None:
             return LockReason(*replaced_notice(refused, row.room_id), every=EVER)
         code = await self._withheld.code(sender, row.room_id, *session_of(row.raw))
         if code in WITHHELD:
             return LockReason(f"{key} {code}", WITHHELD[code].format(sender=sender))
+        owner = self._client.sessions.owner(row.room_id, row.raw)
+        if owner not in ("", sender):
+            owner = harmless_id(owner, "somebody else")
+            notice = BRIDGED.format(sender=sender, owner=owner)
+            return LockReason(f"{key} bridge", notice, grace=KEYS_GRACE, owner=owner)
         return LockReason(key, LOCKED.format(sender=sender), grace=KEYS_GRACE)

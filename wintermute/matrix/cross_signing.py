@@ -6,7 +6,7 @@ looked at again after each step, for a homeserver may say yes and keep nothing.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -65,6 +65,7 @@ UNUSABLE = "?"
 """In the place of a key that is there and does not hold: what cannot be read is not replaced."""
 UPLOAD = path("keys", "device_signing", "upload")
 
+DeviceServed = Literal["ours", "missing", "other"]
 IdentityStep = Literal["make", "upload", "sign", "wait", "foreign", "done"]
 IdentityTrouble = Literal[
     "",
@@ -117,6 +118,14 @@ def own_keys(answer: Json, user_id: str, device: Json) -> OwnKeys | None:
     return OwnKeys(master, self_signing, user_signing, served if ours else None)
 
 
+def served_device(answer: Json, user_id: str, device: Json) -> DeviceServed:
+    """Whether the keys of our device are in an answer that says something of us."""
+    served = mapping(mapping(answer.get("device_keys")).get(user_id)).get(device["device_id"])
+    if served is None:
+        return "missing"
+    return "ours" if mapping(served).get("keys") == device["keys"] else "other"
+
+
 def served_key(answer: Json, user_id: str, usage: str) -> str:
     """Our public key for a usage, as in OwnKeys."""
     everybody = answer.get(f"{usage}_keys")
@@ -126,7 +135,15 @@ def served_key(answer: Json, user_id: str, usage: str) -> str:
     key = cross_signing_key(answer, user_id, usage)
     master = cross_signing_key(answer, user_id, "master")
     holds = usage == "master" or is_signed(found, user_id, master)
-    return key if key and holds else UNUSABLE
+    return key if key and holds else UNUSABLE + key
+
+
+def are_others(served: Sequence[str], seeds: Seeds | None) -> bool:
+    """Whether keys in the order of USAGES are not ours; those that only do not hold may be."""
+    master, *more = zip(served, [p.public for p in seeds.pairs] if seeds else [""] * 3, strict=True)
+    if seeds is None or master[0] not in ("", master[1]):
+        return any(served)
+    return any(key.removeprefix(UNUSABLE) not in ("", own) for key, own in more)
 
 
 def next_step(served: OwnKeys, seeds: Seeds | None) -> IdentityStep:
@@ -134,10 +151,10 @@ def next_step(served: OwnKeys, seeds: Seeds | None) -> IdentityStep:
     if served.device is None:
         return "wait"  # our device's keys go first
     theirs = (served.master, served.self_signing, served.user_signing)
+    if are_others(theirs, seeds):
+        return "foreign"  # what is missing is offered again, what is other is not replaced (F-070)
     if seeds is None:
-        return "foreign" if any(theirs) else "make"
-    if served.master not in ("", seeds.master.public):
-        return "foreign"
+        return "make"
     if theirs != tuple(pair.public for pair in seeds.pairs):
         return "upload"
     vouched = is_signed(served.device, seeds.user_id, seeds.self_signing.public)
@@ -362,13 +379,27 @@ class CrossSigning:
         log.info("device signed")
 
 
+NO_KEYS = "so nobody can send it what opens their messages"
+NOT_SERVED = {
+    "missing": (
+        f"the homeserver does not serve the keys of the bot's session, {NO_KEYS} -> it offers them "
+        "again at a start and every hour; if it stays so, ask the homeserver's admin"
+    ),
+    "other": (
+        f"the homeserver has other keys under the name of the bot's session, {NO_KEYS} -> ask its "
+        "admin; or run `wintermute matrix logout` and start again, for a new session"
+    ),
+}
 WAITS = "waits until the homeserver serves the keys of this device as they are"
 UNAVAILABLE = (
     "the homeserver does not take the bot's identity now: {} -> it is tried again by itself; if it "
     "stays so, ask the homeserver's admin for a version with cross-signing"
 )
 REFUSED = "the homeserver refuses the bot's identity: {} -> ask its admin"
-NOT_KEPT = "the homeserver accepts our identity and does not keep it -> ask its admin"
+NOT_KEPT = (
+    "the homeserver accepts our identity and does not keep it, so clients may warn of the bot's "
+    "messages or leave them out -> ask its admin"
+)
 
 
 def foreign_text(seeds: Seeds | None) -> str:
@@ -376,7 +407,8 @@ def foreign_text(seeds: Seeds | None) -> str:
     another = "another identity for this account than the one here"
     unknown = "an identity for this account whose seeds are not here"
     return (
-        f"the homeserver has {another if seeds else unknown} -> restore {FILE} from a backup; or "
+        f"the homeserver has {another if seeds else unknown}, so clients may warn of the bot's "
+        f"messages or leave them out -> restore {FILE} from a backup; or "
         "run `wintermute matrix reset-crypto --identity`, and let everybody verify the bot again"
     )
 
@@ -419,10 +451,9 @@ class ReplacedDevices:
         """Whose devices were refused."""
         return frozenset(user for user, _ in self._refused)
 
-    def refused(self, user: str, device_id: str, curve25519: str) -> Device | None:
-        """A device by the keys that were refused."""
-        device = self._refused.get((user, device_id))
-        return device if device and curve25519 in (device.curve25519, "") else None
+    def refused_of(self, user: str) -> list[Device]:
+        """Devices of somebody by the keys that were refused."""
+        return [device for (owner, _), device in self._refused.items() if owner == user]
 
     def take_news(self) -> list[Device]:
         """What was refused since the last call."""

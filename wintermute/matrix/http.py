@@ -16,6 +16,7 @@ from wintermute.clock import CheckedClock
 from wintermute.errors import (
     ApprovalNeeded,
     HomeserverUnavailable,
+    LoginEnded,
     LoginExpired,
     LoginRefused,
     SendRefused,
@@ -29,8 +30,8 @@ PAGES = ("m.oauth", "org.matrix.cross_signing_reset")
 PAGE = re.compile(r"https?://[\w.~:/?#@!$&'()*+,;=%\[\]-]{1,1000}", re.ASCII)
 STAGE = re.compile(r"[\w.-]{1,100}", re.ASCII)
 LOG_IN_AGAIN = (
-    "the homeserver no longer accepts our login: run `wintermute matrix logout`, see that "
-    "matrix.password (or a new access_token) is set, and start again"
+    "the homeserver no longer accepts our login. Nothing that waits here is lost: set a new "
+    "matrix.access_token of this same device, or matrix.password, and start again"
 )
 LOGIN_EXPIRED = (
     "the homeserver wants {device} to log in again; its keys here stay good, so keep them: set "
@@ -40,24 +41,36 @@ LOGIN_EXPIRED = (
 
 
 class RenewingClient(AsyncClient):  # type: ignore[misc]  # nio is not typed
-    """nio's client, with a way to log in again where a homeserver wants that (soft logout)."""
+    """nio's client, with a way to log in again where a homeserver wants that.
+
+    That is after a soft logout, and once where a token has ended (F-061).
+    """
 
     access_token: str
 
     def __init__(
-        self, *nio: Any, renew: Callable[[], Awaitable[str]], dates: CheckedClock | None = None
+        self,
+        *nio: Any,
+        renew: Callable[[LoginRefused], Awaitable[str]],
+        dates: CheckedClock | None = None,
     ) -> None:
-        """`renew` gives a new token for the same device; `dates` hears the homeserver's clock."""
+        """`renew` gives a new token for the same device by why it is wanted; `dates` hears the homeserver's clock."""
         super().__init__(*nio)
         self._renew = renew
         self._dates = dates
         self._renewing = asyncio.Lock()
+        self._over: LoginRefused | None = None
 
-    async def renew(self, refused: str) -> None:
+    async def renew(self, refused: str, why: LoginRefused) -> None:
         """Have another token than the one that was refused; all who were refused wait for one."""
         async with self._renewing:
-            if self.access_token == refused:
-                self.access_token = await self._renew()
+            if self.access_token == refused and self._over is None:
+                try:
+                    self.access_token = await self._renew(why)
+                except LoginRefused as error:  # whoever waits here must not try it once more
+                    self._over = error
+            if self._over is not None:
+                raise self._over
 
     async def send(self, *args: Any, **more: Any) -> ClientResponse:
         """As nio does. Each answer shows what the homeserver's clock does, whatever it says."""
@@ -75,7 +88,7 @@ def path(*parts: str, prefix: str = "/_matrix/client/v3") -> str:
 async def call(
     client: AsyncClient, method: str, target: str, body: Json | None = None, *, seconds: float = 30
 ) -> Json:
-    """The JSON answer to one request, sent once; once more after a soft logout.
+    """The JSON answer to one request, sent once; once more with another token.
 
     Raises: HomeserverUnavailable when it may work later, LoginRefused when our token is gone,
     SendRefused for any other refusal.
@@ -83,10 +96,10 @@ async def call(
     token = client.access_token
     try:
         return await _call(client, method, target, body, seconds)
-    except LoginExpired:
+    except (LoginExpired, LoginEnded) as error:
         if not isinstance(client, RenewingClient):
             raise
-        await client.renew(token)
+        await client.renew(token, error)
     try:
         return await _call(client, method, target, body, seconds)
     except LoginExpired as error:
@@ -128,7 +141,8 @@ def _answer(response: ClientResponse, content: bytes) -> Json:
     if response.status < 300 and isinstance(answer, dict):
         return answer
     refuse(response.status, answer if isinstance(answer, dict) else {})
-    raise HomeserverUnavailable(f"the homeserver answered {response.status} without JSON")
+    told = f"the homeserver answered {response.status} without JSON"
+    raise HomeserverUnavailable(told, status=response.status)
 
 
 def refuse(status: int, answer: Json) -> None:
@@ -137,7 +151,8 @@ def refuse(status: int, answer: Json) -> None:
     if code == "M_UNKNOWN_TOKEN" and answer.get("soft_logout") is True:
         raise LoginExpired(LOGIN_EXPIRED.format(device="the bot's device"))
     if isinstance(code, str) and code in TOKEN_GONE:
-        raise LoginRefused(LOG_IN_AGAIN)
+        ended = status == 401 and code == "M_UNKNOWN_TOKEN"
+        raise LoginEnded(LOG_IN_AGAIN) if ended else LoginRefused(LOG_IN_AGAIN)
     if status == 401 and isinstance(answer.get("flows"), list):
         raise approval(answer)
     if status == 429 or code == "M_LIMIT_EXCEEDED":
@@ -148,8 +163,9 @@ def refuse(status: int, answer: Json) -> None:
         raise HomeserverUnavailable("the homeserver asks us to slow down", seconds)
     if status >= 500 or not isinstance(code, str) or code == "M_UNRECOGNIZED":
         hint = ": is matrix.homeserver right?" if status == 404 else ""
-        raise HomeserverUnavailable(f"the homeserver answered {status} {code or ''}".strip() + hint)
-    raise SendRefused(f"{code}: {str(answer.get('error'))[:300]}", code)
+        told = f"the homeserver answered {status} {code or ''}".strip() + hint
+        raise HomeserverUnavailable(told, status=status)
+    raise SendRefused(f"{code}: {str(answer.get('error'))[:300]}", code, status)
 
 
 def approval(answer: Json) -> ApprovalNeeded:

@@ -9,7 +9,7 @@ Events that people send us and that we do not read: who sends one hears so (F-02
 import html
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -399,6 +399,12 @@ def before_changes(view: RoomView, changes: Sequence[Json], us: str) -> RoomView
 def since_invitation(events: Sequence[Json], user_id: str) -> list[Json]:
     """The events after our newest invitation, or all of them when it is not among them (X-005)."""
     found = (n for n, event in enumerate(events) if is_invitation(event, user_id))
+    return list(events[max(found, default=-1) + 1 :])
+
+
+def since_known(events: Sequence[Json], known: Collection[str]) -> list[Json]:
+    """The events after the newest of those that were seen, or all of them where none is (F-058)."""
+    found = (n for n, event in enumerate(events) if event["event_id"] in known)
     return list(events[max(found, default=-1) + 1 :])
 
 

@@ -110,7 +110,7 @@ class Intake:
         self._stores = stores
         self._client = client
         self._relations = relations
-        self._complaints = Complaints(stores, client, policy, clock)
+        self._complaints = Complaints(stores, client, policy, clock, trust)
         self._verifications = verifications
         self._moves = RoomMoves(stores, client, policy)
         self._policy = policy
@@ -162,7 +162,8 @@ class Intake:
 
     async def _room(self, tx: Transaction, room: RoomBatch) -> set[str]:
         view = self._client.room(room.room_id)
-        await self._stores.known.seen(tx, room.room_id, room.encryption or view.encrypted)
+        encrypted = room.encryption or view.encrypted
+        await self._stores.known.seen(tx, room.room_id, encrypted, room.last)
         if room.invited:
             await self._stores.known.settled(tx, room.room_id)
         if room.retry:
@@ -415,7 +416,8 @@ class Intake:
             device_id = came.opened.device.device_id if came.opened.device else ""
             notice = UNSIGNED.format(person=sender, device=harmless_id(device_id, "?"))
             key = f"unsigned {sender} {device_id} {room_id}"
-            await self._stores.outbox.notice_once(tx, key, EVER, conversation, notice)
+            told = (str(sender), conversation, key, EVER, notice)
+            await self.trust.tell_person(tx, came.view, *told)
         return conversation
 
     async def _refuses(self, tx: Transaction, conversation: str, came: Arrival) -> bool:
@@ -457,10 +459,9 @@ class Intake:
 
         Without new keys only the person is told, when it is time.
         """
-        rows = await self._stores.inbox.locked()
-        if new_keys:
-            return await self._tried(rows)
-        for row in rows:
+        if new_keys:  # also of what waits: whoever vouches for it may have been heard only now
+            return await self.reconsider()
+        for row in await self._stores.inbox.locked():
             await self._complaints.about(row)
         return set()
 

@@ -23,7 +23,14 @@ from nio.crypto import OlmDevice
 from wintermute.clock import Clock
 from wintermute.errors import HomeserverUnavailable, KeyStoreBlocked, SendRefused
 from wintermute.ids import NewId
-from wintermute.matrix.cross_signing import CrossSigning, IdentityState, ReplacedDevices
+from wintermute.matrix.cross_signing import (
+    NOT_SERVED,
+    CrossSigning,
+    DeviceServed,
+    IdentityState,
+    ReplacedDevices,
+    served_device,
+)
 from wintermute.matrix.http import call, path
 from wintermute.matrix.key_store import KeyStore
 from wintermute.matrix.people import (
@@ -52,6 +59,13 @@ CLAIM_AGAIN_SECONDS = 60.0
 DEVICES_A_REQUEST = 20
 MOST_COLLISIONS = 40
 """Uploads whose names the homeserver knows already: 50 keys each, more than are made in a year."""
+UNVERIFIED = "The owner of this session has not verified it."
+OTHER_KEYS = (
+    "This session has other keys than before, and nobody vouches for them. Please log it out, and "
+    "log in again."
+)
+LOOK_AGAIN_SECONDS = 3600.0
+"""After the homeserver said what it has of our own keys."""
 MEGOLM = "m.megolm.v1.aes-sha2"
 
 
@@ -96,6 +110,8 @@ class Keys:
         self._ask_again = 0.0
         self._upload_again = 0.0
         self._counted_until = 0.0
+        self._look_again = self._offer_again = 0.0
+        self._served: DeviceServed = "ours"
         self._dropped = 0
         self._trouble = ""
         self.fallback = FallbackKey(nio, self.store, clock)
@@ -106,8 +122,9 @@ class Keys:
 
     @property
     def trouble(self) -> str:
-        """Why the homeserver refuses our keys, for the status; empty when it does not."""
-        return self._trouble or self.fallback.trouble or self.replaced.trouble
+        """Why keys cannot be used, ours and others', for the status; empty when all can."""
+        ours = (self._trouble, NOT_SERVED.get(self._served), self.fallback.trouble)
+        return "; ".join(filter(None, (*ours, self.replaced.trouble)))
 
     def left(self, keys: KeysLeft) -> None:
         """Take in what a sync says of our keys, which nio does not where none is left.
@@ -141,6 +158,20 @@ class Keys:
         """Somebody has changed something about their devices or identity."""
         self._watched |= frozenset(users)
 
+    def doubt_devices(self) -> None:
+        """Whatever changed about anybody's devices, nobody told us."""
+        if self._nio.olm is not None:
+            self._nio.olm.tracked_users.clear()
+            self._nio.olm.users_for_key_query |= {
+                *self._nio.olm.device_store.users,
+                *self._followed,
+            }
+
+    async def learn_devices(self) -> None:
+        """Ask for whatever changed about devices before something is judged by it."""
+        if self._nio.olm is not None:
+            await self._query()
+
     def begin_anew(self, user: str, curve25519: str) -> None:
         """Begin another Olm session with a device that has none with us, once an hour at most."""
         if self._nio.olm is not None and user in self._followed:
@@ -160,10 +191,11 @@ class Keys:
             await self.fallback.offer()
         self._nio.olm.users_for_key_query |= self._watched & self._followed
         self._watched = frozenset()
-        if self.identity.wants():
+        if self.identity.wants() or self._clock.monotonic() >= self._look_again:
             self._nio.olm.users_for_key_query.add(self._nio.user_id)
         await self._query()
         if self._own and self._nio.olm.account.shared:
+            await self._offer_device()
             await self.identity.settle(self._own, lambda: self.ask({self._nio.user_id}))
             self._own = {}
         async with self._claiming:
@@ -173,6 +205,18 @@ class Keys:
                 self._nio.olm.wedged_devices.clear()
                 self._nio.olm.key_request_devices_no_session.clear()
         await self._send_waiting()
+
+    async def _offer_device(self) -> None:
+        """Give the homeserver the keys of our device again if it has none; others stay (F-070)."""
+        us, device, now = self._nio.user_id, self.identity.device(), self._clock.monotonic()
+        self._served = served_device(self._own, us, device)
+        if self._served == "missing" and now >= self._offer_again:
+            self._offer_again = now + UPLOAD_AGAIN_SECONDS
+            self._nio.olm.account.shared = False  # for nio to offer more than one-time keys
+            log.warning("device keys missing at the homeserver; offered again")
+            if not await self._upload():
+                self._nio.olm.account.shared = True  # all else goes on as before
+            self._served = served_device(await self.ask({us}), us, device)
 
     async def replace_identity(self, seeds: Seeds) -> IdentityState:
         """Upload the next identity in the place of ours, unless that was done, and sign with it."""
@@ -229,7 +273,15 @@ class Keys:
                     wanted[device] = olm_device
                 else:
                     refused.append(device)
+            refused += self.replaced.refused_of(user)
         return wanted, refused
+
+    def reaches(self, user: str) -> bool:
+        """Whether somebody has a device that can open what we say; true while nobody knows."""
+        if self._nio.olm is None or not self.people.was_looked_for(user):
+            return True
+        devices = map(known, self._nio.olm.device_store.active_user_devices(user))
+        return self.people.is_changed(user) or any(map(self._admits, devices))
 
     def _admits(self, device: Device) -> bool:
         if device.user_id == self._nio.user_id:  # by our own key, whatever the homeserver says
@@ -322,12 +374,17 @@ class Keys:
             "sender_key": self._nio.olm.account.identity_keys["curve25519"],
             "from_device": self._nio.device_id,
             "code": "m.unverified",
-            "reason": "The owner of this session has not verified it.",
         }
         for chunk in chunks([device for device in refused if device not in shared.withheld]):
-            await self._to_devices("m.room_key.withheld", dict.fromkeys(chunk, word))
+            words = {device: word | {"reason": self._reason(device)} for device in chunk}
+            await self._to_devices("m.room_key.withheld", words)
             shared = replace(shared, withheld=shared.withheld.union(chunk))
             self._shared[room_id] = shared
+
+    def _reason(self, device: Device) -> str:
+        """Why a device gets no keys, in words that its client may show (F-069)."""
+        replaced = device in self.replaced.refused_of(device.user_id)
+        return OTHER_KEYS if replaced else UNVERIFIED
 
     async def _to_devices(self, kind: str, contents: Mapping[Device, Json]) -> None:
         messages: dict[str, dict[str, Json]] = {}
@@ -416,6 +473,7 @@ class Keys:
         told = told_of(answer, found)
         if self._nio.user_id in told:
             self._own = answer
+            self._look_again = self._clock.monotonic() + LOOK_AGAIN_SECONDS
             self.identity.learn(answer["device_keys"][self._nio.user_id])
         found = {user: self.replaced.sift(answer, user, found[user]) for user in told}
         changed_meanwhile = set(olm.users_for_key_query)

@@ -17,18 +17,25 @@ from wintermute.config.schema import Matrix
 from wintermute.errors import (
     ConfigurationError,
     HomeserverUnavailable,
+    LoginEnded,
     LoginExpired,
     LoginRefused,
     SendRefused,
 )
 from wintermute.health.health import Finding
-from wintermute.matrix.cross_signing import foreign_text, served_key
+from wintermute.matrix.cross_signing import NOT_SERVED, are_others, foreign_text, served_key
 from wintermute.matrix.http import LOGIN_EXPIRED, call, path
 from wintermute.matrix.inbox import mapping
 from wintermute.matrix.kept_login import FILE, Session, key_stores, load, save, store_file
 from wintermute.matrix.key_store import blocked
 from wintermute.matrix.people import fingerprint, identities
-from wintermute.matrix.signing import is_signed, load_seeds, open_to_others, write_private
+from wintermute.matrix.signing import (
+    USAGES,
+    is_signed,
+    load_seeds,
+    open_to_others,
+    write_private,
+)
 from wintermute.messages import Json
 
 PROBE = "session.room"
@@ -93,6 +100,11 @@ EMPTY = (
     " backup, or run `wintermute matrix reset-crypto`, which moves it aside for a new device"
 )
 NEW_TOKEN = "a new matrix.access_token, of a new device"
+SIGNED_OUT = (
+    "somebody has signed out the bot's device {device}: its keys are gone at the homeserver. Run "
+    "`wintermute matrix logout`, see that matrix.password (or a new access_token) is set, and "
+    "start again"
+)
 
 
 async def logged_in(matrix: Matrix, folder: Path) -> Session:
@@ -108,8 +120,8 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
             return kept
         try:
             has_keys = await _has_keys(matrix.homeserver, kept)
-        except LoginExpired:
-            kept = await renewed(matrix, folder, kept)
+        except (LoginExpired, LoginEnded) as error:
+            kept = await renewed(matrix, folder, kept, error)
             has_keys = await _has_keys(matrix.homeserver, kept)
         if not has_keys:
             return kept  # it never got as far as making keys
@@ -131,15 +143,25 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
     return session
 
 
-async def renewed(matrix: Matrix, folder: Path, session: Session) -> Session:
+async def renewed(
+    matrix: Matrix, folder: Path, session: Session, why: LoginRefused, keys: Json | None = None
+) -> Session:
     """A new token for the same device, which keeps its keys (Matrix spec, "Soft logout").
+
+    Without a soft logout only if the homeserver still serves them, `keys` if these are known: else
+    somebody signed the device out, and it is not brought back (F-061).
 
     Kept before it is returned. Raises: LoginRefused with what to do, HomeserverUnavailable,
     StorageBlocked.
     """
     if matrix.password is None:
+        if isinstance(why, LoginEnded):
+            raise why
         raise LoginRefused(LOGIN_EXPIRED.format(device=f"device {session.device_id}"))
     fresh = await _by_password(matrix, folder, session.device_id)
+    if isinstance(why, LoginEnded) and not await _has_keys(matrix.homeserver, fresh, keys):
+        await _end(matrix.homeserver, fresh)
+        raise LoginRefused(SIGNED_OUT.format(device=session.device_id))
     session = replace(load(folder) or session, access_token=fresh.access_token)
     save(folder, session)
     log.warning("login renewed device=%s", session.device_id)
@@ -160,8 +182,13 @@ async def successor(matrix: Matrix, folder: Path) -> None:
     fresh = await _by_password(matrix, folder)
     save(folder, replace(fresh, pickle_key=kept.pickle_key, predecessor=kept.device_id))
     log.warning("device replaced old=%s new=%s", kept.device_id, fresh.device_id)
-    async with _anonymous(matrix.homeserver, kept.access_token) as nio:
-        with suppress(HomeserverUnavailable, SendRefused, LoginRefused):  # the new one is kept
+    await _end(matrix.homeserver, kept)
+
+
+async def _end(homeserver: str, session: Session) -> None:
+    """Log a device out, if that can be done: nothing depends on it."""
+    with suppress(HomeserverUnavailable, SendRefused, LoginRefused):
+        async with _anonymous(homeserver, session.access_token) as nio:
             await call(nio, "POST", path("logout"), {})
 
 
@@ -255,11 +282,12 @@ async def _whoami(homeserver: str, token: str) -> dict[str, object]:
         return await call(nio, "GET", path("account", "whoami"), seconds=15)
 
 
-async def _has_keys(homeserver: str, session: Session) -> bool:
+async def _has_keys(homeserver: str, session: Session, keys: Json | None = None) -> bool:
     async with _anonymous(homeserver, session.access_token) as nio:
         body = {"device_keys": {session.user_id: [session.device_id]}}
         answer = await call(nio, "POST", path("keys", "query"), body)
-    return session.device_id in _devices(answer, session.user_id)
+    served = mapping(_devices(answer, session.user_id).get(session.device_id))
+    return bool(served) and keys in (None, served.get("keys"))
 
 
 def _devices(answer: Json, user_id: str) -> Json:
@@ -344,16 +372,18 @@ def _probe_own(answer: Json, folder: Path, kept: Session) -> Finding:
         return finding("fail", str(error))
     if not identities(answer, [kept.user_id]):
         return finding("warn", "not known now: the homeserver does not say -> run this again later")
-    served = served_key(answer, kept.user_id, "master")
-    if served not in ("", seeds.master.public if seeds else ""):
+    served = [served_key(answer, kept.user_id, usage) for usage in USAGES]
+    if are_others(served, seeds):
         return finding("fail", foreign_text(seeds))
     for file in open_to_others(folder):
         return finding("warn", f"others may read {file.name} -> chmod 600 {file}")
     if seeds is None:
         return finding("ok", "will be made at the next start")
-    if not served:
+    if served != [pair.public for pair in seeds.pairs]:
         return finding("warn", "not uploaded yet -> see `wintermute status` when it runs")
     device = _devices(answer, kept.user_id).get(kept.device_id)
+    if device is None:
+        return finding("warn", NOT_SERVED["missing"])
     key = fingerprint(seeds.master.public)
     if not is_signed(device, kept.user_id, seeds.self_signing.public):
         return finding("warn", f"{key} has not signed this device -> start the daemon")
@@ -373,10 +403,11 @@ async def _probe_login(matrix: Matrix, kept: Session | None) -> Finding:
         return Finding("login", "ok", text)
     try:
         answer = await _whoami(matrix.homeserver, token)
-    except LoginExpired as error:
+    except (LoginExpired, LoginEnded) as error:
         if matrix.password is None:
             return Finding("login", "fail", str(error))
-        return Finding("login", "warn", "expired -> the daemon logs in again by itself")
+        text = "expired -> the daemon logs in again by itself, unless the device was signed out"
+        return Finding("login", "warn", text)
     except (LoginRefused, SendRefused, HomeserverUnavailable) as error:
         return Finding("login", "fail", str(error))
     return Finding("login", "ok", f"{answer.get('user_id')} on device {answer.get('device_id')}")

@@ -4,6 +4,10 @@ nio takes the sender's word from the homeserver, takes a key for any room from a
 until it ends which messages it has seen. So we open events ourselves: the session tells whose
 device made it, its owner is kept with the first look and stays, and a message that was taken in is
 no other event's, whoever shows it again (F-005).
+
+Events need not say which device encrypted them, and are not believed where they do: a session is
+looked for by room and id among all keys that came, and whoever was in the room can send it as
+theirs. So each sender's copy is kept, and only the event's sender's counts (F-057).
 """
 
 import hashlib
@@ -14,6 +18,11 @@ from typing import Any
 
 from nio import AsyncClient, MegolmEvent, RoomKeyEvent
 from nio.crypto import OlmDevice
+from nio.crypto.memorystores import GroupSessionStore
+from nio.crypto.sessions import InboundGroupSession
+from nio.store import DefaultStore
+from nio.store.database import use_database
+from nio.store.models import MegolmInboundSessions
 
 from wintermute.db import Transaction
 from wintermute.matrix.people import Device
@@ -26,11 +35,16 @@ MESSAGE_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A message by its place in the session that encrypted it; `ed25519` by its sender's word."""
+    """A message by its place in the session that encrypted it; `ed25519` by its sender's word.
+
+    `named`: the keys of all devices by which it may have been called before, when its own was not
+    looked for.
+    """
 
     session: GroupSession
     index: int
     ed25519: str
+    named: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +55,45 @@ class Opened:
     device: Device | None = None
     sealed: Sealed | None = None
 
+    def is_of(self, user_id: str) -> bool:
+        """Whether its key came from a device of this user."""
+        return self.device is not None and self.device.user_id == user_id
+
+
+class KeyFile(DefaultStore):  # type: ignore[misc]  # nio is not typed
+    """nio's store. In its table a session id has one row, whoever sent it and for whatever room: so
+    ids have our names there, which nobody else looks for; those of before keep theirs.
+    """
+
+    def load_inbound_group_sessions(self) -> GroupSessionStore:
+        """All of them; of two of one sender that will stay which opens more."""
+        sessions = super().load_inbound_group_sessions()
+        add = sessions.add
+
+        def add_better(session: Any) -> bool:
+            kept = sessions.get(session.room_id, session.sender_key, session.id)
+            opens_more = not kept or session.first_known_index < kept.first_known_index
+            return opens_more and bool(add(session))
+
+        sessions.add = add_better
+        return sessions
+
+    @use_database  # type: ignore[untyped-decorator]
+    def save_inbound_group_session(self, session: Any) -> None:
+        """Keep a sender's copy of a session, unless theirs that is there opens as much."""
+        table, pickle_key = MegolmInboundSessions, self.pickle_key
+        name = f"{session.id} {session.sender_key} {session.room_id}"
+        origin = {"sender_key": session.sender_key, "room_id": session.room_id}
+        rows = table.select().where(table.session_id.in_([session.id, name])).dicts()
+        for row in (row for row in rows if origin.items() <= row.items()):
+            name, pickle = row["session_id"], row["session"]
+            kept = InboundGroupSession.from_pickle(pickle, "", "", "", pickle_key)
+            if kept.first_known_index <= session.first_known_index:
+                return
+        values = {"session_id": name, "session": session.pickle(pickle_key), **origin}
+        values |= {"account": self._get_account(), "fp_key": session.ed25519}
+        table.insert(values).on_conflict_replace().execute()
+
 
 class Sessions:
     """The sessions of others in nio's store."""
@@ -50,39 +103,57 @@ class Sessions:
 
     def opened(self, room_id: str, event: Json) -> Opened | None:
         """A room event in clear and whence it came; None while its key is missing or it is garbage."""
-        if event["type"] != "m.room.encrypted":
-            return Opened(event)
-        encrypted = megolm(event)
-        if encrypted is None or self._nio.olm is None:
-            return None
-        found, session = self._session(room_id, encrypted)
-        if session is None:
-            # nio's machine sees to it that the key comes, as it does when it decrypts.
-            parsed = MegolmEvent.from_dict(encrypted)
+        return next(iter(self.heard(room_id, event)), None)
+
+    def heard(self, room_id: str, event: Json) -> list[Opened]:
+        """As `ways`; its sender is asked for a key of theirs, or for a device, if that is missing."""
+        found, sender = self.ways(room_id, event), event["sender"]
+        encrypted = megolm(event) if event["type"] == "m.room.encrypted" else None
+        if encrypted is None or self._nio.olm is None or any(each.is_of(sender) for each in found):
+            return found
+        said, olm = encrypted["content"], self._nio.olm
+        devices = olm.device_store.active_user_devices(sender)
+        asked = [each for each in devices if said.get("device_id") in (None, each.id)]
+        if not asked or any(each.device is None for each in found):
+            olm.users_for_key_query.add(sender)
+        for device in asked:  # by nio's machine, as when it decrypts
+            named = {"device_id": device.id, "sender_key": device.curve25519}
+            parsed = MegolmEvent.from_dict({**encrypted, "content": {**said, **named}})
             if isinstance(parsed, MegolmEvent):
                 parsed.room_id = room_id
-                self._nio.olm.check_if_wedged(parsed)
-            return None
-        try:
-            text, index = session.decrypt(encrypted["content"]["ciphertext"])
-            clear = unsealed(json.loads(text), room_id, event)
-        except UNREADABLE:
-            return None
-        if clear is None:
-            return None
-        device = self._owner(found, session.ed25519, event["sender"])
-        if device is None:  # a new one; or who claims to be the sender has such keys
-            self._nio.olm.users_for_key_query.add(event["sender"])
-        return Opened(clear, device, Sealed(found, index, session.ed25519))
+                olm.check_if_wedged(parsed)
+        return found
+
+    def ways(self, room_id: str, event: Json) -> list[Opened]:
+        """A room event in clear, by each copy of its session that opens it: its sender's first."""
+        if event["type"] != "m.room.encrypted":
+            return [Opened(event)]
+        if (encrypted := megolm(event)) is None:
+            return []
+        said, found = encrypted["content"], list[Opened]()
+        copies = self.copies(room_id, said["session_id"])
+        named = frozenset([*copies, said.get("sender_key", "")])
+        for session in copies.values():
+            try:
+                text, index = session.decrypt(said["ciphertext"])
+                clear = unsealed(json.loads(text), room_id, event)
+            except UNREADABLE:
+                continue
+            if clear is not None:
+                group = GroupSession(room_id, session.sender_key, session.id)
+                device = self._owner(group, session.ed25519, event["sender"])
+                found.append(Opened(clear, device, Sealed(group, index, session.ed25519, named)))
+        return sorted(found, key=lambda each: not each.is_of(event["sender"]))
 
     def owner(self, room_id: str, event: Json) -> str:
-        """Whose device encrypted an event; "" if that is not known."""
-        encrypted = megolm(event)
-        if encrypted is None or self._nio.olm is None:
-            return ""
-        found, session = self._session(room_id, encrypted)
-        device = self._owner(found, session.ed25519, event["sender"]) if session else None
-        return device.user_id if device else ""
+        """Whose device a key came from that opens an event; "" if that is not known."""
+        owners = (each.device.user_id for each in self.ways(room_id, event) if each.device)
+        return next(owners, "")
+
+    def copies(self, room_id: str, session_id: str) -> dict[str, Any]:
+        """The sessions of this id that came for a room, by the keys of the devices that sent them."""
+        sent = self._nio.olm.inbound_group_store[room_id].items() if self._nio.olm else ()
+        return {key: sessions[session_id] for key, sessions in sent if session_id in sessions}
 
     def owned(self, keys: Iterable[RoomKeyEvent]) -> list[tuple[str, GroupSession, Device | None]]:
         """Of keys that came: sender, session, and its device if that is one we know."""
@@ -93,11 +164,6 @@ class Sessions:
             if session is not None:
                 found.append((key.sender, group, self._owner(group, session.ed25519, key.sender)))
         return found
-
-    def _session(self, room_id: str, event: Json) -> tuple[GroupSession, Any]:
-        content = event["content"]
-        found = GroupSession(room_id, content["sender_key"], content["session_id"])
-        return found, self._nio.olm.inbound_group_store.get(*found)
 
     def _owner(self, found: GroupSession, ed25519: str, sender: str) -> Device | None:
         """The device with these keys, looked for among the sender's first; signed out ones as well."""
@@ -145,12 +211,21 @@ async def bound(
 
 
 async def take(tx: Transaction, sealed: Sealed, event_id: str) -> bool:
-    """Note that a message is taken in as this event; False when it was as another one."""
-    place = json.dumps([sealed.session.sender_key, sealed.session.session_id, sealed.index])
-    message = hashlib.sha256(place.encode()).digest()[:MESSAGE_BYTES]
-    await tx.execute(
-        "INSERT INTO taken_messages (message, event_id) VALUES (?, ?) ON CONFLICT DO NOTHING",
-        (message, event_id),
-    )
-    row = await tx.row("SELECT event_id FROM taken_messages WHERE message = ?", (message,))
-    return row is not None and row["event_id"] == event_id
+    """Note that a message is taken in as this event; False when it was as another one.
+
+    Whoever's copy opened it: rows of before F-057 are named after the device instead of the room.
+    """
+    places = (sealed.session.room_id, *sealed.named)
+    messages = [_message(place, sealed) for place in places]
+    for message in messages:
+        row = await tx.row("SELECT event_id FROM taken_messages WHERE message = ?", (message,))
+        if row is not None:
+            return bool(row["event_id"] == event_id)
+    query = "INSERT INTO taken_messages (message, event_id) VALUES (?, ?)"
+    await tx.execute(query, (messages[0], event_id))
+    return True
+
+
+def _message(place: str, sealed: Sealed) -> bytes:
+    named = json.dumps([place, sealed.session.session_id, sealed.index])
+    return hashlib.sha256(named.encode()).digest()[:MESSAGE_BYTES]

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,14 @@ from wintermute.errors import (
 from wintermute.health.health import HealthState
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.copies import Copies, Restored
-from wintermute.matrix.inbox import Policy, invited_in, since_invitation
+from wintermute.matrix.inbox import Policy, invited_in, since_invitation, since_known
 from wintermute.matrix.intake import Intake
 from wintermute.matrix.kept_login import Session, load, save
 from wintermute.matrix.membership import Invitations
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import PeopleStore
 from wintermute.matrix.relations import Relations, Work
-from wintermute.matrix.sieve import RoomBatch
+from wintermute.matrix.sieve import RoomBatch, SyncBatch
 from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.matrix.trust import Trust
 from wintermute.matrix.verifications import Verifications
@@ -40,6 +40,9 @@ LONGEST_WAIT = 5.0
 TRUST_SECONDS = 1.0
 SWEEP_SECONDS = 3600.0
 MOST_REFUSALS = 20  # of one room's history: then its gap stays, and everybody else is heard again
+TOKEN_REFUSED = (400, 404)
+"""What a homeserver answers to a token that it does not know; or a proxy that is set up wrongly."""
+MOST_TOKEN_REFUSALS = 2
 OUT_OF_THE_ROOM = frozenset({"M_FORBIDDEN", "M_NOT_FOUND"})
 MAY_ALLOW = frozenset({"m.room.power_levels", "m.room.encryption"})
 """Events after which a message that was refused may be let through."""
@@ -69,6 +72,7 @@ class Sync:
         self._clock = clock
         self._keys_wait = self._keys_again = 0.0
         self._refused: Counter[str] = Counter()
+        self._token_refusals = 0
         self.caught_up = asyncio.Event()
         """Set when the first sync is stored: what was said while we were away is known."""
         self.ready = asyncio.Event()
@@ -150,18 +154,27 @@ class Sync:
 
     async def _round(self, token: str | None, wait_s: float) -> str:
         first = not self.ready.is_set()
-        batch = await self._client.hear(token, full_state=first, wait_s=wait_s)
+        fresh = self._token_refusals >= MOST_TOKEN_REFUSALS
+        batch = await self._hear(token, wait_s, first=first, fresh=fresh)
         # Before all that may fail for long, a look at a person's devices or a gap to be filled.
         if narrowed := await self._intake.narrow(batch):
             self._wake_all(narrowed)
         batch = await self._client.take_keys(batch)
+        seen: dict[str, set[str]] = {}
+        if fresh:  # who speaks there is judged by what their devices are now
+            await self._client.keys.learn_devices()
+            seen, token = await self._stores.known.read_up_to(), ""
+            left = seen.keys() - {room.room_id for room in batch.joined}
+            batch = replace(batch, left=(*batch.left, *left))
         invited = {invitation.room_id for invitation in await self._stores.known.invitations()}
         rooms = [
-            await self._room(room, token, room.room_id in invited, first) for room in batch.joined
+            await self._room(room, token, room.room_id in invited, first or fresh, seen)
+            for room in batch.joined
         ]
         woken = await self._intake.store(batch, rooms, self._restored.settle if first else None)
         woken |= await self._intake.unlock(new_keys=first or batch.to_device > 0)
         self._wake_all(woken)
+        self._token_refusals = 0
         self.caught_up.set()
         await self._copies.heard(batch.epoch, first=first)
         if not first:
@@ -169,23 +182,48 @@ class Sync:
             await self._copies.overheard(await self._restored.unknown(said))
         return batch.next_batch
 
+    async def _hear(
+        self, token: str | None, wait_s: float, *, first: bool, fresh: bool
+    ) -> SyncBatch:
+        """What happened since a token; all there is, if the homeserver refuses it again and again.
+
+        If it refuses that as well, it was not the token: then with it once more (F-058).
+        """
+        since, anew = (None, True) if fresh else (token, first)
+        try:
+            return await self._client.hear(since, full_state=anew, wait_s=wait_s)
+        except (HomeserverUnavailable, SendRefused) as error:
+            if fresh == (error.status in TOKEN_REFUSED):
+                self._token_refusals = 0
+            elif token and not fresh:
+                self._token_refusals += 1
+                log.warning("sync token refused times=%s reason=%s", self._token_refusals, error)
+            raise
+
     async def _room(
-        self, room: RoomBatch, since: str | None, invited: bool, first: bool
+        self,
+        room: RoomBatch,
+        since: str | None,
+        invited: bool,
+        first: bool,
+        seen: Mapping[str, Collection[str]],
     ) -> RoomBatch:
-        """With all its new events, oldest first."""
+        """With all its new events, oldest first; `seen`: those of each room of which one is the last."""
         # Before the very first sync nobody asked us anything (notes/matrix §3).
-        asked = since or invited
-        events = await self._events(room, None if invited else since) if asked else ()
+        asked, end = since is not None or invited, None if invited else since
+        events = await self._events(room, end, seen.get(room.room_id, ())) if asked else ()
         changed = any(event["type"] in MAY_ALLOW for event in (*room.events, *events))
         retry = first or invited or changed
         return replace(room, events=events, invited=invited, retry=retry)
 
-    async def _events(self, room: RoomBatch, end: str | None) -> tuple[Json, ...]:
+    async def _events(
+        self, room: RoomBatch, end: str | None, seen: Collection[str]
+    ) -> tuple[Json, ...]:
         """What is new in a room, gaps filled, never from before our invitation (X-005, X-006)."""
         events = list(room.events)
         us = self._client.account.user_id
         start = room.prev_batch if room.limited else None
-        while start and not invited_in(events, us):
+        while start and not invited_in(events, us) and since_known(events, seen) == events:
             try:
                 older, start = await self._client.page(room.room_id, start, end)
             except SendRefused as error:
@@ -199,7 +237,7 @@ class Sync:
             if not older:
                 break
         self._refused.pop(room.room_id, None)
-        return tuple(since_invitation(events, us))
+        return tuple(since_invitation(since_known(events, seen), us))
 
 
 def next_wait(last: float, error: WintermuteError, most: float) -> float:

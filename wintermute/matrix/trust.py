@@ -101,6 +101,7 @@ class Trust:
         self._policy = policy
         self._version = -1
         self._turn = asyncio.Lock()
+        self._unheard: set[Device] = set()
         self._owner_told = self._in_order = ""
 
     async def settle(self) -> bool:
@@ -114,9 +115,44 @@ class Trust:
             for person in self._client.people.changed():
                 if person.told != person.changed_to:
                     await self._tell(person)
-            for device in self._client.keys.replaced.take_news():
-                await self._tell_refused(device)
+            refused, reaches = self._client.keys.replaced, self._client.keys.reaches
+            again = {device for device in self._unheard if reaches(device.user_id)}
+            self._unheard -= again
+            for device in (*refused.take_news(), *again):
+                if device in refused.refused_of(device.user_id):
+                    await self._tell_refused(device)
             return bool(news)
+
+    async def tell_person(
+        self,
+        tx: Transaction,
+        view: RoomView,
+        user: str,
+        conversation: str,
+        key: str,
+        every: timedelta,
+        notice: str,
+    ) -> bool:
+        """Say in a room that a session of somebody's there cannot be talked to; whether it was news.
+
+        They may have no other with which to open it: then it does not count as said, but their
+        client shows beside it why it gets no key. In words they hear of it in a direct chat that
+        they can read, else the owner does (F-069).
+        """
+        if self._can_open(user, view):
+            return await self._stores.outbox.notice_once(tx, key, every, conversation, notice)
+        unopened = (f"{key} unopened", every, conversation, notice)
+        news = await self._stores.outbox.notice_once(tx, *unopened)
+        owner = self._policy.owner.user_id
+        for reader, named in ((user, key), (owner, f"{key} owner")):
+            for other in await self._rooms_with(tx, reader):
+                if self._is_direct(other) and self._can_open(reader, other):
+                    there = await self._conversation(tx, other)
+                    return await self._stores.outbox.notice_once(tx, named, every, there, notice)
+        return news
+
+    def _can_open(self, user: str, view: RoomView) -> bool:
+        return not view.encrypted or self._client.keys.reaches(user)
 
     async def reread(self) -> bool:
         """Whether somebody at this machine trusted an identity since the last look."""
@@ -195,11 +231,13 @@ class Trust:
         log.warning("new keys refused user=%s device=%s", device.user_id, device.device_id)
         if device.user_id not in self._policy.allowed:
             return
+        if not self._client.keys.reaches(device.user_id):
+            self._unheard.add(device)
         async with self._stores.database.transaction() as tx:
             for view in (await self._rooms_with(tx, device.user_id))[:1]:
                 conversation = await self._conversation(tx, view)
                 key, notice = replaced_notice(device, view.room_id)
-                await self._stores.outbox.notice_once(tx, key, EVER, conversation, notice)
+                await self.tell_person(tx, view, device.user_id, conversation, key, EVER, notice)
 
     async def _rooms_with(self, tx: Transaction, user_id: str) -> list[RoomView]:
         """Where somebody is or is asked in, and we are still: first what is theirs alone."""

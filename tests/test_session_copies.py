@@ -1,0 +1,217 @@
+"""Whoever was in a room can send its keys as theirs; events need not say whose they are (F-057)."""
+
+from pathlib import Path
+
+import pytest
+from nio.crypto.sessions import InboundGroupSession, OlmAccount, OutboundGroupSession
+
+from tests.test_lying_homeserver import undecryptable
+from tests.test_whose_device import answered, notices, states, until
+from tests.world.bot import Bot
+from tests.world.forger import Forger, Json
+from tests.world.proxy import Proxy
+from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from tests.world.schema import open_migrated
+from tests.world.user import MatrixUser
+from wintermute.matrix.complaints import WITHHELD
+from wintermute.matrix.sessions import KeyFile, Sealed, take
+from wintermute.matrix.sieve import GroupSession, megolm
+
+NAMED = ("sender_key", "device_id")
+
+
+def stripped(room: str, event: Json) -> Json:
+    """An encrypted event of a room as clients of MSC4381 send it."""
+    if not room or event["type"] != "m.room.encrypted":
+        return event
+    said = {key: value for key, value in event["content"].items() if key not in NAMED}
+    return {**event, "content": said}
+
+
+def begin(ann: MatrixUser, chat: str) -> Json:
+    """Begin a session of which nobody is told; its key."""
+    olm = ann._client.olm
+    olm.create_outbound_group_session(chat)
+    olm.outbound_group_sessions[chat].shared = True
+    return key_of(ann, chat)
+
+
+def key_of(ann: MatrixUser, chat: str) -> Json:
+    """The key of her session, which opens what she says from now on."""
+    session = ann._client.olm.outbound_group_sessions[chat]
+    key = {"session_id": session.id, "session_key": session.session_key}
+    return {"algorithm": "m.megolm.v1.aes-sha2", "room_id": chat, **key}
+
+
+async def give(who: MatrixUser, daemon: Bot, key: Json) -> None:
+    """Send the bot a key by Olm, as whose it is shows by the device."""
+    olm = who._client.olm
+    [device] = olm.device_store.active_user_devices(daemon.user_id)
+    with_it = olm.session_store.get(device.curve25519)
+    sealed = olm._olm_encrypt(with_it, device, "m.room_key", key)
+    await who.send_to_device(daemon.user_id, "m.room.encrypted", sealed, device.id)
+
+
+async def heard(daemon: Bot, who: MatrixUser, key: Json) -> None:
+    query = "SELECT 1 FROM session_owners WHERE user_id = ? AND session_id = ?"
+    await until(lambda: bool(daemon.rows(query, who.user_id, key["session_id"])))
+
+
+async def echoed(ann: MatrixUser, chat: str, daemon: Bot, text: str) -> None:
+    """Wait for the answer."""
+    await ann.wait_for(chat, lambda m: m.sender == daemon.user_id and m.body.endswith(text))
+
+
+async def test_a_session_that_somebody_else_sent_first_does_not_hide_its_owners(
+    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """F-057: with events that name no device; without her own copy it is locked, over a restart."""
+    ann, eve = await person("ann"), await person("eve")
+    daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [eve.user_id]})
+    forger = Forger.at(proxy)
+    forger.change = stripped
+    chat = await room(ann, daemon, eve, encrypted=True)
+    us = {"m.mentions": {"user_ids": [daemon.user_id]}}
+    await ann.send(chat, "zero")
+    await eve.send(chat, "zero")
+    key = begin(ann, chat)
+    await give(eve, daemon, key)
+    await heard(daemon, eve, key)
+    await ann.send(chat, "one", **us)
+    await until(lambda: states(daemon).count("locked") == 1)
+    await daemon.restart()
+    assert undecryptable(daemon) == 1
+    await give(ann, daemon, key)
+    await echoed(ann, chat, daemon, "one")
+    await daemon.restart()
+    await ann.send(chat, "two", **us)
+    await echoed(ann, chat, daemon, "two")
+    assert not notices(daemon, "")
+    ours = [each["content"] for each in forger.seen if each["sender"] == daemon.user_id]
+    assert all(each.keys() >= {*NAMED} for each in ours if "ciphertext" in each)
+
+
+@pytest.mark.slow
+async def test_a_copy_that_comes_later_replaces_nothing_and_a_message_is_taken_once(
+    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """F-057: of a later index, by her own client too; and shown as what the other one said."""
+    ann, eve = await person("ann"), await person("eve")
+    daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [eve.user_id]})
+    forger = Forger.at(proxy)
+    chat = await room(ann, daemon, eve, encrypted=True)
+    us = {"m.mentions": {"user_ids": [daemon.user_id]}}
+    kept: dict[str, Json] = {}
+
+    def hold(place: str, event: Json) -> Json:
+        if not place or event["sender"] != ann.user_id or "ciphertext" not in event["content"]:
+            return event
+        kept[event["event_id"]] = stripped(place, event)
+        return {**event, "type": "m.held", "event_id": f"{event['event_id']}held"}
+
+    forger.change = hold
+    one, two = await ann.send(chat, "one", **us), await ann.send(chat, "two", **us)
+    await until(lambda: len(kept) == 2)
+    await eve.send(chat, "three", **us)
+    await echoed(ann, chat, daemon, "three")
+    for who in (eve, ann):
+        await give(who, daemon, key_of(ann, chat))
+    await eve.send(chat, "four", **us)
+    await echoed(ann, chat, daemon, "four")
+    assert await daemon.stop() == 0
+    forger.change = stripped
+    await give(eve, daemon, key_of(ann, chat))
+    forger.add(chat, kept[one], one)
+    await daemon.start()
+    await echoed(ann, chat, daemon, "one")
+    forger.add(chat, {**kept[one], "sender": eve.user_id}, "$one")
+    forger.add(chat, {**kept[two], "sender": eve.user_id}, "$two")
+    forger.add(chat, kept[two], two)
+    await eve.send(chat, "five", **us)
+    await echoed(ann, chat, daemon, "five")
+    assert forger.all_shown
+    said = [m.body.split()[-1] for m in ann.messages(chat, daemon.user_id) if "echo" in m.body]
+    assert said == ["three", "four", "one", "two", "five"]
+    assert states(daemon).count("locked") == 2
+
+
+@pytest.mark.slow
+async def test_a_client_that_names_no_device_is_answered_and_told_why_it_is_not(
+    current: NewCurrent, bot: NewBot, room: NewRoom, proxy: Proxy
+) -> None:
+    """F-057, F-012: what it withholds is matched by room, session and sender."""
+    ann = await current("ann")
+    daemon = await bot(ann, via=proxy.url)
+    Forger.at(proxy).change = stripped
+    chat = await room(ann, daemon, encrypted=True)
+    await answered(ann, chat, "one")
+    await ann.refuse_unverified(True)
+    await ann.send(chat, "two")
+    told = await ann.wait_for(chat, lambda m: "cannot read" in m.body)
+    assert told.body == WITHHELD["m.unverified"].format(sender=ann.user_id)
+    await ann.refuse_unverified(False)
+    await answered(ann, chat, "three")
+
+
+def test_an_encrypted_event_need_not_name_its_device_nor_is_it_lost_if_it_names_nonsense() -> None:
+    """F-057, X-022."""
+    content = {"algorithm": "m.megolm.v1.aes-sha2", "session_id": "s", "ciphertext": "x"}
+    head = {"type": "m.room.encrypted", "sender": "@a:b", "event_id": "$1", "origin_server_ts": 1}
+    for more in ({}, {"sender_key": 7}, {"device_id": None, "sender_key": "\0"}):
+        assert megolm({**head, "content": content | more}) == {**head, "content": content}
+    named = content | {"sender_key": "k", "device_id": "D"}
+    assert megolm({**head, "content": named}) == {**head, "content": named}
+    assert megolm({**head, "content": content | {"session_id": None}}) is None
+
+
+def copy(outbound: OutboundGroupSession, sender: str, room: str = "!room") -> InboundGroupSession:
+    return InboundGroupSession(outbound.session_key, f"ed of {sender}", sender, room)
+
+
+def test_each_senders_copy_is_kept_and_of_two_the_one_that_opens_more(tmp_path: Path) -> None:
+    """F-057: with whatever index, for whatever room, with a row that nio wrote before."""
+    store = KeyFile("@us:test", "US", str(tmp_path), "secret", "keys.db")
+    store.save_account(OlmAccount())
+    hers = OutboundGroupSession()
+    early = copy(hers, "ann")
+    super(KeyFile, store).save_inbound_group_session(early)
+    message = hers._session.encrypt(b"{}").to_base64()
+    for late in (copy(hers, "ann"), copy(hers, "eve"), copy(hers, "eve", "!other")):
+        store.save_inbound_group_session(late)
+    other = OutboundGroupSession()
+    [first, again] = copy(other, "eve"), copy(other, "ann")
+    other._session.encrypt(b"{}")
+    for each in (copy(other, "eve"), first, again):
+        store.save_inbound_group_session(each)
+    found = store.load_inbound_group_sessions()
+    store.database.close()
+    assert sorted(
+        (s.id == hers.id, s.sender_key, s.room_id, s.first_known_index) for s in found
+    ) == [
+        (False, "ann", "!room", 0),
+        (False, "eve", "!room", 0),
+        (True, "ann", "!room", 0),
+        (True, "eve", "!other", 1),
+        (True, "eve", "!room", 1),
+    ]
+    assert found["!room"]["ann"][hers.id].decrypt(message) == ("{}", 0)
+    assert not found.add(copy(hers, "ann"))
+
+
+async def test_a_message_is_taken_once_whoevers_copy_opened_it_with_the_rows_of_before(
+    tmp_path: Path,
+) -> None:
+    """F-057: the first argument of a row named the device before, and names the room now."""
+    hers = Sealed(GroupSession("!room", "ann", "s"), 3, "ed", frozenset({"ann", "eve", ""}))
+    eves = Sealed(GroupSession("!room", "eve", "s"), 3, "ed", frozenset({"ann", "eve", ""}))
+    before = Sealed(GroupSession("ann", "", "s"), 3, "ed")  # as it was hashed
+    elsewhere = Sealed(GroupSession("!other", "ann", "s"), 4, "ed")
+    async with open_migrated(tmp_path / "wintermute.db") as database:
+        for first, then in ((hers, eves), (eves, hers), (before, hers), (before, eves)):
+            async with database.transaction() as tx:
+                await tx.execute("DELETE FROM taken_messages")
+                assert await take(tx, first, "$1")
+                assert await take(tx, then, "$1")
+                assert not await take(tx, then, "$2")
+                assert not await take(tx, first, "$2")
+                assert await take(tx, elsewhere, "$2")
