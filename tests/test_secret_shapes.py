@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wintermute.errors import ToolFailed
 from wintermute.memory.fact import cleaned
-from wintermute.memory.secret_shapes import refuse_secret, secret_kind
+from wintermute.secret_shapes import refuse_secret, secret_kind
 
 KEY, TOKEN, PASSWORD = "a private key", "a key or a token", "a password"
 

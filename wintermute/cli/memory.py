@@ -48,7 +48,7 @@ from wintermute.memory.exchange import (
     of_list,
 )
 from wintermute.memory.fact import EXPLICIT, SOURCES, AddOutcome, NewFact, Source
-from wintermute.memory.secret_shapes import REFUSED, secret_kind
+from wintermute.secret_shapes import REFUSED, secret_kind
 from wintermute.night.forget_jobs import forget_at_once
 from wintermute.night.forgetting import Forgotten
 from wintermute.night.reconstruction import BatchTally, Reconstruction, normalised

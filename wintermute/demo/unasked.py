@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from wintermute.memory.core import HEADERS, bullets
-from wintermute.memory.secret_shapes import secret_kind
+from wintermute.secret_shapes import secret_kind
 from wintermute.messages import Json
 
 BLOCKS = re.compile(r"^<(\w+)>\n(.*?)\n?^</\1>(?:\s*\Z|\n(?=<))", re.DOTALL | re.MULTILINE)

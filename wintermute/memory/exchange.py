@@ -26,7 +26,7 @@ from wintermute.memory.fact import (
 )
 from wintermute.memory.facts import Facts
 from wintermute.memory.flat_file import GENERATED
-from wintermute.memory.secret_shapes import refuse_secret
+from wintermute.secret_shapes import refuse_secret
 from wintermute.memory.sense import says_something
 from wintermute.messages import Json
 

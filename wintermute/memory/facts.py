@@ -44,7 +44,7 @@ from wintermute.memory.fact import (
 )
 from wintermute.memory.index import WordIndex
 from wintermute.memory.ranking import are_apart, place_after
-from wintermute.memory.secret_shapes import refuse_secret
+from wintermute.secret_shapes import refuse_secret
 from wintermute.messages import Json
 
 TRUE = "{}.retired_at IS NULL AND NOT {}.ended"

@@ -40,7 +40,7 @@ from wintermute.memory.fact import (
     revivals,
 )
 from wintermute.memory.facts import LIVE, Facts
-from wintermute.memory.secret_shapes import refuse_secret, secret_kind
+from wintermute.secret_shapes import refuse_secret, secret_kind
 from wintermute.memory.sense import successors
 
 GENERATED = "# generated: edits here are ignored; use: wintermute memory import FILE"

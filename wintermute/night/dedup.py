@@ -15,7 +15,7 @@ from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import Unfit, answer_in_json, only
 from wintermute.memory.fact import Fact, entry
 from wintermute.memory.likeness import Compared, FactPair, Likeness, pair_of
-from wintermute.memory.secret_shapes import secret_kind
+from wintermute.secret_shapes import secret_kind
 from wintermute.memory.sense import Heirs, are_made_of
 from wintermute.messages import Json
 from wintermute.night.nights import NightItem, Nights, Planned, digest_of

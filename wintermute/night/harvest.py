@@ -35,7 +35,7 @@ from wintermute.llm.json_answer import UnaskedModels, answer_in_json, only, text
 from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import NewFact, entry
 from wintermute.memory.origins import gist, taken_back
-from wintermute.memory.secret_shapes import refuse_secret
+from wintermute.secret_shapes import refuse_secret
 from wintermute.memory.sense import main_words, told_in
 from wintermute.messages import PERSON, ROOM, Json
 from wintermute.night.quiet import UNTIL_THEN, Quiet

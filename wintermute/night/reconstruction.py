@@ -25,7 +25,7 @@ from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import ATTEMPTS, UnaskedModels, Unfit, answer_in_json, only, texts
 from wintermute.memory.fact import EXPLICIT, Fact, NewFact, entry, key, last_said
 from wintermute.memory.related import RelatedFacts
-from wintermute.memory.secret_shapes import secret_kind
+from wintermute.secret_shapes import secret_kind
 from wintermute.memory.sense import DENIED, Heirs, are_grounded
 from wintermute.messages import Json
 from wintermute.night.quiet import UNTIL_THEN, Quiet

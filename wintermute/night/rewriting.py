@@ -16,7 +16,7 @@ from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import Fact, NewFact, Replaced, key, listed, refusal
 from wintermute.memory.resting import awake_count
 from wintermute.memory.review import hand_down_use, is_said_elsewhere
-from wintermute.memory.secret_shapes import secret_kind
+from wintermute.secret_shapes import secret_kind
 from wintermute.memory.sense import Heirs, are_made_of, successors
 from wintermute.messages import Reply
 from wintermute.night.dedup import origins_of, sources_of

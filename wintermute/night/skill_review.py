@@ -17,7 +17,7 @@ from wintermute.clock import stamp
 from wintermute.errors import AnswerUnusable, ContextTooLarge, ToolFailed
 from wintermute.llm.json_answer import Unfit, answer_in_json, only
 from wintermute.llm.tokens import estimate
-from wintermute.memory.secret_shapes import secret_kind
+from wintermute.secret_shapes import secret_kind
 from wintermute.memory.sense import are_made_of, main_words, shared_words
 from wintermute.messages import Json
 from wintermute.night.nights import Nights, Planned, digest_of

@@ -16,7 +16,7 @@ from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import Unfit, answer_in_json, only, texts
 from wintermute.llm.models import Models
 from wintermute.memory.fact import LONGEST, Fact, NewFact, entries, entry, pieces_of, retirements
-from wintermute.memory.secret_shapes import secret_kind
+from wintermute.secret_shapes import secret_kind
 from wintermute.memory.sense import Heirs, are_grounded
 from wintermute.messages import Json
 from wintermute.night.quiet import UNTIL_THEN, Quiet

@@ -15,7 +15,7 @@ from wintermute.memory.core import Places
 from wintermute.memory.fact import EXPLICIT, MOST, SOURCES, Fact, NewFact, cleaned, pieces_of
 from wintermute.memory.facts import SPLIT, Facts
 from wintermute.memory.ranking import Query
-from wintermute.memory.secret_shapes import refuse_secret
+from wintermute.secret_shapes import refuse_secret
 from wintermute.messages import Json
 from wintermute.owner import Owner
 from wintermute.skills.skills import Skills, shown
