@@ -184,12 +184,12 @@ class Consolidation:
         return ""
 
     async def _judged(self, task: PageTask, work: PageWork) -> "_Done":
+        ours = [each.path for each in work.changes if self._hides(each.after or "")]
+        reasons = tuple(f"{path} would hold a secret of the configuration" for path in ours)
         work = await to_its_end(partial(_safe, work))
         if work.failed or work.objections:
             return _Done(work, PageVerdict(reasons=work.objections))
         verdict = await to_its_end(partial(_verdict, task, work))
-        secret = [each.path for each in verdict.changes if self._hides(each.after or "")]
-        reasons = tuple(f"{path} would hold a secret of the configuration" for path in secret)
         return _Done(work, PageVerdict(reasons=reasons) if reasons else verdict)
 
     def _hides(self, text: str) -> bool:
