@@ -168,7 +168,7 @@ def _passwords(text: str, table: _Table) -> Iterator[tuple[int, int]]:
             then = gap.match(text, name.end())
             if then is None:
                 continue
-            own = far or table.of["own"].search(text[: name.start()])
+            own = far or table.of["own"].search(text[max(0, name.start() - 40) : name.start()])
             is_told = then["is"] and (own or then["is"].strip().lower() in TOLD)
             weak = far < 2 and bool(then["mark"] or is_told)
             if span := _value(text, then, table, weak=weak):
