@@ -78,7 +78,6 @@ async def test_a_line_may_say_everything_about_a_fact(memory: Memory) -> None:
         ("[1]", "object"),
         (line(id="a"), "text"),
         (line(text=5), "text"),
-        (line(text="password: hunter2"), "password manager"),
         (line(text="x" * 20_001), "at most 20000"),
         (line(text="good", id=5), "id"),
         (line(text="good", id=""), "id"),

@@ -1,19 +1,27 @@
 """What looks like a secret is not remembered; what people do tell their assistant is."""
 
 import base64
+import json
 import random
 import string
+import tomllib
 import uuid
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.world.clock import cheap
 from wintermute.errors import ToolFailed
 from wintermute.memory.fact import cleaned
-from wintermute.memory.secret_shapes import refuse_secret, secret_kind
+from wintermute.secret_shapes import refuse_secret, secret_kind, without_secrets
 
 KEY, TOKEN, PASSWORD = "a private key", "a key or a token", "a password"
+CARD, RECOVERY, SEED = "the number of a card", "a recovery key", "a seed phrase"
+KINDS = (None, KEY, TOKEN, PASSWORD, CARD, RECOVERY, SEED)
+LANGUAGES = tomllib.loads((Path(__file__).parent / "secrets.toml").read_text("utf-8"))
+WORDS = "abandon ability able about above absent absorb abstract absurd abuse access accident"
 
 
 @pytest.mark.parametrize(
@@ -50,6 +58,18 @@ KEY, TOKEN, PASSWORD = "a private key", "a key or a token", "a password"
         ("Wi-Fiのパスワードはhunter2です", PASSWORD),
         ("The PIN of my card is 4711", PASSWORD),
         ("PIN: 4711", PASSWORD),
+        ("**Password:** `hunter2`", PASSWORD),
+        ('{"user": "ann", "password": "hunter2"}', PASSWORD),
+        ("The password of the router in the hall is hunter2, says Bo", PASSWORD),
+        ("My card is 4111 1111 1111 1111, valid until 12/27", CARD),
+        ("378282246310005", CARD),
+        ("EsTc Lm7b 8HvG wzKq 3s7X p2Fd 9JkN vR4t YwE6 hQbM cZ8g 5uPa", RECOVERY),
+        ("BitLocker: 123456-234567-345678-456789-567890-678901-789012-890123", RECOVERY),
+        ("My seed phrase is " + WORDS, SEED),
+        (
+            "Seed phrase: " + ", ".join(f"{n}. {word}" for n, word in enumerate(WORDS.split(), 1)),
+            SEED,
+        ),
     ],
 )
 def test_a_secret_is_known_by_its_shape(text: str, kind: str) -> None:
@@ -94,6 +114,11 @@ def test_a_secret_is_known_by_its_shape(text: str, kind: str) -> None:
         "The secret of a good soup is time",
         "Pins postcards on the wall; a pin is missing",
         "The key is under the mat",
+        "The order is 4111 1111 1111 1112, the IMEI 356938035643809",
+        "My seed phrase is written on a piece of paper in the safe behind the picture of my aunt",
+        "const password = req.body.password; api_key = os.getenv('API_KEY')",
+        "postgres://user:password@localhost, or password: <your password>, or ********",
+        "The opening is rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR, commit 5be8a3f6c8a5c01d106c0ad820b1a390",
         "",
     ],
 )
@@ -121,9 +146,46 @@ def test_the_id_of_a_device_is_none(number: int) -> None:
 
 @given(st.text(max_size=300))
 def test_any_text_is_looked_at(text: str) -> None:
-    assert secret_kind(text) in (None, KEY, TOKEN, PASSWORD)
+    assert secret_kind(text) in KINDS
+    assert secret_kind(without_secrets(text)) is None
 
 
 @given(st.text(" ,.äéñabcdefghij是的を", max_size=300))
 def test_words_without_a_digit_are_never_a_token(text: str) -> None:
     assert secret_kind(text) != TOKEN
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_secret_is_told_from_talk_about_one_in_each_language(language: str) -> None:
+    """M-083, M-098: only the secret goes, and eight harmless sentences stay as they are."""
+    for marked in LANGUAGES[language]["secret"]:
+        before, secret, after = marked.split("|")
+        assert without_secrets(f"{before}{secret}{after}") == f"{before}[secret]{after}"
+        assert (
+            without_secrets(f"{before}{secret}{after}", theirs=secret) == f"{before}{secret}{after}"
+        )
+    harmless = LANGUAGES[language]["harmless"]
+    assert len(harmless) == 8
+    assert [text for text in harmless if secret_kind(text)] == []
+
+
+def test_people_who_just_talk_are_hardly_ever_refused() -> None:
+    """M-098: at most 2 messages in 1,000, of dialogues in five languages."""
+    files = sorted((Path(__file__).parent / "bench").glob("*_turns.jsonl"))
+    lines = [line for file in files for line in file.read_text("utf-8").splitlines()]
+    refused = [line for line in lines if secret_kind(json.loads(line)["text"])]
+    assert len(lines) > 1_500
+    assert len(refused) <= 2 * len(lines) / 1_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        word * 20_000
+        for word in ("password ", "key of ", "A1-", "BEGIN A ", "://a:b", "a.b-", "'", "ES")
+    ]
+    + [f"{name}{' ' * 100_000}" for name in ("password", "code:", "seed phrase")],
+)
+def test_no_text_is_looked_at_for_long(text: str) -> None:
+    with cheap(5):
+        secret_kind(text)

@@ -76,7 +76,10 @@ class Tidied:
     ) -> list[str]:
         """Facts that were stored so long ago; their ids."""
         then = self.clock.now() - ago
-        new = [NewFact(scope, text, source, at=then, protected=protected) for text in texts]
+        new = [
+            NewFact(scope, text, source, at=then, protected=protected, theirs=True)
+            for text in texts
+        ]
         async with self.house.database.transaction() as tx:
             taken = await self.house.stores.facts.take(tx, new)
             ids = [done.fact.id for done in taken]

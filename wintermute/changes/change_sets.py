@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, get_args
 
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Row, Transaction
@@ -47,7 +47,7 @@ class Reason:
     """Why something is changed and on whose behalf; every write that can be undone names one.
 
     `into`: the change set that it belongs to, where there is one already, as in a night.
-    `answers`: the question of a night that a person said yes to by it.
+    `answers`: the question of a night that a person said yes to by it. `asked`: by a person.
     """
 
     cause: Cause
@@ -57,6 +57,12 @@ class Reason:
     summary: str = ""
     into: str | None = None
     answers: str = ""
+    asked: bool = True
+
+    @property
+    def is_unasked(self) -> bool:
+        """Whether nobody asked for it at that moment."""
+        return not self.asked or self.cause in get_args(UnaskedCause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,7 @@ class ChangeSets:
             await self.extend(tx, why.into, changes)
             return why.into
         set_id = self._new_id("set")
-        values = columns(why, "evidence", "into") | {"id": set_id, "undoes": undoes}
+        values = columns(why, "evidence", "into", "asked") | {"id": set_id, "undoes": undoes}
         values |= {"created_at": self._clock.now()}
         await tx.execute(*insert("change_sets", values))
         await self.extend(tx, set_id, changes)

@@ -8,6 +8,7 @@ import click
 from wintermute import __version__
 from wintermute.cli.options import CONFIG, LazyGroup, redacted
 from wintermute.errors import ConfigurationError, WintermuteError
+from wintermute.text import visible
 
 VERBS = {
     "init": "Make a folder with config.yaml and data/.",
@@ -36,8 +37,8 @@ class Program(LazyGroup):
         try:
             return super().invoke(ctx)
         except WintermuteError as error:
-            for line in redacted(ctx, str(error)).splitlines():
-                click.echo(f"wintermute: {line}", err=True)
+            for line in redacted(ctx, str(error)).split("\n"):
+                click.echo(f"wintermute: {visible(line)}", err=True)
             ctx.exit(2 if isinstance(error, ConfigurationError) else 1)
 
 

@@ -47,12 +47,12 @@ from wintermute.memory.exchange import (
     moment_of,
     of_list,
 )
-from wintermute.memory.fact import EXPLICIT, SOURCES, AddOutcome, NewFact, Source
-from wintermute.memory.secret_shapes import REFUSED, secret_kind
+from wintermute.memory.fact import EXPLICIT, SOURCES, AddedFact, AddOutcome, NewFact, Source
 from wintermute.night.forget_jobs import forget_at_once
 from wintermute.night.forgetting import Forgotten
 from wintermute.night.reconstruction import CORE, BatchTally, Reconstruction, normalised
 from wintermute.night.splitting import MOST_TEXT, Splitting, new_facts, without_secrets
+from wintermute.secret_shapes import REFUSED, secret_kind
 from wintermute.stores import Stores
 from wintermute.templates import Template
 
@@ -63,7 +63,7 @@ SAID: dict[AddOutcome, str] = {
     "ended": "known already, now with an end",
 }
 AT_REST = "{n} not used for long: `wintermute memory search` finds them."
-COUNTED = ("stored", "raised", "ended", "known", "skipped")
+COUNTED = ("stored", "raised", "ended", "known", "skipped", "left_out")
 whose = scope_option("Whose memories; default: the owner's.")
 
 
@@ -161,11 +161,12 @@ def _tell_split(
         like, new, set_id = NewFact(place, "", source, valid_to=end), 0, None
         async for part in split.split_or_whole(text):
             found = normalised([*part.contents, *part.rest])
-            refused.extend((None, kind) for each in found if (kind := secret_kind(each)))
             facts = new_facts(like, found)
             taken, set_id = await _stored(stores, Reason("import", place), facts, set_id)
-            new += taken
-            lines.extend(fact.text for fact in facts)
+            new += sum(each.change is not None for each in taken)
+            gone = [each.fact.text for each in taken if each.outcome == "refused"]
+            refused.extend((None, str(secret_kind(text))) for text in gone)
+            lines.extend(fact.text for fact in facts if fact.text not in gone)
         await stores.memories.text(place)
         skipped = [{"line": line, "kind": kind} for line, kind in refused]
         values = {"contents": lines, "stored": new, "refused": skipped, "set": set_id}
@@ -176,13 +177,12 @@ def _tell_split(
         where = "a part of the text" if line is None else f"line {line}: the paragraph"
         click.echo(f"{where} is {REFUSED.format(kind=kind)}", err=True)
     tell(ctx, report.values, *report.lines, as_json=as_json)
-    ctx.exit(1 if refused else 0)
 
 
 async def _stored(
     stores: Stores, why: Reason, facts: Sequence[NewFact], set_id: str | None
-) -> tuple[int, str | None]:
-    """Store a part, in the change set of the parts before; how many are new, and that change set."""
+) -> tuple[list[AddedFact], str | None]:
+    """Store a part, in the change set of the parts before; what became of it, and that change set."""
     async with stores.database.transaction() as tx:
         taken = await stores.facts.take(tx, facts)
         changes = [each.change for each in taken if each.change]
@@ -190,7 +190,7 @@ async def _stored(
             set_id = await stores.changes.record(tx, why, changes)
         elif changes and set_id is not None:
             await stores.changes.extend(tx, set_id, changes)
-    return sum(each.outcome != "known" for each in taken), set_id
+    return taken, set_id
 
 
 async def _added(
@@ -301,8 +301,8 @@ def import_(
     """Read memories from lines of JSON, as `export` writes them, or from a list.
 
     A file called .txt is a list, with a memory on each line. Of JSON, only "text" is needed; "id", "at", "speaker", "scope" and "source" are kept. Reading the same
-    file again adds nothing. Lines without a word in them are skipped, and what looks like a password
-    or a key is refused.
+    file again adds nothing. Lines without a word in them, and those that look like they hold a
+    password or a key, are left out and counted.
 
     Example: wintermute memory import memories.jsonl
     """
@@ -333,6 +333,7 @@ def import_(
     said = f"stored {done.stored}, raised {done.raised}, known already {done.known}"
     said += f", given an end {done.ended}" if done.ended else ""
     said += f", skipped without a word {done.skipped}" if done.skipped else ""
+    said += f", left out as they look like secrets {done.left_out}" if done.left_out else ""
     counts = {name: getattr(done, name) for name in COUNTED}
     bad = [{"line": number, "problem": problem} for number, problem in done.problems]
     tell(ctx, {**counts, "problems": bad, "set": done.set_id}, said, as_json=as_json)

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from wintermute.errors import WintermuteError
+from wintermute.text import visible
 
 CONFIG = "wintermute.config"
 REDACT = "wintermute.redact"
@@ -106,9 +107,9 @@ def redacted(ctx: click.Context, text: str) -> str:
 
 
 def say(ctx: click.Context, *lines: str) -> None:
-    """Print lines without the secrets of the configuration."""
+    """Print lines without the secrets of the configuration, and nothing that steers a terminal."""
     for line in lines:
-        click.echo(redacted(ctx, line))
+        click.echo(visible(redacted(ctx, line)))
 
 
 def tell(ctx: click.Context, values: Any, *lines: str, as_json: bool) -> None:

@@ -26,7 +26,7 @@ from wintermute.errors import (
 )
 from wintermute.files import decoded
 from wintermute.templates import RUNTIME, read_template, shipped_prompts
-from wintermute.text import harmless
+from wintermute.text import harmless, visible
 from wintermute.wiki.conversations import (
     ROLES,
     ConversationFolder,
@@ -203,6 +203,8 @@ def init(ctx: click.Context, store: Path | None, as_json: bool) -> None:
 def read(ctx: click.Context, store: Path | None, title: str, raw: bool, as_json: bool) -> None:
     """Print a page as it is.
 
+    A terminal is shown control characters as text, such as u001b for an escape.
+
     Example: wintermute wiki read "Garden"
     """
     wiki = WikiStore(settings_of(ctx, store).store)
@@ -211,6 +213,8 @@ def read(ctx: click.Context, store: Path | None, title: str, raw: bool, as_json:
         content = _content(wiki, path)
     if as_json:
         tell(ctx, {"path": path, "text": _decoded(path, content)}, as_json=True)
+    elif sys.stdout.isatty():
+        click.echo(visible(content.decode("utf-8", "replace")), nl=False)
     else:
         click.echo(content, nl=False)
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from wintermute.memory.core import HEADERS, bullets
-from wintermute.memory.secret_shapes import secret_kind
 from wintermute.messages import Json
+from wintermute.secret_shapes import secret_kind
 
 BLOCKS = re.compile(r"^<(\w+)>\n(.*?)\n?^</\1>(?:\s*\Z|\n(?=<))", re.DOTALL | re.MULTILINE)
 SPOKEN = re.compile(r"^(?! )(.{1,200}? \(@[^\s()]+\)): (.*(?:\n  .*)*)", re.MULTILINE)

@@ -20,6 +20,7 @@ from wintermute.ids import NewId
 from wintermute.loom.casts import PATH
 from wintermute.loom.records import Cast, Fold
 from wintermute.messages import PERSON
+from wintermute.secret_shapes import without_secrets
 
 ConversationKind = Literal["room", "terminal", "job"]
 IN_BETWEEN = ""
@@ -499,6 +500,7 @@ class Folds:
     ) -> int:
         """Store a summary of all turns up to `to_turn`, of which `after` was the one before it.
 
+        No secret that was told stands in it (M-083).
         Returns how many turns it covers.
         """
         (more,) = await tx.scalars(
@@ -525,7 +527,7 @@ class Folds:
                 "branch": branch_id,
                 "id": self._new_id("fold"),
                 "to": to_turn,
-                "summary": summary,
+                "summary": without_secrets(summary),
                 "turns": turns,
                 "tokens_before": tokens_before,
                 "tokens_after": tokens_after,

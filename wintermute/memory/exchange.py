@@ -26,7 +26,6 @@ from wintermute.memory.fact import (
 )
 from wintermute.memory.facts import Facts
 from wintermute.memory.flat_file import GENERATED
-from wintermute.memory.secret_shapes import refuse_secret
 from wintermute.memory.sense import says_something
 from wintermute.messages import Json
 
@@ -60,6 +59,8 @@ class Imported:
     known: int = 0
     skipped: int = 0
     """Without a word."""
+    left_out: int = 0
+    """That look like they hold a secret (M-098)."""
     bad: int = 0
     problems: tuple[tuple[int, str], ...] = ()
     """Of the first bad ones."""
@@ -208,6 +209,7 @@ class Import:
             ended=so_far.ended + outcomes.count("ended"),
             known=so_far.known + outcomes.count("known"),
             skipped=so_far.skipped + skipped,
+            left_out=so_far.left_out + outcomes.count("refused"),
             bad=so_far.bad + len(problems),
             problems=(*so_far.problems, *problems)[:MOST_PROBLEMS],
             set_id=set_id,
@@ -255,7 +257,7 @@ class Import:
         )
         if not says_something(fact.text):
             raise _Wordless
-        refuse_secret(entry(fact.text, SHORTEST, LONGEST))
+        entry(fact.text, SHORTEST, LONGEST)
         return fact
 
     def _moment(self, values: Mapping[str, Any], key: str) -> datetime | None:

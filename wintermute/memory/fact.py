@@ -22,10 +22,12 @@ from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
 from wintermute.memory.sense import says_something, successors
 from wintermute.messages import Json
+from wintermute.secret_shapes import secret_kind
 from wintermute.text import shortened
 
 Source = Literal["user_explicit", "harvest", "dreaming_merge"]
-AddOutcome = Literal["stored", "known", "raised", "ended"]
+AddOutcome = Literal["stored", "known", "raised", "ended", "refused"]
+"""`refused`: it gives a secret away, so it is not there (M-083)."""
 
 SOURCES: tuple[Source, ...] = get_args(Source)
 EXPLICIT: Source = "user_explicit"
@@ -92,6 +94,8 @@ class NewFact:
     resting: bool = False
     queued: bool = False
     """Whether it is to be brought together with the others of its scope."""
+    theirs: bool = False
+    """Whether a person wrote it into the file by hand, and may so keep a secret (M-083)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class AddedFact:
-    """What became of a new fact; `change` is None where it was known already."""
+    """What became of a new fact; `change` is None where it was known already, or refused."""
 
     fact: Fact
     outcome: AddOutcome
@@ -116,7 +120,7 @@ class AddedFact:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """What a replacement did: the new facts in order (known ones too), and those that went."""
+    """What a replacement did: the new facts in order (known and refused ones too), and those that went."""
 
     facts: tuple[Fact, ...]
     outcomes: tuple[AddOutcome, ...]
@@ -330,7 +334,13 @@ def renamed(fact: Fact, scope: str) -> NewFact:
         taint=fact.taint,
         protected=fact.protected,
         said_at=fact.said_at,
+        theirs=True,
     )
+
+
+def standing(heirs: Mapping[str, int | None], taken: Sequence[AddedFact]) -> dict[str, int | None]:
+    """Without the old facts whose heir was refused: those stay."""
+    return {old: n for old, n in heirs.items() if n is None or taken[n].outcome != "refused"}
 
 
 def retirements(facts: Iterable[Fact]) -> list[Change]:
@@ -388,6 +398,9 @@ def met(new: Sequence[NewFact], rows: Sequence[db.Row], now: datetime, new_id: N
                 batch.updates.append({name: row[name] for name in UPDATED} | {"ended": over})
         else:
             taken = _stored(fact, now, new_id)
+            if not fact.theirs and secret_kind(fact.text):
+                batch.taken.append(AddedFact(taken.fact, "refused", None))
+                continue
             row = columns(taken.fact, "retired_at")
             row |= {"key": at[1], "stored_at": now, "ended": over}
             batch.inserts.append(row | {"queued": fact.queued and not over})

@@ -38,14 +38,15 @@ from wintermute.memory.fact import (
     renamed,
     retirements,
     revived,
+    standing,
     state_of,
     succession,
     wanted,
 )
 from wintermute.memory.index import WordIndex
 from wintermute.memory.ranking import are_apart, place_after
-from wintermute.memory.secret_shapes import refuse_secret
 from wintermute.messages import Json
+from wintermute.secret_shapes import refuse_secret
 
 TRUE = "{}.retired_at IS NULL AND NOT {}.ended"
 WAS_TRUE = (
@@ -270,10 +271,10 @@ class Facts:
         gives a secret away.
         """
         line = entry(text, most=most)
-        refuse_secret(line)
         new = NewFact(scope, line, source, speaker, tuple(origins), valid_to=until)
-        new = replace(new, taint=taint, queued=queued)
-        (taken,) = await self.take(tx, [new])
+        (taken,) = await self.take(tx, [replace(new, taint=taint, queued=queued)])
+        if taken.outcome == "refused":
+            refuse_secret(line)
         if taken.change:
             await self._changes.record(tx, why, [taken.change])
         return taken.fact, taken.outcome
@@ -339,9 +340,11 @@ class Facts:
         """Store `fresh`, then retire the facts of `heirs`; those of `ended` were true until now.
 
         `heirs`, `ended`: for the id of an old fact the number of the new one in its place. An old
-        fact that equals a new one stays.
+        fact that equals a new one stays, and so does one whose heir was refused.
         """
         taken = await self.take(tx, fresh)
+        heirs = standing(heirs, taken)
+        ended = {old: n for old, n in ended.items() if taken[n].outcome != "refused"}
         stay = {done.fact.id for done in taken}
         places = {
             old: taken[heir].fact.id
@@ -434,7 +437,7 @@ class Facts:
     # Writing, for callers that put the changes on record themselves
 
     async def take(self, tx: Transaction, new: Sequence[NewFact]) -> list[AddedFact]:
-        """Store facts, but those whose id is known or whose equal lives in their scope."""
+        """Store facts, but those that are known, or give a secret away; see `fact.met` (M-083)."""
         ids, pairs = await asyncio.to_thread(wanted, new)
         rows = await tx.rows(
             "SELECT f.* FROM json_each(?) w CROSS JOIN facts f ON f.id = w.value"

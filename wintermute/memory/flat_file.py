@@ -40,8 +40,8 @@ from wintermute.memory.fact import (
     revivals,
 )
 from wintermute.memory.facts import LIVE, Facts
-from wintermute.memory.secret_shapes import refuse_secret, secret_kind
 from wintermute.memory.sense import successors
+from wintermute.secret_shapes import refuse_secret, secret_kind
 
 GENERATED = "# generated: edits here are ignored; use: wintermute memory import FILE"
 """The first line of a file that is only an export (M-016)."""
@@ -427,7 +427,10 @@ class FlatFile:
             old = await self._facts.live(scope, tx, stored_before=begun)
             gone = await self._facts.gone_since(tx, scope, begun, why.cause)
             new = await asyncio.to_thread(_accepted, old, text, gone)
-            return await self._facts.replace(tx, why, scope, [fact.id for fact in old], new)
+            done = await self._facts.replace(tx, why, scope, [fact.id for fact in old], new)
+            if "refused" in done.outcomes:
+                refuse_secret(done.facts[done.outcomes.index("refused")].text)
+            return done
 
         return await self.change(scope, work)
 
@@ -542,7 +545,7 @@ class FlatFile:
         back = await self._facts.revive(tx, scope, planned.added)
         edits += await asyncio.to_thread(revivals, back)
         known = {fact.text for fact in back}
-        new = [NewFact(scope, text) for text in planned.added if text not in known]
+        new = [NewFact(scope, text, theirs=True) for text in planned.added if text not in known]
         taken = await self._facts.take(tx, new)
         edits += [done.change for done in taken if done.change]
         await self._versions.keep(tx, planned.learnt)
@@ -574,12 +577,7 @@ def _accepted(old: Sequence[Fact], text: str, gone: set[str]) -> list[tuple[str,
     """The lines that may stand for the old facts. Raises: ToolFailed."""
     if problem := refusal([(fact.text, fact.protected) for fact in old], text):
         raise ToolFailed(problem)
-    known = gone.union(key(fact.text) for fact in old)
-    new = listed(text)
-    for line in new:
-        if key(line) not in known:
-            refuse_secret(line)
-    return [(line, "dreaming_merge") for line in new if key(line) not in gone]
+    return [(line, "dreaming_merge") for line in listed(text) if key(line) not in gone]
 
 
 def _without(lines: Sequence[str], goes: set[str]) -> tuple[str, ...]:

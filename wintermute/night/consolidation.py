@@ -21,8 +21,9 @@ from wintermute.errors import AnswerUnusable, ConfigurationError, StoreChanged, 
 from wintermute.files import to_its_end
 from wintermute.night.agents import REPORT, PageAgent, PageTask, PageWork, sweep_copies
 from wintermute.night.raw_material import Consolidations, RawMaterial, Talk
+from wintermute.secret_shapes import secret_kind, without_secrets
 from wintermute.wiki.folder import FileChange, StoreFolder
-from wintermute.wiki.links import INDEX, RAW, is_page
+from wintermute.wiki.links import INDEX, RAW, is_page, name_of
 from wintermute.wiki.page_jobs import (
     JOB,
     SeenPages,
@@ -183,11 +184,12 @@ class Consolidation:
         return ""
 
     async def _judged(self, task: PageTask, work: PageWork) -> "_Done":
+        ours = [each.path for each in work.changes if self._hides(each.after or "")]
+        reasons = tuple(f"{path} would hold a secret of the configuration" for path in ours)
+        work = await to_its_end(partial(_safe, work))
         if work.failed or work.objections:
             return _Done(work, PageVerdict(reasons=work.objections))
         verdict = await to_its_end(partial(_verdict, task, work))
-        secret = [each.path for each in verdict.changes if self._hides(each.after or "")]
-        reasons = tuple(f"{path} would hold a secret of the configuration" for path in secret)
         return _Done(work, PageVerdict(reasons=reasons) if reasons else verdict)
 
     def _hides(self, text: str) -> bool:
@@ -304,6 +306,18 @@ def _verdict(task: PageTask, work: PageWork) -> PageVerdict:
         files=[f"{task.raw}/{name}" for name, _ in task.talk.files],
         outside=task.talk.is_outside,
     )
+
+
+def _safe(work: PageWork) -> PageWork:
+    """The same without secrets; what a person wrote into a page stays there (M-083)."""
+    if any(secret_kind(name_of(each.path)) for each in work.changes):
+        return PageWork(objections=("the name of a page gives a secret away",))
+    changes = tuple(
+        replace(each, after=each.after and without_secrets(each.after, each.before or ""))
+        for each in work.changes
+    )
+    stdout, stderr, report = map(without_secrets, (work.stdout, work.stderr, work.report))
+    return replace(work, changes=changes, stdout=stdout, stderr=stderr, report=report)
 
 
 def _beside(

@@ -27,6 +27,7 @@ from wintermute.memory.core_pages import CorePage
 from wintermute.memory.fact import Fact
 from wintermute.messages import Json
 from wintermute.night.quiet import UNTIL_THEN, Quiet
+from wintermute.secret_shapes import without_secrets
 from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.text import shortened
@@ -89,6 +90,7 @@ class CoreUpdate:
             tuple(fact.id for fact in facts), partial(self._is_unchanged, job, page, facts)
         )
         text = await self._asked(page, facts, sources)
+        text = text and without_secrets(text, page.text or "")
         if text is None or text == page.text:
             return JobDone()
         await self.stores.model_calls.require(sources)

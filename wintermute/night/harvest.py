@@ -35,7 +35,6 @@ from wintermute.llm.json_answer import UnaskedModels, answer_in_json, only, text
 from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import NewFact, entry
 from wintermute.memory.origins import gist, taken_back
-from wintermute.memory.secret_shapes import refuse_secret
 from wintermute.memory.sense import main_words, told_in
 from wintermute.messages import PERSON, ROOM, Json
 from wintermute.night.quiet import UNTIL_THEN, Quiet
@@ -271,7 +270,7 @@ def grounded(contents: Sequence[str], shown: str) -> list[str]:
 
 
 def learnt(chunk: Chunk, contents: Sequence[str]) -> list[NewFact]:
-    """The facts in an answer. What is no memory, or a secret, is left out.
+    """The facts in an answer. What is no memory is left out.
 
     A fact comes from all messages that share a main word with it, names of those who speak aside;
     where none does, as in another language, from all of the chunk. So whoever takes one of them
@@ -283,7 +282,6 @@ def learnt(chunk: Chunk, contents: Sequence[str]) -> list[NewFact]:
     for text in contents:
         try:
             line = entry(text)
-            refuse_secret(line)
         except ToolFailed as problem:
             log.info("nothing learnt reason=%s", problem)
             continue

@@ -12,6 +12,7 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
+from functools import partial
 from hashlib import blake2b
 from typing import Literal
 
@@ -22,6 +23,7 @@ from wintermute.db import Database, Transaction
 from wintermute.db.text_search import OURS_SINCE, SCOPES, Kept, Traces
 from wintermute.db.values import columns, insert, reader
 from wintermute.messages import Json
+from wintermute.secret_shapes import secret_kind, without_secrets
 
 Occasion = Literal["schedule", "late", "asked", "command"]
 """Why a night runs: its time came, it was missed, somebody asked in a chat, or at the command line."""
@@ -393,6 +395,8 @@ class Nights:
         `where`: the night, the scope, and the phase.
         """
         night, scope, phase = where
+        digests = [each.digest for each, _ in wanted if each.digest]
+        wanted = [(safe, state) for each, state in wanted if (safe := _safe(each))]
         query = "SELECT coalesce(max(n), 0) + 1 FROM night_items WHERE night = ?"
         (first,) = await tx.scalars(query, (night,))
         now = self._clock.now()
@@ -402,7 +406,6 @@ class Nights:
         ]
         for item in items:
             await tx.execute(*insert("night_items", columns(item)))
-        digests = [each.digest for each, _ in wanted if each.digest]
         await self._judge(tx, scope, [*digests, *judged], now)
         return items
 
@@ -624,6 +627,20 @@ async def erase_notes(tx: Transaction, traces: Traces) -> int:
     return await tx.execute(
         f"UPDATE night_phases SET note = 'forgotten' WHERE {NOTES.rows()}", traces.asked(NOTES)
     )
+
+
+def _safe(wanted: Planned) -> Planned | None:
+    """The same without a secret that was not there before; None: a fact would hold it (M-083)."""
+    plan, files = wanted.plan, wanted.plan.get("files", ())
+    theirs = [*wanted.before, *plan.get("old", {}).values(), *(each["was"] or "" for each in files)]
+    if plan.get("do") in ("merge", "list"):
+        facts = {*plan.get("lines", [wanted.after])} - {*theirs}
+        return None if any(map(secret_kind, facts)) else wanted
+    hide = partial(without_secrets, theirs="\n".join(theirs))
+    plan = plan | {name: hide(plan[name]) for name in ("content", "ends") if plan.get(name)}
+    if files:
+        plan["files"] = [each | {"text": each["text"] and hide(each["text"])} for each in files]
+    return replace(wanted, after=hide(wanted.after), reason=hide(wanted.reason), plan=plan)
 
 
 def as_item(night: str, scope: str, phase: str, wanted: Planned, at: datetime) -> NightItem:

@@ -30,6 +30,7 @@ from wintermute.wiki.links import (
     INDEX,
     RAW,
     Names,
+    alike,
     is_open_fence,
     is_page,
     links_in,
@@ -183,8 +184,8 @@ def _path(given: str, names: Names) -> str:
         return path
     if "/" in path and path_problem(path):
         return path
-    name = name_of(path).casefold()
-    same = [each for each in names.paths if is_page(each) and name_of(each).casefold() == name]
+    name = alike(name_of(path))
+    same = [each for each in names.paths if is_page(each) and alike(name_of(each)) == name]
     return min(same) if len(same) == 1 else path
 
 

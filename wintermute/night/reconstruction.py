@@ -25,7 +25,6 @@ from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import ATTEMPTS, UnaskedModels, Unfit, answer_in_json, only, texts
 from wintermute.memory.fact import EXPLICIT, Fact, NewFact, entry, key, last_said
 from wintermute.memory.related import RelatedFacts
-from wintermute.memory.secret_shapes import secret_kind
 from wintermute.memory.sense import DENIED, Heirs, are_grounded
 from wintermute.messages import Json
 from wintermute.night.quiet import UNTIL_THEN, Quiet
@@ -131,8 +130,6 @@ def rewritten(found: Json, inputs: Sequence[str]) -> Rewritten:
         raise Unfit("it is much longer than what it is made from")
     if not are_grounded(lines, inputs):
         raise Unfit("a memory says what stands in none of the data, or in another language")
-    if any(map(secret_kind, lines)):
-        raise Unfit("a memory gives a password or a key away")
     return Rewritten(lines, coverage)
 
 

@@ -16,7 +16,6 @@ from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import Fact, NewFact, Replaced, key, listed, refusal
 from wintermute.memory.resting import awake_count
 from wintermute.memory.review import hand_down_use, is_said_elsewhere
-from wintermute.memory.secret_shapes import secret_kind
 from wintermute.memory.sense import Heirs, are_made_of, successors
 from wintermute.messages import Reply
 from wintermute.night.dedup import origins_of, sources_of
@@ -75,8 +74,6 @@ def rewritten(reply: Reply, old: Sequence[Fact]) -> list[str]:
     new = [line for line in lines if key(line) not in known]
     if not all(are_made_of(line, [fact.text for fact in old]) for line in new):
         raise Unfit("a line says what stands in none of the others, or in another language")
-    if any(map(secret_kind, new)):
-        raise Unfit("a line gives a password or a key away")
     return lines
 
 
@@ -231,6 +228,8 @@ class RewriteList:
             fresh, heirs = await asyncio.to_thread(instead, facts, lines)
             made = await stores.facts.supersede(tx, why, fresh, heirs)
             for n, heir in enumerate(made.facts):
+                if made.outcomes[n] == "refused":
+                    continue
                 await hand_down_use(tx, heir.id, [old for old, at in heirs.items() if at == n])
             return made
 
@@ -239,7 +238,8 @@ class RewriteList:
             known = await stores.changes.get(why.into or "")  # a kill came after it was done
             facts = [change for change in known.changes if change.kind == "fact"] if known else []
             return named(facts) or None
-        new = [fact for fact in done.facts if fact.id not in old]
+        made = zip(done.facts, done.outcomes, strict=True)
+        new = [fact for fact, what in made if what != "refused" and fact.id not in old]
         return [("fact", fact.id) for fact in (*new, *done.retired)]
 
     async def _may_stand(

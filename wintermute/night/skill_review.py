@@ -17,7 +17,6 @@ from wintermute.clock import stamp
 from wintermute.errors import AnswerUnusable, ContextTooLarge, ToolFailed
 from wintermute.llm.json_answer import Unfit, answer_in_json, only
 from wintermute.llm.tokens import estimate
-from wintermute.memory.secret_shapes import secret_kind
 from wintermute.memory.sense import are_made_of, main_words, shared_words
 from wintermute.messages import Json
 from wintermute.night.nights import Nights, Planned, digest_of
@@ -73,8 +72,6 @@ def proposed(found: Json, old: Sequence[SkillText]) -> str:
         raise Unfit("a line says what stands in none of them, or in another language")
     if _numbers(NUMBERING.sub("", "\n".join(texts))) - _numbers(text):
         raise Unfit("a number of them is missing")
-    if secret_kind(text):
-        raise Unfit("it gives a password or a key away")
     return text.rstrip() + "\n"
 
 

@@ -16,11 +16,11 @@ from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import Unfit, answer_in_json, only, texts
 from wintermute.llm.models import Models
 from wintermute.memory.fact import LONGEST, Fact, NewFact, entries, entry, pieces_of, retirements
-from wintermute.memory.secret_shapes import secret_kind
 from wintermute.memory.sense import Heirs, are_grounded
 from wintermute.messages import Json
 from wintermute.night.quiet import UNTIL_THEN, Quiet
 from wintermute.night.reconstruction import normalised
+from wintermute.secret_shapes import secret_kind
 from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.work.jobs import JobDone, JobPutOff
@@ -49,7 +49,7 @@ def contents_of(found: Json, raw: str) -> tuple[str, ...]:
         raise Unfit(str(problem)) from problem
     if not are_grounded(lines, [raw]):
         raise Unfit("a fact says what the text does not, or in another language")
-    return tuple(line for line in lines if not secret_kind(line))
+    return tuple(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class SplitLater:
 
 
 def new_facts(like: Fact | NewFact, lines: Sequence[str]) -> list[NewFact]:
-    """What was picked of a text, as facts of the same kind; none that gives a secret away."""
+    """What was picked of a text, as facts of the same kind."""
     return [
         NewFact(
             *(like.scope, line, like.source, like.speaker, like.origins),
@@ -185,7 +185,7 @@ def new_facts(like: Fact | NewFact, lines: Sequence[str]) -> list[NewFact]:
             queued=True,
         )
         for line in lines
-        if len(line) <= LONGEST and not secret_kind(line)
+        if len(line) <= LONGEST
     ]
 
 

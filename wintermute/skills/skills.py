@@ -24,6 +24,7 @@ from wintermute.errors import ToolFailed
 from wintermute.files import sync_folder, to_its_end
 from wintermute.ids import new_id
 from wintermute.messages import Json
+from wintermute.secret_shapes import without_secrets
 from wintermute.text import clean, one_line
 
 
@@ -260,11 +261,13 @@ class Skills:
     async def write(self, why: Reason, name: str, summary: str, documentation: str) -> bool:
         """Teach a skill, or teach it anew; True for one that was not there (P-037, P-039).
 
-        Raises: ToolFailed, naming the rule that is broken (P-038).
+        A person may write a secret into it, a model may not (M-083). Raises: ToolFailed, naming the rule that is broken (P-038).
         """
         text = _written(name, summary, documentation)
         async with self._writing:
             before = await self._text(name)
+            if why.cause != "command":
+                text = without_secrets(text, before or "")
             if before != text:
                 await self._replace(why, name, before, _state(text))
         return before is None

@@ -20,6 +20,7 @@ from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
 from wintermute.messages import Json
 from wintermute.owner import Owner
+from wintermute.secret_shapes import without_secrets
 from wintermute.tasks.due import next_due
 from wintermute.tasks.schedules import NOTHING, UNPLANNED, Once, Plan, PlanRequest, planned, read
 from wintermute.text import one_line
@@ -98,6 +99,12 @@ def checked_priority(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10:
         raise ToolFailed("priority must be an integer from 1 (urgent) to 10 (low)")
     return value
+
+
+def _hidden(request: PlanRequest, theirs: str = "") -> PlanRequest:
+    """A plan that nobody asked for, without secrets (M-083)."""
+    prompt = request.ai_prompt
+    return replace(request, ai_prompt=without_secrets(prompt, theirs)) if prompt else request
 
 
 _task = reader(Task, "schedule", "plan")
@@ -215,6 +222,8 @@ class Tasks:
         Nothing is stored unless all of it is right (T-010). `written`: when it was asked for, if a
         single time counts from there (F-029); by now that may have passed.
         """
+        if why.is_unasked:
+            content, request = without_secrets(content), _hidden(request)
         now = self._clock.now()
         since = _since(request, UNPLANNED, written) or now
         task = Task(
@@ -254,6 +263,9 @@ class Tasks:
         if task.status not in ("active", "paused"):
             first = "; resume it first" if task.status == "completed" else ""
             raise ToolFailed(f"{task.id} is {task.status}; nothing was changed{first}")
+        if target.why.is_unasked:
+            content = content and without_secrets(content, task.content)
+            request = _hidden(request, task.plan.ai_prompt or "")
         now = self._clock.now()
         since = _since(request, task.plan, written) or now
         changed = replace(

@@ -23,7 +23,8 @@ ASK_FIRST = (
 def reason(caller: Caller) -> Reason:
     """The reason that stands in the change set: the cast, and the message that it answers."""
     evidence = (caller.event_id,) if caller.event_id else ()
-    return Reason("tool", caller.scope, caller.cast_id, evidence)
+    asked = caller.origin in ("owner", "other")
+    return Reason("tool", caller.scope, caller.cast_id, evidence, asked=asked)
 
 
 def definition(name: str) -> tuple[str, Json]:

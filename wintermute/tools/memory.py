@@ -15,14 +15,15 @@ from wintermute.memory.core import Places
 from wintermute.memory.fact import EXPLICIT, MOST, SOURCES, Fact, NewFact, cleaned, pieces_of
 from wintermute.memory.facts import SPLIT, Facts
 from wintermute.memory.ranking import Query
-from wintermute.memory.secret_shapes import refuse_secret
 from wintermute.messages import Json
 from wintermute.owner import Owner
+from wintermute.secret_shapes import refuse_secret, secret_kind
 from wintermute.skills.skills import Skills, shown
 from wintermute.tools.definition import ASK_FIRST, brief, definition, reason
 
 LONGEST_TEXT = 50_000
 """Characters of a text that is taken apart into memories."""
+HIDDEN_IN_SKILL = "it looks like it holds {kind}: [secret] stands for it, as models read skills. Say where it is kept"
 MOST_FOUND = 50
 """Facts in one result of `search_memory`."""
 
@@ -163,4 +164,6 @@ class AddSkill:
         created = await self._skills.write(
             reason(caller), name, args["summary"], args["documentation"]
         )
-        return {"path": shown(name), "created": created}
+        kind = secret_kind(f"{args['summary']}\n{args['documentation']}")
+        note = {"note": HIDDEN_IN_SKILL.format(kind=kind)} if kind else {}
+        return {"path": shown(name), "created": created} | note

@@ -5,11 +5,13 @@ from datetime import datetime, tzinfo
 from wintermute.errors import WintermuteError
 from wintermute.health.health import Finding
 from wintermute.text import counted
-from wintermute.wiki.links import is_page
+from wintermute.wiki.links import INDEX, is_page
 from wintermute.wiki.page_jobs import WikiJob, listed_jobs
+from wintermute.wiki.pages import MOST_INDEX_LINES
 from wintermute.wiki.store import WikiStore
 
 PART = "wiki"
+SHORTEN = "link some pages from other pages instead"
 NO_STORE = "no pages yet -> `wintermute wiki init` makes a store"
 
 
@@ -19,16 +21,20 @@ def wiki_finding(store: WikiStore, zone: tzinfo) -> Finding:
         return Finding(PART, "ok", NO_STORE)
     try:
         with store.files.reading():
-            pages = sum(map(is_page, store.pages()))
+            found = store.pages()
+            pages = sum(map(is_page, found))
             broken = len(store.graph().broken)
             job = next(iter(listed_jobs(store.files)), None)
     except WintermuteError as problem:
         return Finding(PART, "warn", str(problem))
     told = [counted(pages, "page"), counted(broken, "broken link")]
+    lines = found[INDEX].lines if INDEX in found else 0
+    if is_long := lines > MOST_INDEX_LINES:
+        told.append(f"the index has {lines} lines, prompts show {MOST_INDEX_LINES} -> {SHORTEN}")
     told += [_last(job, zone)] if job else []
     failed = job is not None and job.status != "applied"
     numbers = {"pages": pages, "broken_links": broken}
-    return Finding(PART, "warn" if failed else "ok", ", ".join(told), numbers)
+    return Finding(PART, "warn" if failed or is_long else "ok", ", ".join(told), numbers)
 
 
 def _last(job: WikiJob, zone: tzinfo) -> str:

@@ -146,6 +146,9 @@ class LinkGraph:
             if pages:
                 note = f"{len(paths)} pages have this name: {', '.join(paths)}"
                 yield WikiProblem("ambiguous name", name, " ".join(paths), note)
+        for each in self._names.lookalikes:
+            note = f"differs only by case or normal form from {', '.join(map(ascii, each[1:]))}"
+            yield WikiProblem("look-alike name", each[0], " ".join(each), note)
 
     def _long(self) -> Iterator[WikiProblem]:
         for path, page in self._pages.items():

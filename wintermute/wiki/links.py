@@ -6,8 +6,10 @@
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from heapq import nlargest
 from pathlib import PurePosixPath
 from typing import Literal
@@ -163,11 +165,31 @@ class Names:
         for path in sorted(self.paths):
             by_name.setdefault(name_of(path), []).append(path)
         self._by_name = {name: tuple(found) for name, found in by_name.items()}
+        self._by_form: dict[str, list[str]] = {}
+        for name in (*self.paths, *self._by_name):
+            if not name.isascii():
+                self._by_form.setdefault(_composed(name), []).append(name)
         self.has_pages = any(map(is_page, self.paths))
 
     def named(self, name: str) -> tuple[str, ...]:
-        """The paths of all files of this name, sorted."""
-        return self._by_name.get(name, ())
+        """The paths of all files of this name, sorted; else of the same name in another normal form."""
+        if name in self._by_name:
+            return self._by_name[name]
+        return tuple(path for each in self.in_form(name) for path in self._by_name.get(each, ()))
+
+    def in_form(self, name: str) -> tuple[str, ...]:
+        """The names and paths that differ from this one by normal form only, if by anything."""
+        return tuple(sorted(self._by_form.get(_composed(name), ())))
+
+    @cached_property
+    def lookalikes(self) -> tuple[tuple[str, ...], ...]:
+        """The paths of pages whose names differ by case or normal form only, together."""
+        found: dict[str, list[str]] = {}
+        for name in self._by_name:
+            found.setdefault(alike(name), []).append(name)
+        groups = (sorted(names) for names in found.values() if len(names) > 1)
+        pages = ((path for name in names for path in self._by_name[name]) for names in groups)
+        return tuple(each for group in pages if len(each := tuple(filter(is_page, group))) > 1)
 
     @property
     def shared(self) -> Mapping[str, tuple[str, ...]]:
@@ -176,11 +198,11 @@ class Names:
 
     def near(self, title: str) -> tuple[str, ...]:
         """The names that differ from a title in case or by a letter or two, the nearest first."""
-        wanted = title.casefold()
+        wanted = alike(title)
         found = (
             (distance, name)
             for name in self._by_name
-            if (distance := _distance(wanted, name.casefold())) <= FAR
+            if (distance := _distance(wanted, alike(name))) <= FAR
         )
         return tuple(name for _, name in sorted(found)[:NEAREST])
 
@@ -192,10 +214,19 @@ class Names:
         return tuple(dict.fromkeys((*near, *ranked)))[:NEAREST]
 
 
+def alike(name: str) -> str:
+    """What names have in common that differ only by upper case or normal form (W-079)."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
 def legible(title: str) -> str:
     """A title, or what stands in a link, as it is shown: in one line, and no longer than that."""
     safe = CONTROL.sub(lambda mark: ascii(mark[0])[1:-1], title[: MOST_SHOWN + 1])
     return safe if len(safe) <= MOST_SHOWN else f"{safe[:MOST_SHOWN]}…"
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
 
 
 def is_name(name: str) -> bool:
@@ -258,6 +289,11 @@ def _at(path: str, names: Names, look: PresenceOf) -> str | Unresolved | None:
                 return each
             case "link":
                 return Unresolved("outside", path)
+        same = names.in_form(each)
+        if len(same) > 1:
+            return Unresolved("ambiguous", path, same)
+        if same:
+            return same[0]
     return None
 
 

@@ -33,6 +33,7 @@ from wintermute.wiki.links import (
     INDEX,
     JOBS,
     META,
+    NEAREST,
     OUTSIDE,
     PAGE_FOLDERS,
     RAW,
@@ -49,6 +50,7 @@ from wintermute.wiki.links import (
 )
 from wintermute.wiki.pages import (
     FRESH_INDEX,
+    MOST_INDEX_LINES,
     WikiPage,
     page_text,
     read_page,
@@ -57,6 +59,7 @@ from wintermute.wiki.pages import (
 )
 from wintermute.wiki.recall import RecalledPage, ambiguous, not_found, out_of_order
 from wintermute.wiki.search import WikiHit, line_with, ranked, weights, words_of
+from wintermute.wiki.verdict import shortest_link
 
 FOLDERS = (*PAGE_FOLDERS, RAW, JOBS, META)
 LISTED = f"{META}/conversations.json"
@@ -288,7 +291,11 @@ class WikiStore:
             found = Unresolved("missing", title)
         if found.reason == "ambiguous":
             return ambiguous(title, found.paths)
-        return not_found(title, names.like(name_of(title.strip())))
+        nearest = names.like(name_of(title.strip()))
+        if sum(map(is_page, names.paths)) > MOST_INDEX_LINES:  # the index shows not all (W-080)
+            hits = (shortest_link(names, hit.path) for hit in self.search(title, NEAREST))
+            nearest = tuple(dict.fromkeys((*names.near(title), *hits, *nearest)))[:NEAREST]
+        return not_found(title, nearest)
 
     def is_outside(self, path: str, text: str = "") -> bool:
         """Whether a page was made of a conversation with text from outside, or cites one.

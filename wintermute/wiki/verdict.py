@@ -26,6 +26,7 @@ from wintermute.wiki.links import (
     Names,
     Presence,
     PresenceOf,
+    alike,
     fences,
     is_name,
     is_page,
@@ -50,7 +51,9 @@ NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 WORD = re.compile(r"\S+")
 MOST_LOST = 1 / 3
 MOST_TOLD = 20
-PAGE_PROBLEMS = frozenset({"broken link", "frontmatter", "not read", "long page", "ambiguous name"})
+PAGE_PROBLEMS = frozenset(
+    {"broken link", "frontmatter", "not read", "long page", "ambiguous name", "look-alike name"}
+)
 """Kinds that stand against a change; who links to what is looked at apart."""
 
 
@@ -82,13 +85,13 @@ class StoreView:
     def links_to(self, paths: Collection[str]) -> dict[str, set[str]]:
         """Of each of these files: the pages that link to it, itself aside."""
         found: dict[str, set[str]] = {path: set() for path in paths}
-        wanted = {name_of(path) for path in paths}
+        wanted = {alike(name_of(path)) for path in paths}
         for page, value in self.pages.items():
             for link in value.links:
                 name = link.rpartition("/")[2]
                 if name in ("", "."):
                     name = PurePosixPath(link).name
-                if name in wanted or name.removesuffix(ENDING) in wanted:
+                if alike(name) in wanted or alike(name.removesuffix(ENDING)) in wanted:
                     path = resolve(link, self.names, self.look, near=False)
                     if isinstance(path, str) and path in found and path != page:
                         found[path].add(page)

@@ -1,0 +1,215 @@
+"""Secrets in a text: keys, tokens, cards and passwords, known by their shape or by what they are called. Pure.
+
+Text that is derived from talk stands in prompts, plain files and exports, and goes to whatever model
+answers. Each store that keeps such text asks here: facts are refused, elsewhere `[secret]` stands
+for the secret (M-083). `secret_shapes.toml` has the patterns, and the words of each language.
+"""
+
+# ruff: noqa: RUF001  marks of scripts that look like others
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from itertools import pairwise
+
+from wintermute.errors import ToolFailed
+
+HIDDEN = "[secret]"
+REFUSED = (
+    "not stored: it looks like it holds {kind}, and memories are read by models and stand in plain"
+    " files. Keep it in a password manager; what may be remembered is where it is kept"
+)
+TOKEN, CARD, SEED = "a key or a token", "the number of a card", "a seed phrase"
+PASSWORD = "a password"
+UNEVEN = 0.25
+"""From how many changes of the kind of sign on, by sign, a run of them is nothing that people write."""
+PIECE = 12
+"""Letters between two slashes that a path, or a position of chess, hardly has."""
+MOST_WIDE = 6
+"""Signs of a script without blanks; more of them are a sentence about a password."""
+UNSPACED = ("hi", "ja", "ko", "zh")
+"""Languages in which a word may go on where the next begins."""
+TOLD = frozenset({"lautet", "luidt", "brzmi", "zní"})
+"""What stands between a password and itself, and nothing else."""
+OPENING = "\"'“«„`「『*_|"
+CLOSING = "\"'`*_|)»”’」』.,:;?"
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The file as patterns. `gaps`: what may stand between a name and its value, the nearest first."""
+
+    shapes: Mapping[str, re.Pattern[str]]
+    of: Mapping[str, re.Pattern[str]]
+    gaps: tuple[re.Pattern[str], ...]
+    about: frozenset[str]
+
+
+@cache
+def _table() -> _Table:
+    text = (resources.files("wintermute") / "secret_shapes.toml").read_text("utf-8")
+    rows = tomllib.loads(text)
+    shapes, patterns, other = (rows.pop(name) for name in ("shape", "pattern", "other"))
+
+    def either(name: str, *, spaced: bool) -> str:
+        return "|".join(row[name] for at, row in rows.items() if spaced is (at not in UNSPACED))
+
+    def named(name: str) -> str:
+        words, signs = either(name, spaced=True), either(name, spaced=False)
+        return rf"(?<![^\W_])(?:{words})(?:['’]\w{{1,4}})?(?![^\W_])|(?:{signs})(?![A-Za-z])"
+
+    words, signs = either("is", spaced=True), either("is", spaced=False)
+    verb = rf"(?P<is>\s++(?:{words}|[—–-])\s++|\s*+(?:{signs})\s*+)"
+    then = rf"(?:(?P<mark>{patterns['mark'][0]})|{verb})(?=\S)"
+    gaps = (
+        rf"{then}|(?P<next>[\"'`*_|»”’\])]{{0,3}}[ \t]++|(?<=[^\x00-\x7f]))(?=\S)",
+        rf"(?:\s+|(?<=['’]))(?:{other['of']})(?<!\s)(?:\s*+[^\s:：=]+){{1,4}}?{then}",
+        rf"(?:\s++[^\s:：=.!?;,]+){{1,7}}?{then}",
+    )
+    called = {name: named(name) for name in ("password", "code")}
+    called |= {
+        "seed": rf"(?<![^\W_])(?:{other['seed']})",
+        "no_code": rf"(?:{other['no_code']})\W*\Z",
+    }
+    about = [other["names"], *(row["about"] for row in rows.values())]
+    return _Table(
+        {kind: re.compile("|".join(parts)) for kind, parts in shapes.items()},
+        {name: re.compile("|".join(parts)) for name, parts in patterns.items()}
+        | {name: _compiled(pattern) for name, pattern in called.items()},
+        tuple(map(_compiled, gaps)),
+        frozenset(" ".join(about).split()),
+    )
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    # A PIN in capitals is a number; a pin may be anything.
+    return re.compile(pattern.replace("PIN", "(?-i:PIN)"), re.IGNORECASE)
+
+
+def secret_kind(text: str) -> str | None:
+    """What kind of secret a text gives away, in words; None: nothing that looks like one."""
+    return next((kind for _, _, kind in _spans(text)), None)
+
+
+def refuse_secret(text: str) -> None:
+    """Let nothing pass that gives a secret away. Raises: ToolFailed, with what to do instead."""
+    if kind := secret_kind(text):
+        raise ToolFailed(REFUSED.format(kind=kind))
+
+
+def without_secrets(text: str, theirs: str = "") -> str:
+    """The text with `[secret]` in the place of each secret, but for those that stand in `theirs`.
+
+    `theirs`: what was there before, in which a person may have written one by hand.
+    """
+    done, at = list[str](), 0
+    for start, end, _ in sorted(_spans(text)):
+        if start >= at and text[start:end] not in theirs:
+            done += [text[at:start], HIDDEN]
+            at = end
+    return "".join([*done, text[at:]])
+
+
+def _spans(text: str) -> Iterator[tuple[int, int, str]]:
+    """From where to where each secret goes, and its kind; the surest first."""
+    table = _table()
+    of = table.of
+    for kind, shape in table.shapes.items():
+        yield from ((*found.span(), kind) for found in shape.finditer(text))
+    bare = of["page"].sub(lambda page: " " * len(page[0]), text)
+    for found in of["run"].finditer(bare):
+        before = bare[max(0, found.start() - 12) : found.start()]
+        if _is_token(found[0], of["iban"]) and not of["digest"].search(before):
+            yield *found.span(), TOKEN
+    yield from ((*found.span(), CARD) for found in of["card"].finditer(bare) if _is_card(found[0]))
+    for found in of["address"].finditer(text):
+        value = found["value"]
+        if not of["password"].fullmatch(value) and not of["no_value"].fullmatch(value):
+            yield *found.span("value"), PASSWORD
+    for name in of["seed"].finditer(text):
+        if phrase := of["phrase"].match(text, name.end()):
+            yield *phrase.span("words"), SEED
+    yield from ((*span, PASSWORD) for span in (*_passwords(text, table), *_codes(text, table)))
+
+
+def _is_token(run: str, iban: re.Pattern[str]) -> bool:
+    """Whether letters and digits follow each other as nobody would write them."""
+    run = run.strip("=/+")
+    if len(run) < 20 or not re.search("[A-Za-z]", run) or not re.search(r"\d", run):
+        return False
+    if max(map(len, re.split("[/=+]", run))) < PIECE or (iban.fullmatch(run) and _checks(run)):
+        return False
+    kinds = ["A" if mark.isupper() else "a" if mark.islower() else "0" for mark in run]
+    changes = sum(
+        one != next_one and (one, next_one) != ("A", "a")  # a capital begins a word
+        for one, next_one in pairwise(kinds)
+    )
+    return changes >= UNEVEN * (len(run) - 1)
+
+
+def _checks(iban: str) -> bool:
+    return int("".join(str(int(mark, 36)) for mark in iban[4:] + iban[:4])) % 97 == 1
+
+
+def _is_card(number: str) -> bool:
+    """Whether its last digit proves the others (Luhn)."""
+    digits = re.sub(r"\D", "", number)
+    doubled = (int(mark) * (1 + n % 2) for n, mark in enumerate(reversed(digits)))
+    return len({*digits}) > 1 and sum(each // 10 + each % 10 for each in doubled) % 10 == 0
+
+
+def _passwords(text: str, table: _Table) -> Iterator[tuple[int, int]]:
+    """Each value that is called a password or a PIN: no word, or one that is meant as such."""
+    for name in table.of["password"].finditer(text):
+        for far, gap in enumerate(table.gaps):
+            then = gap.match(text, name.end())
+            if then is None:
+                continue
+            own = far or table.of["own"].search(text[max(0, name.start() - 40) : name.start()])
+            is_told = then["is"] and (own or then["is"].strip().lower() in TOLD)
+            weak = far < 2 and bool(then["mark"] or is_told)
+            if span := _value(text, then, table, weak=weak):
+                yield span
+                break
+
+
+def _codes(text: str, table: _Table) -> Iterator[tuple[int, int]]:
+    """Each value of a code or a key, if it is no word."""
+    for name in table.of["code"].finditer(text):
+        if table.of["no_code"].search(text[max(0, name.start() - 24) : name.start()]):
+            continue
+        for gap in table.gaps[:2]:
+            if (then := gap.match(text, name.end())) and (span := _value(text, then, table)):
+                value, is_next = text[slice(*span)], then.lastgroup == "next"
+                year = is_next and table.of["year"].fullmatch(value)
+                if not year and not table.of["label"].fullmatch(value):
+                    yield span
+                break
+
+
+def _value(
+    text: str, then: re.Match[str], table: _Table, *, weak: bool = False
+) -> tuple[int, int] | None:
+    """Where the value is, if what follows is one. `weak`: a single word may be one."""
+    at, of, about = then.end(), table.of, table.about
+    if weak and (found := of["quoted"].match(text, at)):
+        is_open = found["inside"].lower() in about or of["no_value"].fullmatch(found["inside"])
+        return None if is_open else found.span("inside")
+    line = text[at : at + 200].split("\n", 1)[0]
+    at += len(line) - len(line := line.lstrip(OPENING))
+    token = of["ends"].split(line, maxsplit=1)[0].rstrip(CLOSING)
+    if _is_no_word(token) and token.lower() not in about and not of["no_value"].fullmatch(token):
+        return at, at + len(token)
+    said = of["sentence"].split(line, maxsplit=1)[0].strip(f" {CLOSING}")
+    if not weak or said.lower() in about or not of["word"].fullmatch(said):
+        return None
+    fits = not of["wide"].search(said) or (then["mark"] and len(said) <= MOST_WIDE)
+    return (at, at + len(said)) if fits else None
+
+
+def _is_no_word(token: str) -> bool:
+    signs = re.findall(r"[!@#$%^&*+=]", token[:-1])
+    return len(token) >= 4 and (any(map(str.isdigit, token)) or len(signs) > 1)
