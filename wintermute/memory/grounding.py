@@ -23,8 +23,9 @@ from wintermute.memory.language import (
     WrittenDate,
     bounds,
     folded,
+    known_languages,
+    language_named,
     language_of,
-    languages,
     numeric,
     spans,
     written,
@@ -114,7 +115,7 @@ def confirmed(question: str, answer: str) -> str:
     said = " ".join(NOT_SPOKEN.sub(" ", folded(answer)).split())
     if not said or len(SENTENCE.findall(asked)) != 1 or not QUESTION.search(asked):
         return ""
-    rests = (language.tables["yes"][0].sub(" ", said) for language in languages().values())
+    rests = (language_named(name).tables["yes"][0].sub(" ", said) for name in known_languages())
     return "" if all(map(WORD.search, rests)) else asked.rstrip("?;\u061f ")
 
 

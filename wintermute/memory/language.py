@@ -78,13 +78,16 @@ class Language:
 
 
 @cache
-def languages() -> Mapping[str, Language]:
-    """All that are known, by their codes."""
+def known_languages() -> Mapping[str, Mapping[str, str]]:
+    """The words of all languages, by their codes."""
     text = (resources.files("wintermute.memory") / "languages.toml").read_text("utf-8")
-    return {name: _language(name, table) for name, table in tomllib.loads(text).items()}
+    return tomllib.loads(text)
 
 
-def _language(name: str, table: Mapping[str, str]) -> Language:
+@cache
+def language_named(name: str) -> Language:
+    """One of them; its expressions are made when it is first needed."""
+    table = known_languages()[name]
     values = {word.replace("_", " "): value for value, word in _valued(folded(table["numbers"]))}
     words = "|".join(map(re.escape, sorted(values, key=len, reverse=True)))
     large = "|".join(re.escape(word) for word, value in values.items() if value >= 100)
@@ -144,8 +147,8 @@ def language_of(text: str) -> Language:
     folds, text = folded(text), text.casefold()
     for name, signs in BY_SIGNS.items():
         if len(re.findall(f"[{signs}]", folds)) * 4 > len(folds.replace(" ", "")):
-            return languages()[name]
-    spaced = [each for name, each in languages().items() if name not in BY_SIGNS]
+            return language_named(name)
+    spaced = [language_named(name) for name in known_languages() if name not in BY_SIGNS]
     return max(spaced, key=lambda each: each.looks(text, folds))
 
 
