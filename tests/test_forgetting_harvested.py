@@ -57,7 +57,7 @@ async def test_what_is_derived_again_from_the_rest_is_there_once_and_the_deleted
     """M-028, M-030: the cursor goes back to what else the memory came from."""
     picker, clock = Picker(model), HeldClock()
     picker.picks(BOTH, HUGO)
-    picker.usual = lambda: Text(json.dumps({"contents": [HUGO, "Hugo is a bird."]}))
+    picker.usual = lambda: Text(json.dumps({"contents": [HUGO, "Hugo sings at night."]}))
     async with talking(tmp_path, model, clock, harvest=OFTEN) as house:
         bird, *_ = await say(house, [BIRD, NAME])
         await harvested(house)
@@ -65,7 +65,7 @@ async def test_what_is_derived_again_from_the_rest_is_there_once_and_the_deleted
         await gone(house, clock, bird)
         await clock.move(QUARTER)
         await harvested(house, 2)
-        assert await texts(house) == ["Hugo is a bird.", HUGO]
+        assert await texts(house) == ["Hugo sings at night.", HUGO]
         rows = await house.rows("SELECT text, count(*) AS n FROM facts GROUP BY text")
         assert {row["n"] for row in rows} == {1}
     one, two = picker.transcripts

@@ -1,20 +1,20 @@
 """Random talks: whatever happens in them, every message stands in exactly one transcript."""
 
-import itertools
 import json
 import random
+import re
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.test_harvest import CLUB, RANKED, Picker, say
+from tests.test_harvest import CLUB, RANKED, Picker, is_harvest, say, transcript
 from tests.tiers import tiered
 from tests.world.clock import HeldClock
 from tests.world.delegating import until
 from tests.world.house import PROMPTS, ROOM, House, open_house
-from tests.world.model import ModelServer, Text
+from tests.world.model import ModelServer, Seen, Step, Text
 from wintermute.config.schema import MemoryHarvest
 
 OFTEN = MemoryHarvest(message_threshold=6, min_messages=1)
@@ -26,6 +26,14 @@ PLACES: tuple[dict[str, Any], ...] = (
 )
 
 
+def every_word(seen: Seen) -> Step | None:
+    """A memory of each thing that is said in a transcript."""
+    if not is_harvest(seen):
+        return None
+    words = dict.fromkeys(re.findall(r"word\d+x", transcript(seen)))
+    return Text(json.dumps({"contents": list(words)}))
+
+
 @pytest.mark.parametrize("seed", tiered(SEEDS, ("seed 0",)))
 async def test_every_message_stands_in_exactly_one_transcript(
     tmp_path: Path, model: ModelServer, seed: int
@@ -33,8 +41,7 @@ async def test_every_message_stands_in_exactly_one_transcript(
     """M-026, M-028: over fresh starts, folds, edits, other people in the room, and restarts."""
     model.allow("edit", "fold", "fork", perhaps=True)
     draw, picker, clock = random.Random(seed), Picker(model), HeldClock()
-    numbers = itertools.count()
-    picker.usual = lambda: Text(json.dumps({"contents": [f"It is test {next(numbers)}."]}))
+    model.keyed(every_word)
     said: dict[str, list[str]] = {}
     newest: dict[int, str] = {}
     async with AsyncExitStack() as stack:

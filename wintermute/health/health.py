@@ -369,6 +369,8 @@ LEARNING = {
     "reconstruct": "bringing memories together",
     "core": "updating core memory",
 }
+DROPPED = "not learnt"
+"""A counter's name begins with it: then the month, and the reason."""
 TO_FORGET = {
     "forget": "{n} still to be finished",
     "scrub": "the database is rewritten once nobody has written for a minute",
@@ -410,7 +412,7 @@ async def gather(
         facts.append(Finding("rooms", "warn", waits))
     facts.append(await _sub_sessions(database))
     facts += await _jobs(database)
-    facts += await _learning(database, zone)
+    facts += await _learning(database, clock.now().astimezone(zone), zone)
     facts += await _old_copies(database, zone)
     facts.append(Finding("tasks", *await promises(database, clock, zone)))
     facts.append(await _decryption(database))
@@ -469,7 +471,7 @@ async def _jobs(database: Database) -> list[Finding]:
     return [*found, Finding("forgetting", "ok", "; ".join(left))] if left else found
 
 
-async def _learning(database: Database, zone: ZoneInfo) -> list[Finding]:
+async def _learning(database: Database, now: datetime, zone: ZoneInfo) -> list[Finding]:
     """What is learnt while nobody waits; nothing where nothing ever was. No word of what was said."""
     (queued,) = await database.scalars(
         "SELECT count(*) FROM facts WHERE queued AND retired_at IS NULL AND NOT ended"
@@ -494,6 +496,15 @@ async def _learning(database: Database, zone: ZoneInfo) -> list[Finding]:
             f"last read {_at(last['ended_at'], zone)}, {last['room_id']}:"
             f" {_memories(last['picked'])} picked up"
         )
+    dropped = await database.rows(
+        "SELECT substr(name, length(:month) + 1) AS why, value FROM counters"
+        " WHERE substr(name, 1, length(:month)) = :month ORDER BY value DESC, name",
+        {"month": f"{DROPPED} {now:%Y-%m} "},
+    )
+    if dropped:
+        many = counted(sum(row["value"] for row in dropped), "learnt fact")
+        why = ", ".join(f"{row['value']} {row['why']}" for row in dropped)
+        told.append(f"{many} dropped this month: {why}")
     numbers = {
         "queued": queued,
         "waiting": sum(row["n"] for row in jobs),

@@ -274,12 +274,6 @@ def numbers_of(texts: Sequence[str]) -> set[str]:
     return {number for text in texts for number in _sense(text).numbers}
 
 
-def told_in(texts: Sequence[str], transcript: str) -> list[str]:
-    """Those of which half stands in what people said of themselves: so verbs may end otherwise."""
-    known = _sense(transcript)
-    return [text for text in texts if _sense(text).is_shared_by(known, loosely=True)]
-
-
 def shared_words(texts: Sequence[str], others: Sequence[str]) -> list[list[float]]:
     """For each text, which part of the main words of the shorter one each of the `others` shares.
 

@@ -13,10 +13,12 @@ What was learnt from several messages of which one is deleted is derived again f
 are read once more, alone, and the cursor stays (M-030).
 """
 
+import asyncio
 import json
 import logging
 import re
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -28,14 +30,16 @@ from wintermute.clock import Clock, stamp
 from wintermute.config.schema import MemoryHarvest
 from wintermute.db import Database, Transaction
 from wintermute.db.values import reader
-from wintermute.errors import QuestionWithdrawn, ToolFailed
+from wintermute.errors import MemoryUnavailable, QuestionWithdrawn, ToolFailed
+from wintermute.health.health import DROPPED
 from wintermute.jobs import AGAIN, Job
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import UnaskedModels, answer_in_json, only, texts
 from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import NewFact, entry
+from wintermute.memory.grounding import Grounding, Judged, Line, confirmed
 from wintermute.memory.origins import gist, taken_back
-from wintermute.memory.sense import main_words, told_in
+from wintermute.memory.sense import main_words
 from wintermute.messages import PERSON, ROOM, Json
 from wintermute.night.quiet import UNTIL_THEN, Quiet
 from wintermute.stores import Stores
@@ -208,8 +212,8 @@ def transcript(messages: Sequence[Wording], zone: ZoneInfo) -> str:
             day = today
         own = own_words(row.body)
         lines.append(_line(row, own))
-        if row.answer and not (row.taint or row.again) and own == row.body:
-            lines.append(f"assistant: {_indented(row.answer)}")
+        if answer := _shown_answer(row):
+            lines.append(f"assistant: {_indented(answer)}")
     return "\n".join(lines)
 
 
@@ -261,33 +265,49 @@ def picked(found: Json) -> tuple[str, ...]:
     return texts(found, "contents")[:MOST_PICKED]
 
 
-def grounded(contents: Sequence[str], shown: str) -> list[str]:
-    """Without what nobody said, or not in that language (M-044): one invention spoils no answer."""
-    told = told_in(contents, shown)
-    if left_out := len(contents) - len(told):
-        log.info("nothing learnt reason=%d texts are not in the transcript", left_out)
-    return told
+def lines_of(messages: Sequence[Wording], zone: ZoneInfo) -> list[Line]:
+    """What each message says of its person: their own words (M-085).
+
+    A yes says what the assistant asked them right before, if that was one question and nothing else.
+    """
+    found = list[Line]()
+    for n, row in enumerate(messages):
+        own, before = own_words(row.body), messages[n - 1] if n else None
+        asked = _shown_answer(before) if before and before.sender == row.sender else ""
+        text = confirmed(asked, own) or _indented(own)
+        name = display_name(row.sender_name) or row.sender
+        found.append(Line(text, row.sent_at.astimezone(zone).date(), name, row.sender))
+    return found
 
 
-def learnt(chunk: Chunk, contents: Sequence[str]) -> list[NewFact]:
+def _shown_answer(row: Wording) -> str:
+    """What was answered; "" where that may repeat what is outside, or what was deleted."""
+    shown = row.answer and not (row.taint or row.again) and own_words(row.body) == row.body
+    return row.answer or "" if shown else ""
+
+
+def learnt(chunk: Chunk, contents: Sequence[Judged]) -> list[NewFact]:
     """The facts in an answer. What is no memory is left out.
 
-    A fact comes from all messages that share a main word with it, names of those who speak aside;
-    where none does, as in another language, from all of the chunk. So whoever takes one of them
-    back takes the fact with it, which is derived again from the others (M-030).
+    A fact comes from the messages that tell it, and from all that share a main word with it, names of
+    those who speak aside. So whoever takes one of them back takes the fact with it, which is derived
+    again from the others (M-030).
     """
     words = [main_words(row.body) for row in chunk.messages]
     names = frozenset[str]().union(*(main_words(row.sender_name) for row in chunk.messages))
     facts = []
-    for text in contents:
+    for judged in contents:
         try:
-            line = entry(text)
+            line = entry(judged.text)
         except ToolFailed as problem:
             log.info("nothing learnt reason=%s", problem)
             continue
         told = main_words(line) - names
-        pairs = zip(chunk.messages, words, strict=True)
-        rows = [row for row, each in pairs if told & each] or list(chunk.messages)
+        rows = [
+            row
+            for n, (row, each) in enumerate(zip(chunk.messages, words, strict=True))
+            if n in judged.lines or told & each
+        ]
         speakers = {row.sender_name or row.sender for row in rows}
         facts.append(
             NewFact(
@@ -551,7 +571,7 @@ class Harvest:
 
     async def _read(self, job_id: str, conversation: str, cursor: Cursor, part: Chunk) -> None:
         """Ask about a chunk and keep what comes of it, unless it was changed meanwhile."""
-        contents: Sequence[str] = ()
+        judged: Sequence[Judged] = ()
         if part.scope is not None:
             shown = {"transcript": transcript(part.messages, self._stores.tasks.zone)}
             sources = QuestionSources(
@@ -560,13 +580,37 @@ class Harvest:
             contents = await answer_in_json(
                 *(self._models, NAME, self._template.text(), shown, picked), sources=sources
             )
-            contents = grounded(contents, shown["transcript"])
+            judged = await self._judged(part.messages, contents)
         async with self._stores.database.transaction() as tx:
             if not await self._stands(conversation, cursor, part, tx):
                 return  # what is there now is read
-            picked_up = await self._keep(tx, part, learnt(part, contents))
+            picked_up = await self._keep(tx, part, learnt(part, [j for j in judged if j.told]))
+            await self._count_dropped(tx, Counter(j.reason for j in judged if j.reason))
             await self._harvests.read(tx, conversation, part)
             await self._stores.jobs.add_to(tx, job_id, PICKED, picked_up)
+
+    async def _judged(
+        self, messages: Sequence[Wording], contents: Sequence[str]
+    ) -> Sequence[Judged]:
+        """Which texts people said of themselves, and why the others are no facts (M-086)."""
+        lines = lines_of(messages, self._stores.tasks.zone)
+        judged = await asyncio.to_thread(lambda: list(map(Grounding(lines).judged, contents)))
+        worded = [text for each in judged if each.is_undecided for text in (each.fact, *each.said)]
+        like = None
+        if worded and self._stores.meaning:
+            try:
+                like = await self._stores.meaning.comparison(worded)
+            except MemoryUnavailable as problem:
+                log.warning("compared by words alone reason=%s", problem)
+        places = {text: n for n, text in enumerate(worded)}
+        return [each.decided(places, like) for each in judged]
+
+    async def _count_dropped(self, tx: Transaction, reasons: Mapping[str | None, int]) -> None:
+        month = self._clock.now().astimezone(self._stores.tasks.zone)
+        for reason, times in reasons.items():
+            await self._stores.health.count_in(tx, f"{DROPPED} {month:%Y-%m} {reason}", times)
+        if reasons:
+            log.info("facts dropped reasons=%s", dict(reasons))
 
     async def _stands(
         self, conversation: str, cursor: Cursor, part: Chunk, tx: Transaction

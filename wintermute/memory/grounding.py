@@ -1,0 +1,326 @@
+"""Grounding: whether what a model picked stands in the lines of one person. Pure (M-085, M-086).
+
+fact ─ its numbers, dates, names, "not", whose it is ─▶ each stands in the lines, else it is dropped
+     └ its other words ─▶ most of them stand there: told · few: meaning decides, where there is one
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Literal
+
+from wintermute.memory.language import (
+    KANA,
+    KATAKANA,
+    LETTER,
+    NUMBER,
+    UNSPACED,
+    WORD,
+    DaySpan,
+    Language,
+    WrittenDate,
+    bounds,
+    folded,
+    known_languages,
+    language_named,
+    language_of,
+    numeric,
+    spans,
+    written,
+)
+
+DropReason = Literal[
+    "not said", "other number", "other date", "other name", "other not", "about others",
+    "worded otherwise (no embedder)",
+]  # fmt: skip
+"""Why a fact was dropped, as a status counts it."""
+MOST_WORDS = 0.6
+"""Which part of its words tells a fact; with fewer, meaning has to be `LEAST_ALIKE`."""
+LEAST_ALIKE = 0.46
+SAME = 0.6
+"""Which part of a word has to stand there in pieces, so that another form of it does."""
+STRANGE = 0.34
+PIECE = 3
+"""Letters of a piece; of a sign that is a word one, of a syllable two."""
+LONGEST_WORD = 40
+LIKELIEST = 3
+"""Lines of which each is looked at as what may tell a fact, alone and with another one."""
+SYLLABLE = re.compile("[\u3040-\u30ff\uac00-\ud7af]")
+ALPHABET = re.compile("[a-z\u00c0-\u058f\u0900-\u0dff]")
+FIRST_SIGN = "\u2e80"
+UNCASED = UNSPACED | {"ko", "hi", "he", "ar"}
+INFLECTED = frozenset({"ru", "pl", "fi", "el"})
+VERB_LAST = frozenset({"ko", "hi", "tr", "fi"})
+CLAUSE = re.compile(
+    r"[,;:!?()\n\u060c\u3001\u3002\uff0c\u061b\u061f\u0964\u2014\u2013]|(?<=\w\w)\.(?=\s|$)"
+)
+SENTENCE = re.compile(r"[^.!?;\u061f\u3002\u0964\n]*\w[^.!?;\u061f\u3002\u0964\n]*[^\n]?")
+QUESTION = re.compile(r"[?;\u061f]\s*$")
+NOT_SPOKEN = re.compile(r"[^\w\s']")
+SUBJECT = re.compile(r"(?i)\b(?:the )?user(?![a-z])(?:['\u2019]\w+)?")
+NAME = re.compile(r"[^\W\d_][\w\u2019'-]*")
+WEIGHTLESS = (
+    *("user", "light", "not", "averse", "soft", "last", "next", "called", "days", "units"),
+    *("habit", "maybe"),
+)
+"""Tables of words that are judged by themselves, or say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What one person said in one message, and on which day."""
+
+    text: str
+    on: date
+    name: str
+    sender: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What became of a fact: by which lines it is told, or the reason why not.
+
+    Neither `told` nor a reason: it is worded otherwise, and told if `fact` means one of `said`.
+    """
+
+    text: str
+    lines: tuple[int, ...] = ()
+    reason: DropReason | None = None
+    told: bool = False
+    fact: str = ""
+    said: tuple[str, ...] = ()
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether only meaning can tell."""
+        return not (self.told or self.reason)
+
+    def decided(
+        self, places: Mapping[str, int], like: Callable[[int, int], float] | None
+    ) -> "Judged":
+        """The same once meaning has told; None: there is none."""
+        if not self.is_undecided:
+            return self
+        if like is None:
+            return replace(self, reason="worded otherwise (no embedder)")
+        told = any(like(places[self.fact], places[each]) >= LEAST_ALIKE for each in self.said)
+        return replace(self, told=told, reason=None if told else "not said")
+
+
+def confirmed(question: str, answer: str) -> str:
+    """What somebody says who answers a single question with nothing but a yes; else "" (M-085)."""
+    asked = unicodedata.normalize("NFKC", question).strip()
+    said = " ".join(NOT_SPOKEN.sub(" ", folded(answer)).split())
+    if not said or len(SENTENCE.findall(asked)) != 1 or not QUESTION.search(asked):
+        return ""
+    rests = (language_named(name).tables["yes"][0].sub(" ", said) for name in known_languages())
+    return "" if all(map(WORD.search, rests)) else asked.rstrip("?;\u061f ")
+
+
+class Grounding:
+    """Judges facts by lines, each of which is folded once."""
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self._lines = lines
+        self._folded = [f" {folded(line.text)} " for line in lines]
+        self._names = {folded(line.name) for line in lines}
+
+    def judged(self, fact: str) -> Judged:
+        """By which lines a fact is told, or why it is not."""
+        bare = folded(SUBJECT.sub(" ", fact))
+        words = [*WORD.findall(bare), *NUMBER.findall(bare)]
+        score = [sum(len(w) for w in words if covered(w, each) >= SAME) for each in self._folded]
+        best = sorted(range(len(score)), key=lambda n: (-score[n], -n))[:LIKELIEST]
+        found = [self._by(fact, (n,)) for n in best]
+        if not any(each.told for each in found):
+            found += [self._by(fact, pair) for n in best for pair in self._pairs(n, words)]
+        ranked = [each for each in found if each.told] or [
+            each for each in found if each.is_undecided
+        ]
+        return (ranked or found or [Judged(fact, (), "not said")])[0]
+
+    def _pairs(self, n: int, words: Sequence[str]) -> Iterator[tuple[int, int]]:
+        """A line with another one of the same person: beside it, or with two words of the fact."""
+        for k, line in enumerate(self._lines):
+            if k != n and line.sender == self._lines[n].sender:
+                shared = [
+                    w for w in words if len(w) > PIECE and covered(w, self._folded[k]) >= SAME
+                ]
+                if abs(k - n) == 1 or len(shared) > 1:
+                    yield min(k, n), max(k, n)
+
+    def _by(self, fact: str, which: tuple[int, ...]) -> Judged:
+        text, line = "\n".join(self._lines[n].text for n in which), self._lines[which[-1]]
+        language = language_of(f"{text} {fact}")
+        bare, said = _without_subject(fact, line.name, language), numeric(folded(text), language)
+        others = (name for name in self._names - {folded(line.name)} if name)
+        if any(name in bare and name not in said for name in others):
+            return Judged(fact, which, "about others")
+        compared = _Compared(fact, numeric(bare, language), said, line, language)
+        parts = (part.strip() for part in CLAUSE.split(text) if len(part.strip()) > PIECE)
+        reason, share = compared.contradiction(), compared.share()
+        told = not reason and share >= MOST_WORDS
+        return Judged(fact, which, reason, told, bare.strip(" .,"), (text, *parts))
+
+
+class _Compared:
+    """A fact beside what was said, both without case and with digits for numbers."""
+
+    def __init__(self, fact: str, mine: str, said: str, line: Line, language: Language) -> None:
+        self._fact, self._mine, self._said = fact, mine, said
+        self._line, self._language = line, language
+        self._dates, self._rest = written(mine, language)
+        self._known = _spaced(said, language)
+        self._words = _content(self._rest, language)
+        self._new = [word for word in self._words if covered(word, self._known) < SAME]
+        self._told = max(SENTENCE.findall(said) or [said], key=lambda each: len(self._shared(each)))
+
+    def _shared(self, text: str) -> set[str]:
+        known = _spaced(text, self._language)
+        return {word for word in self._words if covered(word, known) >= SAME}
+
+    def share(self) -> float:
+        """Which part of the words of the fact was said."""
+        return 1 - len(self._new) / len(self._words) if self._words else 0.0
+
+    def contradiction(self) -> DropReason | None:
+        """The first thing in the fact that does not stand in what was said, words aside."""
+        language, mine, said = self._language, self._mine, self._said
+        more = language.has("habit", mine) and not language.has("habit", said)
+        unsure = language.has("maybe", self._told) and not language.has("maybe", mine)
+        asks = QUESTION.search(self._told)
+        checks: tuple[tuple[DropReason, Callable[[], bool]], ...] = (
+            ("other date", self._is_another_day),
+            ("other number", self._is_another_number),
+            ("other not", self._is_denied),
+            ("other name", self._is_renamed),
+            ("about others", self._is_about_others),
+            ("not said", lambda: bool(more or unsure or asks) or bool(self._more_of("ill"))),
+        )
+        return next((reason for reason, check in checks if check()), None)
+
+    def _more_of(self, table: str) -> set[int]:
+        return self._language.which(table, self._mine) - self._language.which(table, self._said)
+
+    def _is_another_day(self) -> bool:
+        meant = list(spans(self._said, self._language, self._line.on))
+        days = self._language.which("days", self._rest) - self._language.which("days", self._said)
+        return not all(_meant(each, meant) for each in self._dates) or not all(
+            any(_is_on(day, span) for span in meant) for day in days
+        )
+
+    def _is_another_number(self) -> bool:
+        known = {int(n) for n in NUMBER.findall(self._said)}
+        numbers = {int(n) for n in NUMBER.findall(self._rest)} - known - {0}
+        return any(n - 12 not in known or not 12 < n < 24 for n in numbers)  # ten at night
+
+    def _is_denied(self) -> bool:
+        """Whether one of both denies, or shuns, what the other says."""
+        tables, said, mine = self._language.tables, self._said, self._mine
+        denies, averse, soft = (tables[name][0].search for name in ("not", "averse", "soft"))
+        if denies(mine) or averse(mine):
+            return not (denies(said) or averse(said) or (soft(said) and not denies(mine)))
+        if averse(said) or soft(said) or soft(mine):
+            return False
+        parts = CLAUSE.split(tables["joins"][0].sub(",", said))
+        clauses = [part for part in parts if part.strip()]
+        pairs = [(clause, self._shared(clause)) for clause in clauses]
+        affirmed = {word for clause, each in pairs if not denies(clause) for word in each}
+        return all(map(denies, clauses)) or any(denies(c) and each - affirmed for c, each in pairs)
+
+    def _is_renamed(self) -> bool:
+        """Whether a name stands in the fact that was not said, or one thing in the place of another."""
+        name, least = self._language.name, SAME if self._language.name in INFLECTED else 0.75
+        text = SUBJECT.sub(" ", self._fact)
+        capitals = " ".join(
+            folded(found[0])
+            for found in NAME.finditer(text)
+            if found[0][0].isupper() and text[: found.start()].strip() and name != "de"
+        )
+        for word in self._words:
+            strange = word in WORD.findall(capitals) or (
+                KATAKANA.fullmatch(word) and len(word) > PIECE
+            )
+            is_own = word[:PIECE] in folded(self._line.name)
+            if strange and not is_own and covered(word, self._known) < least:
+                return True
+        if name in UNCASED and self._language.has("called", folded(self._fact)):
+            return any(covered(word, self._known) < STRANGE for word in self._new)
+        fact = _spaced(folded(self._fact), self._language)
+        lost = [w for w in _content(self._said, self._language) if covered(w, fact) < SAME]
+        return (
+            (len(self._new) == 1 and bool(lost) and name not in UNSPACED)
+            and not any(self._new[0][:2] == each[:2] for each in lost)
+            and self._new[0]
+            not in (self._words[0], *(self._words[-1:] if name in VERB_LAST else ()))
+        )
+
+    def _is_about_others(self) -> bool:
+        """Whether the fact names other relatives, or leaves out those of whom the line begins to tell."""
+        language = self._language
+        theirs, ours = language.which("kin", self._told), language.which("kin", self._mine)
+        if ours or not theirs:
+            return bool(ours) and not ours & language.which("kin", self._said)
+        begins = [m.start() for kin in language.tables["kin"] for m in kin.finditer(self._told)]
+        piece = 1 if language.name in UNSPACED else PIECE
+        told = [self._told.find(w[:piece]) for w in self._words if w not in self._new]
+        return min(begins) < min((at for at in told if at >= 0), default=len(self._told))
+
+
+def _meant(day: WrittenDate, meant: Sequence[DaySpan]) -> bool:
+    """Whether a date lies in one of the spans; a day only in one of two weeks at most."""
+    years = [day[0]] if day[0] else {each.year for span in meant for each in span}
+    return any(
+        mine[0] <= end and begin <= mine[1] and (not day[2] or (end - begin).days < 15)
+        for year in years
+        for mine in bounds(year, *day[1:])
+        for begin, end in meant
+    )
+
+
+def _is_on(weekday: int, span: DaySpan) -> bool:
+    length = (span[1] - span[0]).days
+    return length < 7 and (weekday - span[0].weekday()) % 7 <= length
+
+
+def _without_subject(fact: str, name: str, language: Language) -> str:
+    """A fact without who it is about: the user, or the display name in any case."""
+    mine = language.tables["user"][0].sub(" ", folded(SUBJECT.sub(" ", fact)))
+    for part in WORD.findall(folded(name)):
+        stem = re.escape(part[: max(2, len(part) - 1)])
+        whole = f"(?<!{LETTER}){stem}{LETTER}{{0,4}}(?:'{LETTER}+)?"
+        mine = re.sub(re.escape(part) if language.name in UNSPACED else whole, " ", mine)
+    return " ".join(mine.split())
+
+
+def _content(text: str, language: Language) -> list[str]:
+    """The words of a text that say something, in its order."""
+    for name in WEIGHTLESS:
+        for pattern in language.tables.get(name, ()):
+            text = pattern.sub(" ", text)
+    for _, pattern in language.near:
+        text = pattern.sub(" ", text)
+    if language.name == "ja":  # what stands in hiragana is grammar
+        text = KATAKANA.sub(r" \1 ", KANA.sub(" ", text))
+    return [w for w in WORD.findall(text) if len(w) > 1 or language.name in UNSPACED]
+
+
+def _spaced(text: str, language: Language) -> str:
+    return text if language.name in UNSPACED else f" {' '.join(WORD.findall(text))} "
+
+
+def covered(word: str, known: str) -> float:
+    """Which part of a word is made of pieces that stand in a text."""
+    word = word[:LONGEST_WORD]
+    signs = 2 if SYLLABLE.match(word) else 1
+    least = min(signs if word[0] >= FIRST_SIGN else PIECE, len(word))
+    begins = " " if ALPHABET.match(word) else ""  # a word of three letters is in many others
+    at = found = 0
+    while at <= len(word) - least:
+        sizes = range(len(word) - at, least - 1, -1)
+        pieces = ((n, word[at : at + n]) for n in sizes)
+        size = next((n for n, each in pieces if (each if n > PIECE else begins + each) in known), 0)
+        found, at = found + size, at + (size or 1)
+    return found / len(word)
