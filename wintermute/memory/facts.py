@@ -138,9 +138,9 @@ class Facts:
         )
         return [fact_of(row) for row in rows]
 
-    async def most_used(self, scope: str, count: int) -> list[Fact]:
+    async def most_used(self, scope: str, count: int, source: Transaction | Database) -> list[Fact]:
         """The live facts that were of use most often, then the newest (M-016)."""
-        rows = await self._database.rows(
+        rows = await source.rows(
             f"SELECT * FROM facts WHERE scope = ? AND {AWAKE}"
             " ORDER BY accesses DESC, created_at DESC, seq DESC LIMIT ?",
             (scope, count),
