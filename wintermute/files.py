@@ -112,14 +112,10 @@ def sweep(part: Path, pattern: str) -> None:
 
 def _is_abandoned(name: str) -> bool:
     """Whether the process that gave this name is gone."""
-    process = name.rpartition("-")[2]
     try:
-        if process.isdecimal():
-            os.kill(int(process), 0)
-    except PermissionError:
-        return False
-    except (OSError, OverflowError):
-        return True
+        os.kill(int(name.rpartition("-")[2]), 0)
+    except (OSError, ValueError, OverflowError) as problem:
+        return isinstance(problem, ProcessLookupError)
     return False
 
 

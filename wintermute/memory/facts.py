@@ -515,7 +515,7 @@ class Facts:
         now = stamp(self._clock.now())
         await tx.execute_many(
             "UPDATE facts SET text = ?, stored_at = ?, exported = 0, retired_at = NULL,"
-            " retired_by = NULL, replaced_by = NULL WHERE id = ?",
+            " retired_by = NULL, replaced_by = NULL, protected = 1 WHERE id = ?",
             [(fact.text, now, fact.id) for fact in facts],
         )
         await self._renew(tx, [fact.id for fact in facts])
