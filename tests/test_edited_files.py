@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -11,13 +12,15 @@ import pytest
 from tests.world.bot import said
 from tests.world.house import ANN, PROMPTS, ROOM, WITHIN, HeldClock, House, open_house
 from tests.world.memory import Memory, memory_in
-from tests.world.model import ModelServer
+from tests.world.model import ModelServer, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.changes.change_sets import Reason
+from wintermute.config.schema import ComponentSizeLimits
 from wintermute.db.text_search import Sought
 from wintermute.errors import ConfigurationError, FileUnusable
 from wintermute.files import decoded
 from wintermute.health.health import EDITED, EditedFiles
+from wintermute.messages import Json
 from wintermute.night.forgetting import forget
 from wintermute.prompt.edited import EditedLook, unusable_files
 from wintermute.schedule.edited_notices import PAUSE, EditedNotices
@@ -321,6 +324,45 @@ async def test_a_file_that_loses_many_lines_at_once_asks_first(
     await house.incoming(f"/night undo {night}")
     await house.said(7)
     assert file.read_text() == whole
+
+
+async def test_a_list_that_is_longer_than_the_window_is_told_once(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-092: in one message, by `/status` and by `/why`, with what helps; until it fits again."""
+    clock, file = HeldClock(), tmp_path / "MEMORIES.txt"
+    shutil.copytree(PROMPTS, tmp_path / "prompts")
+    file.write_text("".join(f"fact {n} is true\n" for n in range(3_000)))
+    model.keyed(lambda _: Text("yes", usage=None))
+    small: Json = {"context_tokens": 12_000, "max_output_tokens": 1_000}
+    async with (
+        open_house(
+            *(tmp_path, model.url),
+            clock=clock,
+            prompts=tmp_path / "prompts",
+            limits=ComponentSizeLimits(memories=10**9),
+            **small,
+        ) as house,
+        house.working(),
+        asyncio.TaskGroup() as group,
+    ):
+        watched = Watched(house, clock, tmp_path)
+        work = group.create_task(watched.notices.run())
+        for n, word in enumerate(("hello", "/why", "/status"), 1):
+            await house.incoming(word)
+            await house.said(n)
+        _, why, status = await house.spoken()
+        told = "[12][0-9]{{3}} older memories do not fit into the model's window{} shorten that file, or"
+        assert re.search(f"in the prompt of every message. {told.format(':')}", why)
+        assert re.search(rf"data/MEMORIES.txt\*\* \(warn\): {told.format(' ->')}", status)
+        await watched.look(4)
+        await house.incoming("hello again")
+        await watched.look(4)
+        [notice] = [text for text in await house.spoken() if text.startswith("data/MEM")]
+        assert re.fullmatch(
+            f"data/MEMORIES.txt: {told.format(':')}.*memory.backend: fts5.*", notice
+        )
+        work.cancel()
 
 
 async def test_a_status_in_the_chat_names_the_files(watched: Watched) -> None:

@@ -102,9 +102,8 @@ class Stores:
     ) -> "Stores":
         """The owner's days are those of `timezone`; without `memory` it is kept as a list."""
         memory, wiki = memory or Memory(), wiki or data_dir / WIKI
-        places, health = Places(data_dir, owner), Health(database, clock)
-        changes, jobs = ChangeSets(database, clock, new_id), Jobs(clock, new_id)
-        proposals = Proposals(database, clock, new_id)
+        places, health, jobs = Places(data_dir, owner), Health(database, clock), Jobs(clock, new_id)
+        changes, proposals = ChangeSets(database, clock, new_id), Proposals(database, clock, new_id)
         facts = Facts(database, changes, clock, new_id, _owed(memory, jobs), health)
         meaning = _meaning(memory, database, new_id, embedder, health)
         tasks, occurrences = _promised(database, changes, clock, new_id, owner, timezone)

@@ -548,11 +548,14 @@ class FlatFile:
     ) -> None:
         """Many editors empty a file and then write it: a fresh loss is looked at again.
 
-        So is what ends in the midst of a line, before anything is taken out or written.
+        So is what ends in the midst of a line, before it is written anew beside its editor.
         """
-        is_half = not (found.content or b"").endswith((b"\n", b"\r"))
-        changes = planned.removed or planned.lines != (found.lines or ())
-        if found.lines is None or not ({*planned.held}.difference(asked) or (is_half and changes)):
+        last = self._settled.get(scope)
+        is_new = last is None or last.digest != _digest(found.content)
+        is_half = is_new and not (found.content or b"").endswith((b"\n", b"\r"))
+        if found.lines is None or not (
+            {*planned.held}.difference(asked) or (is_half and planned.lines != found.lines)
+        ):
             return
         file = self._places.memories_file(scope)
         saved = await asyncio.to_thread(file.saved_at)

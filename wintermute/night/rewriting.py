@@ -117,6 +117,8 @@ class ListRewriting:
         held = await self._held(work.scope)
         if new := await self._nights.unjudged(work.scope, held):
             yield TidyStep(judged=tuple(new))  # it is known longer than the item
+        if await self._stores.proposals.open_in(work.scope, "fact"):
+            return  # some of them are about to go, perhaps (M-090)
         live = await self._stores.facts.live(work.scope)
         beside = [fact for fact in live if not _is_apart(fact)]
         whole = [fact.text for fact in beside]
@@ -255,6 +257,8 @@ class RewriteList:
         old: Mapping[str, str],
     ) -> bool:
         if {fact.id: fact.text for fact in facts} != old or any(map(_is_apart, facts)):
+            return False
+        if await self._stores.proposals.open_in(scope, "fact", tx):
             return False
         told = [(fact.text, fact.protected) for fact in facts]  # by now, it may be
         if await asyncio.to_thread(refusal, told, "\n".join(lines)):

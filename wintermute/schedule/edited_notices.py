@@ -9,8 +9,9 @@ from wintermute.clock import Clock
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversation
-from wintermute.memory.core import Places
+from wintermute.memory.core import MEMORIES, Places
 from wintermute.memory.flat_file import KeptLine
+from wintermute.memory.status import in_a_chat
 from wintermute.night.morning import SIGNS
 from wintermute.night.nights import Nights
 from wintermute.night.report import item_words, quoted
@@ -22,6 +23,8 @@ from wintermute.work.deliveries import Deliveries
 PAUSE = 5.0  # seconds
 UNUSABLE = "{problem}. Until then I leave it alone and go on with what it last held."
 NO_SKILL = "{problem}. Until then I leave it alone and do without it."
+TOO_LONG = " is too long"
+SAID = {SKILLS: NO_SKILL, TOO_LONG: "{problem}.", "": UNUSABLE}
 KEPT = (
     "{file} was saved from an older text, so I kept what I learnt since: {texts}. To remove one for"
     " good, {how}."
@@ -67,7 +70,7 @@ class EditedNotices:
         if not news and not kept and not lost and known == told:
             return told
         texts = [
-            (NO_SKILL if name.startswith(SKILLS) else UNUSABLE).format(problem=problems[name])
+            next(said for end, said in SAID.items() if end in name).format(problem=problems[name])
             for name in news
         ]
         async with stores.database.transaction() as tx:
@@ -106,8 +109,12 @@ class EditedNotices:
         looked = await asyncio.to_thread(self._look.look)
         if looked.prompts:
             await self._stores.edited.keep(looked.prompts.items())
-        before, self._before = self._before, looked.problems
-        return looked.problems, {name for name, _ in before.items() & looked.problems.items()}
+        problems = dict(looked.problems)
+        for part in await self._stores.health.parts():
+            if part.part.endswith(MEMORIES) and part.state == "warn":  # M-092
+                problems[f"{part.part}{TOO_LONG}"] = f"{part.part}: {in_a_chat(part.detail)}"
+        before, self._before = self._before, problems
+        return problems, {name for name, _ in before.items() & problems.items()}
 
 
 def _kept(lines: Sequence[KeptLine], places: Places) -> list[str]:
