@@ -84,6 +84,16 @@ async def test_a_buffer_from_yesterday_is_found_among_the_last_versions(memory: 
     assert "fact number 0" in await save(memory, "likes tea", "has a dog", "owns a boat")
 
 
+async def test_a_buffer_that_is_older_than_all_known_versions_takes_nothing_out(
+    memory: Memory,
+) -> None:
+    """F-066: of a daemon that learns quickly, 20 versions are less than a second."""
+    await learn(memory, *[f"fact number {n}" for n in range(MOST + 3)])
+    now = await save(memory, "likes tea", "has a dog", "owns a boat", "plays chess")
+    assert len(now) == MOST + 7
+    assert await kept(memory) == [f"fact number {n}" for n in range(MOST + 3)]
+
+
 async def test_order_doubles_and_blank_lines_make_no_other_version(memory: Memory) -> None:
     assert await save(memory, "has a dog", "", "Likes  tea", "has a dog") == [
         "Likes tea",

@@ -90,7 +90,25 @@ def nearest(spans: Collection[LineLife], names: Collection[str]) -> frozenset[st
     ]
     found = set(names)
     like = [keys for keys in versions if keys & found]
-    return min(like or versions[:1], key=lambda keys: len(keys ^ found), default=frozenset())
+    best = min(like or versions[:1], key=lambda keys: len(keys ^ found), default=frozenset[str]())
+    may_be_older = newest > MOST and like and best == versions[-1]
+    return _older(spans, best, found) if may_be_older else best
+
+
+def _older(
+    spans: Collection[LineLife], oldest: frozenset[str], found: Collection[str]
+) -> frozenset[str]:
+    """What is left of a version that may be older than the oldest that is known (F-066).
+
+    Its newest lines are taken away while a saved file has fewer of them than not.
+    """
+    lines = sorted((span.since, span.key) for span in spans if span.key in oldest)
+    best, differs, least = len(lines), 0, 0
+    for n in range(len(lines) - 1, 0, -1):
+        differs += 1 if lines[n][1] in found else -1
+        if differs < least and lines[n - 1][0] < lines[n][0]:
+            best, least = n, differs
+    return frozenset(name for _, name in lines[:best])
 
 
 class Versions:
@@ -324,6 +342,7 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 LINES_LOST = "{n} lines went from {file} all at once"
+MOMENT = 0.2
 SETTLES = 2.0
 """Seconds after a save in which the rest of it may still come."""
 
@@ -548,19 +567,22 @@ class FlatFile:
     ) -> None:
         """Many editors empty a file and then write it: a fresh loss is looked at again.
 
-        So is what ends in the midst of a line, before it is written anew beside its editor.
+        So is what ends in the midst of a line, before it takes something out, or is written anew
+        beside its editor. An empty file of few lines is looked at twice.
         """
-        last = self._settled.get(scope)
+        file, last = self._places.memories_file(scope), self._settled.get(scope)
+        saved = await asyncio.to_thread(file.saved_at)
+        if found.lines is None or abs(self._facts.now().timestamp() - saved) >= SETTLES:
+            return
         is_new = last is None or last.digest != _digest(found.content)
         is_half = is_new and not (found.content or b"").endswith((b"\n", b"\r"))
-        if found.lines is None or not (
-            {*planned.held}.difference(asked) or (is_half and planned.lines != found.lines)
-        ):
-            return
-        file = self._places.memories_file(scope)
-        saved = await asyncio.to_thread(file.saved_at)
-        if abs(self._facts.now().timestamp() - saved) < SETTLES:
+        changes = planned.lines != found.lines or (planned.removed and found.content)
+        if {*planned.held}.difference(asked) or (is_half and changes):
             raise MemoryFileUnusable(f"{file.name} lost lines just now: it is looked at again")
+        if is_half and planned.removed:
+            await asyncio.sleep(MOMENT)
+            if (await self._read(scope)).content:
+                raise _SavedMeanwhile
 
     async def _ask(
         self, tx: Transaction, scope: str, planned: FileMerge, asked: Sequence[Proposal]
