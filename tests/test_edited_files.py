@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -11,13 +12,15 @@ import pytest
 from tests.world.bot import said
 from tests.world.house import ANN, PROMPTS, ROOM, WITHIN, HeldClock, House, open_house
 from tests.world.memory import Memory, memory_in
-from tests.world.model import ModelServer
+from tests.world.model import ModelServer, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.changes.change_sets import Reason
+from wintermute.config.schema import ComponentSizeLimits
 from wintermute.db.text_search import Sought
 from wintermute.errors import ConfigurationError, FileUnusable
 from wintermute.files import decoded
 from wintermute.health.health import EDITED, EditedFiles
+from wintermute.messages import Json
 from wintermute.night.forgetting import forget
 from wintermute.prompt.edited import EditedLook, unusable_files
 from wintermute.schedule.edited_notices import PAUSE, EditedNotices
@@ -257,29 +260,109 @@ async def test_the_owner_is_told_as_soon_as_there_is_a_chat_with_nobody_else(
 async def test_the_owner_hears_once_what_stayed_though_a_file_was_saved_without_it(
     watched: Watched,
 ) -> None:
-    """F-032: with what removes it."""
+    """F-032, M-090: by their texts, with what removes them."""
     house, file = watched.house, watched.folder / "MEMORIES.txt"
     await house.incoming("hello")
     await house.said(1)
-    ids = []
-    for text in ("likes tea", "has a dog", "owns a boat"):
-        async with house.database.transaction() as tx:
-            why = Reason("tool", MINE)
-            fact, _ = await house.stores.facts.add(tx, why, text, "harvest", scope=MINE)
-        ids.append(fact.id)
-        await house.stores.memories.text(MINE)
+    await _learn(house, "likes tea", "has a dog", "owns a boat")
     for _ in range(2):
         file.write_text("likes tea\n")
         await house.stores.memories.text(MINE)
         await watched.look(3)
-    notices = [text for text in await house.spoken() if "I kept it" in text]
-    assert len(notices) == 1
-    assert f": `{ids[1]}`, `{ids[2]}`. What shall go" in notices[0]
-    assert notices[0].startswith("data/MEMORIES.txt was saved without what I learnt")
-    assert "`/forget ID`" in notices[0]
+    assert [text for text in await house.spoken() if "I kept" in text] == [
+        "data/MEMORIES.txt was saved from an older text, so I kept what I learnt since: “has a dog”;"
+        " “owns a boat”. To remove one for good, write `/forget` and its words."
+    ]
     assert await house.rows("SELECT meant_for FROM outbox WHERE kind = 'notice'") == [
         {"meant_for": MINE}
     ]
+
+
+async def _learn(house: House, *texts: str) -> None:
+    """The assistant learns it, and the file shows it."""
+    for text in texts:
+        async with house.database.transaction() as tx:
+            why = Reason("tool", MINE)
+            await house.stores.facts.add(tx, why, text, "harvest", scope=MINE)
+        await house.stores.memories.text(MINE)
+
+
+@pytest.mark.breaks("tools")  # `night` is one as soon as something is asked
+async def test_a_file_that_loses_many_lines_at_once_asks_first(
+    watched: Watched, model: ModelServer
+) -> None:
+    """M-090: named are five and a number; all of them are in the prompt until a yes, and come back
+    with a no, or an undo.
+    """
+    house, file = watched.house, watched.folder / "MEMORIES.txt"
+    texts = [f"thing {n} is red" for n in range(8)]
+    await _learn(house, *texts)
+    whole = file.read_text()
+
+    async def emptied(asked: int) -> str:
+        """Empty the file; the name of the question."""
+        file.write_text("")
+        await house.incoming("hello")
+        await house.said(asked)
+        assert all(text in str([seen.messages for seen in model.requests]) for text in texts)
+        assert "no longer: thing" not in str(model.requests[-1].messages)
+        await watched.look(2)
+        told = [text for text in await house.spoken() if "I still know" in text]
+        assert file.read_text() == ""
+        assert all(f"“{text}”" in told[-1] for text in texts[:5])
+        assert "thing 5" not in told[-1]
+        assert "8 lines went from data/MEMORIES.txt" in told[-1]
+        return told[-1].partition("`/night yes ")[2].partition("`")[0]
+
+    await house.incoming(f"/night no {await emptied(1)}")
+    await house.said(3)
+    assert file.read_text() == whole
+    night = await emptied(4)
+    await house.incoming(f"/night yes {night}")
+    await house.said(6)
+    assert await house.stores.facts.live(MINE) == []
+    await house.incoming(f"/night undo {night}")
+    await house.said(7)
+    assert file.read_text() == whole
+
+
+async def test_a_list_that_is_longer_than_the_window_is_told_once(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-092: in one message, by `/status` and by `/why`, with what helps; until it fits again."""
+    clock, file = HeldClock(), tmp_path / "MEMORIES.txt"
+    shutil.copytree(PROMPTS, tmp_path / "prompts")
+    file.write_text("".join(f"fact {n} is true\n" for n in range(3_000)))
+    model.keyed(lambda _: Text("yes", usage=None))
+    small: Json = {"context_tokens": 12_000, "max_output_tokens": 1_000}
+    async with (
+        open_house(
+            *(tmp_path, model.url),
+            clock=clock,
+            prompts=tmp_path / "prompts",
+            limits=ComponentSizeLimits(memories=10**9),
+            **small,
+        ) as house,
+        house.working(),
+        asyncio.TaskGroup() as group,
+    ):
+        watched = Watched(house, clock, tmp_path)
+        work = group.create_task(watched.notices.run())
+        for n, word in enumerate(("hello", "/why", "/status"), 1):
+            await house.incoming(word)
+            await house.said(n)
+        _, why, status = await house.spoken()
+        told = "[12][0-9]{{3}} older memories do not fit into the model's window{} shorten that file, or"
+        assert re.search(f"in the prompt of every message. {told.format(':')}", why)
+        assert re.search(rf"data/MEMORIES.txt\*\* \(warn\): {told.format(' ->')}", status)
+        await watched.look(4)
+        await house.incoming("hello again")
+        await watched.look(4)
+        [notice] = [text for text in await house.spoken() if text.startswith("data/MEM")]
+        assert re.fullmatch(
+            f"data/MEMORIES.txt: {told.format(':')}.*memory.backend: fts5.*", notice
+        )
+        work.cancel()
 
 
 async def test_a_status_in_the_chat_names_the_files(watched: Watched) -> None:

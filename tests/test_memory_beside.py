@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import sys
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.world.house import PROMPTS, House, open_house
 from tests.world.model import ModelServer
 from tests.world.terminal import PASSWORD, Terminal
 from tests.world.warm import Ended
+from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
 from wintermute.memory.ranking import Query
 
@@ -100,3 +102,79 @@ async def test_what_one_program_takes_back_another_finds_no_more(
         done = await beside(terminal, "memory", "forget", hit.fact.id)
         assert await search(YOU, Query("tea"), 5) == []
     assert await is_sound(terminal.data)
+
+
+EDITOR = """
+import os, pathlib, random, sys, time
+file = pathlib.Path(sys.argv[1])
+for n in range(int(sys.argv[2])):
+    text = file.read_text() if file.exists() else ""
+    time.sleep(random.random() / 50)
+    text += f"Pen number {n} is blue\\n"
+    if n % 2:
+        file.with_suffix(".tmp").write_text(text)
+        os.replace(file.with_suffix(".tmp"), file)
+    else:
+        with file.open("w") as opened:
+            time.sleep(random.random() / 200)
+            opened.write(text)
+    time.sleep(random.random() / 50)
+"""
+"""Appends a line to what it has read, and saves: in place, or as a new file."""
+
+
+@pytest.mark.parametrize(
+    ("way", "rounds"),
+    [
+        ("flat_file", 3),
+        ("fts5", 3),
+        pytest.param("flat_file", 100, marks=pytest.mark.slow),
+    ],
+)
+async def test_a_command_a_daemon_and_an_editor_write_at_once_and_nothing_is_gone(
+    terminal: Terminal, model: ModelServer, way: str, rounds: int
+) -> None:
+    """F-066: what each of the three wrote is remembered; with `fts5` nobody reads the file."""
+    keep_by(terminal, way)
+    file = terminal.data / "MEMORIES.txt"
+    house = open_house(
+        *(terminal.data, model.url),
+        clock=SystemClock(),
+        prompts=PROMPTS,
+        memory=Memory(backend=way),  # type: ignore[arg-type]  # one of them
+        owner="@you:example.org",
+    )
+    async with house as opened:
+        memories = opened.stores.memories
+        await remember(opened, "The first of all", YOU)
+        await memories.text(YOU)
+
+        async def daemon() -> None:
+            for n in range(rounds):
+                await remember(opened, f"Tea number {n} is green", YOU)
+                await memories.text(YOU)
+
+        async def commands() -> None:
+            for n in range(rounds):
+                done = await beside(terminal, "memory", "add", f"Milk number {n} is white")
+                assert done.returncode == 0
+
+        async def editor() -> None:
+            words = (sys.executable, "-c", EDITOR, str(file), str(rounds))
+            assert await (await asyncio.create_subprocess_exec(*words)).wait() == 0
+
+        async with asyncio.TaskGroup() as group:
+            for work in (daemon, commands, *([editor] if way == "flat_file" else [])):
+                group.create_task(work())
+        written = file.read_text().splitlines()
+        shown = (await memories.text(YOU)).splitlines()
+        live = {fact.text for fact in await opened.stores.facts.live(YOU)}
+    kinds = {"Tea": "green", "Milk": "white"} | ({"Pen": "blue"} if way == "flat_file" else {})
+    said = {f"{kind} number {n} is {how}" for kind, how in kinds.items() for n in range(rounds)}
+    assert said | {"The first of all"} == live
+    if way == "flat_file":
+        assert sorted(file.read_text().splitlines()) == sorted(live)
+    else:
+        assert written[1:] == shown  # no older list was put in its place
+        assert len(shown) == min(50, len(live))
+    assert not [*terminal.data.glob(".MEMORIES*")]

@@ -1,7 +1,7 @@
 """MEMORIES.txt: what a person writes is remembered, what is remembered can be read."""
 
 import asyncio
-import logging
+import json
 import os
 import tempfile
 import time
@@ -20,9 +20,10 @@ from tests.world.memory import ANN, OWNER, ROOM, Memory, because, memory_in
 from wintermute.db import IntegrityError
 from wintermute.errors import MemoryFileUnusable, ToolFailed
 from wintermute.health.health import EditedFiles
-from wintermute.memory.core import Core, TextFile
+from wintermute.memory.core import Core, Places, TextFile
 from wintermute.memory.fact import FileLine, key
 from wintermute.memory.flat_file import FileMerge, FlatFile, lines_of, plan
+from wintermute.owner import Owner
 
 
 @pytest.fixture
@@ -129,21 +130,57 @@ async def test_a_file_that_needs_nothing_is_not_touched(memory: Memory) -> None:
     assert await memory.texts() == ["likes tea", "has a dog"]
 
 
-async def test_an_emptied_file_is_an_edit_that_is_told(
-    memory: Memory, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("before", "left", "is_asked"),
+    [
+        (4, "fact number 0\n", False),  # three lines: a person may do that
+        (5, "fact number 0\n", True),
+        (5, "", True),
+        (20, "".join(f"fact number {n}\n" for n in range(16)), False),  # a fifth of them
+        (19, "".join(f"fact number {n}\n" for n in range(15)), True),
+        (9, "fact number 0\nfact number 1\nfact num", True),  # cut in the midst of a line
+        (5, "own words\n", True),
+        (5, "".join(f"the fact number {n}\n" for n in range(5)), False),  # all of them reworded
+    ],
+)
+async def test_many_lines_that_go_at_once_wait_for_a_yes(
+    memory: Memory, before: int, left: str, *, is_asked: bool
 ) -> None:
-    """Lesson 17: with the way back in the log."""
-    for n in range(5):
-        await memory.add(f"fact {n}")
-    before = await memory.flat.text(ANN)
-    memory.file.write_bytes(b"")
-    with caplog.at_level(logging.WARNING):
-        assert await memory.flat.text(ANN) == ""
-    assert await memory.texts() == []
-    (edit,) = await memory.changes.history(["fact"], limit=1)
-    assert f"wintermute memory undo {edit.id}" in caplog.text
-    await memory.take_back()
-    assert await memory.flat.text(ANN) == before
+    """M-090: more than three, and more than a fifth."""
+    texts = [f"fact number {n}" for n in range(before)]
+    for text in texts:
+        await memory.add(text, "harvest")
+    await memory.flat.text(ANN)
+    memory.file.write_text(left)
+    shown = await memory.flat.text(ANN)
+    assert sorted(shown.splitlines()) == sorted(await memory.texts())
+    asked = await memory.proposals.open_in(ANN, "fact")
+    assert len(asked) == is_asked
+    if is_asked:
+        assert {*texts} <= {*await memory.texts()}
+        assert memory.file_lines() == left.split("\n")[: len(memory.file_lines())]
+        assert await memory.flat.text(ANN) == shown  # and nothing is asked twice
+        assert await memory.proposals.open_in(ANN, "fact") == asked
+
+
+async def test_what_is_asked_follows_the_file_and_ends_by_itself(memory: Memory) -> None:
+    """M-090: lines that are back ask no more; after 14 days the others are written back."""
+    for n in range(6):
+        await memory.add(f"fact number {n}", "harvest")
+    await memory.flat.text(ANN)
+    memory.file.write_text("")
+    await memory.flat.text(ANN)
+    await memory.add("is new")
+    assert len((await memory.flat.text(ANN)).splitlines()) == 7
+    assert memory.file_lines() == ["is new"]
+    memory.file.write_text("fact number 1\nis new\n")
+    await memory.flat.text(ANN)
+    [wish] = await memory.proposals.open_in(ANN, "fact")
+    assert len(json.loads(wish.text)) == 5
+    memory.clock.advance(15 * 86_400)
+    await memory.flat.text(ANN)
+    assert sorted(memory.file_lines()) == sorted(await memory.texts())
+    assert len(await memory.texts()) == 7
 
 
 @pytest.mark.parametrize("obstacle", ["bytes", "zeros", "folder", "link", "fifo parent"])
@@ -201,20 +238,35 @@ async def test_a_problem_is_said_again_when_it_comes_back(
     assert caplog.text.count("memories file left out") == 4
 
 
+class FullFile(TextFile):
+    """A file on a full disk."""
+
+    def prepare(self, text: str, part: Path) -> None:
+        raise MemoryFileUnusable(f"{self.name} cannot be written: No space left on device")
+
+
+class FullDisk(Places):
+    """Files that can be read only."""
+
+    def memories_file(self, scope: str) -> TextFile:
+        return FullFile(self.memories(scope), self.shown_memories(scope))
+
+
 async def test_a_file_that_cannot_be_written_is_still_read(
     memory: Memory, caplog: pytest.LogCaptureFixture
 ) -> None:
     await memory.add("likes tea")
     await memory.flat.text(ANN)
-    part = memory.file.with_name(".MEMORIES.txt.part")
-    part.mkdir()
     memory.file.write_text("own words\n")
     await memory.add("is new")
+    full = FlatFile(
+        *(memory.database, memory.facts, FullDisk(memory.file.parent, Owner(OWNER))),
+        *(memory.changes, memory.proposals),
+    )
     for _ in range(2):
-        assert await memory.flat.text(ANN) == "own words\nis new\n"
+        assert await full.text(ANN) == "own words\nis new\n"
     assert caplog.text.count("memories file not written") == 1
     assert await memory.texts() == ["is new", "own words"]
-    part.rmdir()
     assert await memory.flat.text(ANN) == "own words\nis new\n"
     assert memory.file_lines() == ["own words", "is new"]
 
@@ -319,7 +371,8 @@ async def test_a_line_that_comes_back_is_the_same_fact(memory: Memory) -> None:
     assert await memory.flat.text(ANN) == ""
     memory.file.write_text("Likes tea\nown words\n")
     await memory.flat.text(ANN)
-    assert (await memory.facts.live(ANN))[0] == replace(fact, text="Likes tea")
+    back = replace(fact, text="Likes tea", protected=True)  # whoever writes it again wants it
+    assert (await memory.facts.live(ANN))[0] == back
     await memory.take_back()
     assert await memory.flat.text(ANN) == ""
     memory.file.write_text("Likes tea\n")
@@ -348,9 +401,10 @@ async def test_a_file_in_the_midst_of_being_saved_retires_nothing(
     for _ in range(2):
         assert await memory.flat.text(ANN) == text
     assert await memory.facts.live(ANN) == facts
-    assert caplog.text.count("lost most of its lines just now") == 1
+    assert caplog.text.count("lost lines just now") == 1
     memory.clock.advance(3)
-    assert await memory.flat.text(ANN) == "fact 1\n"
+    assert sorted((await memory.flat.text(ANN)).split()) == sorted(text.split())
+    assert memory.file_lines() == ["fact 1"]  # until a yes, or no (M-090)
 
 
 @pytest.mark.slow
@@ -428,7 +482,9 @@ async def _live_with(steps: list[tuple[str, str, int]]) -> None:
             assert not memory.file.exists() or lines == memory.file_lines()
             assert wanted <= {key(line) for line in lines}
             assert not await memory.facts.is_unwritten(ANN)
-            again = FlatFile(memory.database, memory.facts, memory.places, memory.changes)
+            again = FlatFile(
+                memory.database, memory.facts, memory.places, memory.changes, memory.proposals
+            )
             assert await again.text(ANN) == text
 
 

@@ -453,8 +453,8 @@ async def test_a_list_that_was_saved_empty_this_moment_is_left_alone(tmp_path: P
         done = await night.night()
         assert file_of(night).read_text() == ""
         assert MERGED not in await night.texts()
-        assert "lost most of its lines" in tally(done, "memories").note
+        assert "lost lines just now" in tally(done, "memories").note
         night.clock.advance(60)
         await night.house.stores.memories.text(OWNER)
         assert file_of(night).read_text() == ""
-        assert await night.texts() == []
+        assert sorted(await night.texts()) == sorted(lines)  # until a yes (M-090)

@@ -40,8 +40,7 @@ async def save(memory: Memory, *lines: str) -> list[str]:
 
 async def kept(memory: Memory) -> list[str]:
     """The texts of what the owner is to be told of."""
-    texts = {fact.id: fact.text for fact in await memory.facts.live(ANN)}
-    return [texts[line.id] for line in await Versions(memory.database).untold()]
+    return [line.text for line in await Versions(memory.database).untold()]
 
 
 async def test_a_memory_learnt_since_the_buffer_was_opened_stays(memory: Memory) -> None:
@@ -85,6 +84,16 @@ async def test_a_buffer_from_yesterday_is_found_among_the_last_versions(memory: 
     assert "fact number 0" in await save(memory, "likes tea", "has a dog", "owns a boat")
 
 
+async def test_a_buffer_that_is_older_than_all_known_versions_takes_nothing_out(
+    memory: Memory,
+) -> None:
+    """F-066: of a daemon that learns quickly, 20 versions are less than a second."""
+    await learn(memory, *[f"fact number {n}" for n in range(MOST + 3)])
+    now = await save(memory, "likes tea", "has a dog", "owns a boat", "plays chess")
+    assert len(now) == MOST + 7
+    assert await kept(memory) == [f"fact number {n}" for n in range(MOST + 3)]
+
+
 async def test_order_doubles_and_blank_lines_make_no_other_version(memory: Memory) -> None:
     assert await save(memory, "has a dog", "", "Likes  tea", "has a dog") == [
         "Likes tea",
@@ -111,18 +120,32 @@ async def test_the_newest_memory_reworded_by_hand_is_not_there_twice(memory: Mem
     ]
 
 
-async def test_what_was_retired_since_does_not_come_back_with_an_old_buffer(
-    memory: Memory,
-) -> None:
+async def test_lines_that_are_back_in_the_file_come_back(memory: Memory) -> None:
+    """M-090: also where the file equals a former version; what is newer than that stays, and is
+    told by its text.
+    """
+    await save(memory, "has a dog", "owns a boat")
+    await learn(memory, "plays chess")
+    assert sorted(await save(memory, "likes tea", "has a dog", "owns a boat")) == sorted(
+        ["likes tea", "has a dog", "owns a boat", "plays chess"]
+    )
+    assert await kept(memory) == ["plays chess"]
+    [tea] = [fact for fact in await memory.facts.live(ANN) if fact.text == "likes tea"]
+    assert (tea.source, tea.protected) == ("harvest", True)  # no night takes it out again
+
+
+async def test_what_we_retired_comes_back_with_the_line(memory: Memory) -> None:
+    """M-090: the file that a person saves is what they say, whoever took the line out."""
     await memory.retire("likes tea")
     await learn(memory, "plays chess")
-    assert await save(memory, "likes tea", "has a dog", "owns a boat") == [
-        "has a dog",
-        "owns a boat",
-        "plays chess",
-    ]
-    # Where nothing shows that the text is old, the line is an edit.
-    assert "likes tea" in await save(memory, "likes tea", *await memory.texts())
+    await save(memory, "likes tea", "has a dog", "owns a boat")
+    facts = {fact.text: fact.protected for fact in await memory.facts.live(ANN)}
+    assert facts == {
+        "has a dog": False,
+        "owns a boat": False,
+        "plays chess": False,
+        "likes tea": True,
+    }
 
 
 async def test_an_undo_holds_against_the_buffer_it_took_back(memory: Memory) -> None:
@@ -142,7 +165,9 @@ async def test_another_program_knows_the_versions_too(memory: Memory, tmp_path: 
     part = tmp_path / "4913"
     part.write_text("likes tea\n")
     part.replace(memory.file)
-    restarted = FlatFile(memory.database, memory.facts, memory.places, memory.changes)
+    restarted = FlatFile(
+        memory.database, memory.facts, memory.places, memory.changes, memory.proposals
+    )
     assert await restarted.text(ANN) == "likes tea\nhas a dog\nowns a boat\n"
 
 

@@ -5,8 +5,10 @@ What is written to one is on the disk, whenever the power fails.
 
 import asyncio
 import codecs
+import ctypes
 import errno
 import os
+import secrets
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,6 +20,9 @@ from wintermute.errors import FileUnusable
 # Without O_NONBLOCK opening a fifo would wait for its writer for ever.
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+HERE, NOREPLACE, EXCHANGE = -100, 1, 2
+"""Of renameat2(2)."""
+STALE = 3_600.0  # seconds
 T = TypeVar("T")
 Guard = Callable[[int, str, bool], None]
 """Told of each folder, what is entered in it, and whether to write; raises where that may not be."""
@@ -89,6 +94,57 @@ def content_of(path: Path, most: int, *, follow: bool) -> bytes | None:
         raise FileUnusable(f"cannot be read: {error.strerror}") from error
     finally:
         os.close(descriptor)
+
+
+def own_name(stem: str) -> str:
+    """The name of a new text beside the old one, which no other writer has."""
+    return f"{stem}_{secrets.token_hex(8)}-{os.getpid()}"
+
+
+def sweep(part: Path, pattern: str) -> None:
+    """Remove the parts that a kill left beside a new one; others may still be written."""
+    before = part.stat().st_mtime - STALE
+    for other in part.parent.glob(pattern):
+        with suppress(OSError):
+            if other.lstat().st_mtime < before or _is_abandoned(other.name):
+                other.unlink()
+
+
+def _is_abandoned(name: str) -> bool:
+    """Whether the process that gave this name is gone."""
+    try:
+        os.kill(int(name.rpartition("-")[2]), 0)
+    except (OSError, ValueError, OverflowError) as problem:
+        return isinstance(problem, ProcessLookupError)
+    return False
+
+
+def put_in_place(part: Path, path: Path, seen: bytes | None) -> bool:
+    """Give a new text the name of a file, unless that is no longer what was `seen`: then False.
+
+    The two change places in one step: whatever an editor saved after the last look is found in the
+    place of the new text, and goes back. Raises: OSError.
+    """
+    new = part.read_bytes()
+    if problem := _renamed(part, path, NOREPLACE if seen is None else EXCHANGE):
+        if problem in (errno.EEXIST, errno.ENOENT):
+            return False  # somebody saved it, or removed it, just now
+        part.replace(path)  # this system, or its disk, cannot
+    elif seen is not None and part.read_bytes() != seen:
+        _renamed(part, path, EXCHANGE)
+        if part.read_bytes() != new:  # it was saved once more
+            _renamed(part, path, EXCHANGE)
+        return False
+    return True
+
+
+def _renamed(one: Path, other: Path, how: int) -> int:
+    """Rename by Linux's own call; 0 or the number of the error."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return errno.ENOSYS
+    done = rename(HERE, os.fsencode(one), HERE, os.fsencode(other), how)
+    return ctypes.get_errno() if done else 0
 
 
 def sync_folder(folder: Path) -> None:

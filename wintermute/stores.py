@@ -102,8 +102,8 @@ class Stores:
     ) -> "Stores":
         """The owner's days are those of `timezone`; without `memory` it is kept as a list."""
         memory, wiki = memory or Memory(), wiki or data_dir / WIKI
-        places, health = Places(data_dir, owner), Health(database, clock)
-        changes, jobs = ChangeSets(database, clock, new_id), Jobs(clock, new_id)
+        places, health, jobs = Places(data_dir, owner), Health(database, clock), Jobs(clock, new_id)
+        changes, proposals = ChangeSets(database, clock, new_id), Proposals(database, clock, new_id)
         facts = Facts(database, changes, clock, new_id, _owed(memory, jobs), health)
         meaning = _meaning(memory, database, new_id, embedder, health)
         tasks, occurrences = _promised(database, changes, clock, new_id, owner, timezone)
@@ -130,13 +130,13 @@ class Stores:
             edits=Edits(database, clock, redact),
             sub_sessions=SubSessions(database, clock, new_id),
             changes=changes,
-            proposals=Proposals(database, clock, new_id),
+            proposals=proposals,
             core=Core(places, EditedFiles(database)),
             core_pages=pages,
             facts=facts,
             recalls=Recalls(database, clock),
             versions=Versions(database),
-            memories=_backend(memory, database, facts, places, changes, meaning),
+            memories=_backend(*(memory, database, facts, places, changes, proposals), meaning),
             meaning=meaning,
             memory_status=MemoryStatus(memory, database, meaning, health),
             tasks=tasks,
@@ -226,10 +226,11 @@ def _backend(
     facts: Facts,
     places: Places,
     changes: ChangeSets,
+    proposals: Proposals,
     meaning: Meaning | None,
 ) -> MemoryBackend:
     """The one that is configured (M-014)."""
-    flat = FlatFile(database, facts, places, changes)
+    flat = FlatFile(database, facts, places, changes, proposals)
     search = Search(database, facts, meaning)
     if memory.backend == "flat_file":
         return Listed(database, flat, search)

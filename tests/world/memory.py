@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.world.clock import FakeClock
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import Cause, ChangeSets, Reason
+from wintermute.changes.proposals import Proposals
 from wintermute.changes.undo import Undo, Undone
 from wintermute.db import Database
 from wintermute.ids import new_id
@@ -38,6 +39,7 @@ class Memory:
     places: Places
     flat: FlatFile
     undo: Undo
+    proposals: Proposals
 
     @property
     def file(self) -> Path:
@@ -80,6 +82,7 @@ async def memory_in(folder: Path, clock: FakeClock | None = None) -> AsyncIterat
         changes = ChangeSets(database, clock, new_id)
         facts = Facts(database, changes, clock, new_id)
         places = Places(folder, Owner(OWNER))
-        flat = FlatFile(database, facts, places, changes)
+        proposals = Proposals(database, clock, new_id)
+        flat = FlatFile(database, facts, places, changes, proposals)
         undo = Undo(database, changes, {"fact": facts}, {})
-        yield Memory(database, clock, changes, facts, places, flat, undo)
+        yield Memory(database, clock, changes, facts, places, flat, undo, proposals)

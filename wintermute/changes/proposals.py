@@ -94,11 +94,13 @@ class Proposals:
         query = "SELECT 1 FROM proposals WHERE id = ? AND state = 'open'"
         return await tx.exists(query, (proposal_id,))
 
-    async def open_in(self, scope: str, kind: ItemKind) -> list[Proposal]:
-        """What waits for an answer, oldest first."""
-        rows = await self._database.rows(
-            "SELECT * FROM proposals WHERE scope = ? AND kind = ? AND state = 'open'"
-            " AND created_at > ? ORDER BY seq",
+    async def open_in(
+        self, scope: str | None, kind: ItemKind, tx: Transaction | None = None
+    ) -> list[Proposal]:
+        """What waits for an answer, in one scope or in all, oldest first."""
+        rows = await (tx or self._database).rows(
+            "SELECT * FROM proposals WHERE coalesce(scope = ?, TRUE) AND kind = ?"
+            " AND state = 'open' AND created_at > ? ORDER BY seq",
             (scope, kind, self._oldest()),
         )
         return [_proposal(row) for row in rows]

@@ -5,7 +5,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import aclosing, suppress
 from itertools import chain
 from pathlib import Path
@@ -37,10 +37,10 @@ from wintermute.llm.models import FRAME, Models
 from wintermute.llm.models import probe as ask_model
 from wintermute.llm.spelled import Spellings
 from wintermute.llm.tokens import Counted, TokenCounts
-from wintermute.llm.windows import compared, judged, server_window
+from wintermute.llm.windows import compared, judged, room, server_window
 from wintermute.matrix.login import probe as ask_homeserver
 from wintermute.memory.core import Places
-from wintermute.memory.status import NAME
+from wintermute.memory.status import NAME, list_sizes, list_too_long
 from wintermute.messages import Json, Request
 from wintermute.night.finding import night_finding
 from wintermute.prompt.assemble import unknown_tools
@@ -180,6 +180,30 @@ def templates(config: Config) -> Finding:
     return Finding(part, "ok", f"{len(needed) + 1} in {folder}")
 
 
+async def long_lists(config: Config, fixed: Request | None = None) -> list[Finding]:
+    """The lists of memories that are longer than the window of the first model leaves (M-092)."""
+    path, settings = (
+        config.data_dir / "wintermute.db",
+        config.llm.backends[config.llm.roles.base[0]],
+    )
+    if config.memory.backend != "flat_file" or not path.exists():
+        return []
+    sizes: Mapping[str, int] = {}
+    with suppress(WintermuteError):  # told elsewhere
+        async with open_database(path, read_only=True) as database:
+            if await database.is_current():
+                sizes = await list_sizes(database, Places(config.data_dir, config.owner))
+    left = room(settings)
+    if max(sizes.values(), default=0) * 4 < left or not (fixed := fixed or await _fixed(config)):
+        return []
+    left -= known(settings, fixed, Counted()).tokens
+    return [
+        Finding(name, "warn", list_too_long(f"not all of its about {size} tokens"))
+        for name, size in sizes.items()
+        if size > left
+    ]
+
+
 @click.command("check")
 @reporting
 def command(ctx: click.Context, as_json: bool) -> None:
@@ -221,6 +245,7 @@ async def _probe(config: Config, lacking: Collection[str]) -> list[Finding]:
         await database(config.data_dir / "wintermute.db"),
         templates(config),
         *unusable_files(Places(config.data_dir, config.owner)),
+        *await long_lists(config, fixed),
         Finding("time zone", "ok", time),
         await _memory(config),
         wiki_finding(WikiStore(config.wiki_store), ZoneInfo(config.timezone)),

@@ -55,6 +55,8 @@ async def _facts(config: Config) -> list[Finding]:
     here = [_daemon(config.data_dir), check.disk(config.data_dir)]
     here += [database] if database.state == "fail" else []
     places = Places(config.data_dir, config.owner)
+    known = {each.name for each in stored if each.state == "warn"}
+    here += [each for each in await check.long_lists(config) if each.name not in known]
     wiki = wiki_finding(WikiStore(config.wiki_store), ZoneInfo(config.timezone))
     return [*here, *stored, wiki, nights, *unusable_files(places, config.data_dir / "prompts")]
 

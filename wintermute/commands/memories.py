@@ -16,6 +16,7 @@ from wintermute.memory.fact import EXPLICIT, Fact
 from wintermute.memory.ranking import Query
 from wintermute.memory.resting import awake_count
 from wintermute.memory.sense import beginnings
+from wintermute.memory.status import in_a_chat
 from wintermute.messages import ROOM
 from wintermute.night.forget_jobs import owe_forgetting
 from wintermute.night.harvest import Harvests, Wording
@@ -51,6 +52,7 @@ ALL_OF_THEM = (
     "All memories of this chat are in the prompt of every message, so each answer has all of them:"
     " `/memory` lists them."
 )
+SOME_OF_THEM = "The newest memories of this chat are in the prompt of every message. {}."
 NO_ANSWER = "I have not answered anything here yet."
 NOT_MINE = (
     "That is no answer of mine that I know of: reply to one with `/why`, or write `/why` alone for"
@@ -246,7 +248,10 @@ class Remembered:
         Only those of the scope: whoever is in the room may see them.
         """
         if not self._stores.memories.ranked:
-            return ALL_OF_THEM
+            part = await self._stores.health.part(self._stores.places.shown_memories(scope))
+            return (
+                SOME_OF_THEM.format(in_a_chat(part.detail)) if part and part.detail else ALL_OF_THEM
+            )
         async with self._stores.database.transaction() as tx:
             cast_id, problem = await self._meant(tx, row, scope)
         if cast_id is None:

@@ -23,6 +23,7 @@ from wintermute.conversation.view import (
     is_shown,
     is_since,
     marked,
+    memories_left_out,
     messages,
     part_read,
     prompt_of,
@@ -452,6 +453,7 @@ class Asking:
             listener=running,
         )
         running.part_read = part_read(view.messages, running.cast.intent, kept)
+        running.left_out = memories_left_out(view.messages)
         if view.small and self._models.size_of(reply.backend) == "small":
             running.prompt = view.small
         return reply

@@ -64,6 +64,8 @@ class Outcome:
     text: str
     until: datetime | None = None
     part_read: tuple[int, int] | None = None
+    left_out: int | None = None
+    """Memories of a list that did not fit; None: no model was asked."""
 
 
 JOINED = Outcome("truncated", "joined", "")
@@ -96,7 +98,7 @@ class Loop:
         try:
             async with stop.within(running.seconds_left) as scope:
                 outcome = await self._steps(running, stop)
-                return replace(outcome, part_read=running.part_read)
+                return replace(outcome, part_read=running.part_read, left_out=running.left_out)
         except TimeoutError:
             if not scope.expired():
                 raise

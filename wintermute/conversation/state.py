@@ -177,6 +177,8 @@ class CastState:
         """That of the model that is asked first."""
         self.part_read: tuple[int, int] | None = None
         """How many characters of the message the newest answer was made of, and of how many."""
+        self.left_out: int | None = None
+        """How many memories of a list it was made without; None: it is not there."""
         self.folds_in_vain = False
         self._wards = Wards(**cast.wards)
         self._past = BranchView(None, ())

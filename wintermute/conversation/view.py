@@ -29,6 +29,7 @@ from wintermute.prompt.assemble import (
 )
 from wintermute.prompt.block import (
     CLOSED,
+    LEFT_OUT_BEFORE,
     OPENED,
     Layout,
     fewer_memories,
@@ -427,6 +428,12 @@ def left_out(messages: tuple[Json, ...]) -> Iterator[str]:
             yield from (f"{name}: {mark}" for mark in LEFT.findall(piece))
         said = "" if message["role"] == "system" else without_blocks(text)
         yield from (f"{message['role']}: {mark}" for mark in LEFT.findall(said))
+
+
+def memories_left_out(messages: tuple[Json, ...]) -> int:
+    """How many memories of a list did not fit into a request (F-023)."""
+    told = [LEFT_OUT_BEFORE.search(str(message["content"] or "")) for message in messages]
+    return max((int(mark[1]) for mark in told if mark), default=0)
 
 
 FEWEST_CUT = 4

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import secrets
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from vodozemac import Ed25519PublicKey, Ed25519Signature, SignatureException
 from wintermute.clock import Clock
 from wintermute.config.lock import NO_ROOM
 from wintermute.errors import ConfigurationError, DiskFull, StorageBlocked
-from wintermute.files import sync_folder
+from wintermute.files import own_name, sweep, sync_folder
 from wintermute.matrix.inbox import mapping
 from wintermute.messages import Json
 
@@ -197,18 +198,21 @@ def write_private(folder: Path, name: str, text: str) -> None:
 
     Raises: StorageBlocked.
     """
-    fresh = folder / f"{name}.new"
+    fresh = folder / own_name(f"{name}.new")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh.unlink(missing_ok=True)
-        fresh.touch(mode=0o600)
+        fresh.touch(mode=0o600, exist_ok=False)
         with fresh.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(folder / name)
         sync_folder(folder)
+        sweep(folder / name, f"{name}.new_*")
+        (folder / f"{name}.new").unlink(missing_ok=True)  # as all writers called it once
     except OSError as error:
+        with suppress(OSError):
+            fresh.unlink()
         cannot = f"{folder / name} cannot be written ({error.strerror})"
         if error.errno in NO_ROOM:
             raise DiskFull(f"{cannot}: make room on its disk") from error

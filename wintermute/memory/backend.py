@@ -9,11 +9,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime
+from functools import partial
 from typing import Protocol
 
 from wintermute.changes.change_sets import ChangeSets, Reason
 from wintermute.db import Database, Transaction
 from wintermute.errors import MemoryFileUnusable, ToolFailed
+from wintermute.files import to_its_end
 from wintermute.memory.core import Places, SaidOnce
 from wintermute.memory.fact import Hit, Replaced
 from wintermute.memory.facts import Facts
@@ -167,11 +169,35 @@ class Ranked:
         return await self._written(scope)
 
     async def _written(self, scope: str, but: Collection[str] = ()) -> str:
-        found = await self._facts.most_used(scope, self._size)
-        text = text_of(fact.text for fact in found if fact.id not in but)
-        if found or self._places.memories(scope).exists():
-            await self._export(scope, f"{GENERATED}\n{text}")
+        text, is_there = await self._rendered(self._database, scope, but)
+        if not is_there and scope in self._taken:  # else it has edits that nobody could read
+            # Whoever renders and places at once never puts an older list in place of a newer one.
+            async with self._database.transaction() as tx:
+                text, _ = await self._rendered(tx, scope, but, place=True)
         return text
+
+    async def _rendered(
+        self,
+        source: Transaction | Database,
+        scope: str,
+        but: Collection[str],
+        *,
+        place: bool = False,
+    ) -> tuple[str, bool]:
+        """The list, and whether the file has it; `place`: it does from now on."""
+        found = await self._facts.most_used(scope, self._size, source)
+        text = text_of(fact.text for fact in found if fact.id not in but)
+        file, whole = self._places.memories_file(scope), f"{GENERATED}\n{text}"
+        try:
+            seen = await asyncio.to_thread(file.content)
+            is_there = seen == whole.encode() or (seen is None and not found)
+            if place and not is_there:
+                await to_its_end(partial(file.replace, whole, seen))
+        except MemoryFileUnusable as problem:
+            self._said.warn("memories file not written", scope, problem)
+            return text, False
+        self._said.over(scope)
+        return text, is_there
 
     async def search(
         self,
@@ -238,14 +264,3 @@ class Ranked:
             self._said.warn("memories file not taken in", scope, problem)
             return
         self._taken.add(scope)
-
-    async def _export(self, scope: str, text: str) -> None:
-        file = self._places.memories_file(scope)
-        try:
-            seen = await asyncio.to_thread(file.content)
-            if seen != text.encode():
-                await asyncio.to_thread(file.replace, text, seen)
-        except MemoryFileUnusable as problem:
-            self._said.warn("memories file not written", scope, problem)
-        else:
-            self._said.over(scope)

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
 from wintermute.errors import FileUnusable, MemoryFileUnusable
-from wintermute.files import content_of, decoded, sync_folder
+from wintermute.files import content_of, decoded, own_name, put_in_place, sweep, sync_folder
 from wintermute.health.health import EditedFiles
 from wintermute.memory.fact import cleaned, key
 from wintermute.memory.sense import Heirs, succeeds
@@ -209,8 +209,8 @@ class TextFile:
 
         An edit that was saved since is never overwritten. Raises: MemoryFileUnusable.
         """
-        # Always the same name, so that a crash leaves at most one copy, and that is overwritten.
-        part = self.path.with_name(f".{self.path.name}.part")
+        # Each writer has a name of its own: a shared one would put half of one's text in place.
+        part = self.path.with_name(own_name(f".{self.path.name}.part"))
         self.prepare(text, part)
         return self.place(part, seen)
 
@@ -221,6 +221,7 @@ class TextFile:
             folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.mkdir(mode=0o700, exist_ok=True)
             _write(part, text.encode())
+            sweep(part, f".{self.path.name}.part*")
 
     def place(self, part: Path, seen: bytes | None) -> bool:
         """Put what was prepared in its place, unless that is no longer what was `seen`: then False.
@@ -228,12 +229,10 @@ class TextFile:
         Old or new text, whole, whenever the power fails. Raises: MemoryFileUnusable.
         """
         with self._written(part):
-            if self.content() != seen:
-                part.unlink()
-                return False
-            part.replace(self.path)
+            placed = self.content() == seen and put_in_place(part, self.path, seen)
+            part.unlink(missing_ok=True)
             sync_folder(self.path.parent)
-        return True
+        return placed
 
     def remove(self, seen: bytes | None) -> bool:
         """No file any more, unless it is no longer what was `seen`. Raises: MemoryFileUnusable."""

@@ -357,7 +357,7 @@ def revived(rows: Iterable[db.Row], named: Mapping[str, str]) -> list[Fact]:
     """The last row of each key as a fact, with the text that the key has now."""
     last = {row["key"]: row for row in rows}
     return [
-        replace(fact_of(row), text=named[name], retired_at=None, replaced_by=None)
+        replace(fact_of(row), text=named[name], retired_at=None, replaced_by=None, protected=True)
         for name, row in last.items()
     ]
 

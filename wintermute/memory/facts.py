@@ -139,9 +139,9 @@ class Facts:
         )
         return [fact_of(row) for row in rows]
 
-    async def most_used(self, scope: str, count: int) -> list[Fact]:
+    async def most_used(self, scope: str, count: int, source: Transaction | Database) -> list[Fact]:
         """The live facts that were of use most often, then the newest (M-016)."""
-        rows = await self._database.rows(
+        rows = await source.rows(
             f"SELECT * FROM facts WHERE scope = ? AND {AWAKE}"
             " ORDER BY accesses DESC, created_at DESC, seq DESC LIMIT ?",
             (scope, count),
@@ -518,7 +518,7 @@ class Facts:
         now = stamp(self._clock.now())
         await tx.execute_many(
             "UPDATE facts SET text = ?, stored_at = ?, exported = 0, retired_at = NULL,"
-            " retired_by = NULL, replaced_by = NULL WHERE id = ?",
+            " retired_by = NULL, replaced_by = NULL, protected = 1 WHERE id = ?",
             [(fact.text, now, fact.id) for fact in facts],
         )
         await self._renew(tx, [fact.id for fact in facts])

@@ -7,7 +7,8 @@ look finds lines that are there already.
 
 The last versions of a file tell from which one a saved file comes (F-032). A version is the set of
 facts whose lines stood in it: no text is kept twice, and what is forgotten is in none of them. What
-a person saves from an old buffer lacks what was learnt since; that is no wish to forget it.
+a person saves from an old buffer lacks what was learnt since; that is no wish to forget it. Nor is
+it one that many lines are missing at once, until the person says so (M-090).
 """
 
 import asyncio
@@ -22,6 +23,8 @@ from functools import partial
 from typing import TypeVar
 
 from wintermute.changes.change_sets import ChangeSets, Reason
+from wintermute.changes.proposals import Proposal, Proposals
+from wintermute.clock import stamp
 from wintermute.db import Database, Row, Transaction
 from wintermute.errors import MemoryFileUnusable, ToolFailed
 from wintermute.files import to_its_end
@@ -72,6 +75,7 @@ class KeptLine:
 
     scope: str
     id: str
+    text: str
 
 
 def nearest(spans: Collection[LineLife], names: Collection[str]) -> frozenset[str]:
@@ -86,7 +90,25 @@ def nearest(spans: Collection[LineLife], names: Collection[str]) -> frozenset[st
     ]
     found = set(names)
     like = [keys for keys in versions if keys & found]
-    return min(like or versions[:1], key=lambda keys: len(keys ^ found), default=frozenset())
+    best = min(like or versions[:1], key=lambda keys: len(keys ^ found), default=frozenset[str]())
+    may_be_older = newest > MOST and like and best == versions[-1]
+    return _older(spans, best, found) if may_be_older else best
+
+
+def _older(
+    spans: Collection[LineLife], oldest: frozenset[str], found: Collection[str]
+) -> frozenset[str]:
+    """What is left of a version that may be older than the oldest that is known (F-066).
+
+    Its newest lines are taken away while a saved file has fewer of them than not.
+    """
+    lines = sorted((span.since, span.key) for span in spans if span.key in oldest)
+    best, differs, least = len(lines), 0, 0
+    for n in range(len(lines) - 1, 0, -1):
+        differs += 1 if lines[n][1] in found else -1
+        if differs < least and lines[n - 1][0] < lines[n][0]:
+            best, least = n, differs
+    return frozenset(name for _, name in lines[:best])
 
 
 class Versions:
@@ -110,9 +132,11 @@ class Versions:
             tx, scope, "AND key IN (SELECT value FROM json_each(:names))", list(names), ours=0
         )
 
-    async def written(self, tx: Transaction, scope: str) -> None:
-        """The file now has exactly the live facts."""
-        await self._add(tx, scope, "", [], ours=1)
+    async def written(self, tx: Transaction, scope: str, but: Sequence[str] = ()) -> None:
+        """The file now has exactly the live facts, `but` these (by id)."""
+        await self._add(
+            tx, scope, "AND id NOT IN (SELECT value FROM json_each(:names))", but, ours=1
+        )
 
     async def _add(
         self, tx: Transaction, scope: str, which: str, names: Sequence[str], ours: int
@@ -150,10 +174,10 @@ class Versions:
     async def untold(self) -> list[KeptLine]:
         """Those of which the owner was not told; oldest first."""
         rows = await self._database.rows(
-            "SELECT f.scope, f.id FROM kept_lines k JOIN facts f ON f.seq = k.fact"
+            "SELECT f.scope, f.id, f.text FROM kept_lines k JOIN facts f ON f.seq = k.fact"
             " WHERE NOT k.told AND f.retired_at IS NULL ORDER BY k.fact"
         )
-        return [KeptLine(row["scope"], row["id"]) for row in rows]
+        return [KeptLine(row["scope"], row["id"], row["text"]) for row in rows]
 
     async def tell(self, tx: Transaction, lines: Iterable[KeptLine]) -> None:
         """The owner knows of these: once is enough."""
@@ -168,8 +192,8 @@ def _spans(rows: Iterable[Row]) -> list[LineLife]:
     return [LineLife(row["key"], row["since"], row["until"], bool(row["ours"])) for row in rows]
 
 
-MANY = 5
-"""Fewer lines a person may well remove on purpose."""
+FEW, PART_LOST = 3, 0.2
+"""So many lines, or of a long file this part, a person may well remove on purpose."""
 LINE_END = re.compile(r"\r\n|\r|\n")
 
 
@@ -189,13 +213,12 @@ class FileMerge:
     """Lines of mere decoration, which go."""
     learnt: tuple[str, ...] = ()
     """Facts (id) whose line is missing because the file was saved from an older buffer."""
+    held: tuple[str, ...] = ()
+    """Facts (id) whose line is missing, and that stay until a person says yes."""
+    out: tuple[str, ...] = ()
+    """Their texts."""
     names: tuple[str, ...] = field(default=(), compare=False)
     """The keys of the lines that were found."""
-
-    @property
-    def loses_most(self) -> bool:
-        """Whether it looks like an accident: fewer lines are left than went."""
-        return len(self.removed) >= MANY and len(self.removed) > len(self.lines)
 
 
 def lines_of(text: str) -> tuple[str, ...]:
@@ -216,19 +239,22 @@ def arranged(lines: Sequence[str], order: Iterable[str]) -> tuple[str, ...]:
 
 
 def plan(
-    lines: Sequence[str] | None, rows: Sequence[FileLine], spans: Collection[LineLife] = ()
+    lines: Sequence[str] | None,
+    rows: Sequence[FileLine],
+    spans: Collection[LineLife] = (),
+    asked: Collection[str] = (),
 ) -> FileMerge:
     """Bring a file and the rows of `Facts.for_file` together. None: there is no file.
 
-    `spans`: the versions that the file may come from (F-032).
+    `spans`: the versions that the file may come from (F-032). `asked`: facts (id) of which a person
+    was asked whether their missing lines may go.
     """
     live = {row.key: row for row in rows if row.live}
     texts, dropped = _facts_in(lines or (), live.values())
     names = {name for name, _ in texts if name}
     missing = [row for name, row in live.items() if name not in names]
     gone = [] if lines is None else [row for row in missing if row.exported]
-    learnt, stale = _since(texts, gone, live, spans)
-    left_over = {row.key for row in rows if not row.live} | stale
+    left_over = {row.key for row in rows if not row.live}
     kept: list[str] = []
     added: list[str] = []
     reworded: list[tuple[str, str]] = []
@@ -242,37 +268,42 @@ def plan(
             reworded.append((row.id, text))
         elif name and not row and name not in left_over:
             added.append(text)
-    goes = {row.id for row in gone} - set(learnt)
-    removed = [row.id for row in gone if row.id in goes]
-    kept += [row.text for row in missing if row.id not in goes]
+    learnt, lost = _since(names, added, gone, spans)
+    if len(lost) <= max(FEW, PART_LOST * sum(row.exported for row in live.values())):
+        lost = set()
+    held = lost | ({row.id for row in missing if row.id in asked} if lines is not None else set())
+    stay = {row.id for row in missing} - {row.id for row in gone} | learnt - lost
+    kept += [row.text for row in missing if row.id in stay - held]
     return FileMerge(
-        *(_trimmed(kept), tuple(added), tuple(reworded), tuple(removed), dropped, tuple(learnt)),
+        *(_trimmed(kept), tuple(added), tuple(reworded)),
+        removed=tuple(row.id for row in gone if row.id not in stay | held),
+        dropped=dropped,
+        learnt=tuple(row.id for row in gone if row.id in learnt - lost),
+        held=tuple(row.id for row in missing if row.id in held),
+        out=tuple(row.text for row in missing if row.id in held),
         names=tuple(names),
     )
 
 
 def _since(
-    texts: Sequence[tuple[str, str]],
+    names: Collection[str],
+    added: Sequence[str],
     gone: Sequence[FileLine],
-    live: Collection[str],
     spans: Collection[LineLife],
-) -> tuple[list[str], frozenset[str]]:
-    """What we learnt since the version that a saved file comes from, and what went since.
+) -> tuple[set[str], set[str]]:
+    """Those of the missing lines (id) that the version which a file was saved from never had, and
+    those that are lost: no line says them in other words.
 
-    That is: those of the lines that are `gone` (by id) which that version never had, and, if there
-    are any, the keys of its lines that live no more.
+    A file without a new line may as well be one that was cut: then both are.
     """
     ours = {span.key for span in spans if span.ours and span.until is None}
-    gone = [row for row in gone if row.key in ours]
-    if not gone:
-        return [], frozenset()
     # A line that was reworded by hand was there.
-    new = [text for name, text in texts if name and name not in live]
-    heirs = successors([row.text for row in gone], new)
+    heirs = successors([row.text for row in gone], added)
     edited = {row.key for row, heir in zip(gone, heirs, strict=True) if heir is not None}
-    base = nearest(spans, {name for name, _ in texts if name} | edited)
-    learnt = [row.id for row in gone if row.key not in base | edited]
-    return learnt, base - set(live) if learnt else frozenset()
+    base = nearest(spans, {*names, *edited}) | edited if gone else frozenset[str]()
+    learnt = {row.id for row in gone if row.key in ours and row.key not in base}
+    lost = {row.id for row in gone if row.key not in edited}
+    return learnt, lost - learnt if added else lost
 
 
 def _facts_in(lines: Sequence[str], live: Iterable[FileLine]) -> tuple[list[tuple[str, str]], int]:
@@ -310,6 +341,8 @@ ReplacedOrNone = TypeVar("ReplacedOrNone", Replaced, Replaced | None)
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
+LINES_LOST = "{n} lines went from {file} all at once"
+MOMENT = 0.2
 SETTLES = 2.0
 """Seconds after a save in which the rest of it may still come."""
 
@@ -338,12 +371,18 @@ class FlatFile:
     """Keeps the memories file of each scope and the facts the same."""
 
     def __init__(
-        self, database: Database, facts: Facts, places: Places, changes: ChangeSets
+        self,
+        database: Database,
+        facts: Facts,
+        places: Places,
+        changes: ChangeSets,
+        proposals: Proposals,
     ) -> None:
         self._database = database
         self._facts = facts
         self._places = places
         self._changes = changes
+        self._proposals = proposals
         self._versions = Versions(database)
         self._settled: dict[str, _Settled] = {}
         self._said = SaidOnce(log)
@@ -481,15 +520,19 @@ class FlatFile:
         async def work(tx: Transaction) -> _Settled:
             found = await self._read(scope)
             rows = await self._facts.for_file(tx, scope)
-            planned = await asyncio.to_thread(plan, found.lines, rows)
-            if planned.removed:  # else it does not matter from which version it was saved
+            asked = await self._proposals.open_in(scope, "fact", tx)
+            known = {each for wish in asked for each in json.loads(wish.text)}
+            planned = await asyncio.to_thread(plan, found.lines, rows, (), known)
+            if planned.removed or not known.issuperset(planned.held):
+                # Else it does not matter from which version it was saved.
                 spans = await self._versions.spans(tx, scope)
-                planned = await asyncio.to_thread(plan, found.lines, rows, spans)
-            if planned.loses_most:
-                await self._wait_for_the_rest(scope)
+                planned = await asyncio.to_thread(plan, found.lines, rows, spans, known)
+            await self._wait_for_the_rest(scope, found, planned, known)
             await self._learn(tx, scope, planned)
+            if {*planned.held} != known & {row.id for row in rows if row.live}:
+                await self._ask(tx, scope, planned, asked)
             lines = arranged(planned.lines, order) if order else planned.lines
-            text = text_of(lines)
+            text = text_of([*lines, *planned.out])
             try:
                 digest = await self._write(scope, found, lines)
             except MemoryFileUnusable as problem:
@@ -497,7 +540,8 @@ class FlatFile:
                 self._said.warn("memories file not written", scope, problem)
                 return _Settled(text, None)
             await self._facts.written(tx, scope)
-            await self._versions.written(tx, scope)
+            await self._facts.unwrite(tx, scope, planned.held)
+            await self._versions.written(tx, scope, planned.held)
             await self._mark(tx, scope, live=True)
             return _Settled(text, digest)
 
@@ -521,14 +565,43 @@ class FlatFile:
     async def _read(self, scope: str) -> _Found:
         return await asyncio.to_thread(_found, self._places.memories_file(scope))
 
-    async def _wait_for_the_rest(self, scope: str) -> None:
-        """Many editors empty a file and then write it: a fresh loss is looked at again."""
-        file = self._places.memories_file(scope)
+    async def _wait_for_the_rest(
+        self, scope: str, found: _Found, planned: FileMerge, asked: Collection[str]
+    ) -> None:
+        """Many editors empty a file and then write it: a fresh loss is looked at again.
+
+        So is what ends in the midst of a line, before it takes something out, or is written anew
+        beside its editor. An empty file of few lines is looked at twice.
+        """
+        file, last = self._places.memories_file(scope), self._settled.get(scope)
         saved = await asyncio.to_thread(file.saved_at)
-        if abs(self._facts.now().timestamp() - saved) < SETTLES:
-            raise MemoryFileUnusable(
-                f"{file.name} lost most of its lines just now: it is looked at again"
+        if found.lines is None or abs(self._facts.now().timestamp() - saved) >= SETTLES:
+            return
+        is_new = last is None or last.digest != _digest(found.content)
+        is_half = is_new and not (found.content or b"").endswith((b"\n", b"\r"))
+        changes = planned.lines != found.lines or (planned.removed and found.content)
+        if {*planned.held}.difference(asked) or (is_half and changes):
+            raise MemoryFileUnusable(f"{file.name} lost lines just now: it is looked at again")
+        if is_half and planned.removed:
+            await asyncio.sleep(MOMENT)
+            if (await self._read(scope)).content:
+                raise _SavedMeanwhile
+
+    async def _ask(
+        self, tx: Transaction, scope: str, planned: FileMerge, asked: Sequence[Proposal]
+    ) -> None:
+        """Nothing goes for missing lines before a yes: to these, and no more to what was `asked`."""
+        for each in asked:
+            await self._proposals.decide(tx, each.id, "outdated")
+        if planned.held:
+            log.warning(
+                "memories file lost many lines: they stay until a yes scope=%s n=%d",
+                *(scope, len(planned.held)),
             )
+            ids, now = json.dumps(planned.held), stamp(self._facts.now())
+            file = self._places.shown_memories(scope)
+            reason = LINES_LOST.format(n=len(planned.held), file=file)
+            await self._proposals.offer(tx, scope, "fact", ids, reason, now)
 
     async def _learn(self, tx: Transaction, scope: str, planned: FileMerge) -> None:
         """Take what was edited by hand into the store, as one change set."""
@@ -549,18 +622,12 @@ class FlatFile:
         taken = await self._facts.take(tx, new)
         edits += [done.change for done in taken if done.change]
         await self._versions.keep(tx, planned.learnt)
-        if edits or planned.learnt:
+        if edits or planned.learnt or planned.held:
             await self._versions.found(tx, scope, planned.names)
         if not edits:
             return
         summary = f"{len(planned.added)} lines added by hand, {len(gone)} removed"
-        set_id = await self._changes.record(tx, Reason("edit", scope, summary=summary), edits)
-        if planned.loses_most:
-            log.warning(
-                "memories file lost most of its lines: facts retired scope=%s n=%d;"
-                " if that was an accident: wintermute memory undo %s",
-                *(scope, len(gone), set_id),
-            )
+        await self._changes.record(tx, Reason("edit", scope, summary=summary), edits)
 
     async def _write(self, scope: str, found: _Found, lines: tuple[str, ...]) -> bytes:
         """Write the file unless it has these lines; the digest of its content then."""

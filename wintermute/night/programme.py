@@ -15,7 +15,7 @@ from wintermute.night.learning import Background
 from wintermute.night.nights import Nights
 from wintermute.night.page_writer import WriterPrompts
 from wintermute.night.resting import RestFacts, Stale
-from wintermute.night.rewriting import Export, ListRewriting, RewriteList
+from wintermute.night.rewriting import Export, ListRewriting, RemoveLines, RewriteList
 from wintermute.night.skill_review import SkillReview
 from wintermute.night.task_review import ChangeTask, TaskReview
 from wintermute.night.tidying import Chore, NightPhase, PhaseWork, Programme, Tidying
@@ -63,7 +63,7 @@ def _deeds(own: Background, nights: Nights) -> Deeds:
         "rest": RestFacts(stores, own.config.dreaming),
         "task": ChangeTask(stores),
     }
-    lists: dict[str, ListDeed] = {"list": RewriteList(stores)}
+    lists: dict[str, ListDeed] = {"list": RewriteList(stores), "lines": RemoveLines(stores)}
     return Deeds(stores, nights, by_word, lists, stores.undo.files)
 
 

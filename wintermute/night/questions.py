@@ -173,6 +173,8 @@ class Questions:
                 return Answered(item, CHANGED)
             if "proposal" in item.plan:
                 await self._stores.proposals.decide(tx, item.plan["proposal"], "refused")
+        if item.kind == "lines":  # they are written back
+            await self._stores.memories.text(item.scope)
         return Answered(item)
 
 

@@ -9,11 +9,12 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from wintermute.changes.change_sets import Reason
+from wintermute.changes.proposals import Proposal
 from wintermute.db import Transaction
 from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
 from wintermute.llm.json_answer import Unfit, proved_answer
 from wintermute.llm.tokens import estimate
-from wintermute.memory.fact import Fact, NewFact, Replaced, key, listed, refusal
+from wintermute.memory.fact import Fact, NewFact, Replaced, key, listed, refusal, retirements
 from wintermute.memory.resting import awake_count
 from wintermute.memory.review import hand_down_use, is_said_elsewhere
 from wintermute.memory.sense import Heirs, are_made_of, successors
@@ -38,6 +39,9 @@ LARGE = "the list is longer than a model can be shown at once"
 LONGER = 1.5
 """How often its length a list may have that is to be shorter."""
 UNWANTED: tuple[ItemState, ...] = ("undone", "refused")
+OPEN: tuple[ItemState, ...] = ("open",)
+MOST_NAMED = 5
+"""Memories that a notice quotes."""
 FEWEST = 2
 """Lines; of one nothing can be made."""
 
@@ -110,6 +114,8 @@ class ListRewriting:
         held = await self._held(work.scope)
         if new := await self._nights.unjudged(work.scope, held):
             yield TidyStep(judged=tuple(new))  # it is known longer than the item
+        if await self._stores.proposals.open_in(work.scope, "fact"):
+            return  # some of them are about to go, perhaps (M-090)
         live = await self._stores.facts.live(work.scope)
         beside = [fact for fact in live if not _is_apart(fact)]
         whole = [fact.text for fact in beside]
@@ -252,7 +258,48 @@ class RewriteList:
     ) -> bool:
         if {fact.id: fact.text for fact in facts} != old or any(map(_is_apart, facts)):
             return False
+        if await self._stores.proposals.open_in(scope, "fact", tx):
+            return False
         told = [(fact.text, fact.protected) for fact in facts]  # by now, it may be
         if await asyncio.to_thread(refusal, told, "\n".join(lines)):
             return False
         return not any([await is_said_elsewhere(tx, scope, key(line), list(old)) for line in lines])
+
+
+async def ask_about_lines(
+    tx: Transaction, stores: Stores, nights: Nights, wish: Proposal
+) -> NightItem | None:
+    """The question whether memories may go whose lines are missing; None: it is asked already."""
+    waiting = await nights.items(tx, scope=wish.scope, states=OPEN)
+    if any(item.plan.get("proposal") == wish.id for item in waiting):
+        return None
+    now, ids = stores.facts.now(), json.loads(wish.text)
+    texts = [fact.text for fact in await stores.facts.living(tx, wish.scope, ids)]
+    plan = {"do": "lines", "proposal": wish.id, "ids": ids}
+    wanted = Planned("lines", tuple(texts[:MOST_NAMED]), "", wish.reason, plan, question=True)
+    day = now.astimezone(stores.tasks.zone).date()
+    night = await nights.begin(tx, day, "asked", wish.scope, "lines")
+    assert night is not None  # one that is asked for always begins
+    item = await nights.plan(tx, night.id, wish.scope, "lines", wanted, "open")
+    await nights.end(tx, night.id)
+    return item
+
+
+class RemoveLines:
+    """Retires memories whose lines went from their file all at once: somebody said yes (M-090)."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+
+    async def do_alone(self, item: NightItem, why: Reason) -> ItemNames | None:
+        """None where some of the lines are back, which is another question."""
+        stores = self._stores
+        await stores.memories.text(item.scope)  # with what was edited by hand
+        async with stores.database.transaction() as tx:
+            if await stores.proposals.decide(tx, item.plan["proposal"], "taken"):
+                ids = item.plan["ids"]
+                gone = await stores.facts.retire_unrecorded(tx, item.scope, ids, "edit")
+                await stores.changes.record(tx, why, retirements(gone))
+                return [("fact", fact.id) for fact in gone]
+        known = await stores.changes.get(why.into or "")  # a kill came after it was done
+        return (named(known.changes) or None) if known else None

@@ -20,6 +20,7 @@ from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import Hit
 from wintermute.memory.ranking import Query
 from wintermute.memory.search import fitting
+from wintermute.memory.status import list_too_long
 from wintermute.messages import Size
 from wintermute.prompt.assemble import (
     LOAD,
@@ -386,6 +387,7 @@ class Oversize:
         }
         self._texts = {part: Template(stores.prompts, name, kept) for part, name in FILES.items()}
         self._places = stores.places
+        self._health = stores.health
         self._clock = clock
 
     async def sizes(self, scope: str) -> Mapping[Component, int]:
@@ -412,6 +414,14 @@ class Oversize:
                 (scope, component, sizes[component], stamp(self._clock.now())),
             )
         return [self._text(component, sizes[component], scope) for component in due]
+
+    async def note(self, scope: str, left_out: int) -> None:
+        """Note how many memories of a list did not fit, for a status and for `/why` (M-092)."""
+        name = self._places.shown_memories(scope)
+        if left_out:
+            await self._health.note(name, "warn", list_too_long(f"{left_out} older memories"))
+        elif await self._health.part(name):
+            await self._health.note(name, "ok")
 
     def _text(self, component: Component, size: int, scope: str) -> str:
         values = {"size": str(size), "limit": str(self._limits[component])}

@@ -4,21 +4,39 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from wintermute.changes.proposals import Proposal
 from wintermute.clock import Clock
 from wintermute.conversation.state import Speaker
-from wintermute.memory.core import Places
+from wintermute.db import Transaction
+from wintermute.loom.conversations import Conversation
+from wintermute.memory.core import MEMORIES, Places
 from wintermute.memory.flat_file import KeptLine
+from wintermute.memory.status import in_a_chat
+from wintermute.night.morning import SIGNS
+from wintermute.night.nights import Nights
+from wintermute.night.report import item_words, quoted
+from wintermute.night.rewriting import MOST_NAMED, ask_about_lines
 from wintermute.prompt.edited import SKILLS, EditedLook
 from wintermute.stores import Stores
 from wintermute.work.deliveries import Deliveries
 
 PAUSE = 5.0  # seconds
-MOST_NAMED = 10
 UNUSABLE = "{problem}. Until then I leave it alone and go on with what it last held."
 NO_SKILL = "{problem}. Until then I leave it alone and do without it."
+TOO_LONG = " is too long"
+SAID = {SKILLS: NO_SKILL, TOO_LONG: "{problem}.", "": UNUSABLE}
 KEPT = (
-    "{file} was saved without what I learnt after that text was opened, so I kept it: {ids}. What "
-    "shall go for good goes with `/forget ID`; `/memory` says what is what."
+    "{file} was saved from an older text, so I kept what I learnt since: {texts}. To remove one for"
+    " good, {how}."
+)
+FORGET, FORGET_ELSEWHERE = "write `/forget` and its words", "use `wintermute memory forget`"
+LOST = (
+    "{asked} I still know them. ✅ removes them, ❌ writes their lines back; so do `/night yes {id}`"
+    " and `/night no {id}`. Without an answer I write the lines back after 14 days."
+)
+LOST_ELSEWHERE = (
+    "{asked}. I still know these memories, until `wintermute night apply {id}` or a yes in their chat."
+    " Without an answer I write the lines back after 14 days."
 )
 
 
@@ -48,10 +66,11 @@ class EditedNotices:
         news = [name for name in problems if name in lasting and name not in told]
         known = told & problems.keys()
         kept = await stores.versions.untold()
-        if not news and not kept and known == told:
+        lost = await stores.proposals.open_in(None, "fact")
+        if not news and not kept and not lost and known == told:
             return told
         texts = [
-            (NO_SKILL if name.startswith(SKILLS) else UNUSABLE).format(problem=problems[name])
+            next(said for end, said in SAID.items() if end in name).format(problem=problems[name])
             for name in news
         ]
         async with stores.database.transaction() as tx:
@@ -61,18 +80,41 @@ class EditedNotices:
                     await stores.outbox.enqueue(tx, home.id, text, kind="notice", meant_for=owner)
                 known |= set(news)
                 await stores.versions.tell(tx, kept)
+                for wish in lost:
+                    await self._ask(tx, home, wish)
             await stores.edited.tell(tx, known)
         if home is not None:
             self._speaker.speak(home.id)
         return known
+
+    async def _ask(self, tx: Transaction, home: Conversation, wish: Proposal) -> None:
+        """Ask once about lines that are missing: people of other chats hear of it in the morning."""
+        stores, nights = self._stores, Nights(self._stores.database, self._clock)
+        item = await ask_about_lines(tx, stores, nights, wish)
+        if item is None:
+            return
+        owns = stores.owner.owns(wish.scope)
+        text = LOST.format(asked=item_words(item), id=item.id)
+        if not owns:  # their words are theirs
+            text = LOST_ELSEWHERE.format(asked=wish.reason, id=item.id)
+        said = (tx, home.id, text)
+        outbox_id = await stores.outbox.enqueue(
+            *said, kind="notice", meant_for=stores.owner.scope, signs=SIGNS if owns else ()
+        )
+        if owns:
+            await nights.tell(tx, item.night, wish.scope, outbox_id, item.n)
 
     async def _problems(self) -> tuple[Mapping[str, str], set[str]]:
         """What is wrong with which file, and which were found so twice: others may be just being saved."""
         looked = await asyncio.to_thread(self._look.look)
         if looked.prompts:
             await self._stores.edited.keep(looked.prompts.items())
-        before, self._before = self._before, looked.problems
-        return looked.problems, {name for name, _ in before.items() & looked.problems.items()}
+        problems = dict(looked.problems)
+        for part in await self._stores.health.parts():
+            if part.part.endswith(MEMORIES) and part.state == "warn":  # M-092
+                problems[f"{part.part}{TOO_LONG}"] = f"{part.part}: {in_a_chat(part.detail)}"
+        before, self._before = self._before, problems
+        return problems, {name for name, _ in before.items() & problems.items()}
 
 
 def _kept(lines: Sequence[KeptLine], places: Places) -> list[str]:
@@ -81,8 +123,9 @@ def _kept(lines: Sequence[KeptLine], places: Places) -> list[str]:
     for scope, found in groupby(
         sorted(lines, key=lambda line: line.scope), lambda line: line.scope
     ):
-        ids = [f"`{line.id}`" for line in found]
-        more = [f"{len(ids) - MOST_NAMED} more"] if len(ids) > MOST_NAMED else []
-        named = ", ".join([*ids[:MOST_NAMED], *more])
-        texts.append(KEPT.format(file=places.shown_memories(scope), ids=named))
+        kept, owns = [*found], scope == places.owner_scope
+        more = f" and {len(kept) - MOST_NAMED} more" if len(kept) > MOST_NAMED else ""
+        told = quoted(line.text for line in kept[:MOST_NAMED]) + more
+        told, how = (told, FORGET) if owns else (f"{len(kept)} memories", FORGET_ELSEWHERE)
+        texts.append(KEPT.format(file=places.shown_memories(scope), texts=told, how=how))
     return texts

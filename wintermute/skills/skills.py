@@ -21,7 +21,7 @@ from wintermute.changes.undo import PutInPlace, Undo, Undone, standing
 from wintermute.clock import stamp
 from wintermute.db import Database
 from wintermute.errors import ToolFailed
-from wintermute.files import sync_folder, to_its_end
+from wintermute.files import sweep, sync_folder, to_its_end
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.secret_shapes import without_secrets
@@ -47,7 +47,6 @@ FRONT_MATTER = re.compile(
 MOST_SHOWN = 200
 MOST_BYTES = 1_000_000
 PART = ".part_"
-STALE = 3_600  # seconds
 
 # Without O_NONBLOCK opening a fifo would wait for its writer for ever.
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -173,15 +172,7 @@ def prepare(folder: Path, name: str, part: Path, text: str) -> None:
             file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
-        _sweep(folder, part.stat().st_mtime - STALE)
-
-
-def _sweep(folder: Path, before: float) -> None:
-    """Remove the parts that a kill left; a young one may belong to another process."""
-    for part in folder.glob(f"{PART}*"):
-        with suppress(OSError):
-            if part.lstat().st_mtime < before:
-                part.unlink()
+        sweep(part, f"{PART}*")
 
 
 def place(folder: Path, name: str, part: Path) -> None:
