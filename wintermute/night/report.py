@@ -31,6 +31,10 @@ DONE: Mapping[str, tuple[str, str]] = {
     "page removed": ("page removed", "pages removed"),
     "core changed": ("core memory changed", "core memories changed"),
     "fold": ("conversation summed up", "conversations summed up"),
+    "edited": (
+        "edited message that something was made from",
+        "edited messages that things were made from",
+    ),
 }
 """What a kind of item did, one of it and several."""
 COUNTS_MEMBERS = frozenset({"merged", "rest"})
@@ -53,6 +57,7 @@ LEADS: Mapping[str, tuple[str, str]] = {
     "page changed": ("page changed", "Change this page?"),
     "page removed": ("page removed", "Remove this page?"),
     "fold": ("long conversation summed up", "Sum up this conversation?"),
+    "edited": ("you edited the message that this was made from", ""),
 }
 """What stands before an item of a kind: once it was done, and as a question."""
 OUTSIDE = "left out here, /night {} shows it", "its words came from outside"
