@@ -181,7 +181,7 @@ def apply(ctx: click.Context, as_json: bool, item: str, answer: str) -> None:
         tidied = tidying_of(stores, config, models)
         questions = Questions(stores, tidied.nights)
         asked = await questions.item(item)
-        return _answered(await questions.answer(asked, answer, tidied.deeds))
+        return _answered(await questions.follow(asked, answer, tidied.deeds))
 
     done = with_models(ctx, work)
     tell(ctx, {"id": done.id, "state": "done"}, f"{done.id} done", as_json=as_json)

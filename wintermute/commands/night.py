@@ -192,7 +192,7 @@ class NightVerbs:
             items = await ask.meant(words, scope)
         except SeveralMeant as several:
             return bounded([SEVERAL, *(item_line(seen(each), each.id) for each in several.items)])
-        done = [await ask.answer(item, verb, self._deeds) for item in items]
+        done = [await ask.follow(item, verb, self._deeds) for item in items]
         yes = VERBS[verb] != "both"
         lines = [_answer_line(replace(each, item=seen(each.item)), yes=yes) for each in done]
         return bounded(lines) or NOTHING_OPEN

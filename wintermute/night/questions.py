@@ -15,11 +15,11 @@ NIGHT = re.compile(r"(\d{8}(?:-\d{1,4})?)(?:#(\d{1,6}))?")
 RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 LOOKED_THROUGH = 60
 """Nights among which the newest is looked for that did something."""
-Answer = Literal["new", "old", "both", "neither"]
+WhichHolds = Literal["new", "old", "both", "neither"]
 NEWEST = 5
 """Nights that are named to who asks for one that is not there."""
 ALL = "all"
-ANSWERS: Mapping[str, Answer] = {
+ANSWERS: Mapping[str, WhichHolds] = {
     **{"yes": "new", "no": "both", "new": "new"},
     **{"old": "old", "both": "both", "neither": "neither"},
 }
@@ -149,14 +149,14 @@ class Questions:
         here = [item for item in fitting if item.night == fitting[-1].night]
         return [item for item in here if item.state == "open"] or here[:1]
 
-    async def answer(self, item: NightItem, word: str, deeds: Deeds) -> Answered:
+    async def follow(self, item: NightItem, word: str, deeds: Deeds) -> Answered:
         """Follow one of `ANSWERS`. Only of two that cannot both be true either may be meant (M-087)."""
         answer = ANSWERS[word]
         if item.kind != "ended" and word not in ("yes", "no"):
             return Answered(item, ONLY_YES_OR_NO)
         return await (self.no(item) if answer == "both" else self.yes(item, deeds, answer))
 
-    async def yes(self, item: NightItem, deeds: Deeds, answer: Answer = "new") -> Answered:
+    async def yes(self, item: NightItem, deeds: Deeds, answer: WhichHolds = "new") -> Answered:
         """Do what it asks, if what it is about is still so (M-079); also after a no."""
         item = await self._open_again(item)
         if item.state != "open":
