@@ -121,7 +121,8 @@ async def test_what_was_merged_is_taken_apart_and_what_a_person_asked_for_is_nam
     picker, clock, nights = Picker(model), HeldClock(), Programmed()
     keep = Use("append_memory", {"entry": "Ann's dentist is in Lyon"})
     plan = Use("task", {"action": "add", "content": "call the dentist in Lyon"})
-    picker.answers["my dentist is in Lyon, note it"] = Calls((keep, plan))
+    noted = {"my dentist is in Lyon, note it": Calls((keep, plan))}
+    model.keyed(lambda seen: noted.pop(seen.last_user, None) or picker.choose(seen))
     async with talking(tmp_path, model, clock, night=nights) as house:
         said = await say(house, ["I live in Lyon", "I keep bees", "my dentist is in Lyon, note it"])
         *_, cat = await say(house, [*map(str, range(16)), "I have a cat"])

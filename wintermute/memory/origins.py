@@ -78,11 +78,6 @@ class Rewording:
     former: tuple[str, ...]
     last: str
 
-    @property
-    def is_news(self) -> bool:
-        """Whether its last wording says something else than one before."""
-        return any(is_reworded(each, self.last) for each in self.former)
-
     def unsays(self, text: str, others: Sequence[str]) -> bool:
         """Whether a fact that came from it was learnt only from what it says no more (M-089).
 

@@ -18,7 +18,7 @@ import logging
 import re
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from zoneinfo import ZoneInfo
@@ -34,7 +34,7 @@ from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import UnaskedModels, answer_in_json, only, texts
 from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import NewFact, entry
-from wintermute.memory.origins import Rewording, gist, taken_back
+from wintermute.memory.origins import gist, taken_back
 from wintermute.memory.secret_shapes import refuse_secret
 from wintermute.memory.sense import main_words, told_in
 from wintermute.messages import PERSON, ROOM, Json
@@ -185,16 +185,6 @@ class Chunk:
     def taint(self) -> bool:
         """Whether something in it may come from outside."""
         return any(each.taint for each in self.messages)
-
-    @property
-    def edited(self) -> set[str]:
-        """The messages that may have been read in another wording (M-089)."""
-        return {row.message for row in self.messages if row.reworded or row.edits}
-
-    def without(self, messages: Collection[str]) -> "Chunk":
-        """What is left of it to be asked about."""
-        kept = tuple(row for row in self.messages if row.message not in messages)
-        return replace(self, scope=self.scope if kept else None, messages=kept)
 
     @property
     def events(self) -> tuple[str, ...]:
@@ -589,12 +579,10 @@ class Harvest:
     async def _read(self, job_id: str, conversation: str, cursor: Cursor, part: Chunk) -> None:
         """Ask about a chunk and keep what comes of it, unless it was changed meanwhile."""
         contents: Sequence[str] = ()
-        found = await rewordings(self._stores.database, part.edited)
-        said = part.without([each.message for each in found if not each.is_news])
-        if said.scope is not None:
-            shown = {"transcript": transcript(said.messages, self._stores.tasks.zone)}
+        if part.scope is not None:
+            shown = {"transcript": transcript(part.messages, self._stores.tasks.zone)}
             sources = QuestionSources(
-                said.events, partial(self._stands, conversation, cursor, part)
+                part.events, partial(self._stands, conversation, cursor, part)
             )
             contents = await answer_in_json(
                 *(self._models, NAME, self._template.text(), shown, picked), sources=sources
@@ -603,7 +591,7 @@ class Harvest:
         async with self._stores.database.transaction() as tx:
             if not await self._stands(conversation, cursor, part, tx):
                 return  # what is there now is read
-            picked_up = await self._keep(tx, said, found, learnt(said, contents))
+            picked_up = await self._keep(tx, part, learnt(part, contents))
             await self._harvests.read(tx, conversation, part)
             await self._stores.jobs.add_to(tx, job_id, PICKED, picked_up)
 
@@ -617,11 +605,10 @@ class Harvest:
         same = [row for row in rows if row.place <= part.place]  # what came since is read next
         return bool(same) and chunk(same, self._room()) == part
 
-    async def _keep(
-        self, tx: Transaction, part: Chunk, found: Sequence[Rewording], facts: Sequence[NewFact]
-    ) -> int:
+    async def _keep(self, tx: Transaction, part: Chunk, facts: Sequence[NewFact]) -> int:
         """How many memories came of it; what former wordings alone said goes, in one change set."""
-        found = [each for each in found if each.message in part.edited]
+        edited = {row.message for row in part.messages if row.reworded or row.edits}
+        found = await rewordings(tx, edited)
         events = {event for each in found for event in each.events}
         if (part.again or found) and facts:
             but = await self._harvests.left_out(tx, part, events)

@@ -83,9 +83,8 @@ async def asked_for(stores: Stores, scope: str, since: datetime) -> list[str]:
         {"scope": scope, "everywhere": everywhere, "since": stamp(since)},
     )
     found = await rewordings(stores.database, {row["message"] for row in rows})
-    by_name = {each.message: each for each in found if each.is_news}
-    said = {row["text"]: by_name.get(row["message"]) for row in rows}
-    return [text for text, each in said.items() if each and each.unsays(text, ())]
+    made = [(row["text"], each) for row in rows for each in found if each.message == row["message"]]
+    return list(dict.fromkeys(text for text, each in made if each.unsays(text, ())))
 
 
 async def _unsaid(
@@ -94,12 +93,14 @@ async def _unsaid(
     """Those of these facts that were learnt only from what edited messages say no more."""
     names = {name for fact in facts for name in fact.origins}
     rows = await stores.edits.wordings(tx, names) | await stores.inbox.wordings(tx, names)
-
-    def is_over(fact: Fact, each: Rewording) -> bool:
-        if not each.events & {*fact.origins} or not {*fact.origins} <= rows.keys():
-            return False
-        others = dict(rows[name] for name in fact.origins)
-        others.pop(each.message, None)
-        return each.unsays(fact.text, [body for body in others.values() if body])
-
-    return [fact for fact in facts if any(is_over(fact, each) for each in found)]
+    gone = list[Fact]()
+    for fact in facts:
+        known = [rows[name] for name in fact.origins if name in rows]
+        if len(known) < len(fact.origins):  # it is known from elsewhere
+            continue
+        for each in found:
+            others = {body for message, body in known if body and message != each.message}
+            if each.events & {*fact.origins} and each.unsays(fact.text, [*others]):
+                gone.append(fact)
+                break
+    return gone

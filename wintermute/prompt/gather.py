@@ -17,7 +17,7 @@ from wintermute.config.schema import ComponentSizeLimits, Seed, Wiki
 from wintermute.db import Transaction
 from wintermute.errors import ConfigurationError, MemoryUnavailable
 from wintermute.llm.tokens import estimate
-from wintermute.memory.fact import Hit
+from wintermute.memory.fact import Hit, entries
 from wintermute.memory.ranking import Query
 from wintermute.memory.search import fitting
 from wintermute.messages import Size
@@ -360,7 +360,7 @@ class Gather:
 def texts_of(line: str) -> tuple[str, ...]:
     """The texts of which a line in view may be the rendering, as a list or a search shows it."""
     said = line.removeprefix("- ")
-    return (said, said.removeprefix("\\").replace("&lt;", "<"))
+    return (said, *entries(said.removeprefix("\\").replace("&lt;", "<")))
 
 
 def shown_of(hits: Sequence[Hit], asked: Recall) -> list[Hit]:
