@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -9,10 +10,13 @@ from tests.test_cli_night import YOU
 from tests.test_night_contradictions import APRIL, MARCH, MAY, SECOND
 from tests.test_night_in_chats import says
 from tests.world.house import PROMPTS
+from tests.world.missing import NO_MEANING
 from tests.world.model import ModelServer
 from tests.world.sleeping import SCOPE, Sleep, sleeping
 from tests.world.terminal import Terminal
 from wintermute.clock import SystemClock, stamp
+from wintermute.config.schema import Memory
+from wintermute.llm.embedded import EmbeddedEmbedder, is_there
 from wintermute.memory.values import differ_in_a_value, hands_over
 
 OLD, NEW = "Ann takes 5 mg in the morning", "Ann takes 10 mg in the morning"
@@ -81,9 +85,15 @@ def test_what_is_handed_over_is_looked_at(one: str, other: str, *, changes: bool
     assert hands_over(one, other) == hands_over(other, one) == changes
 
 
-async def test_what_is_handed_over_is_asked_about(tmp_path: Path, model: ModelServer) -> None:
-    """F-065, M-087: by the night, with the days."""
-    async with sleeping(tmp_path, model) as sleep:
+@pytest.mark.parametrize("way", ["fts5", pytest.param("local_vector", marks=pytest.mark.slow)])
+async def test_what_is_handed_over_is_asked_about(
+    tmp_path: Path, model: ModelServer, way: Literal["fts5", "local_vector"]
+) -> None:
+    """F-065, M-087: by words and by meaning, with the days."""
+    if way == "local_vector" and not is_there():
+        pytest.skip(NO_MEANING)
+    embedder = EmbeddedEmbedder(SystemClock())
+    async with sleeping(tmp_path, model, Memory(backend=way), embedder=embedder) as sleep:
         tom, anna = "Tom is responsible for the garden", "Anna does the garden from now on"
         await sleep.told(tom, at=MARCH)
         await sleep.told("Ben loves the garden", at=APRIL)

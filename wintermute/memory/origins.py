@@ -17,7 +17,6 @@ from wintermute.memory.sense import (
     beginnings,
     is_denied_in,
     is_negated,
-    main_words,
     words_in,
 )
 
@@ -81,7 +80,7 @@ class Rewording:
     def unsays(self, text: str, others: Sequence[str]) -> bool:
         """Whether a fact that came from it was learnt only from what it says no more (M-089).
 
-        That is: the edit took a word of it, or its "not", and none of the `others` says all of it. What
+        That is: the edit took a word of it, or its "not", and none of the `others` says as much of it. What
         shares no word with it, as in another language, is known from the others as well, if there are any.
         """
         before, now = "\n".join(self.former), words_in(text, self.last)
@@ -89,8 +88,8 @@ class Rewording:
         if not had:
             return not others
         turned = is_denied_in(text, self.last) and not is_denied_in(text, before)
-        said = [words_in(text, each) for each in others]
-        return bool(turned or had - now) and main_words(text) not in said
+        said = any(had <= words_in(text, each) for each in others)
+        return not said and bool(turned or had - now)
 
 
 @dataclass(frozen=True, slots=True)

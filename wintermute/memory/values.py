@@ -7,7 +7,7 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 
 from wintermute.memory.sense import FILLERS, NEGATIONS, SIGNS, SIGNS_OF_NEGATION, words_in
@@ -106,6 +106,7 @@ def hands_over(one: str, other: str) -> bool:
     return bool(shared - begins if len(begins) == 1 else shared)
 
 
+@lru_cache(1_000)
 def _says_change(text: str) -> bool:
     said = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
     spaced = f" {' '.join(re.split(BLANKS, said))} "

@@ -11,7 +11,7 @@ from wintermute.night.nights import WEEK, Nights, Planned, digest_of
 from wintermute.night.quiet import Quiet
 from wintermute.night.reconstruction import Reconstruction
 from wintermute.night.rewording import asked_for
-from wintermute.night.tidying import ChoreDone, ChoreItem, PhaseWork
+from wintermute.night.tidying import LOOKED_BACK, ChoreDone, ChoreItem, PhaseWork
 from wintermute.prompt.gather import Texts
 from wintermute.stores import Stores
 from wintermute.text import counted
@@ -75,8 +75,14 @@ class CatchUp:
 
     async def _edited(self, work: PhaseWork) -> tuple[ChoreItem, ...]:
         """What a person asked for by a message that says something else since is named (M-089)."""
-        before = [each for each in await self._nights.newest(2) if each.id != work.night.id]
-        since = max([work.night.began_at - WEEK, *(each.began_at for each in before[:1])])
+        looked = [
+            each.began_at
+            for each in await self._nights.newest(LOOKED_BACK)
+            if each.id != work.night.id
+            and each.scope in ("", work.scope)
+            and each.phase in ("", self.name)
+        ]
+        since = max([work.night.began_at - WEEK, *looked])
         found = await asked_for(self._stores, work.scope, since)
         return tuple((Planned("edited", (text,), "", YOURS, {}), "done", None) for text in found)
 

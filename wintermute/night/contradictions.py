@@ -142,7 +142,10 @@ class Contradictions:
         yield _looked_at(found, new - named)
         own = [item for item in work.so_far if item.phase == self.name]
         room, questions = MOST - len(own), sum(item.state == "open" for item in own)
-        proposes = "small" in work.models.sizes(ROLE)
+        proposes, answers = (
+            "small" in work.models.sizes(ROLE),
+            await self._nights.answered(work.scope),
+        )
         asked: set[FactPair] = set()
         for pair in open_:
             facts = older, newer = in_order([found.facts[name] for name in pair])
@@ -150,10 +153,10 @@ class Contradictions:
             if room and not gone & {*pair} and (settles or questions < MOST_ASKED):
                 room -= 1
                 step = await self._asked(work, facts)
-                new_questions = sum(item.question or proposes for item in step.items)
-                if questions + new_questions > MOST_ASKED:
+                asks = any(i.question or proposes or answers.disputes(i) for i in step.items)
+                if asks and questions >= MOST_ASKED:
                     continue  # it waits, and the model is asked again
-                questions += new_questions
+                questions += asks
                 asked.add(pair)
                 gone |= {each["id"] for item in step.items for each in item.plan["members"]}
                 yield step

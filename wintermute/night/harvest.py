@@ -620,7 +620,7 @@ class Harvest:
             known = {done.fact.id for done in taken}
             gone, over = await retire_unsaid(self._stores, tx, part.scope, found, known)
             others = {name for fact in gone for name in fact.origins} - events
-            await self._harvests.read_again(tx, others, {gist(fact) for fact in gone})
+            await self._harvests.read_again(tx, others, ())
             changes += over
         if changes and part.scope:
             evidence = tuple(each.event_id for each in part.messages)
