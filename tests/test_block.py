@@ -101,6 +101,19 @@ def test_memories_that_were_left_out_stay_out() -> None:
     assert "# User Memories\nnew\n</context>" in later
 
 
+def test_what_is_named_is_called_over_by_its_name_however_it_is_written() -> None:
+    """M-088: as another version wrote it, or for a model that is told less; what names nothing is not."""
+    before = {
+        "Active Tasks": ("urgent! #task_ab12cd34: Fix auth bug", "(3) #task_2: B", "your tasks"),
+        "Skills": ("Load skills.", "* data/skills/tea.md (Making tea)"),
+    }
+    skills = f"{LOAD}\n- data/skills/tea.md — Making tea"
+    news = block(now(tasks=FIX, skills=skills), before)
+    over = [line for line in news.splitlines() if line.startswith(("no longer", "nothing"))]
+    assert over == ["no longer: (3) #task_2: B"]
+    assert "nothing any more" not in block(now(skills=""), {"Skills": (LOAD,)})
+
+
 def test_after_a_fold_what_is_missing_is_told_and_what_is_wrong_taken_back() -> None:
     """L-041: `kept` stands in messages from before, of which the rest is not in view any more."""
     mark = "[… 3 memories left out to fit the model's window …]"

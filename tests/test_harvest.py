@@ -39,9 +39,9 @@ class Picker:
         self.steps: list[Step] = []
         self.answers: dict[str, Step] = {}
         self.usual: Callable[[], Step] = lambda: Text('{"contents": []}')
-        model.keyed(self._choose)
+        model.keyed(self.choose)
 
-    def _choose(self, seen: Seen) -> Step | None:
+    def choose(self, seen: Seen) -> Step | None:
         if is_harvest(seen):
             return self.steps.pop(0) if self.steps else self.usual()
         return self.answers.get(seen.last_user)

@@ -32,7 +32,7 @@ async def merged(sleep: Sleep) -> None:
 
 async def ended(sleep: Sleep) -> None:
     await sleep.told(SAYS, taint=True, at="2026-04-01")
-    await sleep.told(SAYS_NOW, taint=True, at="2026-05-01")
+    await sleep.told(SAYS.replace("night", "morning"), taint=True, at="2026-05-01")
     sleep.compare = lambda first, second: json.dumps({"action": "keep_second"})
 
 

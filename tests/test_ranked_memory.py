@@ -1,5 +1,6 @@
 """A memory of which only what fits is in the prompt, as the model reads it and as it is on record."""
 
+import re
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ SCOPE = f"person:{ANN}"
 OTHER = "person:@ben:test"
 WHY = Reason("command", SCOPE)
 FTS5 = Memory(backend="fts5")
+OVER = re.compile("no longer|nothing any more")
 
 
 @asynccontextmanager
@@ -153,6 +155,45 @@ async def test_what_is_in_view_and_no_longer_true_is_named(
     assert f"\nno longer true: - Ann lives in Lyon{instead}\n" in second
     assert "no longer true" not in third
     grows(model)
+
+
+AWKWARD = ("no longer: Ann smokes", "<context> is a tag that Ann likes", "- Ann's list has - signs")
+WAYS = {
+    "ranked, listed": (FTS5, Memory(), Context()),
+    "listed, ranked": (Memory(), FTS5, Context()),
+    "another layout": (FTS5, Memory(), Context(layout="system")),
+    "a layout, and back": (Memory(), Memory(), Context(layout="system")),
+}
+
+
+@pytest.mark.breaks("layout system", perhaps=True)
+@pytest.mark.parametrize("way", WAYS)
+async def test_another_backend_or_layout_calls_nothing_over_that_is_true(
+    tmp_path: Path, model: ModelServer, way: str
+) -> None:
+    """M-088: decided on facts, whatever their lines look like; what went meanwhile is told."""
+    before, after, between = WAYS[way]
+    facts = ("Ann drinks green tea", "Carl plays chess", "Ann has a sister in Lyon", *AWKWARD)
+    (tmp_path / "skills").mkdir()
+    (tmp_path / "skills" / "tea.md").write_text("Making tea\n")
+    async with opened(tmp_path, model, *facts, memory=before) as house:
+        await tell(house, "tea, chess, a sister, who smokes, which tag, what signs has the list?")
+    async with opened(tmp_path, model, memory=after, context=between) as house:
+        await tell(house, "hm")
+    async with opened(tmp_path, model, memory=after) as house:
+        await tell(house, "and now?")
+        [tea] = [each for each in await house.stores.facts.live(SCOPE) if "tea" in each.text]
+        async with house.database.transaction() as tx:
+            await house.stores.facts.retire(tx, WHY, [tea.id])
+        await tell(house, "hm again")
+    async with opened(tmp_path, model, memory=before) as house:
+        await tell(house, "at last")
+    *news, gone, last = (block(texts(seen)[-1]) for seen in model.requests)
+    assert [line for text in (*news, last) for line in text.splitlines() if OVER.match(line)] == []
+    [over] = [line for line in gone.splitlines() if OVER.match(line)]
+    assert over.endswith("Ann drinks green tea")
+    told = [line.removeprefix("- ").lstrip("\\") for line in "\n".join(news).splitlines()]
+    assert told.count("Carl plays chess") == 1
 
 
 async def test_a_message_is_given_the_same_after_each_call(

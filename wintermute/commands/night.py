@@ -17,6 +17,9 @@ from wintermute.night.night_jobs import owe_asked
 from wintermute.night.night_undo import require_kept, undo_items
 from wintermute.night.nights import Night, NightItem
 from wintermute.night.questions import (
+    ANSWERS as VERBS,
+)
+from wintermute.night.questions import (
     LOOKED_THROUGH,
     Answered,
     NoSuchNight,
@@ -27,6 +30,7 @@ from wintermute.night.questions import (
 from wintermute.night.report import (
     failed,
     for_a_model,
+    how_to_answer,
     is_forgotten,
     item_line,
     item_words,
@@ -49,12 +53,13 @@ NO_NIGHT = "No night has run yet."
 NOTHING_HERE = "It changed nothing here and asks nothing."
 ANSWERS = (
     "`/night yes N` and `/night no N` answer; also `all`, `3-7`, or `NIGHT#N` for an older one."
+    " Which of two is true: `/night N new`, `old`, `both` or `neither`."
     " `/night N` shows one whole."
 )
 SEVERAL = "More than one night has that number, and nothing was done: write it as NIGHT#N."
 GONE = "What it was about was forgotten, so nothing of it can come back."
 NOTHING_OPEN = "Nothing waits for an answer here."
-USAGE = "`/night [DATE]`, `/night N`, `/night yes N`, `/night no N`, `/night undo [ITEM]`; N may be `all`, `3-7` or `NIGHT#N`."
+USAGE = "`/night [DATE]`, `/night N`, `/night yes N`, `/night no N`, `/night N new|old|both|neither`, `/night undo [ITEM]`; N may be `all`, `3-7` or `NIGHT#N`."
 HOW = {"failed": " failed", "left": " goes on in the next night"}
 """What became of a phase that did not end."""
 
@@ -106,14 +111,16 @@ class NightVerbs:
     ) -> str:
         """What is answered to these words behind `/night`; to a model no words from outside."""
         seen = for_a_model if by_model else _as_it_is
+        if words[1:] and words[-1].casefold() in VERBS:  # `/night 3 old`
+            words = [words[-1], *words[:-1]]
         verb = words[0].casefold() if words else ""
-        if verb not in ("yes", "no", "undo"):
+        if verb not in (*VERBS, "undo"):
             return await _or_why_not(self._shown(words, scope, seen))
         if self._stores.owner.is_unvouched(origin, scope):
             return UNVOUCHED
         if verb == "undo":
             return await _or_why_not(self._undo(words[1:], scope, by_model=by_model))
-        return await _or_why_not(self._answered(words[1:], scope, seen, yes=verb == "yes"))
+        return await _or_why_not(self._answered(words[1:], scope, seen, verb))
 
     async def shown(self, item: str, scope: str) -> str:
         """What a model is answered to `/night` with this item, whatever it is called.
@@ -129,7 +136,7 @@ class NightVerbs:
             return USAGE
         if words and ("#" in words[0].strip("`#") or is_number(words[0])):
             item = seen(await self._questions.shown(words[0], scope))
-            answers = [f"`/night yes {item.id}` or `/night no {item.id}` answers."]
+            answers = [f"{how_to_answer(item)} answers."]
             lines = whole(item, chat=True)
             return "\n".join([*lines, "", *answers] if item.state == "open" else lines)
         night = await self._night_shown(words, scope)
@@ -177,7 +184,7 @@ class NightVerbs:
 
     # Answering
 
-    async def _answered(self, words: Sequence[str], scope: str, seen: Seen, *, yes: bool) -> str:
+    async def _answered(self, words: Sequence[str], scope: str, seen: Seen, verb: str) -> str:
         if not words:
             return USAGE
         ask = self._questions
@@ -185,7 +192,8 @@ class NightVerbs:
             items = await ask.meant(words, scope)
         except SeveralMeant as several:
             return bounded([SEVERAL, *(item_line(seen(each), each.id) for each in several.items)])
-        done = [await (ask.yes(item, self._deeds) if yes else ask.no(item)) for item in items]
+        done = [await ask.follow(item, verb, self._deeds) for item in items]
+        yes = VERBS[verb] != "both"
         lines = [_answer_line(replace(each, item=seen(each.item)), yes=yes) for each in done]
         return bounded(lines) or NOTHING_OPEN
 

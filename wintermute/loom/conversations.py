@@ -320,6 +320,11 @@ class Edits:
         values |= {"created_at": stamp(self._clock.now())}
         return await tx.execute(*insert("edits", values, "ON CONFLICT (event_id) DO NOTHING")) == 1
 
+    async def last(self, tx: Transaction, edited: str) -> str:
+        """What somebody changed a message to at last, if that is noted; "": it is not."""
+        query = "SELECT text FROM edits WHERE edited = ? AND text <> '' ORDER BY seq DESC LIMIT 1"
+        return next(iter(await tx.scalars(query, (edited,))), "")
+
     async def since(self, tx: Transaction, conversation_id: str) -> datetime:
         """Since when a message may be the newest one: what came before is another history.
 

@@ -52,6 +52,7 @@ from wintermute.matrix.trust import (
     worth,
 )
 from wintermute.matrix.verifications import Verifications
+from wintermute.memory.origins import is_reworded
 from wintermute.messages import PERSON, Incoming, Json
 from wintermute.stores import Stores
 
@@ -365,8 +366,9 @@ class Intake:
             edit = replace(edit, origin="other")
         seq = came.locked.seq if came.locked else None
         if not await self._relations.is_newest(tx, edit, original, seq):
-            said = (original.conversation_id, edit.sender, edit.body)
-            await self._stores.edits.note(tx, edit.event_id, original.event_id, *said)
+            if is_reworded(await self._relations.wording(tx, original), edit.body):  # M-089
+                said = (original.conversation_id, edit.sender, edit.body)
+                await self._stores.edits.note(tx, edit.event_id, original.event_id, *said)
             return None
         await self._stores.inbox.address(tx, original.seq)
         edit = replace(edit, replies_to=original.replies_to)

@@ -333,6 +333,12 @@ class Relations:
         ours = found.state != "ignored" and found.edits is None
         return found if ours and found.kind in ("message", "command") else None
 
+    async def wording(self, tx: Transaction, original: Waiting) -> str:
+        """How a message reads by now, as far as its edits are known."""
+        noted = await self._stores.edits.last(tx, original.event_id)
+        answered = await self._stores.inbox.newest_version(tx, original.event_id)
+        return noted or (answered or original).body
+
     async def is_newest(
         self, tx: Transaction, edit: Incoming, original: Waiting, seq: int | None
     ) -> bool:

@@ -21,6 +21,7 @@ from wintermute.memory.related import WARMING
 from wintermute.memory.review import comparable, unjudged
 from wintermute.memory.search import Search
 from wintermute.memory.sense import alike_in_words
+from wintermute.memory.values import hands_over
 
 STEP = 40
 """New facts that are compared at once."""
@@ -154,6 +155,9 @@ class Likeness:
             if found is None:
                 return []
             stars = await self._stars(scope, new, found, began)
+            by_words = await self._words.sharing(scope, texts, NEAREST + BESIDE)
+            more = await self._stars(scope, new, by_words, began)
+            stars = [_with_handed_over(*each) for each in zip(stars, more, strict=True)]
             shown = list({fact.id: fact for star in stars for fact in star}.values())
             likeness = await self._meaning.comparison([fact.text for fact in shown])
         except MemoryUnavailable as problem:
@@ -164,7 +168,7 @@ class Likeness:
         place = {fact.id: n for n, fact in enumerate(shown)}
 
         def like(one: Fact, other: Fact) -> float:
-            return likeness(place[one.id], place[other.id])
+            return max(likeness(place[one.id], place[other.id]), self._changed(one, other))
 
         return await asyncio.to_thread(self._compared_in, stars, like)
 
@@ -174,7 +178,14 @@ class Likeness:
         texts = [fact.text for fact in new]
         found = await self._words.sharing(scope, texts, NEAREST + BESIDE)
         stars = await self._stars(scope, new, found, began)
-        return await asyncio.to_thread(self._compared_in, stars, _shared)
+        return await asyncio.to_thread(self._compared_in, stars, self._shared)
+
+    def _shared(self, one: Fact, other: Fact) -> float:
+        return max(alike_in_words(one.text, other.text), self._changed(one, other))
+
+    def _changed(self, one: Fact, other: Fact) -> float:
+        """Enough to be looked at where one says that what the other tells changes (F-065)."""
+        return self._least if hands_over(one.text, other.text) else 0.0
 
     def _compared_in(
         self, stars: "Sequence[Star]", like: Callable[[Fact, Fact], float]
@@ -213,5 +224,8 @@ def _others(new: Fact, near: Sequence[Fact]) -> list[Fact]:
     return [fact for fact in near if fact.id != new.id and fact.taint == new.taint][:NEAREST]
 
 
-def _shared(one: Fact, other: Fact) -> float:
-    return alike_in_words(one.text, other.text)
+def _with_handed_over(star: Star, more: Star) -> Star:
+    """Also those that share a word, where one says that something changes."""
+    new, *near = star
+    known = {fact.id for fact in near}
+    return (*star, *(f for f in more[1:] if f.id not in known and hands_over(new.text, f.text)))

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import re
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
@@ -10,12 +12,22 @@ from wintermute.changes.change_sets import Reason, UnaskedCause
 from wintermute.db import Database, Transaction
 from wintermute.memory.fact import Fact, NewFact, fact_of, state_of
 from wintermute.memory.facts import Facts
-from wintermute.memory.sense import Heirs, beginnings, is_negated
+from wintermute.memory.sense import (
+    Heirs,
+    beginnings,
+    is_denied_in,
+    is_negated,
+    words_in,
+)
 
 FROM_ONE = (
     "EXISTS (SELECT 1 FROM json_each(facts.origins) o"
     " WHERE o.value IN (SELECT value FROM json_each(:events)))"
 )
+OF_NUMBERS = re.compile(
+    r"(?<=\d)[.,:/\u2013-](?=\d)|(?<=\d)[%\u2030\u00b0]|[+\u2212<>\u2264\u2265-](?=\d)"
+)
+"""Marks that say something beside a digit: 2.5 is not 25."""
 OTHERWISE = 3
 """A message of which less than this part is what a fact says, is of other things."""
 
@@ -36,6 +48,48 @@ def gist(fact: Fact | NewFact) -> str:
     """The same for facts of a scope that say the same with the same main words (M-039); unreadable."""
     said = json.dumps([fact.scope, sorted(beginnings(fact.text)), is_negated(fact.text)])
     return hashlib.sha256(said.encode()).hexdigest()
+
+
+def is_reworded(former: str, last: str) -> bool:
+    """Whether an edit says something else; other blanks and marks, or nothing but these, do not (M-089)."""
+    return _letters(last) not in ("", _letters(former))
+
+
+def _letters(text: str) -> str:
+    """Letters of all scripts, digits, currencies, and what belongs to a number."""
+    plain = unicodedata.normalize("NFKC", text)
+    said = [
+        mark
+        for n, mark in enumerate(plain)
+        if unicodedata.category(mark)[0] in "LMN"
+        or unicodedata.category(mark) == "Sc"
+        or OF_NUMBERS.match(plain, n)
+    ]
+    return "".join(said)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewording:
+    """A message that was edited. `events`: all that gave it a wording; `former`: those before the last."""
+
+    message: str
+    events: frozenset[str]
+    former: tuple[str, ...]
+    last: str
+
+    def unsays(self, text: str, others: Sequence[str]) -> bool:
+        """Whether a fact that came from it was learnt only from what it says no more (M-089).
+
+        That is: the edit took a word of it, or its "not", and none of the `others` says as much of it. What
+        shares no word with it, as in another language, is known from the others as well, if there are any.
+        """
+        before, now = "\n".join(self.former), words_in(text, self.last)
+        had = words_in(text, before)
+        if not had:
+            return not others
+        turned = is_denied_in(text, self.last) and not is_denied_in(text, before)
+        said = any(had <= words_in(text, each) for each in others)
+        return not said and bool(turned or had - now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database
 from wintermute.memory.fact import Given, Hit, fact_of, key
-from wintermute.memory.facts import IN_LIST, LIVE
+from wintermute.memory.facts import IN_LIST, LIVE, TRUE
 
 MERGED = (
     "(f.retired_at IS NOT NULL AND NOT f.ended AND h.id IS NOT NULL AND NOT h.ended"
@@ -53,30 +53,23 @@ class Recalls:
         )
         return [Hit(fact_of(row), row["score"]) for row in rows]
 
-    async def fallen(self, scope: str, texts: Collection[str]) -> list[tuple[str, str]]:
-        """Those of the texts that were facts of a scope and are none now; what took their place.
+    async def judged(self, scope: str, texts: Collection[str]) -> dict[str, str | None]:
+        """Of those of the texts that are or were facts of a scope: None if that is so still.
 
-        What a night merged is as true as it was, and nothing is said of it.
+        Else what took its place, "" if nothing is known of it. What a night merged is as true as it was.
         """
         named = {key(text): text for text in texts}
-        query = f"SELECT key FROM facts WHERE scope = ? AND key {IN_LIST} AND {LIVE}"
-        true = await self._database.scalars(query, (scope, json.dumps(list(named))))
-        gone = list(named.keys() - true)
-        if not gone:
-            return []
         rows = await self._database.rows(
-            f"SELECT f.key, {MERGED} AS merged,"
+            f"SELECT f.key, {TRUE.replace('{}', 'f')} OR {MERGED} AS so,"
             " CASE WHEN h.retired_at IS NULL AND NOT h.ended THEN h.text END AS heir"
             " FROM facts f LEFT JOIN facts h ON h.id = f.replaced_by"
-            f" WHERE f.scope = ? AND f.key {IN_LIST} ORDER BY f.seq",
-            (scope, json.dumps(gone)),
+            f" WHERE f.scope = ? AND f.key {IN_LIST} ORDER BY {TRUE.replace('{}', 'f')}, f.seq",
+            (scope, json.dumps(list(named))),
         )
         newest = {row["key"]: row for row in rows}
-        return [
-            (text, newest[name]["heir"] or "")
-            for name, text in named.items()
-            if name in newest and not newest[name]["merged"]
-        ]
+        return {
+            named[name]: None if row["so"] else row["heir"] or "" for name, row in newest.items()
+        }
 
     async def given(self, casts: Sequence[str], scope: str) -> list[Given]:
         """What the messages of these casts were given, in their order, what fitted best first.

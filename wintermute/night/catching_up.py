@@ -7,10 +7,11 @@ from wintermute.clock import Clock
 from wintermute.config.schema import Config
 from wintermute.errors import AnswerUnusable, BudgetSpent, WintermuteError
 from wintermute.night.harvest import Backlog, Harvest, Harvests, due
-from wintermute.night.nights import Nights, digest_of
+from wintermute.night.nights import WEEK, Nights, Planned, digest_of
 from wintermute.night.quiet import Quiet
 from wintermute.night.reconstruction import Reconstruction
-from wintermute.night.tidying import ChoreDone, PhaseWork
+from wintermute.night.rewording import asked_for
+from wintermute.night.tidying import LOOKED_BACK, ChoreDone, ChoreItem, PhaseWork
 from wintermute.prompt.gather import Texts
 from wintermute.stores import Stores
 from wintermute.text import counted
@@ -18,6 +19,7 @@ from wintermute.text import counted
 MOST_SETS = 10_000
 """Change sets that are looked through for those of a night."""
 TOGETHER = "brought together with others (wintermute memory history shows them)"
+YOURS = "it stays until you change it"
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +60,7 @@ class CatchUp:
             failed, notes = not left, [*notes, str(problem)]
         after, told = await self._stores.facts.count(work.scope), await self._told(work)
         note = "; ".join(filter(None, (told, *notes)))
-        return ChoreDone(before, after, note, left, failed=failed)
+        return ChoreDone(before, after, note, left, await self._edited(work), failed)
 
     async def _told(self, work: PhaseWork) -> str:
         """What became of memories, by what is on record: a kill may have come after some of it."""
@@ -70,6 +72,19 @@ class CatchUp:
         told = [f"{_memories(learnt)} learnt"] if learnt else []
         told += [f"{gone} {TOGETHER}"] if gone else []
         return ", ".join(told)
+
+    async def _edited(self, work: PhaseWork) -> tuple[ChoreItem, ...]:
+        """What a person asked for by a message that says something else since is named (M-089)."""
+        looked = [
+            each.began_at
+            for each in await self._nights.newest(LOOKED_BACK)
+            if each.id != work.night.id
+            and each.scope in ("", work.scope)
+            and each.phase in ("", self.name)
+        ]
+        since = max([work.night.began_at - WEEK, *looked])
+        found = await asked_for(self._stores, work.scope, since)
+        return tuple((Planned("edited", (text,), "", YOURS, {}), "done", None) for text in found)
 
     async def foreseen(self, work: PhaseWork) -> str:
         """How much would be read, and brought together with what is known."""

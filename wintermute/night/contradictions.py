@@ -1,7 +1,8 @@
 """Contradictions: of two facts that cannot both be true now the older one ends, and stays as past.
 
-pairs that are near ─ the nearest 20 ─▶ one question each ─▶ keep one ─ is it the newer? ─▶ the other ends
-                                                          │                ╰─ no ─▶ a person is asked
+pairs that are near ─ the nearest 20 ─▶ one question each ─▶ keep one ─ is it the newer, by one harmless
+                                                          │             value alone? ─▶ the other ends
+                                                          │                 ╰─ no ─▶ a person is asked
                                                           ├▶ merge ─▶ as by dedup
                                                           ╰▶ keep both ─▶ nothing, and no question again
 """
@@ -17,6 +18,7 @@ from wintermute.llm.json_answer import Unfit, answer_in_json, only
 from wintermute.memory.fact import Fact
 from wintermute.memory.likeness import Compared, FactPair, Likeness
 from wintermute.memory.sense import Heirs
+from wintermute.memory.values import differ_in_a_value
 from wintermute.messages import Json
 from wintermute.night.dedup import (
     Clusters,
@@ -35,6 +37,8 @@ from wintermute.templates import Template
 
 MOST = 20
 """Pairs of a scope in a night (M-058)."""
+MOST_ASKED = 5
+"""Of them those that a person is asked about (M-087)."""
 Action = Literal["keep_first", "keep_second", "keep_both", "merge"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 
@@ -74,6 +78,11 @@ def _days(fact: Fact, zone: tzinfo) -> tuple[str, ...]:
     """What a merged text may say of its day."""
     day = day_of(fact, zone)
     return (f"{day}", f"{day.day} {day:%B %Y}")
+
+
+def may_settle(loser: Fact, winner: Fact) -> bool:
+    """Whether a night decides by itself: one value alone is another, and only a newer one wins (M-087)."""
+    return may_end(loser, winner) and differ_in_a_value(loser.text, winner.text)
 
 
 def may_end(loser: Fact, winner: Fact) -> bool:
@@ -131,11 +140,23 @@ class Contradictions:
         named = {name for pair in open_ for name in pair}
         new = {*found.new} - owed
         yield _looked_at(found, new - named)
-        room = MOST - sum(item.phase == self.name for item in work.so_far)
+        own = [item for item in work.so_far if item.phase == self.name]
+        room, questions = MOST - len(own), sum(item.state == "open" for item in own)
+        proposes, answers = (
+            "small" in work.models.sizes(ROLE),
+            await self._nights.answered(work.scope),
+        )
         asked: set[FactPair] = set()
         for pair in open_:
-            if room > len(asked) and not gone & {*pair}:
-                step = await self._asked(work, [found.facts[name] for name in pair])
+            facts = older, newer = in_order([found.facts[name] for name in pair])
+            settles = may_settle(older, newer) and not proposes
+            if room and not gone & {*pair} and (settles or questions < MOST_ASKED):
+                room -= 1
+                step = await self._asked(work, facts)
+                asks = any(i.question or proposes or answers.disputes(i) for i in step.items)
+                if asks and questions >= MOST_ASKED:
+                    continue  # it waits, and the model is asked again
+                questions += asks
                 asked.add(pair)
                 gone |= {each["id"] for item in step.items for each in item.plan["members"]}
                 yield step
@@ -164,8 +185,8 @@ class Contradictions:
         unjudged = await self._nights.unjudged(scope, set(digests.values()))
         return [pair for pair in pairs if digests[pair] in unjudged]
 
-    async def _asked(self, work: PhaseWork, pair: Sequence[Fact]) -> TidyStep:
-        older, newer = sorted(pair, key=lambda fact: (fact.last_said, fact.id))
+    async def _asked(self, work: PhaseWork, pair: tuple[Fact, Fact]) -> TidyStep:
+        older, newer = pair
         zone = self._stores.tasks.zone
         values = {"entry_1": shown(older, zone), "entry_2": shown(newer, zone)}
         digest = pair_digest(older, newer)
@@ -183,25 +204,23 @@ class Contradictions:
         if answer.action == "keep_both":
             return TidyStep(judged=(digest,))
         if answer.action == "merge":
-            return TidyStep((self._merged((older, newer), answer, digest),))
-        winner, loser = (older, newer) if answer.action == "keep_first" else (newer, older)
-        return TidyStep((self._ended(loser, winner, digest),))
+            return TidyStep((self._merged(older, newer, answer, digest),))
+        free = answer.action == "keep_second" and may_settle(older, newer)
+        return TidyStep((self._ended(older, newer, digest, free=free),))
 
-    def _merged(self, pair: Sequence[Fact], answer: Decision, digest: str) -> Planned:
-        over = [fact for fact in pair if fact.id in answer.ended]
-        others = [fact for fact in pair if fact.id not in answer.ended]
-        free = all(may_end(loser, winner) for loser in over for winner in others)
+    def _merged(self, older: Fact, newer: Fact, answer: Decision, digest: str) -> Planned:
+        over = answer.ended
+        if over and not (over == (older.id,) and may_settle(older, newer)):
+            return self._ended(older, newer, digest, free=False)
         reason = "what one of them says is over" if over else "they add to each other"
-        wanted = merging(pair, answer.text, reason, digest, answer.ended)
-        return wanted if free else replace(wanted, question=True, reason=_doubt(over[0], others[0]))
+        return merging((older, newer), answer.text, reason, digest, over)
 
-    def _ended(self, loser: Fact, winner: Fact, digest: str) -> Planned:
-        zone = self._stores.tasks.zone
-        free = may_end(loser, winner)
-        reason = f"they contradict each other: {_in_turn(loser, winner, zone)}"
+    def _ended(self, loser: Fact, winner: Fact, digest: str, *, free: bool) -> Planned:
+        days = _in_turn(loser, winner, self._stores.tasks.zone)
         member = {"id": loser.id, "text": loser.text}
         return Planned(
-            *("ended", (loser.text,), winner.text, reason if free else _doubt(loser, winner)),
+            *("ended", (loser.text,), winner.text),
+            f"they contradict each other: {days}" if free else f"said {days}",
             plan={
                 "do": "end",
                 "members": [member],
@@ -220,18 +239,16 @@ def _looked_at(found: Compared, names: Set[str]) -> TidyStep:
     return TidyStep(looked_at=tuple(sorted(names)), by_words=tuple(sorted(again)))
 
 
-def _in_turn(loser: Fact, winner: Fact, zone: tzinfo) -> str:
+def in_order(pair: Sequence[Fact]) -> tuple[Fact, Fact]:
+    """The older one, then the newer."""
+    older, newer = sorted(pair, key=lambda fact: (fact.last_said, fact.id))
+    return older, newer
+
+
+def _in_turn(older: Fact, newer: Fact, zone: tzinfo) -> str:
     """When each was said; of one day, at which time."""
-    first, then = loser.last_said.astimezone(zone), winner.last_said.astimezone(zone)
+    first, then = older.last_said.astimezone(zone), newer.last_said.astimezone(zone)
     if first.date() != then.date():
         return f"{first:%Y-%m-%d}, then {then:%Y-%m-%d}"
     times = f"{first:%H:%M}", f"{then:%H:%M}"
     return f"{first:%Y-%m-%d}, {', then '.join(dict.fromkeys(times))}"
-
-
-def _doubt(loser: Fact, winner: Fact) -> str:
-    if loser.protected and not winner.protected:
-        return "they contradict each other, but what would end was told, and the other picked up"
-    if loser.last_said == winner.last_said:
-        return "they contradict each other, and which of them is newer is not known"
-    return "they contradict each other, but what would end is not the older one"

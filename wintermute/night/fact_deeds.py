@@ -93,7 +93,7 @@ class MergeFacts:
 
 
 class EndFact:
-    """A fact is true no longer, and says what is since (M-074)."""
+    """A fact is true no longer, and says what is since, if anything is (M-074)."""
 
     def __init__(self, stores: Stores, nights: Nights) -> None:
         self._stores = stores
@@ -101,20 +101,22 @@ class EndFact:
 
     async def do(self, tx: Transaction, item: NightItem, why: Reason) -> ItemNames | None:
         """None where one of the two is another by now, or has an end."""
-        facts, texts, winner = self._stores.facts, _texts(item), item.plan["winner"]
-        both = texts | {winner["id"]: winner["text"]}
-        if not await are_as_known(self._stores, tx, item.scope, both):
+        facts, texts = self._stores.facts, _texts(item)
+        stays = {each["id"]: each["text"] for each in [item.plan["winner"]] if each}
+        if not await are_as_known(self._stores, tx, item.scope, texts | stays):
             return None
-        [loser] = await facts.living(tx, item.scope, list(texts))
-        [heir] = await facts.living(tx, item.scope, [winner["id"]])
-        if are_apart([loser, heir]):
+        losers = await facts.living(tx, item.scope, list(texts))
+        heirs = await facts.living(tx, item.scope, list(stays))
+        if are_apart([*losers, *heirs]):
             return None
-        if await is_overtaken(self._nights, tx, item, why, [loser], [heir]):
+        if await is_overtaken(self._nights, tx, item, why, losers, heirs):
             return None
         now = facts.now()
-        until = heir.last_said if loser.valid_from < heir.last_said <= now else now
-        await facts.end(tx, why, loser.id, until, heir.id)
-        return [("fact", loser.id)]
+        for loser in losers:
+            until, heir = next(((each.last_said, each.id) for each in heirs), (now, None))
+            until = until if loser.valid_from < until <= now else now
+            await facts.end(tx, why, loser.id, until, heir)
+        return [("fact", loser.id) for loser in losers]
 
 
 def _texts(item: NightItem) -> dict[str, str]:

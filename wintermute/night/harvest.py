@@ -42,6 +42,7 @@ from wintermute.memory.origins import gist, taken_back
 from wintermute.memory.sense import main_words
 from wintermute.messages import PERSON, ROOM, Json
 from wintermute.night.quiet import UNTIL_THEN, Quiet
+from wintermute.night.rewording import retire_unsaid, rewordings
 from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.text import display_name, shortened
@@ -125,6 +126,15 @@ class Wording:
     """The edit that gave it its last wording and was not answered, as of an older message."""
     again: bool = False
     """Whether it is read once more."""
+    reworded: int = 0
+    """The place of its last edit, where it was read in another wording; else 0 (M-089)."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where it stands in the order in which messages are read."""
+        if self.late:
+            return 0, self.late
+        return (1, self.reworded) if self.reworded else (2, self.seq)
 
     @property
     def origins(self) -> tuple[str, ...]:
@@ -150,26 +160,28 @@ class Wording:
 class Cursor:
     """How far a conversation was read: the last row, and the newest cast there was then.
 
-    `again`: the last of what is to be read once more, before anything else; 0: nothing.
+    `again`: the last of what is to be read once more, before anything else; 0: nothing. `edits`: the
+    newest noted edit that there was then.
     """
 
     upto: int
     casts: int
     again: int = 0
+    edits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """What is read at once: messages of one scope, and how far that is. No scope: nothing of use.
 
-    `late`: as of the last of its messages; the cursor stays where it is. `again`: the messages that
-    are read once more by it.
+    `place`: that of the last of its messages; of what is late or reworded, `upto` stays where it is.
+    `again`: the messages that are read once more by it.
     """
 
     upto: int
     scope: str | None
     messages: tuple[Wording, ...]
-    late: int = 0
+    place: tuple[int, int]
     again: tuple[str, ...] = ()
 
     @property
@@ -189,7 +201,7 @@ def chunk(rows: Sequence[Wording], room: int) -> Chunk:
     scope, taken = rows[0].whose, list[Wording]()
     for row in rows:
         cost = estimate(_line(row, row.body)) + estimate(row.answer or "")
-        differs = row.whose != scope or (row.late > 0) != (rows[0].late > 0)
+        differs = row.whose != scope or row.place[0] != rows[0].place[0]
         if differs or (taken and cost > room):
             break
         room -= cost
@@ -197,7 +209,7 @@ def chunk(rows: Sequence[Wording], room: int) -> Chunk:
     kept = tuple(row for row in taken if row.body.strip())
     upto = max(row.seq for row in taken)
     again = tuple(row.message for row in taken if row.again)
-    return Chunk(upto, scope if kept else None, kept, taken[-1].late, again)
+    return Chunk(upto, scope if kept else None, kept, taken[-1].place, again)
 
 
 def transcript(messages: Sequence[Wording], zone: ZoneInfo) -> str:
@@ -343,14 +355,17 @@ GROUP BY c.id
 """
 # What came undecrypted or untrusted keeps its place; if that was passed meanwhile, its cast tells.
 # A message that was worded anew stands where its last wording does; one that was deleted says nothing.
+# Where an older one was read in another wording, what was answered to that is not shown.
+EDITED = """(SELECT max(n.seq) FROM edits n WHERE n.edited = coalesce(i.edits, i.event_id)
+    AND n.seq > :edits AND n.text <> '')"""
 READ = """
 SELECT i.seq, i.event_id, i.sender, i.sender_name, i.direct, i.by_bot, i.sent_at, i.edits,
        iif(i.state = 'ignored', '', coalesce(e.text, i.body)) AS body, e.event_id AS worded,
        coalesce(b.scope, (SELECT n.scope FROM branches n WHERE n.created_at <= i.received_at
                 AND n.conversation_id = i.conversation_id ORDER BY n.seq DESC LIMIT 1)) AS scope,
-       coalesce(k.taint, 0) AS taint, {late} AS late, {again} AS again,
+       coalesce(k.taint, 0) AS taint, {late} AS late, {again} AS again, {reworded} AS reworded,
        (SELECT o.body FROM outbox o WHERE o.answers = i.event_id AND o.kind = 'reply'
-        AND o.body <> '' ORDER BY o.seq DESC LIMIT 1) AS answer
+        AND o.body <> '' AND NOT {reworded} ORDER BY o.seq DESC LIMIT 1) AS answer
 FROM inbox i
 LEFT JOIN edits e ON e.seq = (SELECT max(seq) FROM edits WHERE edited = coalesce(i.edits, i.event_id)
     AND text <> '' AND created_at >= i.received_at AND i.body <> '')
@@ -360,24 +375,31 @@ WHERE {which} AND i.state IN ('answered', 'ignored')
 AND NOT EXISTS (SELECT 1 FROM inbox l WHERE l.conversation_id = i.conversation_id
     AND l.kind = 'message' AND l.seq > i.seq AND l.edits = coalesce(i.edits, i.event_id)
     AND l.state = 'answered' AND l.body <> '')
-ORDER BY late = 0, late, i.seq LIMIT :most
+ORDER BY late = 0, late, reworded = 0, reworded, i.seq LIMIT :most
 """
+IS_OLD = "i.seq <= :upto AND coalesce(k.seq, 0) <= :casts"
 SAID = READ.format(
-    late="iif(i.seq > :upto, 0, k.seq)",
+    late="iif(i.seq > :upto OR coalesce(k.seq, 0) <= :casts, 0, k.seq)",
     again="0",
+    reworded=f"iif({IS_OLD}, {EDITED}, 0)",
     which=f"""i.seq IN (
     SELECT seq FROM inbox WHERE conversation_id = :conversation AND kind = 'message' AND seq > :upto
     UNION SELECT m.seq FROM casts c JOIN inbox m ON m.event_id = c.event_id
-    WHERE c.seq > :casts AND m.conversation_id = :conversation AND m.kind = 'message')
+    WHERE c.seq > :casts AND m.conversation_id = :conversation AND m.kind = 'message'
+    UNION SELECT m.seq FROM edits d JOIN inbox m ON m.event_id = d.edited OR m.edits = d.edited
+    WHERE d.conversation_id = :conversation AND d.seq > :edits AND d.text <> '' AND m.kind = 'message')
     AND i.seq < coalesce({BLOCKED}, 9223372036854775807)""",
 )
 NAMED = "(SELECT event_id FROM harvests_again WHERE conversation_id = :conversation)"
 SAID_AGAIN = READ.format(
     late="0",
     again="1",
+    reworded="0",
     which=f"i.kind = 'message' AND (i.event_id IN {NAMED} OR i.edits IN {NAMED})",
 )
 MOST_ROWS = 400
+NEWEST = "(SELECT coalesce(max(seq), 0) FROM casts), (SELECT coalesce(max(seq), 0) FROM edits)"
+"""The cast and the edit up to which all is read."""
 
 
 class Harvests:
@@ -394,7 +416,8 @@ class Harvests:
     async def cursor(self, source: Transaction | Database, conversation_id: str) -> Cursor:
         """How far a conversation was read."""
         found = await source.rows(
-            "SELECT coalesce(h.upto, 0) AS upto, coalesce(h.casts, 0) AS casts, (SELECT"
+            "SELECT coalesce(h.upto, 0) AS upto, coalesce(h.casts, 0) AS casts,"
+            " coalesce(h.edits, 0) AS edits, (SELECT"
             "  coalesce(max(seq), 0) FROM harvests_again WHERE conversation_id = :id) AS again"
             " FROM (SELECT 1) LEFT JOIN harvests h ON h.conversation_id = :id",
             {"id": conversation_id},
@@ -416,7 +439,7 @@ class Harvests:
         asked = {"conversation": conversation_id, "most": MOST_ROWS}
         if cursor.again:
             return [_wording(row) for row in await source.rows(SAID_AGAIN, asked)]
-        asked |= {"upto": cursor.upto, "casts": cursor.casts}
+        asked |= {"upto": cursor.upto, "casts": cursor.casts, "edits": cursor.edits}
         return [_wording(row) for row in await source.rows(SAID, asked)]
 
     async def read(self, tx: Transaction, conversation_id: str, part: Chunk) -> None:
@@ -428,17 +451,19 @@ class Harvests:
                 (conversation_id, json.dumps(part.again)),
             )
             return
-        if part.late:
+        kind, place = part.place
+        if kind < 2:
+            column = "edits" if kind else "casts"
             await tx.execute(
-                "UPDATE harvests SET casts = ? WHERE conversation_id = ?",
-                (part.late, conversation_id),
+                f"UPDATE harvests SET {column} = ? WHERE conversation_id = ?",
+                (place, conversation_id),
             )
             return
         await tx.execute(
-            "INSERT INTO harvests (conversation_id, upto, casts, at)"
-            " VALUES (?, ?, (SELECT coalesce(max(seq), 0) FROM casts), ?)"
+            "INSERT INTO harvests (conversation_id, upto, casts, edits, at)"
+            f" VALUES (?, ?, {NEWEST}, ?)"
             " ON CONFLICT (conversation_id) DO UPDATE SET upto = excluded.upto,"
-            " casts = excluded.casts, at = excluded.at",
+            " casts = excluded.casts, edits = excluded.edits, at = excluded.at",
             (conversation_id, part.upto, stamp(self._clock.now())),
         )
 
@@ -468,11 +493,11 @@ class Harvests:
         """What was said in a conversation while it was off, which was until then, is never read."""
         if await tx.exists("SELECT 1 FROM harvests_off"):
             await tx.execute(
-                "INSERT INTO harvests (conversation_id, upto, casts, at) SELECT conversation_id,"
-                " max(seq), (SELECT coalesce(max(seq), 0) FROM casts), :now FROM inbox"
+                "INSERT INTO harvests (conversation_id, upto, casts, edits, at)"
+                f" SELECT conversation_id, max(seq), {NEWEST}, :now FROM inbox"
                 " WHERE received_at < :since GROUP BY 1 HAVING max(received_at) >= (SELECT since FROM harvests_off)"
                 " ON CONFLICT (conversation_id) DO UPDATE SET upto = excluded.upto,"
-                " casts = excluded.casts, at = excluded.at",
+                " casts = excluded.casts, edits = excluded.edits, at = excluded.at",
                 {"now": stamp(self._clock.now()), "since": stamp(since)},
             )
             await tx.execute("DELETE FROM harvests_off")
@@ -485,14 +510,14 @@ class Harvests:
         )
         return [_again(row) for row in rows]
 
-    async def left_out(self, tx: Transaction, part: Chunk) -> set[str]:
+    async def left_out(self, tx: Transaction, part: Chunk, events: Collection[str]) -> set[str]:
         """The gists of what must not be learnt again from these messages: people took it back."""
         kept = await tx.scalars(
             "SELECT DISTINCT value FROM harvests_again, json_each(but)"
             " WHERE event_id IN (SELECT value FROM json_each(?))",
             (json.dumps(part.again),),
         )
-        events = {*part.again, *(row.event_id for row in part.messages)}
+        events = {*part.again, *(row.event_id for row in part.messages), *events}
         return {*kept, *(gist(fact) for fact in await taken_back(tx, events))}
 
 
@@ -619,17 +644,28 @@ class Harvest:
         if await self._harvests.cursor(tx, conversation) != cursor:
             return False
         rows = await self._harvests.said(tx, conversation, cursor)
-        same = [row for row in rows if row.seq <= part.upto]  # what came since is read next
+        same = [row for row in rows if row.place <= part.place]  # what came since is read next
         return bool(same) and chunk(same, self._room()) == part
 
     async def _keep(self, tx: Transaction, part: Chunk, facts: Sequence[NewFact]) -> int:
-        if part.again and facts:
-            but = await self._harvests.left_out(tx, part)
+        """How many memories came of it; what former wordings alone said goes, in one change set."""
+        edited = {row.message for row in part.messages if row.reworded or row.edits}
+        found = await rewordings(tx, edited)
+        events = {event for each in found for event in each.events}
+        if (part.again or found) and facts:
+            but = await self._harvests.left_out(tx, part, events)
             facts = [fact for fact in facts if gist(fact) not in but]
         taken = await self._stores.facts.take(tx, facts) if facts else []
         changes = [done.change for done in taken if done.change]
+        picked_up = len(changes)
+        if found and part.scope:
+            known = {done.fact.id for done in taken}
+            gone, over = await retire_unsaid(self._stores, tx, part.scope, found, known)
+            others = {name for fact in gone for name in fact.origins} - events
+            await self._harvests.read_again(tx, others, ())
+            changes += over
         if changes and part.scope:
             evidence = tuple(each.event_id for each in part.messages)
             why = Reason("harvest", part.scope, evidence=evidence)
             await self._stores.changes.record(tx, why, changes)
-        return len(changes)
+        return picked_up

@@ -21,7 +21,7 @@ from wintermute.changes.undo import Undone
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
 from wintermute.db.text_search import OURS_SINCE, SCOPES, Kept, Traces
-from wintermute.db.values import columns, insert, reader
+from wintermute.db.values import columns, insert, reader, stored
 from wintermute.messages import Json
 from wintermute.secret_shapes import secret_kind, without_secrets
 
@@ -466,6 +466,24 @@ class Nights:
             " WHERE night = ? AND n = ? AND state = ?",
             (item.night, item.n, item.state),
         )
+
+    async def turn(self, tx: Transaction, item: NightItem, *, neither: bool) -> NightItem:
+        """Which of two is true was answered with the older one, or with neither of them (M-087)."""
+        [older], newer = item.plan["members"], item.plan["winner"]
+        members = [older, newer] if neither else [newer]
+        turned = replace(
+            item,
+            plan=item.plan | {"members": members, "winner": None if neither else older},
+            before=tuple(each["text"] for each in members),
+            after="" if neither else older["text"],
+        )
+        values = columns(turned) | {"was": item.state}
+        await tx.execute(
+            "UPDATE night_items SET plan = :plan, before = :before, after = :after"
+            " WHERE night = :night AND n = :n AND state = :was",
+            stored(values),
+        )
+        return turned
 
     async def take_back(self, tx: Transaction, item: NightItem) -> None:
         """What could not be done is found again by the next night, for its step has judged nothing.

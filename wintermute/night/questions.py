@@ -1,9 +1,10 @@
 """Which night and which item somebody means, and what becomes of a question that is answered."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from typing import Literal
 
 from wintermute.errors import StorageBlocked, WintermuteError
 from wintermute.night.deeds import Deeds
@@ -14,9 +15,16 @@ NIGHT = re.compile(r"(\d{8}(?:-\d{1,4})?)(?:#(\d{1,6}))?")
 RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 LOOKED_THROUGH = 60
 """Nights among which the newest is looked for that did something."""
+WhichHolds = Literal["new", "old", "both", "neither"]
 NEWEST = 5
 """Nights that are named to who asks for one that is not there."""
 ALL = "all"
+ANSWERS: Mapping[str, WhichHolds] = {
+    **{"yes": "new", "no": "both", "new": "new"},
+    **{"old": "old", "both": "both", "neither": "neither"},
+}
+"""What is said, and what it says of two that cannot both be true (M-087)."""
+ONLY_YES_OR_NO = "is answered with yes or no"
 OPEN: tuple[ItemState, ...] = ("open",)
 CHANGED = "what it is about has changed since, or was decided elsewhere, so nothing was done"
 ANSWERED = {
@@ -141,11 +149,21 @@ class Questions:
         here = [item for item in fitting if item.night == fitting[-1].night]
         return [item for item in here if item.state == "open"] or here[:1]
 
-    async def yes(self, item: NightItem, deeds: Deeds) -> Answered:
+    async def follow(self, item: NightItem, word: str, deeds: Deeds) -> Answered:
+        """Follow one of `ANSWERS`. Only of two that cannot both be true either may be meant (M-087)."""
+        answer = ANSWERS[word]
+        if item.kind != "ended" and word not in ("yes", "no"):
+            return Answered(item, ONLY_YES_OR_NO)
+        return await (self.no(item) if answer == "both" else self.yes(item, deeds, answer))
+
+    async def yes(self, item: NightItem, deeds: Deeds, answer: WhichHolds = "new") -> Answered:
         """Do what it asks, if what it is about is still so (M-079); also after a no."""
         item = await self._open_again(item)
         if item.state != "open":
             return Answered(item, ANSWERED[item.state])
+        if item.kind == "ended" and answer != "new":
+            async with self._stores.database.transaction() as tx:
+                item = await self._nights.turn(tx, item, neither=answer == "neither")
         try:
             done = await deeds.apply(item, "command")
         except StorageBlocked:

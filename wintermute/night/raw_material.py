@@ -44,7 +44,7 @@ MOST_CHARACTERS = 4_000
 NOT_SAID = re.compile(r"<(?:memory name=|cathedral>)")
 """How messages begin that say what a page says, or what the program had to say."""
 NEWEST = 2**62
-"""Beyond all casts."""
+"""Beyond all casts and edits."""
 ONLY_OURS = (
     "{name} is no direct chat of the owner's: pages are made of what was said there, and of folders"
 )
@@ -235,11 +235,13 @@ class Consolidations:
 
     async def _cursor(self, source: Transaction | Database, conversation_id: str) -> Cursor:
         rows = await source.rows(
-            "SELECT upto, casts FROM consolidations WHERE conversation_id = ? AND settled"
+            "SELECT upto, casts, edits FROM consolidations WHERE conversation_id = ? AND settled"
             " ORDER BY seq DESC LIMIT 1",
             (conversation_id,),
         )
-        return Cursor(rows[0]["upto"], rows[0]["casts"]) if rows else Cursor(0, 0)
+        if not rows:
+            return Cursor(0, 0)
+        return Cursor(rows[0]["upto"], rows[0]["casts"], edits=rows[0]["edits"])
 
     async def _said(
         self, source: Transaction | Database, conversation_id: str, cursor: Cursor
@@ -296,7 +298,8 @@ class Consolidations:
                 await self._propose(tx, page)
             await tx.execute(
                 "UPDATE consolidations SET upto = ?, change_set_id = ?,"
-                " casts = (SELECT coalesce(max(seq), 0) FROM casts) WHERE job = ?",
+                " casts = (SELECT coalesce(max(seq), 0) FROM casts),"
+                " edits = (SELECT coalesce(max(seq), 0) FROM edits) WHERE job = ?",
                 (talk.part.upto if talk.part else 0, set_id, job.name),
             )
             yield set_id
@@ -374,10 +377,12 @@ def _drop_raw(files: StoreFolder, raw: str) -> None:
 
 
 def _beyond(cursor: Cursor, rows: Sequence[Wording]) -> Cursor:
-    """Where the next look begins: what comes late comes first, then all that has a new place."""
-    if rows[-1].late:
-        return Cursor(cursor.upto, rows[-1].late)
-    return Cursor(rows[-1].seq, NEWEST)
+    """Where the next look begins: what comes late comes first, then what was edited, then all that is new."""
+    kind, place = rows[-1].place
+    if kind < 2:
+        casts, edits = (NEWEST, place) if kind else (place, cursor.edits)
+        return Cursor(cursor.upto, casts, edits=edits)
+    return Cursor(place, NEWEST, edits=NEWEST)
 
 
 class ChatTalk:

@@ -32,6 +32,10 @@ DONE: Mapping[str, tuple[str, str]] = {
     "page removed": ("page removed", "pages removed"),
     "core changed": ("core memory changed", "core memories changed"),
     "fold": ("conversation summed up", "conversations summed up"),
+    "edited": (
+        "edited message that something was made from",
+        "edited messages that things were made from",
+    ),
 }
 """What a kind of item did, one of it and several."""
 COUNTS_MEMBERS = frozenset({"merged", "rest"})
@@ -40,7 +44,7 @@ NAMES = frozenset({"page"})
 """Kinds whose items are called by their names."""
 LEADS: Mapping[str, tuple[str, str]] = {
     "merged": ("merged", "Make one of these?"),
-    "ended": ("no longer true", "Is the first no longer true?"),
+    "ended": ("no longer true", "Which of these is true?"),
     "rest": ("put to rest, found only by a search", "Put to rest, so that only a search finds it?"),
     "list": ("list of memories tidied", "Tidy the list of memories?"),
     "lines": ("memories removed", "Remove these memories?"),
@@ -55,6 +59,7 @@ LEADS: Mapping[str, tuple[str, str]] = {
     "page changed": ("page changed", "Change this page?"),
     "page removed": ("page removed", "Remove this page?"),
     "fold": ("long conversation summed up", "Sum up this conversation?"),
+    "edited": ("you edited the message that this was made from", ""),
 }
 """What stands before an item of a kind: once it was done, and as a question."""
 OUTSIDE = "left out here, /night {} shows it", "its words came from outside"
@@ -122,16 +127,30 @@ def lead(item: NightItem) -> str:
     return f"{done}:" if item.state in ("done", "planned", "undone") else asked
 
 
+def is_choice(item: NightItem) -> bool:
+    """Whether it asks which of two memories is true (M-087)."""
+    return item.kind == "ended" and item.state == "open"
+
+
+def how_to_answer(item: NightItem) -> str:
+    """What is typed to answer a question."""
+    if is_choice(item):
+        return f"`/night {item.id} new`, `old`, `both` or `neither`"
+    return f"`/night yes {item.id}` or `/night no {item.id}`"
+
+
 def item_words(item: NightItem) -> str:
     """What an item did or asks: what was there, what is there, and why. For a chat."""
     before, after = quoted(item.before), quoted([item.after] if item.after else [])
-    return _in_words(item, f"{before} → {after}" if before and after else before or after, plain)
+    joined = (" or " if is_choice(item) else " → ").join(filter(None, (before, after)))
+    return _in_words(item, joined, plain)
 
 
 def item_text(item: NightItem) -> str:
     """The same for a terminal or a model."""
     before, after = "; ".join(map(cut, item.before)), cut(item.after)
-    return _in_words(item, f"{before} -> {after}" if before and after else before or after, str)
+    joined = (" or " if is_choice(item) else " -> ").join(filter(None, (before, after)))
+    return _in_words(item, joined, str)
 
 
 def _in_words(item: NightItem, change: str, shown: Callable[[str], str]) -> str:
@@ -171,10 +190,13 @@ def whole(item: NightItem, *, chat: bool) -> list[str]:
     found = [f"{name} {lead(item).rstrip(':')} — {state}"]
     if is_forgotten(item):
         return [*found, f"Its {FORGOTTEN}."]
+    before, after = ("Earlier:", "Later:") if is_choice(item) else ("Before:", after)
     for text in item.before:
-        found += ["Before:", *block(text)]
+        found += [before, *block(text)]
     found += [after, *block(item.after)] if item.after else []
-    found += [f"Why: {plain(one_line(item.reason)) if chat else one_line(item.reason)}"]
+    found += [
+        f"{'When' if is_choice(item) else 'Why'}: {plain(one_line(item.reason)) if chat else one_line(item.reason)}"
+    ]
     evidence = ", ".join(f"`{each}`" if chat else each for each in item.evidence)
     return [*found, *([f"It goes back to: {evidence}"] if evidence else [])]
 
@@ -211,10 +233,10 @@ def message(lead: str, items: Sequence[NightItem], failed: int = 0) -> NightMess
     name = item.id  # a number alone may be another night's once this is read
     line = f"{line}\nThe question: {item_words(item)}\n"
     if is_whole(item):
-        return NightMessage(f"{line}✅ yes, ❌ no, or `/night yes {name}`.", item)
-    return NightMessage(
-        f"{line}`/night {name}` shows it whole; `/night yes {name}` or `/night no {name}` answers."
-    )
+        both = ("the newer one", "both", how_to_answer(item))
+        yes, no, typed = both if is_choice(item) else ("yes", "no", f"`/night yes {name}`")
+        return NightMessage(f"{line}✅ {yes}, ❌ {no}, or {typed}.", item)
+    return NightMessage(f"{line}`/night {name}` shows it whole; {how_to_answer(item)} answers.")
 
 
 def report_event(items: Sequence[NightItem]) -> str:

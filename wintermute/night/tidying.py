@@ -203,6 +203,10 @@ class NightPhase(Protocol):
         ...
 
 
+ChoreItem = tuple[Planned, ItemState, str | None]
+"""What people should know of, with its state and change set."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChoreDone:
     """What a chore did. `items`: what people should know, done or asked; with what it changed."""
@@ -211,8 +215,7 @@ class ChoreDone:
     after: int = 0
     note: str = ""
     left: bool = False
-    items: tuple[tuple[Planned, ItemState, str | None], ...] = ()
-    """Each with its state and change set."""
+    items: tuple[ChoreItem, ...] = ()
     failed: bool = False
     """Though what is here was done."""
 

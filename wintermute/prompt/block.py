@@ -7,7 +7,7 @@ was told to nobody.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -38,10 +38,10 @@ FOUND = "- "
 NOTHING = "nothing any more"
 OURS = re.compile(rf"^(?={GONE.strip()}|{UNTRUE.strip()}|{NOTHING}$)", re.MULTILINE)
 NAMES: Mapping[str, re.Pattern[str]] = {
-    TASKS: re.compile(r"\[P\d+\] (#\S+):"),
-    SKILLS: re.compile(r"- (data/skills/\S+\.md) "),
+    TASKS: re.compile(r"(#\S+):"),
+    SKILLS: re.compile(r"(data/skills/\S+\.md) "),
 }
-"""How a line of a part is known again when it changed; elsewhere it is the line itself."""
+"""How a line of a part is known again, however it is written; without it nothing is told of."""
 LATE = timedelta(minutes=10)
 """From then on a cast is told the time once more (F-015)."""
 LEFT_OUT = "[… {count} memories left out to fit the model's window …]"
@@ -58,6 +58,7 @@ class Changing:
     """The parts that change, as rendered. `memories` None: nobody has looked for any (P-013).
 
     `untrue`: what was told of ranked memories and is so no more, with what is so instead, if known.
+    `true`: the lines that were told of memories and are so still, whether they are shown now or not.
     """
 
     now: str
@@ -66,6 +67,7 @@ class Changing:
     tasks: str
     skills: str
     untrue: tuple[tuple[str, str], ...] = ()
+    true: Collection[str] = ()
 
     @property
     def lines(self) -> Told:
@@ -121,12 +123,13 @@ def block(
         untrue = [*map(_untrue, parts.untrue)] if part == MEMORIES else []
         ranked = part == MEMORIES and (parts.ranked or bool(untrue))
         before = so_far.get(part)
-        came = _came(before, shown.get(part, ()), now.get(part, ())) if before else _all(text or "")
-        if ranked:  # whose lines are marked, other than in a list or the result of a call
-            listed = {line.removeprefix(FOUND) for line in shown.get(part, ())}
+        known = shown.get(part, ())
+        came = _came(part, before, known, now.get(part, ())) if before else _all(text or "")
+        if ranked:
+            listed = {_name(part, line) for line in known}
             lines = came if before else now.get(part, ())
-            came = [line for line in lines if line.removeprefix(FOUND) not in listed]
-        went = untrue if ranked or text is None else _gone(part, shown, now[part])
+            came = [line for line in lines if _name(part, line) not in listed]
+        went = untrue if ranked or text is None else _gone(part, known, now[part], parts.true)
         contents.append((RANKED if ranked else part, "\n".join([*came, *went])))
     body = joined(contents)
     return f"{OPENED}{body}{CLOSED}" if body else ""
@@ -148,7 +151,7 @@ def _of_result(gate: str, args: Json, result: Any) -> tuple[str, str]:
         return SKILLS, _skill(result["path"], args["summary"])
     if gate == "write_file" and "retired" in result:  # the list of memories, and no other file
         return MEMORIES, f"{NOTHING}\n{_inert(flat_lines(args['content']))}"
-    if gate == "write_file" and NAMES[SKILLS].match(f"- {result['path']} "):
+    if gate == "write_file" and NAMES[SKILLS].match(f"{result['path']} "):
         return SKILLS, _skill(result["path"], summary_in(args["content"]))
     if gate == "task":
         rows = result if isinstance(result, list) else [result]
@@ -217,12 +220,13 @@ def _all(text: str) -> list[str]:
     return [_inert(text)] if text else []
 
 
-def _gone(part: str, before: Told, now: tuple[str, ...]) -> list[str]:
-    lines = [line for line in before.get(part, ()) if not LEFT_OUT_BEFORE.fullmatch(line)]
-    if lines and not now:
-        return [NOTHING]
-    names = {_name(part, line) for line in now}
-    return [GONE + line for line in lines if _name(part, line) not in names]
+def _gone(part: str, before: Sequence[str], now: Sequence[str], true: Collection[str]) -> list[str]:
+    """What takes back the lines of what is there no more; what names nothing never was."""
+    about = {line: _name(part, line) for line in before if not LEFT_OUT_BEFORE.fullmatch(line)}
+    left = {_name(part, line) for line in now}.union(_name(part, line) for line in true)
+    gone = [line for line, name in about.items() if name and name not in left]
+    over = gone and not now and not left.intersection(about.values())
+    return [NOTHING] if over else [GONE + line for line in gone]
 
 
 def _untrue(told: tuple[str, str]) -> str:
@@ -250,30 +254,41 @@ def _lines(text: str) -> tuple[str, ...]:
 
 
 def _name(part: str, line: str) -> str:
-    found = NAMES[part].match(line) if part in NAMES else None
-    return found[1] if found else line
+    """What a line is about: a memory is the same with a mark before it and without (M-088)."""
+    found = NAMES[part].search(line) if part in NAMES else None
+    if found is None:
+        return "" if part in NAMES else line.removeprefix(FOUND)
+    return found[1]
 
 
 def _take(part: str, line: str, lines: dict[str, str]) -> None:
     if line == NOTHING:
         lines.clear()
     elif line.startswith(UNTRUE):
-        rest = line.removeprefix(UNTRUE)
-        for known in [each for each in lines.values() if _is_said(each, rest)]:
-            del lines[_name(part, known)]
+        rest = line.removeprefix(UNTRUE).removeprefix(FOUND)
+        for name in [each for each in lines if _is_said(each, rest)]:
+            del lines[name]
     elif line.startswith(GONE):
-        lines.pop(_name(part, line.removeprefix(GONE)), None)
+        rest = line.removeprefix(GONE)
+        lines.pop(_name(part, rest) or rest, None)
     elif line.strip():
-        lines[_name(part, line)] = line
+        lines[_name(part, line) or line] = line
 
 
 def _is_said(line: str, untrue: str) -> bool:
     return untrue == line or untrue.startswith(line + INSTEAD)
 
 
-def _came(before: tuple[str, ...], shown: tuple[str, ...], now: tuple[str, ...]) -> list[str]:
+def _came(
+    part: str, before: Sequence[str], shown: Sequence[str], now: Sequence[str]
+) -> Sequence[str]:
     """The lines that came or changed since; what was left out stays so."""
+
+    def alike(line: str) -> str:
+        return line if part in NAMES else _name(part, line)
+
+    told = {*map(alike, before)}
     if any(map(LEFT_OUT_BEFORE.fullmatch, before)):
-        now = now[next((n for n, line in enumerate(now) if line in before), len(now)) :]
-    known = {*before} & {*shown}
-    return [line for line in now if line not in known]
+        now = now[next((n for n, line in enumerate(now) if alike(line) in told), len(now)) :]
+    known = told & {*map(alike, shown)}
+    return [line for line in now if alike(line) not in known]

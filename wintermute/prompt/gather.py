@@ -17,13 +17,14 @@ from wintermute.config.schema import ComponentSizeLimits, Seed, Wiki
 from wintermute.db import Transaction
 from wintermute.errors import ConfigurationError, MemoryUnavailable
 from wintermute.llm.tokens import estimate
-from wintermute.memory.fact import Hit
+from wintermute.memory.fact import Hit, entries
 from wintermute.memory.ranking import Query
 from wintermute.memory.search import fitting
 from wintermute.memory.status import list_too_long
 from wintermute.messages import Size
 from wintermute.prompt.assemble import (
     LOAD,
+    MEMORIES,
     Parts,
     Section,
     assemble,
@@ -273,8 +274,8 @@ class Gather:
         parts = await self._changing(scope, query)
         if self._stores.memories.ranked and not parts.ranked and not anew:  # P-013
             parts = replace(parts, memories=None)
-        if self._stores.memories.ranked and query is not None and query.in_view:
-            parts = replace(parts, untrue=await self._untrue(scope, query.in_view))
+        if query is not None and query.in_view:
+            parts = await self._judged(scope, parts, query.in_view)
         # Small models take the sentence for a request to load something.
         return replace(parts, skills="") if size == "small" and parts.skills == LOAD else parts
 
@@ -331,11 +332,22 @@ class Gather:
             await self._stores.recalls.recall(query.cast_id, hits)
         return ranked_lines([hit.fact.text for hit in shown_of(hits, query)])
 
-    async def _untrue(self, scope: str, in_view: Collection[str]) -> tuple[tuple[str, str], ...]:
-        """The memories in view that are none now; a mark of something left out never was one."""
-        texts = {line.removeprefix("- "): line for line in in_view}
-        found = await self._stores.recalls.fallen(scope, texts)
-        return tuple((texts[text], heir) for text, heir in found)
+    async def _judged(self, scope: str, parts: Changing, in_view: Collection[str]) -> Changing:
+        """What became of the memories in view; a mark of something left out never was one (M-088)."""
+        shown = parts.lines.get(MEMORIES, ())
+        meant = {line: texts_of(line) for line in in_view if line not in shown}
+        asked = {text for texts in meant.values() for text in texts}
+        facts = await self._stores.recalls.judged(scope, asked)
+        known = {
+            line: [facts[text] for text in texts if text in facts] for line, texts in meant.items()
+        }
+        over = {line: heirs[0] for line, heirs in known.items() if heirs and None not in heirs}
+        untrue = ((line, heir) for line, heir in over.items() if heir is not None)
+        return replace(
+            parts,
+            untrue=tuple(untrue) if self._stores.memories.ranked else (),
+            true=frozenset(line for line, heirs in known.items() if None in heirs),
+        )
 
     async def _recalled(self, asked: Recall, scope: str) -> str:
         """What was found as the cast began, as far as it is still so."""
@@ -344,6 +356,12 @@ class Gather:
 
     async def _listed(self) -> str:
         return skill_lines(await self._stores.skills.listed())
+
+
+def texts_of(line: str) -> tuple[str, ...]:
+    """The texts of which a line in view may be the rendering, as a list or a search shows it."""
+    said = line.removeprefix("- ")
+    return (said, *entries(said.removeprefix("\\").replace("&lt;", "<")))
 
 
 def shown_of(hits: Sequence[Hit], asked: Recall) -> list[Hit]:

@@ -1,0 +1,182 @@
+"""Messages that are edited after they were read: what was learnt from their former wording alone goes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.test_harvest import SCOPE, Picker, facts, harvested, is_harvest, say, talking, transcript
+from tests.test_harvest_at_the_door import EARLY, answering, learnt, read
+from tests.world.clock import HeldClock
+from tests.world.house import ANN, House
+from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
+from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.tidied import Programmed
+from wintermute.changes.change_sets import Reason
+from wintermute.memory.origins import Rewording, is_reworded
+from wintermute.night.raw_material import Consolidations
+from wintermute.night.tidying import alone
+
+
+@pytest.mark.parametrize(
+    ("former", "last", "is_edit"),
+    [
+        ("I live in Lyon", "I live in Rome", True),
+        ("I live in Lyon", "I live  in **Lyon**!", False),
+        ("I live in Lyon", "…", False),
+        ("2.5 mg", "25 mg", True),
+        ("at 10:30", "at 1030", True),
+        ("it costs 5 €", "it costs 5 $", True),
+        ("minus: 5", "minus: -5", True),
+        ("कि", "का", True),
+        ("我住在巴黎", "我住在巴黎。", False),
+        ("我住在巴黎", "我住在里昂", True),
+    ],
+)
+def test_blanks_and_marks_are_no_edit(former: str, last: str, *, is_edit: bool) -> None:
+    """M-089: but for those that belong to a number."""
+    assert is_reworded(former, last) == is_edit
+
+
+@pytest.mark.parametrize(
+    ("fact", "former", "last", "others", "is_over"),
+    [
+        ("Ann lives in Lyon", "I live in Lyon", "I live in Rome", (), True),
+        ("Ann lives in Lyon", "I liv in Lyon", "I live in Lyon, by the river", (), False),
+        ("Ann lives in Lyon", "I live in Lyon", "I do not live in Lyon", (), True),
+        ("Ann takes 5 mg", "I take 5 mg", "I take 10 mg", (), True),
+        ("Ann keeps bees", "I keep bees. My car is red", "I keep bees. It is blue", (), False),
+        ("Ann lives in Lyon", "I live in Lyon", "I live in Rome", ("Lyon is nice",), True),
+        ("lives in Lyon", "I live in Lyon", "I live in Rome", ("we live near Lyon",), False),
+        ("安住在巴黎", "我住在巴黎", "我住在里昂", (), True),
+        ("Ann keeps bees", "ich halte Bienen", "ich halte Hühner", (), True),
+        ("Ann keeps bees", "ich halte Bienen", "ich halte Hühner", ("guten Tag",), False),
+    ],
+)
+def test_what_was_learnt_only_from_the_former_wording(
+    fact: str, former: str, last: str, others: tuple[str, ...], *, is_over: bool
+) -> None:
+    """M-089: what another message says, or what the edit left as it was, stays."""
+    edited = Rewording("$m", frozenset({"$m"}), (former,), last)
+    assert edited.unsays(fact, others) == is_over
+
+
+def picks(seen: Seen) -> Step | None:
+    if not is_harvest(seen):
+        return None
+    homes = [home for home in ("Lyon", "Rome") if f"I live in {home}" in transcript(seen)]
+    return Text(json.dumps({"contents": [f"The user lives in {home}" for home in homes]}))
+
+
+async def test_the_next_harvest_reads_what_a_message_says_by_now(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """M-089: several edits count as the last; nobody answers them, and the history stays as said."""
+    ann = await person("ann")
+    daemon = await bot(ann, memory_harvest=EARLY)
+    model.keyed(picks)
+    chat = await room(ann, daemon, encrypted=True)
+    sent = {}
+    for text in ("I live in Lyon", "hello", "bye"):
+        sent[text] = await ann.send(chat, text)
+        await ann.wait_for(chat, answering(text))
+    await read(daemon)
+    assert [fact["text"] for fact in learnt(daemon)] == ["The user lives in Lyon"]
+    for text in ("I live in Paris", "I live in Rome"):
+        await ann.edit(chat, sent["I live in Lyon"], text)
+    await ann.edit(chat, sent["hello"], "**hello!**")
+    for text in ("one", "two", "three"):
+        await ann.send(chat, text)
+        await ann.wait_for(chat, answering(text))
+    await read(daemon, 2)
+    _, shown, *others = (transcript(seen) for seen in model.requests if is_harvest(seen))
+    assert "I live in Rome" in shown
+    assert not any(word in shown for word in ("Lyon", "Paris", "hello"))
+    assert len(others) == 1  # what is new
+    assert [fact["text"] for fact in learnt(daemon)] == ["The user lives in Rome"]
+    gone = daemon.rows("SELECT text, retired_by FROM facts WHERE retired_at IS NOT NULL")
+    assert gone == [{"text": "The user lives in Lyon", "retired_by": "harvest"}]
+    assert len([said for said in ann.events(chat) if said.body.startswith("echo: ")]) == 6
+    assert daemon.rows("SELECT body FROM inbox WHERE body LIKE 'I live%'") == [
+        {"body": "I live in Lyon"}
+    ]
+
+
+async def edit(house: House, event_id: str, text: str) -> None:
+    (row,) = await house.rows("SELECT * FROM inbox WHERE event_id = ?", event_id)
+    async with house.database.transaction() as tx:
+        values = (f"{event_id}-{text}", event_id, row["conversation_id"], ANN, text)
+        await house.stores.edits.note(tx, *values)
+
+
+async def texts(house: House) -> list[str]:
+    return [each.text for each in await house.stores.facts.live(SCOPE)]
+
+
+@pytest.mark.breaks("edit", perhaps=True)
+async def test_what_was_merged_is_taken_apart_and_what_a_person_asked_for_is_named(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-089: one change set, undone as one; an explicit fact and a task stay, and the night says so."""
+    picker, clock, nights = Picker(model), HeldClock(), Programmed()
+    keep = Use("append_memory", {"entry": "Ann's dentist is in Lyon"})
+    plan = Use("task", {"action": "add", "content": "call the dentist in Lyon"})
+    noted = {"my dentist is in Lyon, note it": Calls((keep, plan))}
+    model.keyed(lambda seen: noted.pop(seen.last_user, None) or picker.choose(seen))
+    async with talking(tmp_path, model, clock, night=nights) as house:
+        said = await say(house, ["I live in Lyon", "I keep bees", "my dentist is in Lyon, note it"])
+        *_, cat = await say(house, [*map(str, range(16)), "I have a cat"])
+        picker.picks("Ann lives in Lyon", "Ann keeps bees", "Ann has a cat")
+        await harvested(house)
+        why, ids = (await house.stores.changes.history(("fact",)))[0], await facts(house)
+        assert len(ids) == 3
+        async with house.database.transaction() as tx:
+            merged = [("Ann lives in Lyon and keeps bees", "dreaming_merge")]
+            old = [change.item for change in why.changes[:2]]
+
+            night = Reason("night", SCOPE, evidence=tuple(said[:2]))
+            await house.stores.facts.replace(tx, night, SCOPE, old, merged)  # type: ignore[arg-type]
+        await edit(house, said[0], "I live in Rome")
+        await edit(house, said[2], "my dentist is in Rome, note it")
+        picker.picks("Ann lives in Rome")
+        picker.picks("Ann has a dog")
+        await say(house, ["I have a dog"], edits=cat)  # the newest: it is answered (L-054)
+        await say(house, [str(n) for n in range(20)])
+        await harvested(house, 2)
+        kept = ["Ann has a dog", "Ann's dentist is in Lyon"]
+        assert sorted(await texts(house)) == sorted([*kept, "Ann keeps bees", "Ann lives in Rome"])
+        _, done = (await house.stores.changes.history(("fact",), SCOPE))[:2]
+        await house.stores.undo.run(done)
+        merged_again = "Ann lives in Lyon and keeps bees"
+        assert sorted(await texts(house)) == sorted([*kept, merged_again])
+        (tidying,) = nights.built
+        async with alone(house.stores.data_dir):
+            async with house.database.transaction() as tx:
+                begun = await tidying.nights.begin(tx, clock.now().date(), "command", "", "learn")
+            assert begun is not None
+            await tidying.tidy(begun)
+        named = await tidying.nights.items(house.database, begun.id, SCOPE)
+        assert sorted(text for item in named for text in item.before) == [
+            "Ann's dentist is in Lyon",
+            "call the dentist in Lyon",
+        ]
+
+
+async def test_an_edited_message_becomes_pages_again(tmp_path: Path, model: ModelServer) -> None:
+    """M-089: the next job of pages is shown its last wording, once, without the answer to the former."""
+    Picker(model)
+    async with talking(tmp_path, model, clock := HeldClock()) as house:
+        (first, *_) = await say(house, ["I live in Lyon", "hello"])
+        kept = Consolidations(house.stores, clock)
+        name = (await house.rows("SELECT conversation_id FROM inbox"))[0]["conversation_id"]
+        assert len((await kept.unread(name)).rows) == 2
+        async with house.database.transaction() as tx:
+            await tx.execute(
+                "INSERT INTO consolidations (job, conversation_id, raw, upto, casts, settled, at)"
+                " VALUES ('job', ?, '', 9, 9, 1, '')",
+                (name,),
+            )
+        assert (await kept.unread(name)).rows == ()
+        await edit(house, first, "I live in Rome")
+        [row] = (await kept.unread(name)).rows
+        assert (row.body, row.answer) == ("I live in Rome", None)

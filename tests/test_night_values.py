@@ -1,0 +1,181 @@
+"""What a night settles alone, what it asks, and how a person answers which of two memories is true."""
+
+import shutil
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from tests.test_cli_night import YOU
+from tests.test_night_contradictions import APRIL, MARCH, MAY, SECOND
+from tests.test_night_in_chats import says
+from tests.world.house import PROMPTS
+from tests.world.missing import NO_MEANING
+from tests.world.model import ModelServer
+from tests.world.sleeping import SCOPE, Sleep, sleeping
+from tests.world.terminal import Terminal
+from wintermute.clock import SystemClock, stamp
+from wintermute.config.schema import Memory
+from wintermute.llm.embedded import EmbeddedEmbedder, is_there
+from wintermute.memory.values import differ_in_a_value, hands_over
+
+OLD, NEW = "Ann takes 5 mg in the morning", "Ann takes 10 mg in the morning"
+
+SETTLED = [
+    ("Ann lives in Lyon", "Ann lives in Rome"),
+    ("Anna wohnt in Lyon", "Anna wohnt in Rom"),
+    ("Ana vive en Lyon", "Ana vive en Roma"),
+    ("我住在巴黎", "我住在里昂"),
+    ("Ann's car is red", "Ann's car is blue"),
+    ("Ann has 2 cats", "Ann has 3 cats"),
+    ("Dinner is at 7", "Dinner is at 8"),
+]
+ASKED = [
+    (OLD, NEW),
+    ("Ann needs 5mg", "Ann needs 10mg"),
+    ("Ann needs 5 mg", "Ann needs 5 ml"),
+    ("Anna nimmt 2 Tabletten", "Anna nimmt 3 Tabletten"),
+    ("The rent is 500", "The rent is 600"),
+    ("The bike is 500 €", "The bike is 600 €"),
+    ("Ben owes Ann $5", "Ben owes Ann $9"),
+    ("The party is on 3 May", "The party is on 4 May"),
+    ("The party is on Monday", "The party is on Tuesday"),
+    ("The house is from 1990", "The house is from 1995"),
+    ("The trip begins 2026-05-03", "The trip begins 2026-05-04"),
+    ("Ann's boss is Bob", "Ann's boss is Carl"),
+    ("tom waters the garden", "anna waters the garden"),
+    ("The gift is for my sister", "The gift is for my brother"),
+    ("王先生是老板", "李先生是老板"),
+    ("我吃两片药", "我吃三片药"),
+    ("Jo likes tea", "Al likes coffee"),
+    ("Ann lives in Lyon", "Ann does not live in Lyon"),
+    ("Ann lives in Lyon", "Ann works in Rome"),
+    ("Ann is in Lyon at 8 am", "Ann is in Rome at 8 pm"),
+    ("Ann is taller than Bob", "Bob is taller than Ann"),
+    ("Ann eats fish", "Ann eats raw fish"),
+]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "settled"),
+    [*((*pair, True) for pair in SETTLED), *((*pair, False) for pair in ASKED)],
+)
+def test_a_night_settles_one_harmless_value_alone(one: str, other: str, *, settled: bool) -> None:
+    """M-087: no dose, amount of money, date or person; whatever else differs is asked."""
+    assert differ_in_a_value(one, other) == differ_in_a_value(other, one) == settled
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "changes"),
+    [
+        ("Tom is responsible for the garden", "Anna does the garden from now on", True),
+        ("Tom ist für den Garten verantwortlich", "Ab jetzt macht Anna den Garten", True),
+        ("Tom s'occupe du jardin", "Désormais, Anna fait le jardin", True),
+        ("Tom se encarga del jardín", "A partir de hoy Ana cuida el jardín", True),
+        ("Tom è responsabile del giardino", "D'ora in poi Anna cura il giardino", True),
+        ("汤姆负责花园", "从现在起安娜打理花园", True),
+        ("トムが庭の担当です", "これからアンナが庭の世話をします", True),
+        ("Anna sings from now on", "Anna paints", False),
+        ("Tom is responsible for the garden", "Anna does the dishes from now on", False),
+        ("Tom is responsible for the garden", "Anna loves the garden", False),
+    ],
+)
+def test_what_is_handed_over_is_looked_at(one: str, other: str, *, changes: bool) -> None:
+    """F-065: in the languages of the seeds; one shared word suffices where one says that it changes."""
+    assert hands_over(one, other) == hands_over(other, one) == changes
+
+
+@pytest.mark.parametrize("way", ["fts5", pytest.param("local_vector", marks=pytest.mark.slow)])
+async def test_what_is_handed_over_is_asked_about(
+    tmp_path: Path, model: ModelServer, way: Literal["fts5", "local_vector"]
+) -> None:
+    """F-065, M-087: by words and by meaning, with the days."""
+    if way == "local_vector" and not is_there():
+        pytest.skip(NO_MEANING)
+    embedder = EmbeddedEmbedder(SystemClock())
+    async with sleeping(tmp_path, model, Memory(backend=way), embedder=embedder) as sleep:
+        tom, anna = "Tom is responsible for the garden", "Anna does the garden from now on"
+        await sleep.told(tom, at=MARCH)
+        await sleep.told("Ben loves the garden", at=APRIL)
+        await sleep.told(anna, at=MAY)
+        sleep.compare = lambda first, _second: SECOND if first == tom else '{"action": "keep_both"}'
+        await sleep.night()
+        [item] = await sleep.items()
+        assert (item.state, item.before, item.after) == ("open", (tom,), anna)
+        said = await says(sleep.house, "/night")
+        assert f"Which of these is true? “{tom}” or “{anna}” (said {MARCH}, then {MAY})" in said
+
+
+async def asked(sleep: Sleep, scope: str = SCOPE) -> str:
+    """A question which of two is true; its name."""
+    await sleep.told(OLD, at=MARCH, scope=scope)
+    await sleep.told(NEW, at=MAY, scope=scope)
+    sleep.compare = lambda _first, _second: SECOND
+    await sleep.night()
+    [item] = await sleep.items()
+    assert item.state == "open"
+    return item.id
+
+
+@pytest.mark.parametrize(
+    ("answer", "true"),
+    [
+        ("/night {n} new", [NEW]),
+        ("/night yes {n}", [NEW]),
+        ("/night {n} old", [OLD]),
+        ("/night {n} both", [OLD, NEW]),
+        ("/night no {n}", [OLD, NEW]),
+        ("/night {n} neither", []),
+    ],
+)
+async def test_a_person_says_which_is_true(
+    tmp_path: Path, model: ModelServer, answer: str, true: list[str]
+) -> None:
+    """M-087: what is not true has ended, and undo brings it back."""
+    async with sleeping(tmp_path, model) as sleep:
+        name = await asked(sleep)
+        said = await says(sleep.house, answer.format(n=name))
+        assert sorted(await sleep.remembered()) == sorted(true)
+        for text in {OLD, NEW} - {*true}:
+            assert (await sleep.fact(text)).valid_to is not None
+            assert text in said
+        await says(sleep.house, f"/night undo {name}")
+        assert sorted(await sleep.remembered()) == sorted([OLD, NEW])
+        await sleep.night()
+        assert len(sleep.pairs) == 1
+
+
+async def test_a_shell_says_which_is_true(
+    tmp_path: Path, model: ModelServer, terminal: Terminal
+) -> None:
+    """M-087: alike."""
+    shutil.copytree(PROMPTS, terminal.data / "prompts")
+    async with sleeping(terminal.data, model, owner=YOU) as sleep:
+        name = await asked(sleep, f"person:{YOU}")
+        async with sleep.house.database.transaction() as tx:  # for the shell has a clock of its own
+            await tx.execute("UPDATE nights SET ended_at = ?", (stamp(SystemClock().now()),))
+    assert terminal.says("night", "apply", name, "old") == f"{name} done\n"
+    assert [fact["text"] for fact in terminal.json("memory", "list")] == [OLD]
+
+
+async def test_five_are_asked_in_a_night_and_the_rest_waits(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-087: what can be settled alone is settled beside them; the next nights ask the others."""
+    async with sleeping(tmp_path, model) as sleep:
+        for n, pill in enumerate(
+            ("aspirin", "insulin", "iron", "zinc", "iodine", "quinine", "opium")
+        ):
+            await sleep.told(f"{pill} for Ann in dose {n} mg daily", at=MARCH)
+            await sleep.told(f"{pill} for Ann in dose {n + 20} mg daily", at=MAY)
+        sleep.compare = lambda first, second: (
+            SECOND if first.split()[0] == second.split()[0] else '{"action": "keep_both"}'
+        )
+        counts = []
+        for _ in range(4):
+            night = await sleep.night("contradictions")
+            counts.append(len([i for i in await sleep.items() if i.night == night.id]))
+        assert max(counts) <= 5
+        assert sum(counts) == 7
+        assert {state for _, state in await sleep.kinds()} == {"open"}
+        assert night.tally(SCOPE, "contradictions") is not None

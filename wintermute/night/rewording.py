@@ -1,0 +1,106 @@
+"""Messages that were edited after they were read: what was learnt only from their former wording (M-089)."""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from wintermute.changes.change_sets import Change, Reason
+from wintermute.clock import stamp
+from wintermute.db import Database, Transaction
+from wintermute.memory.fact import EXPLICIT, Fact, retirements, state_of
+from wintermute.memory.origins import Origins, Rewording
+from wintermute.stores import Stores
+from wintermute.tasks.tasks import EVERYWHERE
+
+WORDINGS = """
+SELECT message, event_id, text FROM (
+    SELECT coalesce(edits, event_id) AS message, event_id, body AS text, received_at AS at FROM inbox
+    WHERE event_id IN (SELECT value FROM json_each(:messages))
+        OR edits IN (SELECT value FROM json_each(:messages)) AND state = 'answered'
+    UNION ALL SELECT edited, event_id, text, created_at FROM edits
+    WHERE edited IN (SELECT value FROM json_each(:messages)))
+WHERE text <> '' ORDER BY message, at
+"""
+EDITED_SINCE = (
+    "SELECT edited FROM edits WHERE created_at >= :since"
+    " UNION SELECT edits FROM inbox WHERE edits IS NOT NULL AND received_at >= :since"
+)
+
+
+async def rewordings(source: Transaction | Database, messages: Collection[str]) -> list[Rewording]:
+    """Those of these messages that were edited, each with all its wordings."""
+    asked = {"messages": json.dumps(sorted(messages))}
+    said: dict[str, dict[str, str]] = {}
+    for row in await source.rows(WORDINGS, asked) if messages else ():
+        said.setdefault(row["message"], {})[row["event_id"]] = row["text"]
+    return [
+        Rewording(name, frozenset(texts), tuple(texts.values())[:-1], [*texts.values()][-1])
+        for name, texts in said.items()
+        if len(texts) > 1
+    ]
+
+
+async def retire_unsaid(
+    stores: Stores, tx: Transaction, scope: str, found: Sequence[Rewording], but: Collection[str]
+) -> tuple[list[Fact], list[Change]]:
+    """Retire what was learnt only from former wordings, `but` these facts; how it is recorded.
+
+    What had become a part of it, or ended for it, is back; what had none is named. What a person
+    asked for stays.
+    """
+    origins = Origins(stores.facts)
+    named = await origins.of_events(tx, {event for each in found for event in each.events})
+    learnt = [
+        fact
+        for fact in named
+        if (fact.scope, fact.retired_at) == (scope, None)
+        and not (fact.source == EXPLICIT or fact.protected or fact.id in but)
+    ]
+    ids = [fact.id for fact in await _unsaid(stores, tx, found, learnt)]
+    gone = await stores.facts.retire_unrecorded(tx, scope, ids, "harvest")
+    changes, before = retirements(gone), await origins.replaced_by(tx, ids)
+    over = {fact.id for fact in await _unsaid(stores, tx, found, before)}
+    for fact in before:
+        was = None if fact.retired_at else state_of(fact)
+        state = state_of(replace(fact, valid_to=None, replaced_by=None))
+        put = fact.id not in over
+        if put and await stores.facts.put(tx, fact.id, state, Reason("harvest", scope)):
+            changes.append(Change("fact", fact.id, was, state))
+    merged = {fact.replaced_by for fact in before}
+    return [fact for fact in gone if fact.id not in merged], changes
+
+
+async def asked_for(stores: Stores, scope: str, since: datetime) -> list[str]:
+    """What a person had remembered, or made a task, by a message that they edited since then."""
+    everywhere = EVERYWHERE if stores.owner.owns(scope) else scope
+    rows = await stores.database.rows(
+        f"WITH edited AS ({EDITED_SINCE}) SELECT message, text FROM (SELECT o.value AS message, text"
+        "  FROM facts, json_each(origins) o WHERE scope = :scope AND source = 'user_explicit'"
+        "  AND retired_at IS NULL UNION ALL SELECT o.value, content FROM tasks, json_each(origins) o"
+        "  WHERE scope IN (:scope, :everywhere) AND status IN ('active', 'paused'))"
+        " WHERE message IN (SELECT edited FROM edited)",
+        {"scope": scope, "everywhere": everywhere, "since": stamp(since)},
+    )
+    found = await rewordings(stores.database, {row["message"] for row in rows})
+    made = [(row["text"], each) for row in rows for each in found if each.message == row["message"]]
+    return list(dict.fromkeys(text for text, each in made if each.unsays(text, ())))
+
+
+async def _unsaid(
+    stores: Stores, tx: Transaction, found: Sequence[Rewording], facts: Sequence[Fact]
+) -> list[Fact]:
+    """Those of these facts that were learnt only from what edited messages say no more."""
+    names = {name for fact in facts for name in fact.origins}
+    rows = await stores.edits.wordings(tx, names) | await stores.inbox.wordings(tx, names)
+    gone = list[Fact]()
+    for fact in facts:
+        known = [rows[name] for name in fact.origins if name in rows]
+        if len(known) < len(fact.origins):  # it is known from elsewhere
+            continue
+        for each in found:
+            others = {body for message, body in known if body and message != each.message}
+            if each.events & {*fact.origins} and each.unsays(fact.text, [*others]):
+                gone.append(fact)
+                break
+    return gone
