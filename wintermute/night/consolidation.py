@@ -201,7 +201,8 @@ class Consolidation:
         await to_its_end(partial(note, self._files, job, self._texts(done)))
         recording = unrecorded
         if self._kept is not None:
-            recording = partial(self._kept.recording, job, talk, changes, proposed)
+            lines = done.work.lines
+            recording = partial(self._kept.recording, job, talk, changes, proposed, lines)
         said = replace(job, status="applied", reason="")
         beside = partial(_beside, self._files, said, talk, done, self._report(said, done))
         job = await put_in_place(self._files, job, changes, beside, seen, recording)

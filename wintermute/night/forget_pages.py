@@ -23,12 +23,14 @@ from wintermute.db.traces import ERASED, Wanted
 from wintermute.errors import FileUnusable, StoreUnusable
 from wintermute.memory.core import goes_with
 from wintermute.memory.sense import beginnings
-from wintermute.night.agents import sweep_copies
+from wintermute.night.agents import REPORT, sweep_copies
+from wintermute.night.page_lines import NOTHING_LOST, LostLines
 from wintermute.stores import Stores
+from wintermute.wiki.asked_lines import ask_about, digest, sourced
 from wintermute.wiki.conversations import listed
 from wintermute.wiki.folder import PART, StoreFolder
 from wintermute.wiki.links import CONVERSATIONS, INDEX, JOBS, RAW, is_page, links_in, name_of
-from wintermute.wiki.page_jobs import written_lines
+from wintermute.wiki.page_jobs import text_at, written_lines
 from wintermute.wiki.pages import without_matter
 from wintermute.wiki.store import WikiStore
 
@@ -37,6 +39,8 @@ CONSOLIDATE_AGAIN = "page again"
 GONE = "[this message was erased]"
 UNSOURCED = "nothing of what it was made of is left"
 RECORDS = (RAW, CONVERSATIONS, JOBS)
+SAYS = "\n## What "
+"""Where in a report begins what an agent says of its work."""
 GIT = ".git"
 LEADING_LINK = re.compile(r"^\[\[[^\[\]\n]*\]\]:?\s*")
 YOUNG = 60_000_000_000
@@ -56,16 +60,19 @@ class Unsaid:
     texts: Sequence[str]
     facts: Sequence[str]
     files: Collection[str] = ()
+    lost: LostLines = NOTHING_LOST
 
 
 @dataclass(frozen=True, slots=True)
 class CutPages:
     """What is cut. `edits`: by path. `unsourced`: pages that cite nothing else; `again`: those to be made anew.
 
+    `empty`: unsourced ones of which nothing but their title is left: they go.
     `named`: what still says it and is a person's to change.
     """
 
     edits: dict[str, Edit] = field(default_factory=dict)
+    empty: tuple[str, ...] = ()
     unsourced: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
@@ -81,7 +88,7 @@ async def forget_in_pages(stores: Stores, unsaid: Unsaid, *, at: str) -> CutPage
 
     `at`: tells this forgetting from others. Raises: StoreUnusable.
     """
-    if not unsaid.texts and not unsaid.files:
+    if not unsaid.texts and not unsaid.files and unsaid.lost == NOTHING_LOST:
         return CutPages()
     found = await asyncio.to_thread(_found, stores.wiki, unsaid)
     await asyncio.to_thread(sweep_copies)
@@ -92,8 +99,8 @@ async def forget_in_pages(stores: Stores, unsaid: Unsaid, *, at: str) -> CutPage
         for path in found.again:
             key = f"{path} {at}"
             await stores.jobs.enqueue(tx, CONSOLIDATE_AGAIN, key, scope, {"page": path})
-    if found.edits:
-        await asyncio.to_thread(_cut, stores.wiki.files, found.edits)
+    if found.edits or unsaid.lost.asked:
+        await asyncio.to_thread(_cut, stores.wiki.files, found, unsaid.lost)
     return found
 
 
@@ -117,12 +124,13 @@ def _found(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
     """What says it, and what is to become of that."""
     if not wiki.exists:
         return CutPages()
-    files, wanted = wiki.files, Wanted(unsaid.texts)
+    files, wanted, lost = wiki.files, Wanted(unsaid.texts), unsaid.lost
     with files.reading():
         _drop_parts(wiki)
-        edits = _of_records(wiki, wanted, unsaid.files)
+        edits = _of_records(wiki, Wanted([*unsaid.texts, *lost.texts]), unsaid.files)
+        edits |= _of_jobs(wiki, lost.jobs)
         raw = {path.rpartition("/")[0] for path in (*edits, *unsaid.files) if _is_raw(path)}
-        pages = _of_pages(wiki, wanted, unsaid.facts)
+        pages = _of_pages(wiki, wanted, unsaid.facts, lost)
         others = wiki.tree().names.paths - {*_pages(wiki)}
         named = [path for path in _pages(wiki) if wanted.is_in(name_of(path))]
         named += [path for path, _ in _saying(_contents(files, sorted(others)), wanted)]
@@ -130,10 +138,16 @@ def _found(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
         odd = [path for path in (*pages, *edits) if not _is_editable(files, path)]
         named += [path for path in odd if pages.pop(path, None) or edits.pop(path, None)]
         unsourced, again = _losing(wiki, {*pages}, raw, edits) if pages or raw else ((), ())
-    edits |= pages
+        empty = tuple(path for path in unsourced if _is_emptied(wiki, path, pages, lost))
+        for path in _linking(wiki, empty) if empty else ():
+            pages[path] = partial(_unlinked, edit=pages.get(path), gone={*map(name_of, empty)})
+    edits |= pages  # last: who is killed in between reads there what is to be cut
     above = (folder / GIT for folder in (wiki.root, *wiki.root.resolve().parents))
     git = [str(path) for path in above if edits and path.exists()][:1]
-    return CutPages(edits, unsourced, again, (*(str(wiki.root / path) for path in named), *git))
+    unsourced = tuple(path for path in unsourced if path not in empty)
+    return CutPages(
+        edits, empty, unsourced, again, (*(str(wiki.root / path) for path in named), *git)
+    )
 
 
 def _elsewhere(wiki: WikiStore, wanted: Wanted) -> Iterator[str]:
@@ -174,12 +188,16 @@ def _losing(
     return tuple(path for path in losing if path not in left), tuple(sorted(left))
 
 
-def _cut(files: StoreFolder, edits: dict[str, Edit]) -> None:
+def _cut(files: StoreFolder, found: CutPages, lost: LostLines) -> None:
     with files.writing():
-        for path, edit in edits.items():
+        ask_about(files, lost.asked or (), lost.anywhere)
+        for path, edit in found.edits.items():
             with suppress(FileUnusable):
                 while not _is_cut(files, path, edit):  # somebody saved it in that moment
                     pass
+        for path in found.empty:
+            if not sourced(text_at(files, path) or ""):
+                files.remove(path)
 
 
 def _is_cut(files: StoreFolder, path: str, edit: Edit) -> bool:
@@ -235,15 +253,60 @@ def _record_without(text: str, wanted: Wanted, *, is_json: bool) -> str:
     return wanted.cut(text, ERASED)
 
 
-def _of_pages(wiki: WikiStore, wanted: Wanted, facts: Sequence[str]) -> dict[str, Edit]:
+def _of_jobs(wiki: WikiStore, jobs: Collection[str]) -> dict[str, Edit]:
+    """What agents said that were shown it: nobody knows in which words."""
+    edits: dict[str, Edit] = {}
+    for job in jobs:
+        edits |= {f"{JOBS}/{job}/agent.{each}.txt": _erased for each in ("stdout", "stderr")}
+        edits[f"{JOBS}/{job}/{REPORT}"] = lambda text: text.partition(SAYS)[0]
+    return {path: edit for path, edit in edits.items() if wiki.files.presence(path) == "file"}
+
+
+def _is_emptied(wiki: WikiStore, path: str, pages: dict[str, Edit], lost: LostLines) -> bool:
+    text = text_at(wiki.files, path) or ""
+    cut = any(lost.goes(path, line) for line in sourced(text))
+    return cut and path in pages and not sourced(pages[path](text))
+
+
+def _linking(wiki: WikiStore, gone: Collection[str]) -> list[str]:
+    linked = wiki.graph().linked.items()
+    return [path for path, of in linked if path not in gone and of & {*gone}]
+
+
+def _unlinked(text: str, edit: Edit | None, gone: Collection[str]) -> str:
+    """A page without brackets around what is gone, and without lines that are only such a link."""
+    lines = []
+    for line in (edit(text) if edit else text).splitlines(keepends=True):
+        links = [link for link in links_in(line) if name_of(link) in gone]
+        only = links and not LEADING_LINK.sub("", _said(line)).strip()
+        for link in links:
+            line = re.sub(
+                rf"\[\[{re.escape(link)}(?:#[^\[\]|\n]*)?(?:\|([^\[\]\n]*))?\]\]",
+                partial(_label, link),
+                line,
+            )
+        lines += [] if only else [line]
+    return "".join(lines)
+
+
+def _label(link: str, found: re.Match[str]) -> str:
+    return found[1] or name_of(link)
+
+
+def _of_pages(
+    wiki: WikiStore, wanted: Wanted, facts: Sequence[str], lost: LostLines
+) -> dict[str, Edit]:
     stems = _stems(facts)
     edits: dict[str, Edit] = {}
     for batch in _batches(_contents(wiki.files, _pages(wiki))):
         said = {*wanted.among([content for _, content in batch])}
         for n, (path, content) in enumerate(batch):
-            if n in said or _has_one(content, stems):
+            text = _legible(content) if lost.known or lost.anywhere else ""
+            gone = any(lost.goes(path, line) for line in text.splitlines())
+            if n in said or gone or _has_one(content, stems):
                 ours = written_lines(wiki.files, path)
                 edit = partial(without_lines, wanted=wanted, facts=facts, written=ours)
+                edit = partial(edit, goes=partial(lost.goes, path), asked=lost.asked or ())
                 text = _legible(content)
                 if edit(text) != text:
                     edits[path] = edit
@@ -290,24 +353,45 @@ def _has_one(content: bytes, stems: Sequence[bytes]) -> bool:
     return any(stem in lower for stem in stems)
 
 
-def without_lines(text: str, wanted: Wanted, facts: Sequence[str], written: Collection[str]) -> str:
+def without_lines(
+    text: str,
+    wanted: Wanted,
+    facts: Sequence[str],
+    written: Collection[str],
+    goes: Callable[[str], bool] = lambda _: False,
+    asked: Collection[str] = (),
+) -> str:
     """A page without the lines that say it; of one that links to pages, the links stay.
 
-    `written`: the lines that no person wrote, as `lines_of` gives them.
+    `written`: the lines that no person wrote, as `lines_of` gives them. `goes`: tells those that
+    came from it. `asked`: the digests of those that only a person may take away.
     """
     body = without_matter(text)
     head = text[: len(text) - len(body)]
-    kept = []
+    kept: list[str] = []
+    whole: list[str] = []
     for line in body.splitlines(keepends=True):
+        if asked and digest(line) in asked:
+            whole, kept = [*whole, _cut_within(kept, wanted), line], []
+            continue
         said, ours = _said(line), _is_ours(line, written)
         told = (said, LEADING_LINK.sub("", said))  # a line of the index tells what a page says
-        if said and (wanted.is_in(said) or any(goes_with(t, facts, ours=ours) for t in told)):
+        if (
+            goes(line)
+            or (said
+            and (wanted.is_in(said) or any(goes_with(t, facts, ours=ours) for t in told)))
+        ):
             links = [f"[[{target}]]" for target in links_in(line)]
             kept += [f"- {' '.join(links)}\n"] if links else []
         else:
             kept.append(line)
-    left = "".join(kept)
-    return head + (wanted.cut(left, ERASED) if wanted.is_in(left) else left)
+    return "".join([head, *whole, _cut_within(kept, wanted)])
+
+
+def _cut_within(lines: Sequence[str], wanted: Wanted) -> str:
+    """Lines without what stands in several of them."""
+    left = "".join(lines)
+    return wanted.cut(left, ERASED) if wanted.is_in(left) else left
 
 
 def _said(line: str) -> str:

@@ -1,0 +1,336 @@
+"""Which messages the lines of pages came from: named by who wrote them, checked, kept (M-082).
+
+    page of a model ─ [2, 5] behind a line ─▶ stripped, checked ─▶ `page_lines`: path, line ─▶ messages
+                                              what is forgotten ─▶ lines that go, lines that are asked
+
+A line is known by the digest of what it says, on its page; where that is gone, a person renamed it.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from wintermute.db import Database, Row, Transaction
+from wintermute.db.traces import Wanted
+from wintermute.errors import FileUnusable
+from wintermute.memory.sense import alike_in_words, beginnings
+from wintermute.wiki.asked_lines import asked_lines, digest, sourced
+from wintermute.wiki.folder import FileChange
+from wintermute.wiki.links import ENDING, INDEX, JOBS, RAW, fences, is_page, links_in, name_of
+from wintermute.wiki.page_jobs import names_in, read_job, text_at, written_lines
+from wintermute.wiki.store import WikiStore
+from wintermute.wiki.verdict import lines_of, opening_line
+
+MARKS = re.compile(
+    r"(?<=\S)[ \t]+((?:\[\d{1,4}(?:[ \t]*,[ \t]*\d{1,4})*\][ \t]*)+)([.!?]?)[ \t]*$", re.MULTILINE
+)
+"""How a model says at the end of a line which messages that came from: `[2]`, `[2, 5]`, `[2][5]`."""
+NUMBER = re.compile(r"\d+")
+YEAR = 1000
+DAY = re.compile(r"\A\[[^\n]*\]\n")
+ANSWER = re.compile(r"^assistant: ", re.MULTILINE)
+MOST_OTHERS = 2
+"""Other messages that have a word; one that more of them have is nobody's own."""
+ALIKE = 0.5
+PATCHES = ("diff.patch", "proposed.patch")
+
+KnownLine = tuple[str, str]
+"""A page, and the digest of a line there."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineOrigin:
+    """The messages of a job that a line came from, none being all, and lines of the page before."""
+
+    events: frozenset[str] = frozenset()
+    lines: frozenset[str] = frozenset()
+
+
+LineOrigins = Mapping[str, LineOrigin]
+"""Of each new line of a page."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostLines:
+    """Lines that came from what is forgotten. `anywhere`: digests of those that go from any page.
+
+    `texts`: what they say. `asked`: by their digests, lines of people that share words with it.
+    `jobs`: those that were shown it.
+    """
+
+    known: frozenset[KnownLine] = frozenset()
+    anywhere: frozenset[str] = frozenset()
+    texts: tuple[str, ...] = ()
+    asked: Mapping[str, str] | None = None
+    jobs: tuple[str, ...] = ()
+
+    def goes(self, path: str, line: str) -> bool:
+        """Whether a line of a page goes."""
+        name = digest(line)
+        return name in self.anywhere or (path, name) in self.known
+
+    def cut(self, path: str, text: str) -> str:
+        """A page without them."""
+        lines = text.splitlines(keepends=True)
+        return "".join(line for line in lines if not self.goes(path, line))
+
+
+NOTHING_LOST = LostLines()
+
+
+def unmarked(
+    text: str, before: str, shown: Collection[int]
+) -> tuple[str, dict[str, tuple[int, ...]]]:
+    """A page without its marks, and what they said; lines that stood there `before` keep theirs.
+
+    A year in brackets is no mark, unless so many messages were `shown`.
+    """
+    kept, coded = {*lines_of(before)}, list(fences(text))
+    named: dict[str, tuple[int, ...]] = {}
+    parts, at = list[str](), 0
+    for found in MARKS.finditer(text):
+        start = text.rfind("\n", 0, found.start()) + 1
+        whole = " ".join(text[start : found.end()].split())
+        numbers = [*map(int, NUMBER.findall(found[1]))]
+        year = any(n >= YEAR and n not in shown for n in numbers)
+        if whole in kept or year or any(begin <= start < end for begin, end in coded):
+            continue
+        line = " ".join((text[start : found.start()] + found[2]).split())
+        named[line] = (*named.get(line, ()), *numbers)
+        parts += [text[at : found.start()], found[2]]
+        at = found.end()
+    return "".join([*parts, text[at:]]), named
+
+
+def origins(
+    text: str,
+    before: str,
+    named: Mapping[str, Sequence[int]],
+    shown: Mapping[int, tuple[str, Collection[str]]],
+    earlier: LineOrigins,
+) -> dict[str, LineOrigin]:
+    """Where the lines came from that a page has not had `before`, by their words as well as by name.
+
+    `shown`: what was said under each number, and its events. A word that the named ones have not
+    came from another, or from a line of the page before; `earlier`: where those of this job came from.
+    """
+    words = {n: beginnings(ANSWER.split(DAY.sub("", said))[0]) for n, (said, _) in shown.items()}
+    old = {line: beginnings(line) for line in sourced(before)}
+    found = dict(earlier)
+    for line in (each for each in sourced(text) if each not in old):
+        marks = [n for n in named.get(line, ()) if n in shown]
+        left = beginnings(line).difference(*(words[n] for n in marks or shown))
+        holders = {word: [n for n in words if word in words[n]] for word in left}
+        numbers = {*marks, *(n for of in holders.values() if len(of) <= MOST_OTHERS for n in of)}
+        unheard = {word for word, of in holders.items() if not of}
+        lines = {each for each, of in old.items() if unheard & of}
+        ours = [earlier[each] for each in lines & earlier.keys()]
+        events = {event for n in numbers for event in shown[n][1]}.union(*(o.events for o in ours))
+        if not marks or not all(each.events for each in ours):
+            events = set()
+        lines = (lines - earlier.keys()).union(*(each.lines for each in ours))
+        found[line] = LineOrigin(frozenset(events), frozenset(lines))
+    return found
+
+
+async def keep_sources(
+    tx: Transaction, changes: Sequence[FileChange], told: Mapping[str, LineOrigins], raw: str
+) -> None:
+    """Keep where the new lines of these pages came from: where nobody named it, from all of `raw`."""
+    for change in sorted(changes, key=lambda each: each.path == INDEX):
+        before = {*lines_of(change.before or "")}
+        for line in (each for each in sourced(change.after or "") if each not in before):
+            origin = told.get(change.path, {}).get(line, LineOrigin())
+            known = [(change.path, digest(each)) for each in origin.lines]
+            if change.path == INDEX and told:  # written by us: it says how a page begins
+                known = [*_begun(line, changes)]
+            old = await _of_lines(tx, known)
+            sources = {*origin.events, *old}
+            if not origin.events and not (old and change.path == INDEX):
+                sources.add(raw)
+            if origin.lines and not old:  # from before there was a record of lines
+                cited = (link.rpartition("/")[0] for link in links_in(change.before or ""))
+                sources |= {each for each in cited if each.startswith(f"{RAW}/")}
+            await tx.execute_many(
+                "INSERT OR IGNORE INTO page_lines (path, line, source) VALUES (?, ?, ?)",
+                [(change.path, digest(line), source) for source in sorted(sources)],
+            )
+
+
+def _begun(line: str, changes: Iterable[FileChange]) -> Iterable[KnownLine]:
+    """The lines with which the pages begin that a line of the index links to."""
+    links = {*links_in(line)}
+    for change in changes:
+        if (
+            is_page(change.path)
+            and {name_of(change.path), change.path.removesuffix(ENDING)} & links
+        ):
+            yield change.path, digest(opening_line(change.after or ""))
+
+
+async def _of_lines(tx: Transaction, lines: Sequence[KnownLine]) -> list[str]:
+    return await tx.scalars(
+        "SELECT DISTINCT source FROM page_lines"
+        " WHERE (path, line) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))",
+        (json.dumps(lines),),
+    )
+
+
+async def drop_lines(tx: Transaction, lines: Collection[KnownLine]) -> None:
+    """Nothing is known of these any more."""
+    rows = sorted(lines)
+    await tx.execute_many("DELETE FROM page_lines WHERE path = ? AND line = ?", rows)
+
+
+@dataclass(frozen=True, slots=True)
+class LineRecord:
+    """What the database knows of lines: all of them, those of some messages, and jobs shown these."""
+
+    all: frozenset[KnownLine]
+    lost: frozenset[KnownLine]
+    jobs: tuple[str, ...]
+
+
+async def line_record(
+    database: Database, events: Collection[str], files: Iterable[str]
+) -> LineRecord:
+    """What is known of the lines that came from these events; `files`: of raw copies, that say them."""
+    raws = sorted({path.rpartition("/")[0] for path in files})
+    rows = await database.rows(
+        "SELECT DISTINCT path, line FROM page_lines WHERE source IN (SELECT value FROM json_each(?))",
+        (json.dumps([*events, *raws]),),
+    )
+    jobs: list[str] = await database.scalars(
+        "SELECT job FROM consolidations WHERE raw IN (SELECT value FROM json_each(?)) ORDER BY seq",
+        (json.dumps(raws),),
+    )
+    every = await database.rows("SELECT DISTINCT path, line FROM page_lines") if raws else []
+    return LineRecord(_known(every), _known(rows), tuple(jobs))
+
+
+def _known(rows: Iterable[Row]) -> frozenset[KnownLine]:
+    return frozenset((row["path"], row["line"]) for row in rows)
+
+
+def lost_lines(
+    wiki: WikiStore,
+    record: LineRecord,
+    said: Sequence[str],
+    answered: Collection[str] = (),
+    *,
+    asks: bool = False,
+) -> LostLines:
+    """The lines that go, and those that only a person may take away.
+
+    `said`: the messages. `answered`: digests to which somebody said yes. `asks`: none goes unasked.
+    """
+    if not wiki.exists or not (record.lost or record.jobs or answered):
+        return NOTHING_LOST
+    with wiki.files.reading():
+        known = record.lost | {
+            each for job in record.jobs for each in _unrecorded(wiki, job, record)
+        }
+        renamed = {name for path, name in known if wiki.files.presence(path) == "none"}
+        lost = LostLines(known, frozenset(renamed | {*answered}), jobs=record.jobs)
+        pages = {
+            path: text_at(wiki.files, path) or ""
+            for path in wiki.tree().names.paths
+            if is_page(path) or path == INDEX
+        }
+        texts = {
+            _bare(line)
+            for path, text in pages.items()
+            for line in sourced(text)
+            if lost.goes(path, line)
+        }
+        names = {name for _, name in known} | lost.anywhere
+        for job in names_in(wiki.files, JOBS):
+            for file in PATCHES:
+                lines = (
+                    line[1:]
+                    for line in (text_at(wiki.files, f"{JOBS}/{job}/{file}") or "").splitlines()
+                )
+                texts |= {_bare(line) for line in lines if digest(line) in names}
+        asked = _asked(wiki, pages, lost, record, [*said, *texts])
+    if asks:
+        asked |= {
+            digest(line): line
+            for path, text in pages.items()
+            for line in sourced(text)
+            if lost.goes(path, line)
+        }
+        return LostLines(asked=asked, jobs=record.jobs)
+    return LostLines(known, lost.anywhere, tuple(sorted(texts - {""})), asked, record.jobs)
+
+
+def _unrecorded(wiki: WikiStore, job: str, record: LineRecord) -> Iterable[KnownLine]:
+    """The lines of pages of a job from before there was a record of lines: it may have made any."""
+    found = read_job(wiki.files, job)
+    for path in found.changed_files if found else ():
+        ours = {
+            (path, digest(line)) for line in sourced("\n".join(written_lines(wiki.files, path)))
+        }
+        if not _is_recorded(wiki, job, record):
+            yield from ours - record.all
+
+
+def _is_recorded(wiki: WikiStore, job: str, record: LineRecord) -> bool:
+    with suppress(FileUnusable, FileNotFoundError):
+        return any(
+            (change.path, digest(line)) in record.all
+            for change in wiki.files.changes_of(job)
+            for line in sourced(change.after or "")
+        )
+    return False
+
+
+def _asked(
+    wiki: WikiStore,
+    pages: Mapping[str, str],
+    lost: LostLines,
+    record: LineRecord,
+    texts: Sequence[str],
+) -> dict[str, str]:
+    """The lines of people that say what is forgotten, or share most of its words."""
+    wanted, already = Wanted(texts), asked_lines(wiki.files)
+    words, found = [beginnings(text) for text in texts], dict[str, str]()
+    for path, text in pages.items():
+        lower = text.casefold()
+        near = [t for t, of in zip(texts, words, strict=True) if any(w in lower for w in of)]
+        theirs = written_lines(wiki.files, path) if near else ()
+        for line in sourced(text) if near else ():
+            name = digest(line)
+            if line in theirs or (path, name) in record.all or lost.goes(path, line):
+                continue
+            if wanted.is_in(line) or any(alike_in_words(line, each) > ALIKE for each in near):
+                found[name] = line
+    return found | {
+        digest(line): line
+        for text in pages.values()
+        for line in sourced(text)
+        if digest(line) in already and digest(line) not in lost.anywhere
+    }
+
+
+def asked_places(wiki: WikiStore) -> dict[str, list[tuple[int, str]]]:
+    """The lines that people are asked about: by page, their numbers in the file and their digests."""
+    asked = asked_lines(wiki.files)
+    return {
+        path: of
+        for path in (wiki.tree().names.paths if asked else ())
+        if is_page(path) or path == INDEX
+        if (
+            of := [
+                (n, digest(line))
+                for n, line in enumerate((text_at(wiki.files, path) or "").splitlines(), 1)
+                if digest(line) in asked
+            ]
+        )
+    }
+
+
+def _bare(line: str) -> str:
+    """What a line says, without the marks of a list."""
+    return line.strip().lstrip("-*+># \t")
