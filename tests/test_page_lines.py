@@ -16,6 +16,7 @@ from tests.world.house import PROMPTS
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.shelf import INDEX, Shelf, page
 from tests.world.tidied import Tidied, open_nights
+from wintermute.night.page_lines import LineOrigin, origins, unmarked
 
 pytestmark = pytest.mark.breaks("edited wiki", "redaction", "forgetting", perhaps=True)
 
@@ -97,3 +98,128 @@ async def test_the_line_of_a_deleted_message_is_gone_and_the_others_stay(
         assert change is not None
         await night.house.stores.undo.run(change)
         assert found(tmp_path) == []
+
+
+FACT = "Anna's boat is called Petrel"
+TOLD = {
+    1: (
+        f"[Monday, 2026-05-04]\nAnn (@ann:test): {FACT}\nassistant: A spare key hangs there.",
+        "$1",
+    ),
+    2: ("Ann (@ann:test): she sails on Sundays\nassistant: Anna's boat again!", "$2"),
+    3: ("Ann (@ann:test): the spare key hangs in the cellar", "$3"),
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "named", "before", "events", "lines"),
+    [
+        ("She sails on Sundays [2]", (2,), "", {"$2"}, set()),
+        ("She sails on Sundays. [2, 3]", (2, 3), "", {"$2", "$3"}, set()),
+        ("She sails on Sundays [2][3].", (2, 3), "", {"$2", "$3"}, set()),
+        ("She sails on Sundays [7]", (7,), "", set(), set()),
+        ("She sails on Sundays", (), "", set(), set()),
+        ("The Petrel sails on Sundays [2]", (2,), "", {"$1", "$2"}, set()),
+        ("The spare key is downstairs [2]", (2,), "", {"$2", "$3"}, set()),
+        ("Published [2024]", (), "", set(), set()),
+        ("Her dog Rex sails with her [2]", (2,), "Anna has a dog, Rex", {"$2"}, {"Anna has a dog, Rex"}),
+        ("Anna has a dog, Rex [3]", (3,), "Anna has a dog, Rex [3]", None, set()),
+    ],
+)  # fmt: skip
+def test_what_a_line_came_from_is_checked_by_its_words(
+    line: str, named: tuple[int, ...], before: str, events: set[str] | None, lines: set[str]
+) -> None:
+    """M-082: a number that was not shown is none; none named is all; words tell what was not named."""
+    old = page(f"# Boat\n\n{before}")
+    text, marks = unmarked(page(f"# Boat\n\n{line}"), old, TOLD)
+    assert sum(marks.values(), ()) == (named if events is not None else ())
+    shown = {n: (said, (event,)) for n, (said, event) in TOLD.items()}
+    told = origins(text, old, marks, shown, {})
+    if events is None:
+        assert (text, told) == (page(f"# Boat\n\n{line}"), {})
+        return
+    assert not named or "[" not in text
+    [origin] = told.values()
+    assert origin == LineOrigin(frozenset(events), frozenset(lines))
+
+
+UNNAMED = f"# Shed\n\n{HIDDEN}.\n\n- It has had a new roof since May"
+
+
+async def test_a_line_that_names_nobody_goes_with_any_message(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-082: also a short one, and what the page begins with in the index; the page waits to be anew."""
+    async with written(tmp_path, model, f"{UNNAMED}\n- PIN 77") as (night, shelf, _, events):
+        await take_back(night.house, events[4])
+        await forgotten(night.house)
+        assert [line for line in shelf.read(SHED).splitlines() if line.startswith(("-", "W"))] == [
+            *("---", "---")
+        ]
+        assert shelf.read(INDEX).endswith("- [[Shed]]\n")
+        assert [file for file in found(tmp_path, "pin 77") if not file.startswith("winter")] == []
+        [row] = await night.house.rows("SELECT after FROM changes WHERE item = ?", SHED)
+        assert "PIN 77" not in row["after"]
+        assert await night.house.rows("SELECT 1 FROM page_lines") == []
+
+
+async def test_a_page_of_which_nothing_is_left_goes_with_its_links(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-082: its line of the index, and the brackets around its name."""
+    async with written(tmp_path, model, WRITTEN) as (night, shelf, _, events):
+        shelf.write("semantic/Roses.md", page("# Roses\n\nBeside the [[Shed|old shed]], in rows."))
+        await take_back(night.house, *events)
+        await forgotten(night.house)
+        assert SHED not in shelf.pages()
+        assert "Shed" not in shelf.read(INDEX)
+        assert "Beside the old shed, in rows." in shelf.read("semantic/Roses.md")
+        assert await night.house.database.scrub()
+        assert found(tmp_path) == []
+
+
+async def answered(night: Tidied, line: str) -> str:
+    before = len(await night.house.spoken())
+    await night.house.incoming(line)
+    return (await night.house.said(before + 1))[-1]
+
+
+@pytest.mark.parametrize("answer", ["yes", "no"])
+async def test_a_persons_line_that_shares_the_words_is_asked_about_once(
+    tmp_path: Path, model: ModelServer, answer: str
+) -> None:
+    """M-082, W-064, M-079: no model sees it until then, nor is it lost; a yes is for good."""
+    mine, other = f"{HIDDEN}, says Ann", f"- The {CANARY}'s year opens the lock"
+    again = "# Shed\n\n- It has had a new roof since May\n- Spades stand there.\n\nNew. [7]"
+    async with written(tmp_path, model, WRITTEN, again) as (night, shelf, pages, events):
+        shelf.write(SHED, shelf.read(SHED).replace(f"{HIDDEN}.", f"{mine}."))
+        shelf.write("semantic/Roses.md", page(f"# Roses\n\nRed.\n{other}\n"))
+        await take_back(night.house, events[2])
+        await forgotten(night.house)
+        wiki = night.house.stores.wiki
+        for path, line in ((SHED, mine), ("semantic/Roses.md", other)):
+            assert line in shelf.read(path)
+            recalled = await wiki.recalled(path)
+            assert CANARY not in getattr(recalled, "text", CANARY)
+        del pages.shown[:]
+        await night.night("pages")
+        assert CANARY not in json.dumps([seen.body for seen in model.requests[-2:]])
+        assert "New." in shelf.read(SHED)
+        assert mine in shelf.read(SHED)
+        [item] = await night.items("open")
+        assert item.kind == "lines"
+        shown = await answered(night, "/night")
+        assert "Remove these lines from your pages?" in shown
+        assert "semantic/Roses.md, line 9" in shown
+        assert CANARY not in shown
+        await night.night("pages")
+        assert len(await night.items("open")) == 1
+        await answered(night, f"/night {answer} {item.id}")
+        await forgotten(night.house)
+        assert (CANARY in shelf.read(SHED)) is (CANARY in shelf.read("semantic/Roses.md"))
+        assert (mine in shelf.read(SHED)) is (answer == "no")
+        recalled = await wiki.recalled(SHED)
+        assert (mine in getattr(recalled, "text", "")) is (answer == "no")
+        if answer == "yes":
+            assert await night.house.database.scrub()
+            assert found(tmp_path) == []

@@ -422,12 +422,12 @@ def _copied(task: PageTask, folder: Path, job: str) -> Inventory:
     with task.store.files.reading(), told(folder):
         known = dict(copy_store(task.store.root, folder))
         asked = asked_lines(task.store.files)
-        for path in [*known] if asked else ():
-            page = folder / path
-            text = text_of(page.read_bytes())
-            if (shown := without_asked(text, asked)) != text:
-                page.write_bytes(shown.encode())
-                known[path] = _digest(page)
+        for name in [*known] if asked else ():
+            content = (folder / name).read_bytes()
+            shown = without_asked(content.decode(errors="replace"), asked)
+            if shown != content.decode(errors="replace"):
+                (folder / name).write_bytes(shown.encode())
+                known[name] = _digest(folder / name)
         for name in (*FOLDERS, job):
             (folder / name).mkdir(parents=True, exist_ok=True)
         if not (folder / task.raw).is_dir():  # nothing is kept of a dry run

@@ -190,7 +190,7 @@ def _losing(
 
 def _cut(files: StoreFolder, found: CutPages, lost: LostLines) -> None:
     with files.writing():
-        ask_about(files, lost.asked or (), lost.anywhere)
+        ask_about(files, lost.asked, lost.anywhere)
         for path, edit in found.edits.items():
             with suppress(FileUnusable):
                 while not _is_cut(files, path, edit):  # somebody saved it in that moment
@@ -306,7 +306,7 @@ def _of_pages(
             if n in said or gone or _has_one(content, stems):
                 ours = written_lines(wiki.files, path)
                 edit = partial(without_lines, wanted=wanted, facts=facts, written=ours)
-                edit = partial(edit, goes=partial(lost.goes, path), asked=lost.asked or ())
+                edit = partial(edit, goes=partial(lost.goes, path), asked=lost.asked)
                 text = _legible(content)
                 if edit(text) != text:
                     edits[path] = edit
@@ -376,10 +376,8 @@ def without_lines(
             continue
         said, ours = _said(line), _is_ours(line, written)
         told = (said, LEADING_LINK.sub("", said))  # a line of the index tells what a page says
-        if (
-            goes(line)
-            or (said
-            and (wanted.is_in(said) or any(goes_with(t, facts, ours=ours) for t in told)))
+        if goes(line) or (
+            said and (wanted.is_in(said) or any(goes_with(t, facts, ours=ours) for t in told))
         ):
             links = [f"[[{target}]]" for target in links_in(line)]
             kept += [f"- {' '.join(links)}\n"] if links else []

@@ -5,10 +5,9 @@ DESIGN §5, M-030, M-066. Whatever ends it half way, it is done again from the s
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -48,7 +47,6 @@ from wintermute.night.page_lines import (
     NOTHING_LOST,
     LostLines,
     drop_lines,
-    line_record,
     lost_lines,
 )
 from wintermute.night.raw_material import raw_files
@@ -87,8 +85,8 @@ REPEATED: Sequence[Kept] = [
 ]
 """Where an answer of ours is said again, if not to people."""
 
-PAGE_RECORDS = (CHANGES, PROPOSALS, ITEMS)
-"""Where pages stand as they were, or might be."""
+WISHES = (PROPOSALS, ITEMS)
+"""Where pages stand as they might be: also short lines of them are found there."""
 VIEWED = (casts.OBSERVATIONS, casts.FOLDS, *casts.PROMPTS)
 """Where a page stands that a model was shown, and is shown again."""
 
@@ -417,21 +415,16 @@ async def _lost_lines(stores: Stores, gone: _Gone) -> LostLines:
     if stores.owner.scope not in gone.scopes:
         return NOTHING_LOST
     files = await raw_files(stores.database, gone.events)
-    record = await line_record(stores.database, gone.events, files)
+    raws = sorted({path.rpartition("/")[0] for path in files})
     said = sorted({*gone.texts, *gone.said, *await stores.inbox.bodies(gone.events)} - {""})
-    return await asyncio.to_thread(
-        partial(lost_lines, stores.wiki, record, said, gone.lines, asks=gone.asks)
-    )
+    return await lost_lines(stores, gone.events, raws, said, gone.lines, asks=gone.asks)
 
 
-def _also(kept: Kept, lost: LostLines) -> Iterator[str]:
+def _also(kept: Kept, lost: LostLines) -> list[str]:
     """The lines of pages that are looked for in this place: none that people may have said as well."""
-    if kept in PAGE_RECORDS:
-        yield from lost.texts
-    elif kept in (*REPEATED, *casts.PROMPTS, RECORDED):
-        yield from filter(_is_recognisable, lost.texts)
-    if kept in VIEWED:
-        yield from filter(_is_recognisable, (lost.asked or {}).values())
+    texts = lost.texts if kept in (*REPEATED, *casts.PROMPTS, RECORDED) else ()
+    more = lost.asked.values() if kept in VIEWED else ()
+    return [text for text in (*texts, *more) if kept in WISHES or _is_recognisable(text)]
 
 
 async def _cut_pages(

@@ -224,13 +224,13 @@ class Pages:
     async def _asked_lines(self, scope: str) -> list[Item]:
         """One question for all lines of people that share words with what was forgotten (M-082)."""
         places = await to_its_end(partial(asked_places, self._stores.wiki))
-        names = sorted({name for of in places.values() for _, name in of})
+        names = sorted({name for _, name in places})
         digest = digest_of("asked", *names)
         if not names or not await self._nights.unjudged(scope, [digest]):
             return []
-        said = [f"{path}, line {n}" for path, of in sorted(places.items()) for n, _ in of]
+        said = tuple(place for place, _ in places)
         plan = {"do": FORGET, "lines": names}
-        asked = Planned("lines", tuple(said), "", SHARED, plan, question=True, digest=digest)
+        asked = Planned("lines", said, "", SHARED, plan, question=True, digest=digest)
         return [(asked, "open", None)]
 
 

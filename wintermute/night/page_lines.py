@@ -6,19 +6,20 @@
 A line is known by the digest of what it says, on its page; where that is gone, a person renamed it.
 """
 
+import asyncio
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
-from wintermute.db import Database, Row, Transaction
+from wintermute.db import Row, Transaction
 from wintermute.db.traces import Wanted
-from wintermute.errors import FileUnusable
 from wintermute.memory.sense import alike_in_words, beginnings
+from wintermute.stores import Stores
 from wintermute.wiki.asked_lines import asked_lines, digest, sourced
-from wintermute.wiki.folder import FileChange
-from wintermute.wiki.links import ENDING, INDEX, JOBS, RAW, fences, is_page, links_in, name_of
+from wintermute.wiki.folder import FileChange, StoreFolder
+from wintermute.wiki.links import ENDING, INDEX, JOBS, fences, is_page, links_in, name_of
 from wintermute.wiki.page_jobs import names_in, read_job, text_at, written_lines
 from wintermute.wiki.store import WikiStore
 from wintermute.wiki.verdict import lines_of, opening_line
@@ -57,14 +58,15 @@ class LostLines:
     """Lines that came from what is forgotten. `anywhere`: digests of those that go from any page.
 
     `texts`: what they say. `asked`: by their digests, lines of people that share words with it.
-    `jobs`: those that were shown it.
+    `jobs`: those that were shown it. `found`: the lines that go, as they stand.
     """
 
     known: frozenset[KnownLine] = frozenset()
     anywhere: frozenset[str] = frozenset()
     texts: tuple[str, ...] = ()
-    asked: Mapping[str, str] | None = None
+    asked: dict[str, str] = field(default_factory=dict)
     jobs: tuple[str, ...] = ()
+    found: dict[str, str] = field(default_factory=dict)
 
     def goes(self, path: str, line: str) -> bool:
         """Whether a line of a page goes."""
@@ -151,8 +153,9 @@ async def keep_sources(
             if not origin.events and not (old and change.path == INDEX):
                 sources.add(raw)
             if origin.lines and not old:  # from before there was a record of lines
-                cited = (link.rpartition("/")[0] for link in links_in(change.before or ""))
-                sources |= {each for each in cited if each.startswith(f"{RAW}/")}
+                sources |= {link.rpartition("/")[0] for link in links_in(change.before or "")} - {
+                    ""
+                }
             await tx.execute_many(
                 "INSERT OR IGNORE INTO page_lines (path, line, source) VALUES (?, ?, ?)",
                 [(change.path, digest(line), source) for source in sorted(sources)],
@@ -184,151 +187,108 @@ async def drop_lines(tx: Transaction, lines: Collection[KnownLine]) -> None:
     await tx.execute_many("DELETE FROM page_lines WHERE path = ? AND line = ?", rows)
 
 
-@dataclass(frozen=True, slots=True)
-class LineRecord:
-    """What the database knows of lines: all of them, those of some messages, and jobs shown these."""
+async def lost_lines(
+    stores: Stores,
+    events: Collection[str],
+    raws: Collection[str],
+    said: Sequence[str],
+    answered: Collection[str] = (),
+    *,
+    asks: bool = False,
+) -> LostLines:
+    """The lines that came from these events, and those that only a person may take away.
 
-    all: frozenset[KnownLine]
-    lost: frozenset[KnownLine]
-    jobs: tuple[str, ...]
-
-
-async def line_record(
-    database: Database, events: Collection[str], files: Iterable[str]
-) -> LineRecord:
-    """What is known of the lines that came from these events; `files`: of raw copies, that say them."""
-    raws = sorted({path.rpartition("/")[0] for path in files})
+    `raws`: the copies that say them. `said`: their texts. `answered`: digests to which somebody said
+    yes. `asks`: none goes unasked.
+    """
+    database = stores.database
     rows = await database.rows(
         "SELECT DISTINCT path, line FROM page_lines WHERE source IN (SELECT value FROM json_each(?))",
         (json.dumps([*events, *raws]),),
     )
     jobs: list[str] = await database.scalars(
         "SELECT job FROM consolidations WHERE raw IN (SELECT value FROM json_each(?)) ORDER BY seq",
-        (json.dumps(raws),),
+        (json.dumps([*raws]),),
     )
-    every = await database.rows("SELECT DISTINCT path, line FROM page_lines") if raws else []
-    return LineRecord(_known(every), _known(rows), tuple(jobs))
+    if not stores.wiki.exists or not (rows or jobs or answered):
+        return NOTHING_LOST
+    every = _known(await database.rows("SELECT DISTINCT path, line FROM page_lines"))
+    look = partial(_lost, stores.wiki, every, _known(rows), jobs, frozenset(answered))
+    lost = await asyncio.to_thread(look, said)
+    return LostLines(asked=lost.asked | lost.found, jobs=lost.jobs) if asks else lost
 
 
 def _known(rows: Iterable[Row]) -> frozenset[KnownLine]:
     return frozenset((row["path"], row["line"]) for row in rows)
 
 
-def lost_lines(
+def _lost(
     wiki: WikiStore,
-    record: LineRecord,
+    every: frozenset[KnownLine],
+    known: frozenset[KnownLine],
+    jobs: Sequence[str],
+    answered: frozenset[str],
     said: Sequence[str],
-    answered: Collection[str] = (),
-    *,
-    asks: bool = False,
 ) -> LostLines:
-    """The lines that go, and those that only a person may take away.
-
-    `said`: the messages. `answered`: digests to which somebody said yes. `asks`: none goes unasked.
-    """
-    if not wiki.exists or not (record.lost or record.jobs or answered):
-        return NOTHING_LOST
-    with wiki.files.reading():
-        known = record.lost | {
-            each for job in record.jobs for each in _unrecorded(wiki, job, record)
-        }
-        renamed = {name for path, name in known if wiki.files.presence(path) == "none"}
-        lost = LostLines(known, frozenset(renamed | {*answered}), jobs=record.jobs)
-        pages = {
-            path: text_at(wiki.files, path) or ""
-            for path in wiki.tree().names.paths
-            if is_page(path) or path == INDEX
-        }
-        texts = {
-            _bare(line)
-            for path, text in pages.items()
-            for line in sourced(text)
-            if lost.goes(path, line)
-        }
-        names = {name for _, name in known} | lost.anywhere
-        for job in names_in(wiki.files, JOBS):
-            for file in PATCHES:
-                lines = (
-                    line[1:]
-                    for line in (text_at(wiki.files, f"{JOBS}/{job}/{file}") or "").splitlines()
-                )
-                texts |= {_bare(line) for line in lines if digest(line) in names}
-        asked = _asked(wiki, pages, lost, record, [*said, *texts])
-    if asks:
-        asked |= {
+    """`every`: all lines of which it is known where they came from; `known`: from these messages."""
+    files = wiki.files
+    with files.reading():
+        known |= {each for job in jobs for each in _of_job(files, job)} - (every - known)
+        renamed = {name for path, name in known if files.presence(path) == "none"}
+        lost = LostLines(known, answered | renamed)
+        pages = _lines(wiki)
+        found = {digest(each): each for path, each in pages if lost.goes(path, each)}
+        names, texts = {*(name for _, name in known), *lost.anywhere}, {*map(_bare, found.values())}
+        for path in (f"{job}/{patch}" for job in names_in(files, JOBS) for patch in PATCHES):
+            lines = (line[1:] for line in (text_at(files, f"{JOBS}/{path}") or "").splitlines())
+            texts |= {_bare(line) for line in lines if digest(line) in names}
+        theirs = [(path, line) for path, line in pages if not lost.goes(path, line)]
+        ours = {(path, line) for path, _ in pages for line in written_lines(files, path)}
+        own = {
             digest(line): line
-            for path, text in pages.items()
-            for line in sourced(text)
-            if lost.goes(path, line)
+            for path, line in theirs
+            if (path, line) not in ours and (path, digest(line)) not in every
         }
-        return LostLines(asked=asked, jobs=record.jobs)
-    return LostLines(known, lost.anywhere, tuple(sorted(texts - {""})), asked, record.jobs)
+        asked = {name: own[name] for name in own.keys() & asked_lines(files)}
+        asked |= _sharing(own, [*said, *texts]) if known else {}
+    return LostLines(known, lost.anywhere, tuple(sorted(texts)), asked, tuple(jobs), found)
 
 
-def _unrecorded(wiki: WikiStore, job: str, record: LineRecord) -> Iterable[KnownLine]:
-    """The lines of pages of a job from before there was a record of lines: it may have made any."""
-    found = read_job(wiki.files, job)
-    for path in found.changed_files if found else ():
-        ours = {
-            (path, digest(line)) for line in sourced("\n".join(written_lines(wiki.files, path)))
-        }
-        if not _is_recorded(wiki, job, record):
-            yield from ours - record.all
+def _lines(wiki: WikiStore) -> list[tuple[str, str]]:
+    """Each line of each page, and of the index, that says something."""
+    paths = (path for path in wiki.tree().names.paths if is_page(path) or path == INDEX)
+    return [(path, line) for path in paths for line in sourced(text_at(wiki.files, path) or "")]
 
 
-def _is_recorded(wiki: WikiStore, job: str, record: LineRecord) -> bool:
-    with suppress(FileUnusable, FileNotFoundError):
-        return any(
-            (change.path, digest(line)) in record.all
-            for change in wiki.files.changes_of(job)
-            for line in sourced(change.after or "")
-        )
-    return False
-
-
-def _asked(
-    wiki: WikiStore,
-    pages: Mapping[str, str],
-    lost: LostLines,
-    record: LineRecord,
-    texts: Sequence[str],
-) -> dict[str, str]:
-    """The lines of people that say what is forgotten, or share most of its words."""
-    wanted, already = Wanted(texts), asked_lines(wiki.files)
-    words, found = [beginnings(text) for text in texts], dict[str, str]()
-    for path, text in pages.items():
-        lower = text.casefold()
-        near = [t for t, of in zip(texts, words, strict=True) if any(w in lower for w in of)]
-        theirs = written_lines(wiki.files, path) if near else ()
-        for line in sourced(text) if near else ():
-            name = digest(line)
-            if line in theirs or (path, name) in record.all or lost.goes(path, line):
-                continue
-            if wanted.is_in(line) or any(alike_in_words(line, each) > ALIKE for each in near):
-                found[name] = line
-    return found | {
-        digest(line): line
-        for text in pages.values()
-        for line in sourced(text)
-        if digest(line) in already and digest(line) not in lost.anywhere
-    }
-
-
-def asked_places(wiki: WikiStore) -> dict[str, list[tuple[int, str]]]:
-    """The lines that people are asked about: by page, their numbers in the file and their digests."""
-    asked = asked_lines(wiki.files)
+def _of_job(files: StoreFolder, job: str) -> set[KnownLine]:
+    """The lines that we wrote on pages of a job: of those from before it may have made any."""
+    found = read_job(files, job)
     return {
-        path: of
-        for path in (wiki.tree().names.paths if asked else ())
-        if is_page(path) or path == INDEX
-        if (
-            of := [
-                (n, digest(line))
-                for n, line in enumerate((text_at(wiki.files, path) or "").splitlines(), 1)
-                if digest(line) in asked
-            ]
-        )
+        (path, digest(line))
+        for path in (found.changed_files if found else ())
+        for line in sourced("\n".join(written_lines(files, path)))
     }
+
+
+def _sharing(lines: Mapping[str, str], texts: Sequence[str]) -> dict[str, str]:
+    """Those of the lines that say one of these texts, or share most of the words of one."""
+    wanted, words = Wanted(texts), [beginnings(text) for text in texts]
+    found = {}
+    for name, line in lines.items():
+        lower = line.casefold()
+        near = [t for t, of in zip(texts, words, strict=True) if any(map(lower.__contains__, of))]
+        if near and (wanted.is_in(line) or any(alike_in_words(line, t) > ALIKE for t in near)):
+            found[name] = line
+    return found
+
+
+def asked_places(wiki: WikiStore) -> list[tuple[str, str]]:
+    """The lines that people are asked about: where each is, and its digest."""
+    asked, found = asked_lines(wiki.files), list[tuple[str, str]]()
+    for path in dict.fromkeys(path for path, _ in _lines(wiki)) if asked else ():
+        lines = enumerate((text_at(wiki.files, path) or "").splitlines(), 1)
+        found += [(f"{path}, line {n}", digest(line)) for n, line in lines if digest(line) in asked]
+    return found
 
 
 def _bare(line: str) -> str:
