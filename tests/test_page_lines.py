@@ -9,16 +9,25 @@ import pytest
 
 from tests.test_consolidation import PAGE_CALL, asked, block, plan
 from tests.test_forgetting import found
+from tests.test_forgetting_at_the_door import is_gone
 from tests.test_forgetting_messages import forgotten
+from tests.test_forgetting_scopes import forget_all
 from tests.test_harvest import say
+from tests.test_kill_forgetting import OPEN, SCRUBBED
 from tests.test_redactions import take_back
-from tests.world.house import PROMPTS
+from tests.world.bot import Bot
+from tests.world.house import PROMPTS, ROOM
+from tests.world.killing import Work
 from tests.world.model import ModelServer, Seen, Step, Text
+from tests.world.person import Person
+from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.shelf import INDEX, Shelf, page
-from tests.world.tidied import Tidied, open_nights
+from tests.world.tidied import OWNER, Tidied, open_nights
+from wintermute.matrix.relations import Relations
+from wintermute.memory.fact import NewFact
 from wintermute.night.page_lines import LineOrigin, origins, unmarked
 
-pytestmark = pytest.mark.breaks("edited wiki", "redaction", "forgetting", perhaps=True)
+pytestmark = pytest.mark.breaks("edited wiki", "redaction", "forgetting", "tools", perhaps=True)
 
 SHED = "semantic/Shed.md"
 SAID = (
@@ -223,3 +232,123 @@ async def test_a_persons_line_that_shares_the_words_is_asked_about_once(
         if answer == "yes":
             assert await night.house.database.scrub()
             assert found(tmp_path) == []
+
+
+@pytest.mark.parametrize("what", ["renamed", "undone", "before", "forgotten"])
+async def test_wherever_a_line_went_it_goes_with_its_message(
+    tmp_path: Path, model: ModelServer, what: str
+) -> None:
+    """M-082: a page that a person renamed, one that was undone, one from before; by `/forget`."""
+    async with written(tmp_path, model, WRITTEN) as (night, shelf, _, events):
+        stores, [item] = night.house.stores, await night.items()
+        made = await stores.changes.get(item.change_set or "")
+        assert made is not None
+        back = None
+        if what == "renamed":
+            (shelf.root / SHED).rename(shelf.root / "semantic" / "Hut.md")
+        elif what == "undone":
+            back = await stores.undo.run(made)
+        elif what == "before":
+            async with night.house.database.transaction() as tx:
+                await tx.execute("DELETE FROM page_lines")
+        if what == "forgotten":
+            fact = NewFact(OWNER, f"The {CANARY} is about the lock", "harvest", None, (events[2],))
+            async with night.house.database.transaction() as tx:
+                await stores.facts.take(tx, [fact])
+            await forget_all(night.house)
+        else:
+            await take_back(night.house, events[2])
+            await forgotten(night.house)
+        if back is not None and back.set_id is not None:
+            again = await stores.changes.get(back.set_id)
+            assert again is not None
+            await stores.undo.run(again)
+            assert "roof since May" in shelf.read(SHED)
+        assert await night.house.database.scrub()
+        assert found(tmp_path) == []
+        hut = (shelf.root / "semantic" / "Hut.md").exists()
+        left = shelf.read("semantic/Hut.md" if hut else SHED)
+        assert ("roof since May" in left) is (what != "before")
+
+
+async def test_what_somebody_else_deletes_is_out_of_view_and_of_pages_it_is_asked(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-082, F-027."""
+    async with written(tmp_path, model, WRITTEN, "# Shed\n\nRoof. [1]") as (
+        night,
+        shelf,
+        _,
+        events,
+    ):
+        async with night.house.database.transaction() as tx:
+            relations = Relations(night.house.stores, night.house.rooms)
+            await relations.redact(tx, ROOM, [events[2]], asks=True)
+        await forgotten(night.house)
+        assert HIDDEN in shelf.read(SHED)
+        before = len(model.requests)
+        await answered(night, "and now?")
+        await night.night("pages")
+        assert CANARY not in json.dumps([seen.body for seen in model.requests[before:]])
+        assert HIDDEN in shelf.read(SHED)
+        [item] = await night.items("open")
+        await answered(night, f"/night yes {item.id}")
+        await forgotten(night.house)
+        assert await night.house.database.scrub()
+        assert found(tmp_path) == []
+
+
+async def told(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> tuple[Person, Bot, str, list[str]]:
+    """Ann said it to a bot that made the page of it; the message with the canary, and our answer."""
+    ShedPages(model, WRITTEN)
+    ann = await person("ann")
+    daemon = await bot(ann, start=False)
+    daemon.set_clocks()
+    shelf = Shelf.make(daemon.data / "wiki")
+    await daemon.start()
+    chat = await room(ann, daemon)
+    events = []
+    for text in SAID:
+        events.append(await ann.send(chat, text))
+        await ann.wait_for_count(chat, daemon.user_id, len(events))
+    await daemon.said_all()
+    code, said = await daemon.command("wiki", "consolidate", "--conversation", chat)
+    assert code == 0, said
+    assert HIDDEN in shelf.read(SHED)
+    assert HIDDEN in shelf.read(INDEX)
+    answer = next(m for m in ann.events(chat) if m.body == f"echo: {SAID[2]}")
+    return ann, daemon, chat, [events[2], answer.event_id]
+
+
+async def test_a_message_that_is_deleted_at_the_client_leaves_the_page(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """M-082: from the client's redaction to the last file, the next request, and no wiki undo."""
+    ann, daemon, chat, events = await told(person, bot, room, model)
+    for event_id in events:
+        await ann.redact(chat, event_id)
+    await is_gone(ann, daemon, chat, model)
+    assert "- Spades stand there.\n" in Shelf(daemon.data / "wiki").read(SHED)
+    code, said = await daemon.command("wiki", "undo")
+    assert (code, found(daemon.data)) == (0, []), said
+
+
+@pytest.mark.slow
+async def test_a_forgetting_of_lines_that_was_killed_ends_as_one_that_was_not(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """M-082, M-030: with pages and some records cut, and before it is known no more."""
+    ann, daemon, chat, events = await told(person, bot, room, model)
+    assert await daemon.stop() == 0
+    daemon.set_clocks(3600.0, 3600.0)
+    for event_id in events:
+        await ann.redact(chat, event_id)
+
+    def over() -> bool:
+        return bool(daemon.rows(SCRUBBED)) and not daemon.rows(OPEN)
+
+    work = await Work.of_daemon(daemon, "INSERT INTO jobs", over, CANARY)
+    steps = ("UPDATE outbox SET body", "DELETE FROM page_lines")
+    await work.survives([[work.place(step)] for step in steps])

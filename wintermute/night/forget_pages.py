@@ -24,12 +24,12 @@ from wintermute.errors import FileUnusable, StoreUnusable
 from wintermute.memory.core import goes_with
 from wintermute.memory.sense import beginnings
 from wintermute.night.agents import REPORT, sweep_copies
-from wintermute.night.page_lines import NOTHING_LOST, LostLines
+from wintermute.night.page_lines import NOTHING_LOST, LostLines, left_of
 from wintermute.stores import Stores
 from wintermute.wiki.asked_lines import ask_about, digest, sourced
 from wintermute.wiki.conversations import listed
 from wintermute.wiki.folder import PART, StoreFolder
-from wintermute.wiki.links import CONVERSATIONS, INDEX, JOBS, RAW, is_page, links_in, name_of
+from wintermute.wiki.links import CONVERSATIONS, INDEX, JOBS, RAW, is_page, name_of
 from wintermute.wiki.page_jobs import text_at, written_lines
 from wintermute.wiki.pages import without_matter
 from wintermute.wiki.store import WikiStore
@@ -127,8 +127,7 @@ def _found(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
     files, wanted, lost = wiki.files, Wanted(unsaid.texts), unsaid.lost
     with files.reading():
         _drop_parts(wiki)
-        edits = _of_records(wiki, Wanted([*unsaid.texts, *lost.texts]), unsaid.files)
-        edits |= _of_jobs(wiki, lost.jobs)
+        edits = _of_records(wiki, unsaid) | _of_jobs(wiki, lost.jobs)
         raw = {path.rpartition("/")[0] for path in (*edits, *unsaid.files) if _is_raw(path)}
         pages = _of_pages(wiki, wanted, unsaid.facts, lost)
         others = wiki.tree().names.paths - {*_pages(wiki)}
@@ -139,8 +138,10 @@ def _found(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
         named += [path for path in odd if pages.pop(path, None) or edits.pop(path, None)]
         unsourced, again = _losing(wiki, {*pages}, raw, edits) if pages or raw else ((), ())
         empty = tuple(path for path in unsourced if _is_emptied(wiki, path, pages, lost))
-        for path in _linking(wiki, empty) if empty else ():
-            pages[path] = partial(_unlinked, edit=pages.get(path), gone={*map(name_of, empty)})
+        for path, linked in wiki.graph().linked.items() if empty else ():
+            if linked & {*empty}:
+                names = [*map(name_of, empty)]
+                pages[path] = partial(_unlinked, edit=pages.get(path), gone=names)
     edits |= pages  # last: who is killed in between reads there what is to be cut
     above = (folder / GIT for folder in (wiki.root, *wiki.root.resolve().parents))
     git = [str(path) for path in above if edits and path.exists()][:1]
@@ -228,27 +229,32 @@ def _drop_parts(wiki: WikiStore) -> None:
                 path.unlink()
 
 
-def _of_records(wiki: WikiStore, wanted: Wanted, erased: Collection[str]) -> dict[str, Edit]:
-    paths = (
-        path.relative_to(wiki.root).as_posix()
-        for top in RECORDS
-        for path in sorted((wiki.root / top).rglob("*"))
-    )
-    edits: dict[str, Edit] = {
-        path: partial(_record_without, wanted=wanted, is_json=path.endswith(".json"))
-        for path, _ in _saying(_contents(wiki.files, paths), wanted)
-    }
-    return edits | {path: _erased for path in erased if wiki.files.presence(path) == "file"}
+def _of_records(wiki: WikiStore, unsaid: Unsaid) -> dict[str, Edit]:
+    edits: dict[str, Edit] = {}
+    for top in RECORDS:
+        wanted = Wanted([*unsaid.texts, *(unsaid.lost.texts if top == JOBS else ())])
+        paths = (
+            each.relative_to(wiki.root).as_posix() for each in sorted((wiki.root / top).rglob("*"))
+        )
+        without = partial(_record_without, wanted=wanted, lost=unsaid.lost)
+        found = _saying(_contents(wiki.files, paths), wanted)
+        edits |= {path: partial(without, path=path) for path, _ in found}
+    return edits | {p: _erased for p in unsaid.files if wiki.files.presence(p) == "file"}
 
 
 def _erased(_text: str) -> str:
     return f"{GONE}\n"
 
 
-def _record_without(text: str, wanted: Wanted, *, is_json: bool) -> str:
-    if is_json:
-        with suppress(ValueError, RecursionError):
-            value = wanted.cut_all(json.loads(text), ERASED)
+def _record_without(text: str, wanted: Wanted, lost: LostLines, path: str) -> str:
+    if path.endswith(".json"):
+        with suppress(ValueError, RecursionError, KeyError, TypeError, AttributeError):
+            value = json.loads(text)
+            if Path(path).name == "changes.json":  # as pages are cut, so that an undo fits them
+                for each in value:
+                    states = {name: each[name] for name in ("before", "after") if each[name]}
+                    each |= {name: lost.cut(each["path"], said) for name, said in states.items()}
+            value = wanted.cut_all(value, ERASED)
             return json.dumps(value, ensure_ascii=False, indent=1) + "\n"
     return wanted.cut(text, ERASED)
 
@@ -268,29 +274,12 @@ def _is_emptied(wiki: WikiStore, path: str, pages: dict[str, Edit], lost: LostLi
     return cut and path in pages and not sourced(pages[path](text))
 
 
-def _linking(wiki: WikiStore, gone: Collection[str]) -> list[str]:
-    linked = wiki.graph().linked.items()
-    return [path for path, of in linked if path not in gone and of & {*gone}]
-
-
-def _unlinked(text: str, edit: Edit | None, gone: Collection[str]) -> str:
+def _unlinked(text: str, edit: Edit | None, gone: Sequence[str]) -> str:
     """A page without brackets around what is gone, and without lines that are only such a link."""
-    lines = []
-    for line in (edit(text) if edit else text).splitlines(keepends=True):
-        links = [link for link in links_in(line) if name_of(link) in gone]
-        only = links and not LEADING_LINK.sub("", _said(line)).strip()
-        for link in links:
-            line = re.sub(
-                rf"\[\[{re.escape(link)}(?:#[^\[\]|\n]*)?(?:\|([^\[\]\n]*))?\]\]",
-                partial(_label, link),
-                line,
-            )
-        lines += [] if only else [line]
-    return "".join(lines)
-
-
-def _label(link: str, found: re.Match[str]) -> str:
-    return found[1] or name_of(link)
+    left, names = edit(text) if edit else text, "|".join(map(re.escape, gone))
+    link = rf"\[\[(?:[^\[\]|\n]*/)?({names})(?:\.md)?(?:#[^\[\]|\n]*)?(?:\|([^\[\]\n]*))?\]\]"
+    left = re.sub(rf"^[-*] {link}[ \t]*\n?", "", left, flags=re.MULTILINE | re.IGNORECASE)
+    return re.sub(link, lambda found: found[2] or found[1], left, flags=re.IGNORECASE)
 
 
 def _of_pages(
@@ -379,8 +368,7 @@ def without_lines(
         if goes(line) or (
             said and (wanted.is_in(said) or any(goes_with(t, facts, ours=ours) for t in told))
         ):
-            links = [f"[[{target}]]" for target in links_in(line)]
-            kept += [f"- {' '.join(links)}\n"] if links else []
+            kept += [left_of(line)]
         else:
             kept.append(line)
     return "".join([head, *whole, _cut_within(kept, wanted)])

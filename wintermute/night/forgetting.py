@@ -60,6 +60,8 @@ RECOGNISABLE = 12
 
 OWN = 5
 """Letters of a word by which alone something can be known again."""
+OF_PAGE = "- "
+"""How lines of pages begin among what is looked for, where no mark counts: their words are a model's."""
 LOOKED_UP = 60
 MOST_WORDS = 20
 """Of them: so many are looked up, and looked for."""
@@ -303,27 +305,26 @@ async def _erase(
     lines += await _page_lines(stores, gone)
     lost = await _lost_lines(stores, gone)
     own = await _only_there(stores, look, gone.events, gone.scopes, {*lost.texts})
-    told = {*gone.traces(), *filter(_is_recognisable, [*lines, *own]), *known}
+    told = {*gone.traces(), *filter(_is_recognisable, lines), *known}
+    told |= {f"{OF_PAGE}{line}" for line in own}
     telling = sorted(told.union(fact.id for fact in gone.facts))
     # What says where to look goes soon: a run after this one, which was killed, has to know it.
     await note(telling)
     said = await stores.inbox.bodies(gone.events)
     recorded = sorted({*telling, *gone.said, *filter(_is_recognisable, said)})
     words = await _own_words(stores, gone, known) if places is SPOKEN else []
-    ours = words, await _since(stores, gone)
+    ours, prompts = (words, await _since(stores, gone)), [*gone.texts, *telling]
+    wanted = dict.fromkeys(places, telling) | dict.fromkeys(casts.PROMPTS, prompts)
     sought = [
         Sought([kept], sorted({*texts, *_also(kept, lost)}), gone.scopes, *ours)
-        for group, texts in (
-            ([RECORDED], recorded),
-            (places, telling),
-            (casts.PROMPTS, [*gone.texts, *telling]),
-        )
-        for kept in group
+        for kept, texts in ({RECORDED: recorded} | wanted).items()
     ]
     found = await look.seek(sought)
+    if lost.known or lost.anywhere:
+        async with stores.database.transaction() as tx:  # as pages are cut: an undo fits them
+            await stores.changes.reword(tx, "page", lost.cut)
     # First: pages may say what the messages said, which nobody knows once those are erased.
-    told_of = [*telling, *filter(_is_recognisable, said)]
-    pages = await _cut_pages(stores, gone, told_of, lost)
+    pages = await _cut_pages(stores, gone, [*telling, *filter(_is_recognisable, said)], lost)
     records, unfinished = await _erase_found(stores, gone, found)
     await _cut_cores(stores, gone, [*lines, *known])
     purged = 0 if unfinished else await _purge(stores, gone.facts)
@@ -338,7 +339,6 @@ async def _erase(
     edited = await look.seek([Sought([EDITED], sorted({*gone.texts, *telling}))])
     async with stores.database.transaction() as tx:
         await stores.edited.erase(tx, edited)
-        await stores.changes.reword(tx, "page", lost.cut)
         await drop_lines(tx, lost.known)
     return Forgotten(
         facts=purged,
@@ -356,7 +356,8 @@ async def _own_words(stores: Stores, gone: _Gone, known: Sequence[str]) -> list[
 
     Neither what else people said there, nor another memory, nor our prompts. The longest ones.
     """
-    texts = [*gone.texts, *(text for text in known if not text.startswith("fact_"))]
+    kept = (text for text in known if not text.startswith(("fact_", OF_PAGE)))
+    texts = [*gone.texts, *kept]
     words = {word for text in texts for word in main_words(text) if len(word) >= OWN}
     words -= await asyncio.to_thread(_prompt_words)
     longest = sorted(words, key=lambda word: (-len(word), word))[:LOOKED_UP]
@@ -433,6 +434,7 @@ async def _cut_pages(
     """Erase it from the wiki, where it is the owner's to forget."""
     if stores.owner.scope not in gone.scopes:
         return CutPages()
+    telling = [text for text in telling if not text.startswith(OF_PAGE)]
     at = hashlib.sha256("\n".join([*gone.events, *telling]).encode()).hexdigest()[:16]
     facts = [fact.text for fact in gone.facts]
     files = await raw_files(stores.database, gone.events)

@@ -9,7 +9,7 @@ A line is known by the digest of what it says, on its page; where that is gone, 
 import asyncio
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -35,6 +35,7 @@ ANSWER = re.compile(r"^assistant: ", re.MULTILINE)
 MOST_OTHERS = 2
 """Other messages that have a word; one that more of them have is nobody's own."""
 ALIKE = 0.5
+SENTENCE_END = re.compile(r"[.!?\n]+\s*")
 PATCHES = ("diff.patch", "proposed.patch")
 
 KnownLine = tuple[str, str]
@@ -76,10 +77,16 @@ class LostLines:
     def cut(self, path: str, text: str) -> str:
         """A page without them."""
         lines = text.splitlines(keepends=True)
-        return "".join(line for line in lines if not self.goes(path, line))
+        return "".join(left_of(line) if self.goes(path, line) else line for line in lines)
 
 
 NOTHING_LOST = LostLines()
+
+
+def left_of(line: str) -> str:
+    """What is left of a line that goes: its links."""
+    links = [f"[[{target}]]" for target in links_in(line)]
+    return f"- {' '.join(links)}\n" if links else ""
 
 
 def unmarked(
@@ -153,9 +160,7 @@ async def keep_sources(
             if not origin.events and not (old and change.path == INDEX):
                 sources.add(raw)
             if origin.lines and not old:  # from before there was a record of lines
-                sources |= {link.rpartition("/")[0] for link in links_in(change.before or "")} - {
-                    ""
-                }
+                sources |= {link.rpartition("/")[0] for link in links_in(change.before or "")}
             await tx.execute_many(
                 "INSERT OR IGNORE INTO page_lines (path, line, source) VALUES (?, ?, ?)",
                 [(change.path, digest(line), source) for source in sorted(sources)],
@@ -165,11 +170,8 @@ async def keep_sources(
 def _begun(line: str, changes: Iterable[FileChange]) -> Iterable[KnownLine]:
     """The lines with which the pages begin that a line of the index links to."""
     links = {*links_in(line)}
-    for change in changes:
-        if (
-            is_page(change.path)
-            and {name_of(change.path), change.path.removesuffix(ENDING)} & links
-        ):
+    for change in filter(lambda each: is_page(each.path), changes):
+        if {name_of(change.path), change.path.removesuffix(ENDING)} & links:
             yield change.path, digest(opening_line(change.after or ""))
 
 
@@ -242,15 +244,15 @@ def _lost(
         for path in (f"{job}/{patch}" for job in names_in(files, JOBS) for patch in PATCHES):
             lines = (line[1:] for line in (text_at(files, f"{JOBS}/{path}") or "").splitlines())
             texts |= {_bare(line) for line in lines if digest(line) in names}
-        theirs = [(path, line) for path, line in pages if not lost.goes(path, line)]
-        ours = {(path, line) for path, _ in pages for line in written_lines(files, path)}
-        own = {
-            digest(line): line
-            for path, line in theirs
-            if (path, line) not in ours and (path, digest(line)) not in every
-        }
-        asked = {name: own[name] for name in own.keys() & asked_lines(files)}
-        asked |= _sharing(own, [*said, *texts]) if known else {}
+        theirs = [each for each in pages if not lost.goes(*each)]
+        already, shares = asked_lines(files), _sharing(theirs, [*said, *texts] if known else ())
+        own = [
+            line
+            for path, line in shares
+            if (path, digest(line)) not in every and line not in written_lines(files, path)
+        ]
+        own += [line for _, line in theirs if digest(line) in already] if already else []
+        asked = {digest(line): line for line in own}
     return LostLines(known, lost.anywhere, tuple(sorted(texts)), asked, tuple(jobs), found)
 
 
@@ -270,22 +272,22 @@ def _of_job(files: StoreFolder, job: str) -> set[KnownLine]:
     }
 
 
-def _sharing(lines: Mapping[str, str], texts: Sequence[str]) -> dict[str, str]:
-    """Those of the lines that say one of these texts, or share most of the words of one."""
-    wanted, words = Wanted(texts), [beginnings(text) for text in texts]
-    found = {}
-    for name, line in lines.items():
-        lower = line.casefold()
-        near = [t for t, of in zip(texts, words, strict=True) if any(map(lower.__contains__, of))]
-        if near and (wanted.is_in(line) or any(alike_in_words(line, t) > ALIKE for t in near)):
-            found[name] = line
-    return found
+def _sharing(lines: Sequence[tuple[str, str]], texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Those of the lines that say one of these texts, or share most of the words of a sentence."""
+    wanted = Wanted(texts)
+    parts = {part: beginnings(part) for text in texts for part in SENTENCE_END.split(text)}
+    for path, line in lines if texts else ():
+        low = line.casefold()
+        near = [each for each, of in parts.items() if sum(w in low for w in of) >= min(2, len(of))]
+        alike = any(alike_in_words(line, each) > ALIKE for each in near)
+        if alike or (near and wanted.is_in(line)):
+            yield path, line
 
 
 def asked_places(wiki: WikiStore) -> list[tuple[str, str]]:
     """The lines that people are asked about: where each is, and its digest."""
     asked, found = asked_lines(wiki.files), list[tuple[str, str]]()
-    for path in dict.fromkeys(path for path, _ in _lines(wiki)) if asked else ():
+    for path in sorted({path for path, _ in _lines(wiki)}) if asked else ():
         lines = enumerate((text_at(wiki.files, path) or "").splitlines(), 1)
         found += [(f"{path}, line {n}", digest(line)) for n, line in lines if digest(line) in asked]
     return found

@@ -381,11 +381,10 @@ class PageWriter:
         return told.strip().replace(CONVERSATION, task.raw)
 
     def _sources(self, task: PageTask) -> QuestionSources | None:
-        part = task.talk.part
-        if part is None or self._kept is None:
-            return None
         events = tuple(dict.fromkeys(event for event, _ in task.talk.events))
-        return QuestionSources(events, partial(self._kept.stands, part))
+        if self._kept is None or not events:
+            return None
+        return QuestionSources(events, partial(self._kept.stands, task.talk.part))
 
 
 @dataclass(frozen=True, slots=True)

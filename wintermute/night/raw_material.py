@@ -269,8 +269,10 @@ class Consolidations:
                 return tuple(found)
             cursor = _beyond(cursor, rows)
 
-    async def stands(self, part: ChatPart, tx: Transaction) -> bool:
-        """Whether nothing of it was edited or taken back since it was read."""
+    async def stands(self, part: ChatPart | None, tx: Transaction) -> bool:
+        """Whether nothing of it was edited or taken back since it was read; None: the copy tells."""
+        if part is None:
+            return True
         rows = await self._said(tx, part.conversation_id, part.cursor)
         return tuple(row for row in rows if row.seq <= part.upto) == part.rows
 

@@ -9,12 +9,12 @@ from hashlib import blake2b
 
 from wintermute.errors import FileUnusable
 from wintermute.wiki.folder import StoreFolder
-from wintermute.wiki.links import JOBS, RAW
+from wintermute.wiki.links import JOBS, LINK, RAW
 from wintermute.wiki.verdict import lines_of
 
 ASKED = f"{JOBS}/asked"
 FURNITURE = ("# ", "```", "~~~", f"Source: [[{RAW}/")
-"""How lines begin that nobody said: the title, fences, what is cited."""
+"""How lines begin that nobody said: the title, fences, what is cited. Nor are links alone."""
 
 
 def digest(line: str) -> str:
@@ -25,7 +25,7 @@ def digest(line: str) -> str:
 def sourced(text: str) -> list[str]:
     """The lines of a page that say something which somebody told."""
     found = (line for line in lines_of(text) if not line.startswith(FURNITURE))
-    return [line for line in found if any(map(str.isalnum, line))]
+    return [line for line in found if any(map(str.isalnum, LINK.sub("", line)))]
 
 
 def asked_lines(files: StoreFolder) -> frozenset[str]:
