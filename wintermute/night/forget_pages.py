@@ -285,12 +285,12 @@ def _unlinked(text: str, edit: Edit | None, gone: Sequence[str]) -> str:
 def _of_pages(
     wiki: WikiStore, wanted: Wanted, facts: Sequence[str], lost: LostLines
 ) -> dict[str, Edit]:
-    stems = _stems(facts)
+    stems, cut = _stems(facts), {path for path, _ in lost.known}
     edits: dict[str, Edit] = {}
     for batch in _batches(_contents(wiki.files, _pages(wiki))):
         said = {*wanted.among([content for _, content in batch])}
         for n, (path, content) in enumerate(batch):
-            text = _legible(content) if lost.known or lost.anywhere else ""
+            text = _legible(content) if lost.anywhere or path in cut else ""
             gone = any(lost.goes(path, line) for line in text.splitlines())
             if n in said or gone or _has_one(content, stems):
                 ours = written_lines(wiki.files, path)

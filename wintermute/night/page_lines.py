@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from wintermute.db import Row, Transaction
-from wintermute.db.traces import Wanted
-from wintermute.memory.sense import alike_in_words, beginnings
+from wintermute.memory.sense import beginnings
 from wintermute.stores import Stores
 from wintermute.wiki.asked_lines import asked_lines, digest, sourced
 from wintermute.wiki.folder import FileChange, StoreFolder
@@ -34,7 +33,6 @@ DAY = re.compile(r"\A\[[^\n]*\]\n")
 ANSWER = re.compile(r"^assistant: ", re.MULTILINE)
 MOST_OTHERS = 2
 """Other messages that have a word; one that more of them have is nobody's own."""
-ALIKE = 0.5
 SENTENCE_END = re.compile(r"[.!?\n]+\s*")
 PATCHES = ("diff.patch", "proposed.patch")
 
@@ -239,12 +237,15 @@ def _lost(
         renamed = {name for path, name in known if files.presence(path) == "none"}
         lost = LostLines(known, answered | renamed)
         pages = _lines(wiki)
-        found = {digest(each): each for path, each in pages if lost.goes(path, each)}
+        at = {path for path, _ in known}
+        near = [each for each in pages if lost.anywhere or each[0] in at]
+        found = {digest(each): each for path, each in near if lost.goes(path, each)}
         names, texts = {*(name for _, name in known), *lost.anywhere}, {*map(_bare, found.values())}
         for path in (f"{job}/{patch}" for job in names_in(files, JOBS) for patch in PATCHES):
             lines = (line[1:] for line in (text_at(files, f"{JOBS}/{path}") or "").splitlines())
             texts |= {_bare(line) for line in lines if digest(line) in names}
-        theirs = [each for each in pages if not lost.goes(*each)]
+        gone = {*found.values()}
+        theirs = [each for each in pages if each[1] not in gone]
         already, shares = asked_lines(files), _sharing(theirs, [*said, *texts] if known else ())
         own = [
             line
@@ -273,15 +274,21 @@ def _of_job(files: StoreFolder, job: str) -> set[KnownLine]:
 
 
 def _sharing(lines: Sequence[tuple[str, str]], texts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Those of the lines that say one of these texts, or share most of the words of a sentence."""
-    wanted = Wanted(texts)
+    """Those of the lines that share most of their words, or of those of a sentence of the texts."""
     parts = {part: beginnings(part) for text in texts for part in SENTENCE_END.split(text)}
-    for path, line in lines if texts else ():
-        low = line.casefold()
-        near = [each for each, of in parts.items() if sum(w in low for w in of) >= min(2, len(of))]
-        alike = any(alike_in_words(line, each) > ALIKE for each in near)
-        if alike or (near and wanted.is_in(line)):
-            yield path, line
+    stems = sorted({word for of in parts.values() for word in of}, key=len, reverse=True)
+    look = re.compile("|".join(map(re.escape, stems)))
+    for path, line in lines if stems else ():
+        if look.search(line.casefold()):  # most have none, which is cheaper to see
+            said = beginnings(line)
+            if any(_is_most(said & of, min(len(said), len(of))) for of in parts.values()):
+                yield path, line
+
+
+def _is_most(shared: Collection[str], least: int) -> bool:
+    """Whether these are most of the words of the shorter one; a single word says that by a number."""
+    numbered = any(map(str.isdigit, "".join(shared)))
+    return 2 * len(shared) > least and (len(shared) > 1 or numbered)
 
 
 def asked_places(wiki: WikiStore) -> list[tuple[str, str]]:

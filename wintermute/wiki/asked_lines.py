@@ -25,7 +25,11 @@ def digest(line: str) -> str:
 def sourced(text: str) -> list[str]:
     """The lines of a page that say something which somebody told."""
     found = (line for line in lines_of(text) if not line.startswith(FURNITURE))
-    return [line for line in found if any(map(str.isalnum, LINK.sub("", line)))]
+    return [
+        each
+        for each in found
+        if any(map(str.isalnum, LINK.sub("", each) if "[[" in each else each))
+    ]
 
 
 def asked_lines(files: StoreFolder) -> frozenset[str]:
