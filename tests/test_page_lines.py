@@ -126,6 +126,8 @@ TOLD = {
         ("She sails on Sundays [2]", (2,), "", {"$2"}, set()),
         ("She sails on Sundays. [2, 3]", (2, 3), "", {"$2", "$3"}, set()),
         ("She sails on Sundays [2][3].", (2, 3), "", {"$2", "$3"}, set()),
+        ("She sails [2]. On Sundays. [3]", (2, 3), "", {"$2", "$3"}, set()),
+        ("| Sundays | She sails [2] |", (2,), "", {"$2"}, set()),
         ("She sails on Sundays [7]", (7,), "", set(), set()),
         ("She sails on Sundays", (), "", set(), set()),
         ("The Petrel sails on Sundays [2]", (2,), "", {"$1", "$2"}, set()),

@@ -17,7 +17,13 @@ from shlex import quote
 
 from wintermute.clock import Clock
 from wintermute.config.secrets import Redaction
-from wintermute.errors import AnswerUnusable, ConfigurationError, StoreChanged, WintermuteError
+from wintermute.errors import (
+    AnswerUnusable,
+    ConfigurationError,
+    QuestionWithdrawn,
+    StoreChanged,
+    WintermuteError,
+)
 from wintermute.files import to_its_end
 from wintermute.night.agents import REPORT, PageAgent, PageTask, PageWork, sweep_copies
 from wintermute.night.raw_material import Consolidations, RawMaterial, Talk
@@ -25,6 +31,7 @@ from wintermute.wiki.folder import FileChange, StoreFolder
 from wintermute.wiki.links import INDEX, RAW, is_page
 from wintermute.wiki.page_jobs import (
     JOB,
+    JobStatus,
     SeenPages,
     WikiJob,
     alone,
@@ -148,7 +155,12 @@ class Consolidation:
             if done.work.failed:
                 return await self._ended(failed, talk, done)
             return await self._ended(replace(failed, status="rejected"), talk, done)
-        except (AnswerUnusable, StoreChanged) as problem:
+        except (StoreChanged, QuestionWithdrawn) as problem:  # it may show what is forgotten by now
+            status: JobStatus = "rejected" if isinstance(problem, StoreChanged) else "failed"
+            await to_its_end(partial(note, self._files, job, dict.fromkeys(self._texts(done), "")))
+            ended = replace(job, status=status, reason=str(problem))
+            return await self._ended(ended, talk, _Done(PageWork(exit_code=1), PageVerdict()))
+        except AnswerUnusable as problem:
             rejected = replace(job, status="rejected", reason=str(problem))
             return await self._ended(rejected, talk, done)
         except WintermuteError as problem:

@@ -23,10 +23,9 @@ from wintermute.wiki.page_jobs import names_in, read_job, text_at, written_lines
 from wintermute.wiki.store import WikiStore
 from wintermute.wiki.verdict import lines_of, opening_line
 
-MARKS = re.compile(
-    r"(?<=\S)[ \t]+((?:\[\d{1,4}(?:[ \t]*,[ \t]*\d{1,4})*\][ \t]*)+)([.!?]?)[ \t]*$", re.MULTILINE
-)
-"""How a model says at the end of a line which messages that came from: `[2]`, `[2, 5]`, `[2][5]`."""
+MARK = r"[ \t]+\[\d{1,4}(?:[ \t]*,[ \t]*\d{1,4})*\](?:[ \t]*\[\d{1,4}\])*"
+MARKS = re.compile(rf"(?<=[.!?]){MARK}(?=\s)|(?<=\S){MARK}(?=[ \t]*(?:[.!?|]|$))")
+"""How a model says behind what it writes where that came from: `[2]`, `[2, 5]`, `[2][5]`."""
 NUMBER = re.compile(r"\d+")
 YEAR = 1000
 DAY = re.compile(r"\A\[[^\n]*\]\n")
@@ -96,19 +95,17 @@ def unmarked(
     """
     kept, coded = {*lines_of(before)}, list(fences(text))
     named: dict[str, tuple[int, ...]] = {}
-    parts, at = list[str](), 0
-    for found in MARKS.finditer(text):
-        start = text.rfind("\n", 0, found.start()) + 1
-        whole = " ".join(text[start : found.end()].split())
-        numbers = [*map(int, NUMBER.findall(found[1]))]
-        year = any(n >= YEAR and n not in shown for n in numbers)
-        if whole in kept or year or any(begin <= start < end for begin, end in coded):
-            continue
-        line = " ".join((text[start : found.start()] + found[2]).split())
-        named[line] = (*named.get(line, ()), *numbers)
-        parts += [text[at : found.start()], found[2]]
-        at = found.end()
-    return "".join([*parts, text[at:]]), named
+    lines, at = list[str](), 0
+    for line in text.splitlines(keepends=True):
+        start, at = at, at + len(line)
+        numbers = [int(n) for mark in MARKS.findall(line) for n in NUMBER.findall(mark)]
+        stays = " ".join(line.split()) in kept or any(n >= YEAR and n not in shown for n in numbers)
+        if numbers and not stays and not any(begin <= start < end for begin, end in coded):
+            line = MARKS.sub("", line)
+            said = " ".join(line.split())
+            named[said] = (*named.get(said, ()), *numbers)
+        lines.append(line)
+    return "".join(lines), named
 
 
 def origins(
