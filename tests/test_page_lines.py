@@ -204,11 +204,12 @@ async def test_a_persons_line_that_shares_the_words_is_asked_about_once(
     again = "# Shed\n\n- It has had a new roof since May\n- Spades stand there.\n\nNew. [7]"
     async with written(tmp_path, model, WRITTEN, again) as (night, shelf, pages, events):
         shelf.write(SHED, shelf.read(SHED).replace(f"{HIDDEN}.", f"{mine}."))
-        shelf.write("semantic/Roses.md", page(f"# Roses\n\nRed.\n{other}\n"))
+        shelf.write("semantic/Roses.md", page(f"# Roses\n\nRed.\n{other}\n{HIDDEN}.\n"))
         await take_back(night.house, events[2])
         await forgotten(night.house)
         wiki = night.house.stores.wiki
-        for path, line in ((SHED, mine), ("semantic/Roses.md", other)):
+        roses = "semantic/Roses.md"
+        for path, line in ((SHED, mine), (roses, other), (roses, f"{HIDDEN}.")):
             assert line in shelf.read(path)
             recalled = await wiki.recalled(path)
             assert CANARY not in getattr(recalled, "text", CANARY)

@@ -26,13 +26,14 @@ from wintermute.memory.sense import beginnings
 from wintermute.night.agents import REPORT, sweep_copies
 from wintermute.night.page_lines import NOTHING_LOST, LostLines, left_of
 from wintermute.stores import Stores
-from wintermute.wiki.asked_lines import ask_about, digest, sourced
+from wintermute.wiki.asked_lines import FURNITURE, ask_about, digest, sourced
 from wintermute.wiki.conversations import listed
 from wintermute.wiki.folder import PART, StoreFolder
 from wintermute.wiki.links import CONVERSATIONS, INDEX, JOBS, RAW, is_page, name_of
 from wintermute.wiki.page_jobs import text_at, written_lines
 from wintermute.wiki.pages import without_matter
 from wintermute.wiki.store import WikiStore
+from wintermute.wiki.verdict import lines_of
 
 CONSOLIDATE_AGAIN = "page again"
 """Jobs that nights do: a page is made anew from the conversations that it still cites."""
@@ -269,9 +270,11 @@ def _of_jobs(wiki: WikiStore, jobs: Collection[str]) -> dict[str, Edit]:
 
 
 def _is_emptied(wiki: WikiStore, path: str, pages: dict[str, Edit], lost: LostLines) -> bool:
+    """Whether nothing is left of what stood there: only its title, and links of lines that went."""
     text = text_at(wiki.files, path) or ""
-    cut = any(lost.goes(path, line) for line in sourced(text))
-    return cut and path in pages and not sourced(pages[path](text))
+    gone = any(lost.goes(path, line) for line in sourced(text))
+    left = {*lines_of(pages[path](text))} & {*lines_of(text)} if gone and path in pages else {text}
+    return all(line.startswith(FURNITURE) for line in left)
 
 
 def _unlinked(text: str, edit: Edit | None, gone: Sequence[str]) -> str:

@@ -207,11 +207,11 @@ async def lost_lines(
         "SELECT job FROM consolidations WHERE raw IN (SELECT value FROM json_each(?)) ORDER BY seq",
         (json.dumps([*raws]),),
     )
-    if not stores.wiki.exists or not (rows or jobs or answered):
+    if not stores.wiki.exists or not (rows or jobs or answered or asks):
         return NOTHING_LOST
     every = _known(await database.rows("SELECT DISTINCT path, line FROM page_lines"))
     look = partial(_lost, stores.wiki, every, _known(rows), jobs, frozenset(answered))
-    lost = await asyncio.to_thread(look, said)
+    lost = await asyncio.to_thread(look, said, asks=asks)
     return LostLines(asked=lost.asked | lost.found, jobs=lost.jobs) if asks else lost
 
 
@@ -226,6 +226,8 @@ def _lost(
     jobs: Sequence[str],
     answered: frozenset[str],
     said: Sequence[str],
+    *,
+    asks: bool,
 ) -> LostLines:
     """`every`: all lines of which it is known where they came from; `known`: from these messages."""
     files = wiki.files
@@ -236,18 +238,18 @@ def _lost(
         pages = _lines(wiki)
         at = {path for path, _ in known}
         near = [each for each in pages if lost.anywhere or each[0] in at]
-        found = {digest(each): each for path, each in near if lost.goes(path, each)}
+        gone = {each for each in near if lost.goes(*each)}
+        found = {digest(line): line for _, line in gone}
         names, texts = {*(name for _, name in known), *lost.anywhere}, {*map(_bare, found.values())}
         for path in (f"{job}/{patch}" for job in names_in(files, JOBS) for patch in PATCHES):
             lines = (line[1:] for line in (text_at(files, f"{JOBS}/{path}") or "").splitlines())
             texts |= {_bare(line) for line in lines if digest(line) in names}
-        gone = {*found.values()}
-        theirs = [each for each in pages if each[1] not in gone]
-        already, shares = asked_lines(files), _sharing(theirs, [*said, *texts] if known else ())
+        theirs, already = [each for each in pages if each not in gone], asked_lines(files)
+        shares = _sharing(theirs, [*said, *texts] if known or asks else ())
         own = [
             line
             for path, line in shares
-            if (path, digest(line)) not in every and line not in written_lines(files, path)
+            if asks or not ((path, digest(line)) in every or line in written_lines(files, path))
         ]
         own += [line for _, line in theirs if digest(line) in already] if already else []
         asked = {digest(line): line for line in own}
