@@ -71,9 +71,8 @@ async def owe_forgetting(
     for fact in filter(None, named_facts):  # no answer tells it from this moment on
         await stores.facts.retire_unrecorded(tx, fact.scope, [fact.id], "command")
     args: Json = {"events": sorted(events), "texts": list(texts), "facts": list(facts), "by": by}
-    scopes = {fact.scope for fact in named_facts if fact} | (
-        {stores.owner.scope} if lines else set()
-    )
+    scopes = {fact.scope for fact in named_facts if fact}
+    scopes |= {stores.owner.scope} if lines else set()
     args |= {"scopes": sorted(scopes), "tell": tell, "lines": list(lines), "asks": asks}
     named = "\n".join([*sorted(events), "", *texts, "", *facts, *lines])
     return await _owe(stores, tx, named, args, not_before)

@@ -43,12 +43,7 @@ from wintermute.night.core_update import NAME as CORE_UPDATE
 from wintermute.night.forget_pages import GIT, CutPages, Unsaid, forget_in_pages, lines_in_pages
 from wintermute.night.harvest import Harvests
 from wintermute.night.nights import ITEMS, NOTES, erase_items, erase_notes
-from wintermute.night.page_lines import (
-    NOTHING_LOST,
-    LostLines,
-    drop_lines,
-    lost_lines,
-)
+from wintermute.night.page_lines import NOTHING_LOST, LostLines, drop_lines, lost_lines
 from wintermute.night.raw_material import raw_files
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import OCCURRENCES
@@ -356,8 +351,7 @@ async def _own_words(stores: Stores, gone: _Gone, known: Sequence[str]) -> list[
 
     Neither what else people said there, nor another memory, nor our prompts. The longest ones.
     """
-    kept = (text for text in known if not text.startswith(("fact_", OF_PAGE)))
-    texts = [*gone.texts, *kept]
+    texts = [*gone.texts, *(x for x in known if not x.startswith(("fact_", OF_PAGE)))]
     words = {word for text in texts for word in main_words(text) if len(word) >= OWN}
     words -= await asyncio.to_thread(_prompt_words)
     longest = sorted(words, key=lambda word: (-len(word), word))[:LOOKED_UP]

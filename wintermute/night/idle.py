@@ -48,7 +48,7 @@ MOST_AGAIN = 5
 HALF = 0.5
 BEFORE = "done before the night was interrupted"
 ASKED: tuple[ItemKind, ...] = ("page", "core")
-SHARED = "you wrote them, and they share words with a message that is gone; I read them no more until then"
+SHARED = "they share words with a deleted message, and I do not read them until you answer"
 Item = tuple[Planned, ItemState, str | None]
 
 log = logging.getLogger(__name__)

@@ -345,11 +345,7 @@ class PageWriter:
         if known is None:
             known = await to_its_end(partial(_present, task, page.path))
         whole, asked = known.after or "", await to_its_end(partial(asked_lines, task.store.files))
-        now, title, own = (
-            without_asked(whole, asked),
-            name_of(page.path),
-            page.path.removesuffix(ENDING),
-        )
+        now, title = without_asked(whole, asked), name_of(page.path)
         names = dict.fromkeys((*shown.names, *_linked(now, shown.view)))
         values = {
             "path": page.path,
@@ -357,7 +353,9 @@ class PageWriter:
             "reason": page.reason,
             "title": title,
             "page": without_sources(now) or NEW,
-            "entries": _listed([name for name in names if name not in (title, own)]),
+            "entries": _listed(
+                [name for name in names if name not in (title, page.path.removesuffix(ENDING))]
+            ),
             "transcript": "\n".join(f"[{n}]\n{block}" for n, block in shown.part.items()),
         }
         question = fill(

@@ -62,9 +62,11 @@ def without_asked(text: str, asked: Collection[str]) -> str:
 
 def with_asked(text: str, before: str, asked: Collection[str]) -> str:
     """A page that a model wrote, with what it was not shown of it, each behind what that followed."""
-    lines, last = text.split("\n"), ""
+    lines, last, gap = text.split("\n"), "", 0
     for line in before.splitlines() if asked else ():
         if digest(line) in asked and line not in lines:
-            lines.insert(lines.index(last) + 1 if last in lines else len(lines), line)
-        last = line if line.strip() else last
+            at = lines.index(last) + 1 if last in lines else len(lines)
+            blank = next((n for n, each in enumerate(lines[at:]) if each.strip()), 0)
+            lines.insert(at + min(gap, blank), line)
+        last, gap = (line, 0) if line.strip() else (last, gap + 1)
     return "\n".join(lines)
