@@ -33,6 +33,7 @@ from wintermute.night.agents import (
 from wintermute.night.consolidation import Consolidation
 from wintermute.night.raw_material import FolderTalk
 from wintermute.templates import Template, shipped_folder
+from wintermute.wiki.asked_lines import ask_about, digest
 from wintermute.wiki.conversations import ConversationFolder
 from wintermute.wiki.folder import FileChange
 from wintermute.wiki.recall import RecalledPage
@@ -149,6 +150,19 @@ put(".agent/state", "left over")
     assert "## What hand says\n\nI wrote about tulips.\n" in shelf.read(f"{folder}/report.md")
     assert not Path(copy).exists()
     assert not list(shelf.root.rglob("*left*")) + list(shelf.root.rglob(".agent"))
+
+
+def test_a_program_is_not_shown_what_a_person_is_asked_about(
+    terminal: Terminal, shelf: Shelf
+) -> None:
+    """M-082: and the line stays where it is."""
+    ask_about(shelf.files, [digest("Behind the house since 2024. Anna waters it.")])
+    configured(terminal, f"print(garden.read_text())\n{GOOD}")
+    assert consolidate(terminal, shelf.conversation()).returncode == 0
+    said = shelf.read(f"sleep/{shelf.job()['name']}/agent.stdout.txt")
+    assert ("[[Roses]]" in said, "Anna waters it" in said) == (True, False)
+    assert "# Garden\n\nBehind the house since 2024. Anna waters it.\n" in shelf.read(GARDEN)
+    assert "Tulips by the [[Pond]]." in shelf.read(GARDEN)
 
 
 def test_no_secret_of_ours_stands_in_a_job_folder(terminal: Terminal, shelf: Shelf) -> None:

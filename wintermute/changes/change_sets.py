@@ -1,7 +1,7 @@
 """The record of changes: what an item was before and what it became, in the transaction that makes it so."""
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, get_args
@@ -254,6 +254,18 @@ class ChangeSets:
             ],
         )
         return len(rows)
+
+    async def reword(self, tx: Transaction, kind: ItemKind, cut: Callable[[str, str], str]) -> None:
+        """Say the texts of a kind otherwise, each by its item: so that no undo brings back the rest."""
+        query = "SELECT change_set_id, n, item, before, after FROM changes WHERE kind = ?"
+        for row in await tx.rows(query, (kind,)):
+            states = [json.loads(row[name]) if row[name] else None for name in STATES]
+            new = [each and {**each, "text": cut(row["item"], each["text"])} for each in states]
+            if new != states:
+                await tx.execute(
+                    "UPDATE changes SET before = ?, after = ? WHERE change_set_id = ? AND n = ?",
+                    (*map(_json, new), row["change_set_id"], row["n"]),
+                )
 
     async def expire(self, tx: Transaction) -> int:
         """Remove what can no longer be undone; how many changes that were."""

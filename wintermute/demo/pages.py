@@ -14,6 +14,7 @@ SHOWN = re.compile(
     r"^<(entries|index|memories|memory|transcript)>\n(.*?)\n?^</\1>", re.DOTALL | re.MULTILINE
 )
 FILE_SPOKEN = re.compile(r"^user: (.*(?:\n  .*)*)", re.MULTILINE)
+NUMBERED = re.compile(r"^\[\d+\]$", re.MULTILINE)
 MINE = re.compile(r"\b(?:my|our) ([^\W\d_]{2,30})", re.IGNORECASE)
 PAGE = re.compile(r"^.*?(semantic/[^\n,]+\.md), (?:create|update)\b", re.MULTILINE)
 DATED = re.compile(r"^---\ncreated: [\d-]+\nupdated: ([\d-]+)\n---$", re.MULTILINE)
@@ -34,7 +35,7 @@ def page_answer(question: str) -> str | None:
     named = PAGE.search(question)
     title = named[1].removeprefix("semantic/").removesuffix(".md") if named else ABOUT
     today = DATED.search(question)
-    return _page(title, told.get(title, []), shown["memory"], today[1] if today else "")
+    return _page(title, told.get(title, {}), shown["memory"], today[1] if today else "")
 
 
 def _planned(title: str, known: set[str]) -> dict[str, str]:
@@ -42,21 +43,25 @@ def _planned(title: str, known: set[str]) -> dict[str, str]:
     return {"path": f"semantic/{title}.md", "action": action, "reason": "what was said of it"}
 
 
-def _told(transcript: str) -> dict[str, list[str]]:
-    """What people said, by the title of its page."""
-    found: dict[str, list[str]] = {}
-    said = [words for _, words in SPOKEN.findall(transcript)] or FILE_SPOKEN.findall(transcript)
-    for line in (line for words in said for line in statements(words)):
-        named = MINE.search(line)
-        found.setdefault(f"Your {named[1].lower()}" if named else ABOUT, []).append(line)
+def _told(transcript: str) -> dict[str, dict[str, str]]:
+    """What people said, with the number of its message, by the title of its page."""
+    found: dict[str, dict[str, str]] = {}
+    parts = zip(["", *NUMBERED.findall(transcript)], NUMBERED.split(transcript), strict=True)
+    for number, part in parts:
+        said = [words for _, words in SPOKEN.findall(part)] or FILE_SPOKEN.findall(part)
+        for line in (line for words in said for line in statements(words)):
+            named = MINE.search(line)
+            title = f"Your {named[1].lower()}" if named else ABOUT
+            found.setdefault(title, {}).setdefault(line, number)
     return found
 
 
-def _page(title: str, lines: list[str], before: str, today: str) -> str:
+def _page(title: str, lines: Mapping[str, str], before: str, today: str) -> str:
     """The page as it is with what is new, a line each."""
     matter = MATTER.match(before)
     created = re.search(r"created: (\S+)", matter[0]) if matter else None
     body = without_matter(before).strip() if matter else f"# {title}\n"
-    new = [f"- {line[:1].upper()}{line[1:]}" for line in lines if line not in body]
+    told = ((f"- {line[:1].upper()}{line[1:]}", n) for line, n in lines.items() if line not in body)
+    new = [f"{line} {number}".rstrip() for line, number in told]
     head = f"---\ncreated: {created[1] if created else today}\nupdated: {today}\n---"
     return "\n".join([head, "", body.rstrip(), *([""] if not matter else []), *new, ""])

@@ -170,7 +170,10 @@ class Intake:
         if room.retry:
             await self._stores.outbox.release(tx, room.room_id)
         gone = redacted(room.events)  # in whatever order a message and its redaction come
-        woken = await self._relations.redact(tx, room.room_id, gone)
+        own = ("", self._stores.owner.user_id)
+        other = redacted(event for event in room.events if redactor(event) not in own)
+        woken = await self._relations.redact(tx, room.room_id, gone - other)
+        woken |= await self._relations.redact(tx, room.room_id, gone & other, asks=True)
         us, last = self._client.account.user_id, None
         theirs = redacted(event for event in room.events if redactor(event) != us)
         woken |= await self._relations.unsay(tx, room.room_id, theirs)

@@ -182,8 +182,13 @@ class Relations:
         self._stores = stores
         self._work = work
 
-    async def redact(self, tx: Transaction, room_id: str, events: Collection[str]) -> set[str]:
-        """Take back these events of a room; the conversations in which that changes something."""
+    async def redact(
+        self, tx: Transaction, room_id: str, events: Collection[str], *, asks: bool = False
+    ) -> set[str]:
+        """Take back these events of a room; the conversations in which that changes something.
+
+        `asks`: not the owner deleted them, so of the owner's pages it is only asked (M-082).
+        """
         if not events:
             return set()
         edits = await self._stores.edits.take_back(tx, room_id, events)
@@ -197,7 +202,7 @@ class Relations:
         gone = {*edits, *(row.event_id for row in found)}
         if gone:  # what it said may be gone already, and what was learnt from it not
             tell = await self._alone(tx, room_id)
-            await owe_forgetting(self._stores, tx, gone, texts, tell=tell)
+            await owe_forgetting(self._stores, tx, gone, texts, tell=tell, asks=asks)
         originals = {row.edits for row in found if row.edits}
         return conversations | await self._unquote(tx, room_id, originals.union(events))
 

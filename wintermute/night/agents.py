@@ -18,7 +18,7 @@ import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import partial
@@ -29,9 +29,11 @@ from typing import Protocol
 from wintermute.config.secrets import Redaction
 from wintermute.errors import ConfigurationError, FileUnusable, WintermuteError
 from wintermute.files import to_its_end
+from wintermute.night.page_lines import LineOrigins
 from wintermute.night.raw_material import Talk
 from wintermute.templates import Template
 from wintermute.text import clean
+from wintermute.wiki.asked_lines import asked_lines, with_asked, without_asked
 from wintermute.wiki.folder import READ, FileChange, StoreFolder, told
 from wintermute.wiki.links import INDEX, JOBS, PAGE_FOLDERS
 from wintermute.wiki.page_jobs import WikiJob, text_at
@@ -84,6 +86,8 @@ class PageWork:
     stdout: str = ""
     stderr: str = ""
     report: str = ""
+    lines: Mapping[str, LineOrigins] = field(default_factory=dict)
+    """By path, where new lines came from, as far as it was told."""
 
 
 class PageAgent(Protocol):
@@ -327,7 +331,8 @@ def _compare(
     try:
         before, after = store.content(path), copy.content(path)
         was = None if before is None else before.decode()
-        changes.append(FileChange(path, was, text_of(after or b"")))
+        asked = asked_lines(store)
+        changes.append(FileChange(path, was, with_asked(text_of(after or b""), was or "", asked)))
     except (FileUnusable, UnicodeDecodeError) as problem:
         told.append(f"{path!r} {problem}")
 
@@ -416,6 +421,13 @@ class ProgramAgent:
 def _copied(task: PageTask, folder: Path, job: str) -> Inventory:
     with task.store.files.reading(), told(folder):
         known = dict(copy_store(task.store.root, folder))
+        asked = asked_lines(task.store.files)
+        for name in [*known] if asked else ():
+            content = (folder / name).read_bytes()
+            shown = without_asked(content.decode(errors="replace"), asked)
+            if shown != content.decode(errors="replace"):
+                (folder / name).write_bytes(shown.encode())
+                known[name] = _digest(folder / name)
         for name in (*FOLDERS, job):
             (folder / name).mkdir(parents=True, exist_ok=True)
         if not (folder / task.raw).is_dir():  # nothing is kept of a dry run

@@ -17,7 +17,13 @@ from shlex import quote
 
 from wintermute.clock import Clock
 from wintermute.config.secrets import Redaction
-from wintermute.errors import AnswerUnusable, ConfigurationError, StoreChanged, WintermuteError
+from wintermute.errors import (
+    AnswerUnusable,
+    ConfigurationError,
+    QuestionWithdrawn,
+    StoreChanged,
+    WintermuteError,
+)
 from wintermute.files import to_its_end
 from wintermute.night.agents import REPORT, PageAgent, PageTask, PageWork, sweep_copies
 from wintermute.night.raw_material import Consolidations, RawMaterial, Talk
@@ -26,6 +32,7 @@ from wintermute.wiki.folder import FileChange, StoreFolder
 from wintermute.wiki.links import INDEX, RAW, is_page, name_of
 from wintermute.wiki.page_jobs import (
     JOB,
+    JobStatus,
     SeenPages,
     WikiJob,
     alone,
@@ -149,7 +156,12 @@ class Consolidation:
             if done.work.failed:
                 return await self._ended(failed, talk, done)
             return await self._ended(replace(failed, status="rejected"), talk, done)
-        except (AnswerUnusable, StoreChanged) as problem:
+        except (StoreChanged, QuestionWithdrawn) as problem:  # it may show what is forgotten by now
+            status: JobStatus = "rejected" if isinstance(problem, StoreChanged) else "failed"
+            await to_its_end(partial(note, self._files, job, dict.fromkeys(self._texts(done), "")))
+            ended = replace(job, status=status, reason=str(problem))
+            return await self._ended(ended, talk, _Done(PageWork(exit_code=1), PageVerdict()))
+        except AnswerUnusable as problem:
             rejected = replace(job, status="rejected", reason=str(problem))
             return await self._ended(rejected, talk, done)
         except WintermuteError as problem:
@@ -203,7 +215,8 @@ class Consolidation:
         await to_its_end(partial(note, self._files, job, self._texts(done)))
         recording = unrecorded
         if self._kept is not None:
-            recording = partial(self._kept.recording, job, talk, changes, proposed)
+            lines = done.work.lines
+            recording = partial(self._kept.recording, job, talk, changes, proposed, lines)
         said = replace(job, status="applied", reason="")
         beside = partial(_beside, self._files, said, talk, done, self._report(said, done))
         job = await put_in_place(self._files, job, changes, beside, seen, recording)

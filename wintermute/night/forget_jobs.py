@@ -11,14 +11,14 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from wintermute.changes.change_sets import KEPT
+from wintermute.changes.change_sets import KEPT, Reason
 from wintermute.clock import Clock
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.jobs import FORGET, Job
 from wintermute.memory.fact import Fact
 from wintermute.messages import PERSON, Json
-from wintermute.night.deeds import Deeds
+from wintermute.night.deeds import Deeds, ItemNames
 from wintermute.night.forgetting import (
     Forgotten,
     copy_told,
@@ -28,7 +28,7 @@ from wintermute.night.forgetting import (
     leftover,
 )
 from wintermute.night.harvest import Harvests
-from wintermute.night.nights import Nights
+from wintermute.night.nights import NightItem, Nights
 from wintermute.stores import Stores
 from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
 
@@ -57,18 +57,24 @@ async def owe_forgetting(
     by: str | None = None,
     tell: str | None = None,
     not_before: datetime | None = None,
+    lines: Sequence[str] = (),
+    *,
+    asks: bool = False,
 ) -> Job:
     """Have these messages and facts forgotten; `texts`: what the messages said until now. The job.
 
     `by`: in a room of several people, who wants these facts forgotten (`forget`). `tell`: the
-    conversation of a person alone in which is said what still says it afterwards.
+    conversation of a person alone in which is said what still says it afterwards. `lines`: digests
+    of lines of the owner's pages. `asks`: of pages it is only asked, as somebody else deleted it.
     """
     named_facts = [await stores.facts.get(name) for name in facts]
     for fact in filter(None, named_facts):  # no answer tells it from this moment on
         await stores.facts.retire_unrecorded(tx, fact.scope, [fact.id], "command")
     args: Json = {"events": sorted(events), "texts": list(texts), "facts": list(facts), "by": by}
-    args |= {"scopes": sorted({fact.scope for fact in named_facts if fact}), "tell": tell}
-    named = "\n".join([*sorted(events), "", *texts, "", *facts])
+    scopes = {fact.scope for fact in named_facts if fact}
+    scopes |= {stores.owner.scope} if lines else set()
+    args |= {"scopes": sorted(scopes), "tell": tell, "lines": list(lines), "asks": asks}
+    named = "\n".join([*sorted(events), "", *texts, "", *facts, *lines])
     return await _owe(stores, tx, named, args, not_before)
 
 
@@ -94,6 +100,18 @@ async def forget_at_once(stores: Stores, facts: Sequence[Fact], clock: Clock) ->
             await stores.jobs.done(tx, job.id)
         done = replace(done, scrubbed=True)
     return done
+
+
+class ForgetLines:
+    """People's lines of pages go for good, for they said yes (M-082): nothing brings them back."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+
+    async def do(self, tx: Transaction, item: NightItem, _why: Reason) -> ItemNames | None:
+        """Owe it, as all forgetting is."""
+        await owe_forgetting(self._stores, tx, (), lines=item.plan["lines"])
+        return ()
 
 
 async def _owe(
@@ -138,9 +156,11 @@ async def _worked(
             scope = job.args["scope"]
             done.append(await forget_answers(stores, scope, answers, sorted(known), note))
         events, texts = job.args.get("events", ()), job.args.get("texts", ())
-        if events or texts or (known and not done):
+        lines, asks = job.args.get("lines", ()), bool(job.args.get("asks"))
+        if events or texts or lines or (known and not done):
             whose, before = job.args.get("scopes", ()), sorted(known)
-            done.append(await forget_messages(stores, harvests, events, texts, whose, before, note))
+            given = (events, texts, whose, before, note, lines)
+            done.append(await forget_messages(stores, harvests, *given, asks=asks))
     return done
 
 

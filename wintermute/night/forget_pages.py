@@ -23,20 +23,25 @@ from wintermute.db.traces import ERASED, Wanted
 from wintermute.errors import FileUnusable, StoreUnusable
 from wintermute.memory.core import goes_with
 from wintermute.memory.sense import beginnings
-from wintermute.night.agents import sweep_copies
+from wintermute.night.agents import REPORT, sweep_copies
+from wintermute.night.page_lines import NOTHING_LOST, LostLines, left_of
 from wintermute.stores import Stores
+from wintermute.wiki.asked_lines import FURNITURE, ask_about, digest, sourced
 from wintermute.wiki.conversations import listed
 from wintermute.wiki.folder import PART, StoreFolder
-from wintermute.wiki.links import CONVERSATIONS, INDEX, JOBS, RAW, is_page, links_in, name_of
-from wintermute.wiki.page_jobs import written_lines
+from wintermute.wiki.links import CONVERSATIONS, INDEX, JOBS, RAW, is_page, name_of
+from wintermute.wiki.page_jobs import text_at, written_lines
 from wintermute.wiki.pages import without_matter
 from wintermute.wiki.store import WikiStore
+from wintermute.wiki.verdict import lines_of
 
 CONSOLIDATE_AGAIN = "page again"
 """Jobs that nights do: a page is made anew from the conversations that it still cites."""
 GONE = "[this message was erased]"
 UNSOURCED = "nothing of what it was made of is left"
 RECORDS = (RAW, CONVERSATIONS, JOBS)
+SAYS = "\n## What "
+"""Where in a report begins what an agent says of its work."""
 GIT = ".git"
 LEADING_LINK = re.compile(r"^\[\[[^\[\]\n]*\]\]:?\s*")
 YOUNG = 60_000_000_000
@@ -56,16 +61,19 @@ class Unsaid:
     texts: Sequence[str]
     facts: Sequence[str]
     files: Collection[str] = ()
+    lost: LostLines = NOTHING_LOST
 
 
 @dataclass(frozen=True, slots=True)
 class CutPages:
     """What is cut. `edits`: by path. `unsourced`: pages that cite nothing else; `again`: those to be made anew.
 
+    `empty`: unsourced ones of which nothing but their title is left: they go.
     `named`: what still says it and is a person's to change.
     """
 
     edits: dict[str, Edit] = field(default_factory=dict)
+    empty: tuple[str, ...] = ()
     unsourced: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
@@ -81,7 +89,7 @@ async def forget_in_pages(stores: Stores, unsaid: Unsaid, *, at: str) -> CutPage
 
     `at`: tells this forgetting from others. Raises: StoreUnusable.
     """
-    if not unsaid.texts and not unsaid.files:
+    if not unsaid.texts and not unsaid.files and unsaid.lost == NOTHING_LOST:
         return CutPages()
     found = await asyncio.to_thread(_found, stores.wiki, unsaid)
     await asyncio.to_thread(sweep_copies)
@@ -92,8 +100,8 @@ async def forget_in_pages(stores: Stores, unsaid: Unsaid, *, at: str) -> CutPage
         for path in found.again:
             key = f"{path} {at}"
             await stores.jobs.enqueue(tx, CONSOLIDATE_AGAIN, key, scope, {"page": path})
-    if found.edits:
-        await asyncio.to_thread(_cut, stores.wiki.files, found.edits)
+    if found.edits or unsaid.lost.asked:
+        await asyncio.to_thread(_cut, stores.wiki.files, found, unsaid.lost)
     return found
 
 
@@ -117,12 +125,12 @@ def _found(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
     """What says it, and what is to become of that."""
     if not wiki.exists:
         return CutPages()
-    files, wanted = wiki.files, Wanted(unsaid.texts)
+    files, wanted, lost = wiki.files, Wanted(unsaid.texts), unsaid.lost
     with files.reading():
         _drop_parts(wiki)
-        edits = _of_records(wiki, wanted, unsaid.files)
+        edits = _of_records(wiki, unsaid) | _of_jobs(wiki, lost.jobs)
         raw = {path.rpartition("/")[0] for path in (*edits, *unsaid.files) if _is_raw(path)}
-        pages = _of_pages(wiki, wanted, unsaid.facts)
+        pages = _of_pages(wiki, wanted, unsaid.facts, lost)
         others = wiki.tree().names.paths - {*_pages(wiki)}
         named = [path for path in _pages(wiki) if wanted.is_in(name_of(path))]
         named += [path for path, _ in _saying(_contents(files, sorted(others)), wanted)]
@@ -130,10 +138,18 @@ def _found(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
         odd = [path for path in (*pages, *edits) if not _is_editable(files, path)]
         named += [path for path in odd if pages.pop(path, None) or edits.pop(path, None)]
         unsourced, again = _losing(wiki, {*pages}, raw, edits) if pages or raw else ((), ())
-    edits |= pages
+        empty = tuple(path for path in unsourced if _is_emptied(wiki, path, pages, lost))
+        for path, linked in wiki.graph().linked.items() if empty else ():
+            if linked & {*empty}:
+                names = [*map(name_of, empty)]
+                pages[path] = partial(_unlinked, edit=pages.get(path), gone=names)
+    edits |= pages  # last: who is killed in between reads there what is to be cut
     above = (folder / GIT for folder in (wiki.root, *wiki.root.resolve().parents))
     git = [str(path) for path in above if edits and path.exists()][:1]
-    return CutPages(edits, unsourced, again, (*(str(wiki.root / path) for path in named), *git))
+    unsourced = tuple(path for path in unsourced if path not in empty)
+    return CutPages(
+        edits, empty, unsourced, again, (*(str(wiki.root / path) for path in named), *git)
+    )
 
 
 def _elsewhere(wiki: WikiStore, wanted: Wanted) -> Iterator[str]:
@@ -174,12 +190,16 @@ def _losing(
     return tuple(path for path in losing if path not in left), tuple(sorted(left))
 
 
-def _cut(files: StoreFolder, edits: dict[str, Edit]) -> None:
+def _cut(files: StoreFolder, found: CutPages, lost: LostLines) -> None:
     with files.writing():
-        for path, edit in edits.items():
+        ask_about(files, lost.asked, lost.anywhere)
+        for path, edit in found.edits.items():
             with suppress(FileUnusable):
                 while not _is_cut(files, path, edit):  # somebody saved it in that moment
                     pass
+        for path in found.empty:
+            if not sourced(text_at(files, path) or ""):
+                files.remove(path)
 
 
 def _is_cut(files: StoreFolder, path: str, edit: Edit) -> bool:
@@ -210,40 +230,75 @@ def _drop_parts(wiki: WikiStore) -> None:
                 path.unlink()
 
 
-def _of_records(wiki: WikiStore, wanted: Wanted, erased: Collection[str]) -> dict[str, Edit]:
-    paths = (
-        path.relative_to(wiki.root).as_posix()
-        for top in RECORDS
-        for path in sorted((wiki.root / top).rglob("*"))
-    )
-    edits: dict[str, Edit] = {
-        path: partial(_record_without, wanted=wanted, is_json=path.endswith(".json"))
-        for path, _ in _saying(_contents(wiki.files, paths), wanted)
-    }
-    return edits | {path: _erased for path in erased if wiki.files.presence(path) == "file"}
+def _of_records(wiki: WikiStore, unsaid: Unsaid) -> dict[str, Edit]:
+    edits: dict[str, Edit] = {}
+    for top in RECORDS:
+        wanted = Wanted([*unsaid.texts, *(unsaid.lost.texts if top == JOBS else ())])
+        paths = (
+            each.relative_to(wiki.root).as_posix() for each in sorted((wiki.root / top).rglob("*"))
+        )
+        without = partial(_record_without, wanted=wanted, lost=unsaid.lost)
+        found = _saying(_contents(wiki.files, paths), wanted)
+        edits |= {path: partial(without, path=path) for path, _ in found}
+    return edits | {p: _erased for p in unsaid.files if wiki.files.presence(p) == "file"}
 
 
 def _erased(_text: str) -> str:
     return f"{GONE}\n"
 
 
-def _record_without(text: str, wanted: Wanted, *, is_json: bool) -> str:
-    if is_json:
-        with suppress(ValueError, RecursionError):
-            value = wanted.cut_all(json.loads(text), ERASED)
+def _record_without(text: str, wanted: Wanted, lost: LostLines, path: str) -> str:
+    if path.endswith(".json"):
+        with suppress(ValueError, RecursionError, KeyError, TypeError, AttributeError):
+            value = json.loads(text)
+            if Path(path).name == "changes.json":  # as pages are cut, so that an undo fits them
+                for each in value:
+                    states = {name: each[name] for name in ("before", "after") if each[name]}
+                    each |= {name: lost.cut(each["path"], said) for name, said in states.items()}
+            value = wanted.cut_all(value, ERASED)
             return json.dumps(value, ensure_ascii=False, indent=1) + "\n"
     return wanted.cut(text, ERASED)
 
 
-def _of_pages(wiki: WikiStore, wanted: Wanted, facts: Sequence[str]) -> dict[str, Edit]:
-    stems = _stems(facts)
+def _of_jobs(wiki: WikiStore, jobs: Collection[str]) -> dict[str, Edit]:
+    """What agents said that were shown it: nobody knows in which words."""
+    edits: dict[str, Edit] = {}
+    for job in jobs:
+        edits |= {f"{JOBS}/{job}/agent.{each}.txt": _erased for each in ("stdout", "stderr")}
+        edits[f"{JOBS}/{job}/{REPORT}"] = lambda text: text.partition(SAYS)[0]
+    return {path: edit for path, edit in edits.items() if wiki.files.presence(path) == "file"}
+
+
+def _is_emptied(wiki: WikiStore, path: str, pages: dict[str, Edit], lost: LostLines) -> bool:
+    """Whether nothing is left of what stood there: only its title, and links of lines that went."""
+    text = text_at(wiki.files, path) or ""
+    gone = any(lost.goes(path, line) for line in sourced(text))
+    left = {*lines_of(pages[path](text))} & {*lines_of(text)} if gone and path in pages else {text}
+    return all(line.startswith(FURNITURE) for line in left)
+
+
+def _unlinked(text: str, edit: Edit | None, gone: Sequence[str]) -> str:
+    """A page without brackets around what is gone, and without lines that are only such a link."""
+    left, names = edit(text) if edit else text, "|".join(map(re.escape, gone))
+    link = rf"\[\[(?:[^\[\]|\n]*/)?({names})(?:\.md)?(?:#[^\[\]|\n]*)?(?:\|([^\[\]\n]*))?\]\]"
+    left = re.sub(rf"^[-*] {link}[ \t]*\n?", "", left, flags=re.MULTILINE | re.IGNORECASE)
+    return re.sub(link, lambda found: found[2] or found[1], left, flags=re.IGNORECASE)
+
+
+def _of_pages(
+    wiki: WikiStore, wanted: Wanted, facts: Sequence[str], lost: LostLines
+) -> dict[str, Edit]:
+    stems, cut = _stems(facts), {path for path, _ in lost.known}
     edits: dict[str, Edit] = {}
     for batch in _batches(_contents(wiki.files, _pages(wiki))):
         said = {*wanted.among([content for _, content in batch])}
         for n, (path, content) in enumerate(batch):
-            if n in said or _has_one(content, stems):
+            text = _legible(content) if lost.anywhere or path in cut else ""
+            gone = any(lost.goes(path, line) for line in text.splitlines())
+            if n in said or gone or _has_one(content, stems):
                 ours = written_lines(wiki.files, path)
                 edit = partial(without_lines, wanted=wanted, facts=facts, written=ours)
+                edit = partial(edit, goes=partial(lost.goes, path), asked=lost.asked)
                 text = _legible(content)
                 if edit(text) != text:
                     edits[path] = edit
@@ -290,24 +345,42 @@ def _has_one(content: bytes, stems: Sequence[bytes]) -> bool:
     return any(stem in lower for stem in stems)
 
 
-def without_lines(text: str, wanted: Wanted, facts: Sequence[str], written: Collection[str]) -> str:
+def without_lines(
+    text: str,
+    wanted: Wanted,
+    facts: Sequence[str],
+    written: Collection[str],
+    goes: Callable[[str], bool] = lambda _: False,
+    asked: Collection[str] = (),
+) -> str:
     """A page without the lines that say it; of one that links to pages, the links stay.
 
-    `written`: the lines that no person wrote, as `lines_of` gives them.
+    `written`: the lines that no person wrote, as `lines_of` gives them. `goes`: tells those that
+    came from it. `asked`: the digests of those that only a person may take away.
     """
     body = without_matter(text)
     head = text[: len(text) - len(body)]
-    kept = []
+    kept: list[str] = []
+    whole: list[str] = []
     for line in body.splitlines(keepends=True):
+        if asked and digest(line) in asked:
+            whole, kept = [*whole, _cut_within(kept, wanted), line], []
+            continue
         said, ours = _said(line), _is_ours(line, written)
         told = (said, LEADING_LINK.sub("", said))  # a line of the index tells what a page says
-        if said and (wanted.is_in(said) or any(goes_with(t, facts, ours=ours) for t in told)):
-            links = [f"[[{target}]]" for target in links_in(line)]
-            kept += [f"- {' '.join(links)}\n"] if links else []
+        if goes(line) or (
+            said and (wanted.is_in(said) or any(goes_with(t, facts, ours=ours) for t in told))
+        ):
+            kept += [left_of(line)]
         else:
             kept.append(line)
-    left = "".join(kept)
-    return head + (wanted.cut(left, ERASED) if wanted.is_in(left) else left)
+    return "".join([head, *whole, _cut_within(kept, wanted)])
+
+
+def _cut_within(lines: Sequence[str], wanted: Wanted) -> str:
+    """Lines without what stands in several of them."""
+    left = "".join(lines)
+    return wanted.cut(left, ERASED) if wanted.is_in(left) else left
 
 
 def _said(line: str) -> str:

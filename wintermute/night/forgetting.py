@@ -43,6 +43,7 @@ from wintermute.night.core_update import NAME as CORE_UPDATE
 from wintermute.night.forget_pages import GIT, CutPages, Unsaid, forget_in_pages, lines_in_pages
 from wintermute.night.harvest import Harvests
 from wintermute.night.nights import ITEMS, NOTES, erase_items, erase_notes
+from wintermute.night.page_lines import NOTHING_LOST, LostLines, drop_lines, lost_lines
 from wintermute.night.raw_material import raw_files
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import OCCURRENCES
@@ -54,6 +55,8 @@ RECOGNISABLE = 12
 
 OWN = 5
 """Letters of a word by which alone something can be known again."""
+OF_PAGE = "- "
+"""How lines of pages begin among what is looked for, where no mark counts: their words are a model's."""
 LOOKED_UP = 60
 MOST_WORDS = 20
 """Of them: so many are looked up, and looked for."""
@@ -78,6 +81,11 @@ REPEATED: Sequence[Kept] = [
     and kept not in (RECEIVED, ANSWERS)
 ]
 """Where an answer of ours is said again, if not to people."""
+
+WISHES = (PROPOSALS, ITEMS)
+"""Where pages stand as they might be: also short lines of them are found there."""
+VIEWED = (casts.OBSERVATIONS, casts.FOLDS, *casts.PROMPTS)
+"""Where a page stands that a model was shown, and is shown again."""
 
 OURS = {"matrix", "skills"}
 """Folders of the data folder: keys and nothing that was said; and what is named otherwise."""
@@ -114,6 +122,10 @@ class _Gone:
     """Whose it was: the same words of others are theirs."""
     said: frozenset[str] = frozenset()
     """What the messages said, however short: recordings hold them among others, and can be spared."""
+    lines: frozenset[str] = frozenset()
+    """The digests of lines of pages that go as well: a person has said yes."""
+    asks: bool = False
+    """Whether no line of a page goes unasked."""
 
     def traces(self) -> list[str]:
         """What is looked for wherever it may have been repeated."""
@@ -171,9 +183,13 @@ async def forget_messages(
     whose: Collection[str] = (),
     known: Sequence[str] = (),
     note: Note = _nothing,
+    lines: Collection[str] = (),
+    *,
+    asks: bool = False,
 ) -> Forgotten:
     """Erase messages that were taken back, what they `said`, and all that came of them only (M-030).
 
+    `lines`: digests of lines of pages that go with them. `asks`: of pages it is only asked (M-082).
     `whose`: more scopes to look for what is `known`. What others said as well, in words of their
     own, is not looked for: it is theirs. With `harvests`, what else the memories came from is read
     once more.
@@ -187,7 +203,8 @@ async def forget_messages(
         scopes = await stores.conversations.scopes_of(stores.database, events, whose)
         texts = await _only_there(stores, look, events, scopes, texts.union(said))
         gone = _Gone(
-            *(tuple(facts), frozenset(texts), tuple(events), tuple(scopes)), said=frozenset(said)
+            *(tuple(facts), frozenset(texts), tuple(events), tuple(scopes)),
+            *(frozenset(said), frozenset(lines), asks),
         )
         return await _erase(stores, look, gone, known, note)
 
@@ -281,22 +298,28 @@ async def _erase(
     """Erase every record of it in steps, so that no answer waits for all of them."""
     lines = [line for _, _, _, cut in await _cores(stores, gone) for line in cut]
     lines += await _page_lines(stores, gone)
+    lost = await _lost_lines(stores, gone)
+    own = await _only_there(stores, look, gone.events, gone.scopes, {*lost.texts})
     told = {*gone.traces(), *filter(_is_recognisable, lines), *known}
+    told |= {f"{OF_PAGE}{line}" for line in own}
     telling = sorted(told.union(fact.id for fact in gone.facts))
     # What says where to look goes soon: a run after this one, which was killed, has to know it.
     await note(telling)
     said = await stores.inbox.bodies(gone.events)
     recorded = sorted({*telling, *gone.said, *filter(_is_recognisable, said)})
     words = await _own_words(stores, gone, known) if places is SPOKEN else []
-    ours = words, await _since(stores, gone)
+    ours, prompts = (words, await _since(stores, gone)), [*gone.texts, *telling]
+    wanted = dict.fromkeys(places, telling) | dict.fromkeys(casts.PROMPTS, prompts)
     sought = [
-        Sought([RECORDED], recorded, gone.scopes, *ours),
-        Sought(places, telling, gone.scopes, *ours),
-        Sought(casts.PROMPTS, sorted({*gone.texts, *telling}), gone.scopes, *ours),
+        Sought([kept], sorted({*texts, *_also(kept, lost)}), gone.scopes, *ours)
+        for kept, texts in ({RECORDED: recorded} | wanted).items()
     ]
     found = await look.seek(sought)
+    if lost.known or lost.anywhere:
+        async with stores.database.transaction() as tx:  # as pages are cut: an undo fits them
+            await stores.changes.reword(tx, "page", lost.cut)
     # First: pages may say what the messages said, which nobody knows once those are erased.
-    pages = await _cut_pages(stores, gone, [*telling, *filter(_is_recognisable, said)])
+    pages = await _cut_pages(stores, gone, [*telling, *filter(_is_recognisable, said)], lost)
     records, unfinished = await _erase_found(stores, gone, found)
     await _cut_cores(stores, gone, [*lines, *known])
     purged = 0 if unfinished else await _purge(stores, gone.facts)
@@ -311,6 +334,7 @@ async def _erase(
     edited = await look.seek([Sought([EDITED], sorted({*gone.texts, *telling}))])
     async with stores.database.transaction() as tx:
         await stores.edited.erase(tx, edited)
+        await drop_lines(tx, lost.known)
     return Forgotten(
         facts=purged,
         records=records + len(pages.edits),
@@ -327,7 +351,7 @@ async def _own_words(stores: Stores, gone: _Gone, known: Sequence[str]) -> list[
 
     Neither what else people said there, nor another memory, nor our prompts. The longest ones.
     """
-    texts = [*gone.texts, *(text for text in known if not text.startswith("fact_"))]
+    texts = [*gone.texts, *(x for x in known if not x.startswith(("fact_", OF_PAGE)))]
     words = {word for text in texts for word in main_words(text) if len(word) >= OWN}
     words -= await asyncio.to_thread(_prompt_words)
     longest = sorted(words, key=lambda word: (-len(word), word))[:LOOKED_UP]
@@ -381,14 +405,34 @@ async def _page_lines(stores: Stores, gone: _Gone) -> list[str]:
     return await lines_in_pages(stores, [fact.text for fact in gone.facts] if ours else [])
 
 
-async def _cut_pages(stores: Stores, gone: _Gone, telling: Sequence[str]) -> CutPages:
+async def _lost_lines(stores: Stores, gone: _Gone) -> LostLines:
+    """The lines of the owner's pages that came of it."""
+    if stores.owner.scope not in gone.scopes:
+        return NOTHING_LOST
+    files = await raw_files(stores.database, gone.events)
+    raws = sorted({path.rpartition("/")[0] for path in files})
+    said = sorted({*gone.texts, *gone.said, *await stores.inbox.bodies(gone.events)} - {""})
+    return await lost_lines(stores, gone.events, raws, said, gone.lines, asks=gone.asks)
+
+
+def _also(kept: Kept, lost: LostLines) -> list[str]:
+    """The lines of pages that are looked for in this place: none that people may have said as well."""
+    texts = lost.texts if kept in (*REPEATED, *casts.PROMPTS, RECORDED) else ()
+    more = lost.asked.values() if kept in VIEWED else ()
+    return [text for text in (*texts, *more) if kept in WISHES or _is_recognisable(text)]
+
+
+async def _cut_pages(
+    stores: Stores, gone: _Gone, telling: Sequence[str], lost: LostLines
+) -> CutPages:
     """Erase it from the wiki, where it is the owner's to forget."""
     if stores.owner.scope not in gone.scopes:
         return CutPages()
+    telling = [text for text in telling if not text.startswith(OF_PAGE)]
     at = hashlib.sha256("\n".join([*gone.events, *telling]).encode()).hexdigest()[:16]
     facts = [fact.text for fact in gone.facts]
     files = await raw_files(stores.database, gone.events)
-    return await forget_in_pages(stores, Unsaid(telling, facts, files), at=at)
+    return await forget_in_pages(stores, Unsaid(telling, facts, files, lost), at=at)
 
 
 async def _cut_cores(stores: Stores, gone: _Gone, lines: Sequence[str]) -> None:

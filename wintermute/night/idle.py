@@ -18,11 +18,13 @@ from wintermute.conversation.asking import Folding
 from wintermute.db.traces import ERASED
 from wintermute.errors import StorageBlocked, StoreBusy, WintermuteError
 from wintermute.files import to_its_end
+from wintermute.jobs import FORGET
 from wintermute.loom.records import BranchView
 from wintermute.night.agents import BUILTIN
 from wintermute.night.consolidation import Consolidation
 from wintermute.night.forget_pages import CONSOLIDATE_AGAIN, GONE
 from wintermute.night.nights import ItemState, Nights, Planned, digest_of
+from wintermute.night.page_lines import asked_places
 from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
 from wintermute.night.raw_material import (
     ChatPart,
@@ -46,6 +48,7 @@ MOST_AGAIN = 5
 HALF = 0.5
 BEFORE = "done before the night was interrupted"
 ASKED: tuple[ItemKind, ...] = ("page", "core")
+SHARED = "they share words with a deleted message, and I do not read them until you answer"
 Item = tuple[Planned, ItemState, str | None]
 
 log = logging.getLogger(__name__)
@@ -214,7 +217,21 @@ class Pages:
                         partial(self._stores.wiki.is_outside, item, each.text)
                     )
                     found.append((replace(wanted, outside=outside), "open", None))
+        if scope == self._stores.owner.scope and self._stores.wiki.exists:
+            found += await self._asked_lines(scope)
         return found
+
+    async def _asked_lines(self, scope: str) -> list[Item]:
+        """One question for all lines of people that share words with what was forgotten (M-082)."""
+        places = await to_its_end(partial(asked_places, self._stores.wiki))
+        names = sorted({name for _, name in places})
+        digest = digest_of("asked", *names)
+        if not names or not await self._nights.unjudged(scope, [digest]):
+            return []
+        said = tuple(place for place, _ in places)
+        plan = {"do": FORGET, "lines": names}
+        asked = Planned("lines", said, "", SHARED, plan, question=True, digest=digest)
+        return [(asked, "open", None)]
 
 
 @dataclass(frozen=True, slots=True)

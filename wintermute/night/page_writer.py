@@ -9,7 +9,7 @@ does to the store. The line that cites the conversation is written by us (W-078)
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, Protocol, cast
@@ -21,9 +21,11 @@ from wintermute.llm.json_answer import FENCE, Unfit, answer_in_json, only, prove
 from wintermute.llm.tokens import estimate
 from wintermute.messages import Json, Reply, Request
 from wintermute.night.agents import CONVERSATION, PageTask, PageWork
+from wintermute.night.page_lines import LineOrigins, origins, unmarked
 from wintermute.night.raw_material import Consolidations
 from wintermute.templates import Template, fill
 from wintermute.text import clean, one_line, shortened, untagged
+from wintermute.wiki.asked_lines import asked_lines, with_asked, without_asked
 from wintermute.wiki.folder import FileChange
 from wintermute.wiki.links import (
     ENDING,
@@ -137,18 +139,18 @@ class WriterPrompts:
     page: Template
 
 
-def pieces(blocks: Sequence[str], room: int) -> list[str]:
-    """A conversation in parts of at most so many tokens, of one message at least."""
-    parts: list[list[str]] = []
+def pieces(blocks: Sequence[str], room: int) -> list[dict[int, str]]:
+    """A conversation in parts of at most so many tokens, of one message at least, by their numbers."""
+    parts: list[dict[int, str]] = []
     left = 0
-    for block in blocks:
+    for n, block in enumerate(blocks, 1):
         cost = estimate(block)
         if not parts or cost > left:
-            parts.append([])
+            parts.append({})
             left = room
-        parts[-1].append(block)
+        parts[-1][n] = block
         left -= cost
-    return ["\n".join(part) for part in parts]
+    return parts
 
 
 def planned(found: Json, view: StoreView) -> tuple[PlannedPage, ...]:
@@ -285,10 +287,12 @@ class PageWriter:
     async def pages(self, task: PageTask) -> PageWork:
         """Raises: ModelError; AnswerUnusable; QuestionWithdrawn."""
         texts: dict[str, FileChange] = {}
+        lines: dict[str, LineOrigins] = {}
         plan: list[PlannedPage] = []
         window, known_names = self._model.window, KnownNames(task.view.names)
         parts = pieces(task.talk.blocks, min(MOST_PIECE, int(SHARE * window)))
-        for n, piece in enumerate(parts, 1):
+        for n, part in enumerate(parts, 1):
+            piece = "\n".join(part.values())
             self._progress(f"part {n} of {len(parts)}: which pages it is about")
             view = task.view.after(texts.values())
             names = known_names.about(piece, int(NAMES_SHARE * window))
@@ -296,25 +300,28 @@ class PageWriter:
             pages = await self._plan(task, view, piece, list(dict.fromkeys(names)))
             plan += pages
             names += [shortest_link(view.names, page.path) for page in pages]
-            shown = _Shown(piece, tuple(names), view)
+            shown = _Shown(part, tuple(names), view)
             for k, page in enumerate(pages, 1):
                 self._progress(f"part {n} of {len(parts)}: {page.path} ({k} of {len(pages)})")
-                known = texts.get(page.path)
-                texts[page.path] = await self._page(task, page, shown, known)
+                known, told = texts.get(page.path), lines.get(page.path, {})
+                done = await self._page(task, page, shown, known, told)
+                texts[page.path], lines[page.path] = done
         said = [{"path": p.path, "action": p.action, "reason": p.reason} for p in plan]
-        lines = [f"- {page.path}: {page.reason}" for page in plan] or ["Nothing is worth a page."]
+        reasons = [f"- {page.path}: {page.reason}" for page in plan] or ["Nothing is worth a page."]
         return PageWork(
             tuple(texts.values()),
             frozenset(page.path for page in plan),
             stdout=json.dumps({"pages": said}, indent=1, ensure_ascii=False) + "\n",
-            report="\n".join(lines) + "\n",
+            report="\n".join(reasons) + "\n",
+            lines=lines,
         )
 
     async def _plan(
         self, task: PageTask, view: StoreView, piece: str, names: Sequence[str]
     ) -> tuple[PlannedPage, ...]:
         index = await to_its_end(partial(text_at, task.store.files, INDEX))
-        shown = "\n".join(without_matter(index or "").splitlines()[:MOST_INDEX_LINES])
+        index = task.store.shown(index or "")
+        shown = "\n".join(without_matter(index).splitlines()[:MOST_INDEX_LINES])
         values = {
             "instructions": self._instructions(task),
             "entries": _listed(names),
@@ -328,11 +335,18 @@ class PageWriter:
         )
 
     async def _page(
-        self, task: PageTask, page: PlannedPage, shown: "_Shown", known: FileChange | None
-    ) -> FileChange:
+        self,
+        task: PageTask,
+        page: PlannedPage,
+        shown: "_Shown",
+        known: FileChange | None,
+        told: LineOrigins,
+    ) -> tuple[FileChange, LineOrigins]:
+        """The page as it is to be, and where its new lines came from; `told`: as of the piece before."""
         if known is None:
             known = await to_its_end(partial(_present, task, page.path))
-        now, title, own = known.after or "", name_of(page.path), page.path.removesuffix(ENDING)
+        whole, asked = known.after or "", await to_its_end(partial(asked_lines, task.store.files))
+        now, title = without_asked(whole, asked), name_of(page.path)
         names = dict.fromkeys((*shown.names, *_linked(now, shown.view)))
         values = {
             "path": page.path,
@@ -340,8 +354,10 @@ class PageWriter:
             "reason": page.reason,
             "title": title,
             "page": without_sources(now) or NEW,
-            "entries": _listed([name for name in names if name not in (title, own)]),
-            "transcript": shown.piece,
+            "entries": _listed(
+                [name for name in names if name not in (title, page.path.removesuffix(ENDING))]
+            ),
+            "transcript": "\n".join(f"[{n}]\n{block}" for n, block in shown.part.items()),
         }
         question = fill(
             self._prompts.page.text(),
@@ -352,7 +368,11 @@ class PageWriter:
             *(self._model, ROLE, question, lambda reply: page_in(reply, title), AGAIN),
             sources=self._sources(task),
         )
-        return replace(known, after=cited(text, task.raw, _citation(task), now))
+        text, marks = unmarked(text, now, shown.part)
+        events = dict(enumerate(task.talk.sources, 1))
+        said = {n: (block, events.get(n, ())) for n, block in shown.part.items()}
+        text = with_asked(cited(text, task.raw, _citation(task), now), whole, asked)
+        return replace(known, after=text), origins(text, whole, marks, said, told)
 
     def _instructions(self, task: PageTask) -> str:
         """What is to be written down; how files are changed is for who changes files."""
@@ -360,18 +380,17 @@ class PageWriter:
         return told.strip().replace(CONVERSATION, task.raw)
 
     def _sources(self, task: PageTask) -> QuestionSources | None:
-        part = task.talk.part
-        if part is None or self._kept is None:
-            return None
         events = tuple(dict.fromkeys(event for event, _ in task.talk.events))
-        return QuestionSources(events, partial(self._kept.stands, part))
+        if self._kept is None or not events:
+            return None
+        return QuestionSources(events, partial(self._kept.stands, task.talk.part))
 
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
     """What every page of a plan is made with: a piece of the conversation, and what can be linked."""
 
-    piece: str
+    part: Mapping[int, str]
     names: tuple[str, ...]
     view: StoreView
 

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 
 from wintermute.conversation.asking import Folding
+from wintermute.jobs import FORGET
 from wintermute.memory.likeness import Likeness
 from wintermute.night.catching_up import CatchUp
 from wintermute.night.contradictions import Contradictions
 from wintermute.night.dedup import Dedup
 from wintermute.night.deeds import Deed, Deeds, ListDeed
 from wintermute.night.fact_deeds import EndFact, MergeFacts
+from wintermute.night.forget_jobs import ForgetLines
 from wintermute.night.housekeeping import Housekeeping
 from wintermute.night.idle import FoldIdle, Pages
 from wintermute.night.learning import Background
@@ -62,6 +64,7 @@ def _deeds(own: Background, nights: Nights) -> Deeds:
         "end": EndFact(stores, nights),
         "rest": RestFacts(stores, own.config.dreaming),
         "task": ChangeTask(stores),
+        FORGET: ForgetLines(stores),
     }
     lists: dict[str, ListDeed] = {"list": RewriteList(stores), "lines": RemoveLines(stores)}
     return Deeds(stores, nights, by_word, lists, stores.undo.files)

@@ -5,11 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Literal
+from functools import partial
 
 from wintermute.errors import StorageBlocked, WintermuteError
+from wintermute.files import to_its_end
+from wintermute.jobs import FORGET
 from wintermute.night.deeds import Deeds
 from wintermute.night.nights import ItemState, Night, NightItem, Nights
 from wintermute.stores import Stores
+from wintermute.wiki.asked_lines import shown_again
 
 NIGHT = re.compile(r"(\d{8}(?:-\d{1,4})?)(?:#(\d{1,6}))?")
 RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
@@ -191,6 +195,9 @@ class Questions:
                 return Answered(item, CHANGED)
             if "proposal" in item.plan:
                 await self._stores.proposals.decide(tx, item.plan["proposal"], "refused")
+            if item.plan.get("do") == FORGET:  # they stay, and are shown again
+                files, lines = self._stores.wiki.files, item.plan["lines"]
+                await to_its_end(partial(shown_again, files, lines))
         if item.kind == "lines":  # they are written back
             await self._stores.memories.text(item.scope)
         return Answered(item)

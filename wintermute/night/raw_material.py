@@ -7,7 +7,7 @@ what came of it; until the pages are known to be in place it can go back.
 
 import json
 import re
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,10 +22,12 @@ from wintermute.errors import FileUnusable, QuestionWithdrawn, WintermuteError
 from wintermute.files import to_its_end
 from wintermute.messages import FOLDER
 from wintermute.night.harvest import MOST_ROWS, Cursor, Harvests, Wording, transcript
+from wintermute.night.page_lines import LineOrigins, keep_sources
 from wintermute.stores import Stores
 from wintermute.text import shortened
 from wintermute.wiki.conversations import ConversationFolder, MessageFile
 from wintermute.wiki.folder import FileChange, StoreFolder
+from wintermute.wiki.links import RAW
 from wintermute.wiki.page_jobs import (
     WikiJob,
     drop_raw,
@@ -79,6 +81,8 @@ class Talk:
     is_outside: bool = False
     part: ChatPart | None = None
     events: tuple[tuple[str, str], ...] = ()
+    sources: tuple[frozenset[str], ...] = ()
+    """The events of each of the blocks."""
 
 
 class RawMaterial(Protocol):
@@ -107,9 +111,15 @@ class FolderTalk:
     async def read(self) -> Talk | None:
         """All of it. Raises: WintermuteError for what is no conversation."""
         talk = await to_its_end(self._read)
-        if self._kept is None or not await self._kept.saw_outside(self._room):
+        if self._kept is None:
             return talk
-        return replace(talk, is_outside=True)
+        names = [f"{talk.named}/{file}" for file, _ in talk.files]
+        places = await self._kept.events_of(names) if talk.named.startswith(f"{RAW}/") else []
+        events = tuple((event, path.rpartition("/")[2]) for event, path in places)
+        said = [each.name for each in self._conversation.messages() if _is_said(each)]
+        sources = tuple(frozenset(e for e, file in events if file == name) for name in said)
+        outside = talk.is_outside or await self._kept.saw_outside(self._room)
+        return replace(talk, is_outside=outside, events=events, sources=sources)
 
     def _read(self) -> Talk:
         path = self._conversation.path
@@ -130,9 +140,13 @@ class FolderTalk:
 def _blocks(messages: Sequence[MessageFile]) -> Iterator[str]:
     """Each message that somebody said, so that no line of it can pass for somebody else's."""
     for each in messages:
-        if each.role != "system" and not NOT_SAID.match(each.text):
+        if _is_said(each):
             lines = shortened(each.text.strip(), MOST_CHARACTERS).splitlines()
             yield f"{each.role}: " + "\n  ".join(lines)
+
+
+def _is_said(message: MessageFile) -> bool:
+    return message.role != "system" and not NOT_SAID.match(message.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +220,7 @@ class Consolidations:
             return None
         said: list[tuple[str, str]] = []
         places: list[tuple[str, int]] = []
+        sources: list[frozenset[str]] = []
         for row in rows:
             texts = [("user", row.body), *([("assistant", row.answer)] if row.answer else [])]
             names = {*row.origins, *filter(None, [row.edits])}
@@ -215,6 +230,7 @@ class Consolidations:
                 for n in range(len(said), len(said) + len(texts))
             ]
             said += texts
+            sources.append(frozenset(names))
         files = tuple(numbered(said))
         return Talk(
             name,
@@ -224,6 +240,7 @@ class Consolidations:
             any(row.taint for row in rows),
             part,
             tuple((event, files[n][0]) for event, n in places),
+            tuple(sources),
         )
 
     def _blocks(self, rows: Sequence[Wording]) -> Iterator[str]:
@@ -254,8 +271,10 @@ class Consolidations:
                 return tuple(found)
             cursor = _beyond(cursor, rows)
 
-    async def stands(self, part: ChatPart, tx: Transaction) -> bool:
-        """Whether nothing of it was edited or taken back since it was read."""
+    async def stands(self, part: ChatPart | None, tx: Transaction) -> bool:
+        """Whether nothing of it was edited or taken back since it was read; None: the copy tells."""
+        if part is None:
+            return True
         rows = await self._said(tx, part.conversation_id, part.cursor)
         return tuple(row for row in rows if row.seq <= part.upto) == part.rows
 
@@ -267,7 +286,7 @@ class Consolidations:
         async with self._stores.database.transaction() as tx:
             await tx.execute(*insert("consolidations", values))
             await tx.execute(
-                "INSERT INTO raw_messages (event_id, path, consolidation)"
+                "INSERT OR IGNORE INTO raw_messages (event_id, path, consolidation)"
                 " SELECT value ->> 0, value ->> 1, (SELECT max(seq) FROM consolidations)"
                 " FROM json_each(?)",
                 (json.dumps([(event, f"{job.raw_copy}/{file}") for event, file in talk.events]),),
@@ -280,8 +299,11 @@ class Consolidations:
         talk: Talk,
         changes: Sequence[FileChange],
         proposed: Sequence[ProposedPage],
+        lines: Mapping[str, LineOrigins],
     ) -> AsyncIterator[str | None]:
         """A transaction in which the record is made, the cursor moves, and proposals wait from then.
+
+        `lines`: where those of pages came from, as far as it was told.
 
         Raises: QuestionWithdrawn for what is not as it was read.
         """
@@ -296,6 +318,8 @@ class Consolidations:
                 set_id = await self._stores.changes.record(tx, why, done)
             for page in proposed:
                 await self._propose(tx, page)
+            wanted = [*changes, *(page.change for page in proposed)]
+            await keep_sources(tx, wanted, lines, job.raw_copy)
             await tx.execute(
                 "UPDATE consolidations SET upto = ?, change_set_id = ?,"
                 " casts = (SELECT coalesce(max(seq), 0) FROM casts),"
@@ -360,6 +384,15 @@ class Consolidations:
                 await self._stores.changes.withdraw(tx, each.change_set_id)
             await self._stores.proposals.withdraw_citing(tx, self.scope, "page", each.raw)
             await tx.execute("DELETE FROM consolidations WHERE job = ?", (each.job,))
+
+    async def events_of(self, files: Sequence[str]) -> list[tuple[str, str]]:
+        """What these files of raw copies say: each event with its file."""
+        rows = await self._stores.database.rows(
+            "SELECT event_id, path FROM raw_messages"
+            " WHERE path IN (SELECT value FROM json_each(?)) ORDER BY path, event_id",
+            (json.dumps(list(files)),),
+        )
+        return [(row["event_id"], row["path"]) for row in rows]
 
 
 async def raw_files(source: Transaction | Database, events: Collection[str]) -> list[str]:

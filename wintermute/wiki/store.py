@@ -23,6 +23,7 @@ from sys import intern
 
 from wintermute.errors import FileUnusable, StoreMissing, StoreUnusable
 from wintermute.files import folder_of
+from wintermute.wiki.asked_lines import asked_lines, without_asked
 from wintermute.wiki.folder import StoreFolder, content_in, told
 from wintermute.wiki.graph import LinkGraph, WikiProblem
 from wintermute.wiki.links import (
@@ -285,7 +286,7 @@ class WikiStore:
             found = resolve(target_of(title.strip().strip("[]")), names, _untold, near=False)
         try:
             if isinstance(found, str):
-                text = text_of(self.files.content(found) or b"")
+                text = self.shown(text_of(self.files.content(found) or b""))
                 return RecalledPage(found, text, self.is_outside(found, text))
         except FileUnusable:
             found = Unresolved("missing", title)
@@ -312,6 +313,10 @@ class WikiStore:
             return True  # better once too often
         return not isinstance(listed, list) or not {path, *cited}.isdisjoint(map(str, listed))
 
+    def shown(self, text: str) -> str:
+        """A page as a model may be shown it: without what a person is asked about (M-082)."""
+        return without_asked(text, asked_lines(self.files))
+
     async def has_pages(self) -> bool:
         """Whether there is a page besides the index (W-022)."""
         return await asyncio.to_thread(lambda: self.exists and self.tree().names.has_pages)
@@ -323,7 +328,7 @@ class WikiStore:
     def _index_text(self) -> str | None:
         try:
             with self.files.reading():
-                return text_of(self.files.content(INDEX) or b"")
+                return self.shown(text_of(self.files.content(INDEX) or b""))
         except (FileUnusable, StoreMissing, StoreUnusable):
             return None
 

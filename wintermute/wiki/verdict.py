@@ -333,8 +333,13 @@ MOST_OPENING = 120
 MARKUP = re.compile(r"[\[\]`*_<>|]")
 
 
-def _opening(text: str) -> str:
-    """What a page begins with, behind its title, as plain text."""
+def opening_line(text: str) -> str:
+    """The line that a page begins with, behind its title."""
     lines = (line for line in lines_of(text) if not line.startswith(("#", "```", "~~~", "---")))
-    line = MARKUP.sub("", next(lines, "")).strip("-+ ")
+    return next(lines, "")
+
+
+def _opening(text: str) -> str:
+    """What a page begins with, as plain text."""
+    line = MARKUP.sub("", opening_line(text)).strip("-+ ")
     return line if len(line) <= MOST_OPENING else f"{line[: MOST_OPENING - 1].rstrip()}…"

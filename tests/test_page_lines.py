@@ -1,0 +1,357 @@
+"""Lines of pages go with the messages they came from, and nothing brings them back (M-082)."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.test_consolidation import PAGE_CALL, asked, block, plan
+from tests.test_forgetting import found
+from tests.test_forgetting_at_the_door import is_gone
+from tests.test_forgetting_messages import forgotten
+from tests.test_forgetting_scopes import forget_all
+from tests.test_harvest import say
+from tests.test_kill_forgetting import OPEN, SCRUBBED
+from tests.test_redactions import take_back
+from tests.world.bot import Bot
+from tests.world.house import PROMPTS, ROOM
+from tests.world.killing import Work
+from tests.world.model import ModelServer, Seen, Step, Text
+from tests.world.person import Person
+from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.shelf import INDEX, Shelf, page
+from tests.world.tidied import OWNER, Tidied, open_nights
+from wintermute.matrix.relations import Relations
+from wintermute.memory.fact import NewFact
+from wintermute.night.page_lines import LineOrigin, origins, unmarked
+
+pytestmark = pytest.mark.breaks("edited wiki", "redaction", "forgetting", "tools", perhaps=True)
+
+SHED = "semantic/Shed.md"
+SAID = (
+    "The shed got a new roof in May",
+    "By the way, we keep the spades there",
+    "The lock wants the year in which the zimtkanarie was bought",
+    "And the ladder leans on the left wall",
+    "That was all",
+)
+CANARY = "zimtkanarie"
+HIDDEN = f"Whoever knows when the {CANARY} came opens the door"
+WRITTEN = (
+    f"# Shed\n\n{HIDDEN}. [3]\n\n- It has had a new roof since May [1]\n- Spades stand there [2].\n"
+    f"- Its ladder leans beside what {CANARY}s open [3, 4]"
+)
+
+
+class ShedPages:
+    """A model that plans one page, and writes it as it is told."""
+
+    def __init__(self, model: ModelServer, *texts: str) -> None:
+        self.texts = [page(text) for text in texts]
+        self.shown: list[Seen] = []
+        model.keyed(self._choose)
+
+    def _choose(self, seen: Seen) -> Step | None:
+        if "\n<transcript>\n" not in asked(seen):
+            return None
+        self.shown.append(seen)
+        if PAGE_CALL.search(asked(seen)) is None:
+            return plan(SHED)
+        return Text(self.texts.pop(0))
+
+
+@asynccontextmanager
+async def written(
+    folder: Path, model: ModelServer, *texts: str
+) -> AsyncIterator[tuple[Tidied, Shelf, ShedPages, Sequence[str]]]:
+    """A night has made the page of five messages."""
+    async with open_nights(folder, model, prompts=PROMPTS) as night, night.house.working():
+        shelf = Shelf.make(night.house.stores.wiki.root)
+        events = await say(night.house, list(SAID))
+        pages = ShedPages(model, *texts)
+        await night.night("pages")
+        yield night, shelf, pages, events
+
+
+async def test_the_line_of_a_deleted_message_is_gone_and_the_others_stay(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-082, W-008: from page, index, job files, change sets and prompts; rewritten from the rest."""
+    again = (
+        "# Shed\n\n- It has had a new roof since May\n- Spades stand there.\n"
+        "- A ladder leans left [7]"
+    )
+    async with written(tmp_path, model, WRITTEN, again) as (night, shelf, pages, events):
+        assert "[3" not in shelf.read(SHED)
+        assert f"[[Shed]]: {HIDDEN}" in shelf.read(INDEX)
+        assert found(tmp_path)
+        [item] = await night.items()
+        await take_back(night.house, events[2])
+        await forgotten(night.house)
+        assert await night.house.database.scrub()
+        assert found(tmp_path) == []
+        body = shelf.read(SHED).partition("# Shed")[2]
+        assert "roof since May\n- Spades stand there.\n" in body
+        assert "ladder" not in body
+        assert "[[Shed]]" in shelf.read(INDEX)
+        del pages.shown[:]
+        await night.night("pages")
+        shown = [asked(seen) for seen in pages.shown]
+        assert len(shown) == 2, pages.shown[-1].messages[1:]
+        assert CANARY not in "".join(shown)
+        assert "ladder leans on the left wall" in block(pages.shown[1], "transcript")
+        assert "- A ladder leans left\n" in shelf.read(SHED)
+        change = await night.house.stores.changes.get(item.change_set or "")
+        assert change is not None
+        await night.house.stores.undo.run(change)
+        assert found(tmp_path) == []
+
+
+FACT = "Anna's boat is called Petrel"
+TOLD = {
+    1: (
+        f"[Monday, 2026-05-04]\nAnn (@ann:test): {FACT}\nassistant: A spare key hangs there.",
+        "$1",
+    ),
+    2: ("Ann (@ann:test): she sails on Sundays\nassistant: Anna's boat again!", "$2"),
+    3: ("Ann (@ann:test): the spare key hangs in the cellar", "$3"),
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "named", "before", "events", "lines"),
+    [
+        ("She sails on Sundays [2]", (2,), "", {"$2"}, set()),
+        ("She sails on Sundays. [2, 3]", (2, 3), "", {"$2", "$3"}, set()),
+        ("She sails on Sundays [2][3].", (2, 3), "", {"$2", "$3"}, set()),
+        ("She sails [2]. On Sundays. [3]", (2, 3), "", {"$2", "$3"}, set()),
+        ("| Sundays | She sails [2] |", (2,), "", {"$2"}, set()),
+        ("She sails on Sundays [7]", (7,), "", set(), set()),
+        ("She sails on Sundays", (), "", set(), set()),
+        ("The Petrel sails on Sundays [2]", (2,), "", {"$1", "$2"}, set()),
+        ("The spare key is downstairs [2]", (2,), "", {"$2", "$3"}, set()),
+        ("Published [2024]", (), "", set(), set()),
+        ("Her dog Rex sails with her [2]", (2,), "Anna has a dog, Rex", {"$2"}, {"Anna has a dog, Rex"}),
+        ("Anna has a dog, Rex [3]", (3,), "Anna has a dog, Rex [3]", None, set()),
+    ],
+)  # fmt: skip
+def test_what_a_line_came_from_is_checked_by_its_words(
+    line: str, named: tuple[int, ...], before: str, events: set[str] | None, lines: set[str]
+) -> None:
+    """M-082: a number that was not shown is none; none named is all; words tell what was not named."""
+    old = page(f"# Boat\n\n{before}")
+    text, marks = unmarked(page(f"# Boat\n\n{line}"), old, TOLD)
+    assert sum(marks.values(), ()) == (named if events is not None else ())
+    shown = {n: (said, (event,)) for n, (said, event) in TOLD.items()}
+    told = origins(text, old, marks, shown, {})
+    if events is None:
+        assert (text, told) == (page(f"# Boat\n\n{line}"), {})
+        return
+    assert not named or "[" not in text
+    [origin] = told.values()
+    assert origin == LineOrigin(frozenset(events), frozenset(lines))
+
+
+UNNAMED = f"# Shed\n\n{HIDDEN}.\n\n- It has had a new roof since May"
+
+
+async def test_a_line_that_names_nobody_goes_with_any_message(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-082: also a short one, and what the page begins with in the index; the page waits to be anew."""
+    async with written(tmp_path, model, f"{UNNAMED}\n- PIN 77") as (night, shelf, _, events):
+        await take_back(night.house, events[4])
+        await forgotten(night.house)
+        assert [line for line in shelf.read(SHED).splitlines() if line.startswith(("-", "W"))] == [
+            *("---", "---")
+        ]
+        assert shelf.read(INDEX).endswith("- [[Shed]]\n")
+        assert [file for file in found(tmp_path, "pin 77") if not file.startswith("winter")] == []
+        [row] = await night.house.rows("SELECT after FROM changes WHERE item = ?", SHED)
+        assert not any(word in row["after"] for word in ("PIN 77", "erased"))
+        assert await night.house.rows("SELECT 1 FROM page_lines") == []
+
+
+async def test_a_page_of_which_nothing_is_left_goes_with_its_links(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-082: its line of the index, and the brackets around its name."""
+    async with written(tmp_path, model, WRITTEN) as (night, shelf, _, events):
+        shelf.write("semantic/Roses.md", page("# Roses\n\nBeside the [[Shed|old shed]], in rows."))
+        await take_back(night.house, *events)
+        await forgotten(night.house)
+        assert SHED not in shelf.pages()
+        assert "Shed" not in shelf.read(INDEX)
+        assert "Beside the old shed, in rows." in shelf.read("semantic/Roses.md")
+        assert await night.house.database.scrub()
+        assert found(tmp_path) == []
+
+
+async def answered(night: Tidied, line: str) -> str:
+    before = len(await night.house.spoken())
+    await night.house.incoming(line)
+    return (await night.house.said(before + 1))[-1]
+
+
+@pytest.mark.parametrize("answer", ["yes", "no"])
+async def test_a_persons_line_that_shares_the_words_is_asked_about_once(
+    tmp_path: Path, model: ModelServer, answer: str
+) -> None:
+    """M-082, W-064, M-079: no model sees it until then, nor is it lost; a yes is for good."""
+    mine, other = f"{HIDDEN}, says Ann", f"- The {CANARY}'s year opens the lock"
+    again = "# Shed\n\n- It has had a new roof since May\n- Spades stand there.\n\nNew. [7]"
+    async with written(tmp_path, model, WRITTEN, again) as (night, shelf, pages, events):
+        shelf.write(SHED, shelf.read(SHED).replace(f"{HIDDEN}.", f"{mine}."))
+        shelf.write("semantic/Roses.md", page(f"# Roses\n\nRed.\n{other}\n{HIDDEN}.\n"))
+        await take_back(night.house, events[2])
+        await forgotten(night.house)
+        wiki = night.house.stores.wiki
+        roses = "semantic/Roses.md"
+        for path, line in ((SHED, mine), (roses, other), (roses, f"{HIDDEN}.")):
+            assert line in shelf.read(path)
+            recalled = await wiki.recalled(path)
+            assert CANARY not in getattr(recalled, "text", CANARY)
+        del pages.shown[:]
+        await night.night("pages")
+        assert CANARY not in json.dumps([seen.body for seen in model.requests[-2:]])
+        assert "New." in shelf.read(SHED)
+        assert mine in shelf.read(SHED)
+        [item] = await night.items("open")
+        assert item.kind == "lines"
+        shown = await answered(night, "/night")
+        assert "Remove these lines from your pages?" in shown
+        assert "semantic/Roses.md, line 9" in shown
+        assert CANARY not in shown
+        await night.night("pages")
+        assert len(await night.items("open")) == 1
+        await answered(night, f"/night {answer} {item.id}")
+        await forgotten(night.house)
+        assert (CANARY in shelf.read(SHED)) is (CANARY in shelf.read("semantic/Roses.md"))
+        assert (mine in shelf.read(SHED)) is (answer == "no")
+        recalled = await wiki.recalled(SHED)
+        assert (mine in getattr(recalled, "text", "")) is (answer == "no")
+        if answer == "yes":
+            assert await night.house.database.scrub()
+            assert found(tmp_path) == []
+
+
+@pytest.mark.parametrize("what", ["renamed", "undone", "before", "forgotten"])
+async def test_wherever_a_line_went_it_goes_with_its_message(
+    tmp_path: Path, model: ModelServer, what: str
+) -> None:
+    """M-082: a page that a person renamed, one that was undone, one from before; by `/forget`."""
+    async with written(tmp_path, model, WRITTEN) as (night, shelf, _, events):
+        stores, [item] = night.house.stores, await night.items()
+        made = await stores.changes.get(item.change_set or "")
+        assert made is not None
+        back = None
+        if what == "renamed":
+            (shelf.root / SHED).rename(shelf.root / "semantic" / "Hut.md")
+        elif what == "undone":
+            back = await stores.undo.run(made)
+        elif what == "before":
+            async with night.house.database.transaction() as tx:
+                await tx.execute("DELETE FROM page_lines")
+        if what == "forgotten":
+            fact = NewFact(OWNER, f"The {CANARY} is about the lock", "harvest", None, (events[2],))
+            async with night.house.database.transaction() as tx:
+                await stores.facts.take(tx, [fact])
+            await forget_all(night.house)
+        else:
+            await take_back(night.house, events[2])
+            await forgotten(night.house)
+        if back is not None and back.set_id is not None:
+            again = await stores.changes.get(back.set_id)
+            assert again is not None
+            await stores.undo.run(again)
+            assert "roof since May" in shelf.read(SHED)
+        assert await night.house.database.scrub()
+        assert found(tmp_path) == []
+        hut = (shelf.root / "semantic" / "Hut.md").exists()
+        left = shelf.read("semantic/Hut.md" if hut else SHED)
+        assert ("roof since May" in left) is (what != "before")
+
+
+async def test_what_somebody_else_deletes_is_out_of_view_and_of_pages_it_is_asked(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-082, F-027."""
+    async with written(tmp_path, model, WRITTEN, "# Shed\n\nRoof. [1]") as (
+        night,
+        shelf,
+        _,
+        events,
+    ):
+        async with night.house.database.transaction() as tx:
+            relations = Relations(night.house.stores, night.house.rooms)
+            await relations.redact(tx, ROOM, [events[2]], asks=True)
+        await forgotten(night.house)
+        assert HIDDEN in shelf.read(SHED)
+        before = len(model.requests)
+        await answered(night, "and now?")
+        await night.night("pages")
+        assert CANARY not in json.dumps([seen.body for seen in model.requests[before:]])
+        assert HIDDEN in shelf.read(SHED)
+        [item] = await night.items("open")
+        await answered(night, f"/night yes {item.id}")
+        await forgotten(night.house)
+        assert await night.house.database.scrub()
+        assert found(tmp_path) == []
+
+
+async def told(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> tuple[Person, Bot, str, list[str]]:
+    """Ann said it to a bot that made the page of it; the message with the canary, and our answer."""
+    ShedPages(model, WRITTEN)
+    ann = await person("ann")
+    daemon = await bot(ann, start=False)
+    daemon.set_clocks()
+    shelf = Shelf.make(daemon.data / "wiki")
+    await daemon.start()
+    chat = await room(ann, daemon)
+    events = []
+    for text in SAID:
+        events.append(await ann.send(chat, text))
+        await ann.wait_for_count(chat, daemon.user_id, len(events))
+    await daemon.said_all()
+    code, said = await daemon.command("wiki", "consolidate", "--conversation", chat)
+    assert code == 0, said
+    assert HIDDEN in shelf.read(SHED)
+    assert HIDDEN in shelf.read(INDEX)
+    answer = next(m for m in ann.events(chat) if m.body == f"echo: {SAID[2]}")
+    return ann, daemon, chat, [events[2], answer.event_id]
+
+
+async def test_a_message_that_is_deleted_at_the_client_leaves_the_page(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """M-082: from the client's redaction to the last file, the next request, and no wiki undo."""
+    ann, daemon, chat, events = await told(person, bot, room, model)
+    for event_id in events:
+        await ann.redact(chat, event_id)
+    await is_gone(ann, daemon, chat, model)
+    assert "- Spades stand there.\n" in Shelf(daemon.data / "wiki").read(SHED)
+    code, said = await daemon.command("wiki", "undo")
+    assert (code, found(daemon.data)) == (0, []), said
+
+
+@pytest.mark.slow
+async def test_a_forgetting_of_lines_that_was_killed_ends_as_one_that_was_not(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """M-082, M-030: with pages and some records cut, and before it is known no more."""
+    ann, daemon, chat, events = await told(person, bot, room, model)
+    assert await daemon.stop() == 0
+    daemon.set_clocks(3600.0, 3600.0)
+    for event_id in events:
+        await ann.redact(chat, event_id)
+
+    def over() -> bool:
+        return bool(daemon.rows(SCRUBBED)) and not daemon.rows(OPEN)
+
+    work = await Work.of_daemon(daemon, "INSERT INTO jobs", over, CANARY)
+    steps = ("UPDATE outbox SET body", "DELETE FROM page_lines")
+    await work.survives([[work.place(step)] for step in steps])

@@ -1,0 +1,304 @@
+"""Which messages the lines of pages came from: named by who wrote them, checked, kept (M-082).
+
+    page of a model ─ [2, 5] behind a line ─▶ stripped, checked ─▶ `page_lines`: path, line ─▶ messages
+                                              what is forgotten ─▶ lines that go, lines that are asked
+
+A line is known by the digest of what it says, on its page; where that is gone, a person renamed it.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from wintermute.db import Row, Transaction
+from wintermute.memory.sense import beginnings
+from wintermute.stores import Stores
+from wintermute.wiki.asked_lines import asked_lines, digest, sourced
+from wintermute.wiki.folder import FileChange, StoreFolder
+from wintermute.wiki.links import ENDING, INDEX, JOBS, fences, is_page, links_in, name_of
+from wintermute.wiki.page_jobs import names_in, read_job, text_at, written_lines
+from wintermute.wiki.store import WikiStore
+from wintermute.wiki.verdict import lines_of, opening_line
+
+MARK = r"[ \t]+\[\d{1,4}(?:[ \t]*,[ \t]*\d{1,4})*\](?:[ \t]*\[\d{1,4}\])*"
+MARKS = re.compile(rf"(?<=[.!?]){MARK}(?=\s)|(?<=\S){MARK}(?=[ \t]*(?:[.!?|]|$))")
+"""How a model says behind what it writes where that came from: `[2]`, `[2, 5]`, `[2][5]`."""
+NUMBER = re.compile(r"\d+")
+YEAR = 1000
+DAY = re.compile(r"\A\[[^\n]*\]\n")
+ANSWER = re.compile(r"^assistant: ", re.MULTILINE)
+MOST_OTHERS = 2
+"""Other messages that have a word; one that more of them have is nobody's own."""
+SENTENCE_END = re.compile(r"[.!?\n]+\s*")
+PATCHES = ("diff.patch", "proposed.patch")
+
+KnownLine = tuple[str, str]
+"""A page, and the digest of a line there."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineOrigin:
+    """The messages of a job that a line came from, none being all, and lines of the page before."""
+
+    events: frozenset[str] = frozenset()
+    lines: frozenset[str] = frozenset()
+
+
+LineOrigins = Mapping[str, LineOrigin]
+"""Of each new line of a page."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostLines:
+    """Lines that came from what is forgotten. `anywhere`: digests of those that go from any page.
+
+    `texts`: what they say. `asked`: by their digests, lines of people that share words with it.
+    `jobs`: those that were shown it. `found`: the lines that go, as they stand.
+    """
+
+    known: frozenset[KnownLine] = frozenset()
+    anywhere: frozenset[str] = frozenset()
+    texts: tuple[str, ...] = ()
+    asked: dict[str, str] = field(default_factory=dict)
+    jobs: tuple[str, ...] = ()
+    found: dict[str, str] = field(default_factory=dict)
+
+    def goes(self, path: str, line: str) -> bool:
+        """Whether a line of a page goes."""
+        name = digest(line)
+        return name in self.anywhere or (path, name) in self.known
+
+    def cut(self, path: str, text: str) -> str:
+        """A page without them."""
+        lines = text.splitlines(keepends=True)
+        return "".join(left_of(line) if self.goes(path, line) else line for line in lines)
+
+
+NOTHING_LOST = LostLines()
+
+
+def left_of(line: str) -> str:
+    """What is left of a line that goes: its links."""
+    links = [f"[[{target}]]" for target in links_in(line)]
+    return f"- {' '.join(links)}\n" if links else ""
+
+
+def unmarked(
+    text: str, before: str, shown: Collection[int]
+) -> tuple[str, dict[str, tuple[int, ...]]]:
+    """A page without its marks, and what they said; lines that stood there `before` keep theirs.
+
+    A year in brackets is no mark, unless so many messages were `shown`.
+    """
+    kept, coded = {*lines_of(before)}, list(fences(text))
+    named: dict[str, tuple[int, ...]] = {}
+    lines, at = list[str](), 0
+    for line in text.splitlines(keepends=True):
+        start, at = at, at + len(line)
+        numbers = [int(n) for mark in MARKS.findall(line) for n in NUMBER.findall(mark)]
+        stays = " ".join(line.split()) in kept or any(n >= YEAR and n not in shown for n in numbers)
+        if numbers and not stays and not any(begin <= start < end for begin, end in coded):
+            line = MARKS.sub("", line)
+            said = " ".join(line.split())
+            named[said] = (*named.get(said, ()), *numbers)
+        lines.append(line)
+    return "".join(lines), named
+
+
+def origins(
+    text: str,
+    before: str,
+    named: Mapping[str, Sequence[int]],
+    shown: Mapping[int, tuple[str, Collection[str]]],
+    earlier: LineOrigins,
+) -> dict[str, LineOrigin]:
+    """Where the lines came from that a page has not had `before`, by their words as well as by name.
+
+    `shown`: what was said under each number, and its events. A word that the named ones have not
+    came from another, or from a line of the page before; `earlier`: where those of this job came from.
+    """
+    words = {n: beginnings(ANSWER.split(DAY.sub("", said))[0]) for n, (said, _) in shown.items()}
+    old = {line: beginnings(line) for line in sourced(before)}
+    found = dict(earlier)
+    for line in (each for each in sourced(text) if each not in old):
+        marks = [n for n in named.get(line, ()) if n in shown]
+        left = beginnings(line).difference(*(words[n] for n in marks or shown))
+        holders = {word: [n for n in words if word in words[n]] for word in left}
+        numbers = {*marks, *(n for of in holders.values() if len(of) <= MOST_OTHERS for n in of)}
+        unheard = {word for word, of in holders.items() if not of}
+        lines = {each for each, of in old.items() if unheard & of}
+        ours = [earlier[each] for each in lines & earlier.keys()]
+        events = {event for n in numbers for event in shown[n][1]}.union(*(o.events for o in ours))
+        if not marks or not all(each.events for each in ours):
+            events = set()
+        lines = (lines - earlier.keys()).union(*(each.lines for each in ours))
+        found[line] = LineOrigin(frozenset(events), frozenset(lines))
+    return found
+
+
+async def keep_sources(
+    tx: Transaction, changes: Sequence[FileChange], told: Mapping[str, LineOrigins], raw: str
+) -> None:
+    """Keep where the new lines of these pages came from: where nobody named it, from all of `raw`."""
+    for change in sorted(changes, key=lambda each: each.path == INDEX):
+        before = {*lines_of(change.before or "")}
+        for line in (each for each in sourced(change.after or "") if each not in before):
+            origin = told.get(change.path, {}).get(line, LineOrigin())
+            known = [(change.path, digest(each)) for each in origin.lines]
+            if change.path == INDEX and told:  # written by us: it says how a page begins
+                known = [*_begun(line, changes)]
+            old = await _of_lines(tx, known)
+            sources = {*origin.events, *old}
+            if not origin.events and not (old and change.path == INDEX):
+                sources.add(raw)
+            if origin.lines and not old:  # from before there was a record of lines
+                sources |= {link.rpartition("/")[0] for link in links_in(change.before or "")}
+            await tx.execute_many(
+                "INSERT OR IGNORE INTO page_lines (path, line, source) VALUES (?, ?, ?)",
+                [(change.path, digest(line), source) for source in sorted(sources)],
+            )
+
+
+def _begun(line: str, changes: Iterable[FileChange]) -> Iterable[KnownLine]:
+    """The lines with which the pages begin that a line of the index links to."""
+    links = {*links_in(line)}
+    for change in filter(lambda each: is_page(each.path), changes):
+        if {name_of(change.path), change.path.removesuffix(ENDING)} & links:
+            yield change.path, digest(opening_line(change.after or ""))
+
+
+async def _of_lines(tx: Transaction, lines: Sequence[KnownLine]) -> list[str]:
+    return await tx.scalars(
+        "SELECT DISTINCT source FROM page_lines"
+        " WHERE (path, line) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))",
+        (json.dumps(lines),),
+    )
+
+
+async def drop_lines(tx: Transaction, lines: Collection[KnownLine]) -> None:
+    """Nothing is known of these any more."""
+    rows = sorted(lines)
+    await tx.execute_many("DELETE FROM page_lines WHERE path = ? AND line = ?", rows)
+
+
+async def lost_lines(
+    stores: Stores,
+    events: Collection[str],
+    raws: Collection[str],
+    said: Sequence[str],
+    answered: Collection[str] = (),
+    *,
+    asks: bool = False,
+) -> LostLines:
+    """The lines that came from these events, and those that only a person may take away.
+
+    `raws`: the copies that say them. `said`: their texts. `answered`: digests to which somebody said
+    yes. `asks`: none goes unasked.
+    """
+    database = stores.database
+    rows = await database.rows(
+        "SELECT DISTINCT path, line FROM page_lines WHERE source IN (SELECT value FROM json_each(?))",
+        (json.dumps([*events, *raws]),),
+    )
+    jobs: list[str] = await database.scalars(
+        "SELECT job FROM consolidations WHERE raw IN (SELECT value FROM json_each(?)) ORDER BY seq",
+        (json.dumps([*raws]),),
+    )
+    if not stores.wiki.exists or not (rows or jobs or answered or asks):
+        return NOTHING_LOST
+    every = _known(await database.rows("SELECT DISTINCT path, line FROM page_lines"))
+    look = partial(_lost, stores.wiki, every, _known(rows), jobs, frozenset(answered))
+    lost = await asyncio.to_thread(look, said, asks=asks)
+    return LostLines(asked=lost.asked | lost.found, jobs=lost.jobs) if asks else lost
+
+
+def _known(rows: Iterable[Row]) -> frozenset[KnownLine]:
+    return frozenset((row["path"], row["line"]) for row in rows)
+
+
+def _lost(
+    wiki: WikiStore,
+    every: frozenset[KnownLine],
+    known: frozenset[KnownLine],
+    jobs: Sequence[str],
+    answered: frozenset[str],
+    said: Sequence[str],
+    *,
+    asks: bool,
+) -> LostLines:
+    """`every`: all lines of which it is known where they came from; `known`: from these messages."""
+    files = wiki.files
+    with files.reading():
+        known |= {each for job in jobs for each in _of_job(files, job)} - (every - known)
+        renamed = {name for path, name in known if files.presence(path) == "none"}
+        lost = LostLines(known, answered | renamed)
+        pages = _lines(wiki)
+        at = {path for path, _ in known}
+        near = [each for each in pages if lost.anywhere or each[0] in at]
+        gone = {each for each in near if lost.goes(*each)}
+        found = {digest(line): line for _, line in gone}
+        names, texts = {*(name for _, name in known), *lost.anywhere}, {*map(_bare, found.values())}
+        for path in (f"{job}/{patch}" for job in names_in(files, JOBS) for patch in PATCHES):
+            lines = (line[1:] for line in (text_at(files, f"{JOBS}/{path}") or "").splitlines())
+            texts |= {_bare(line) for line in lines if digest(line) in names}
+        theirs, already = [each for each in pages if each not in gone], asked_lines(files)
+        shares = _sharing(theirs, [*said, *texts] if known or asks else ())
+        own = [
+            line
+            for path, line in shares
+            if asks or not ((path, digest(line)) in every or line in written_lines(files, path))
+        ]
+        own += [line for _, line in theirs if digest(line) in already] if already else []
+        asked = {digest(line): line for line in own}
+    return LostLines(known, lost.anywhere, tuple(sorted(texts)), asked, tuple(jobs), found)
+
+
+def _lines(wiki: WikiStore) -> list[tuple[str, str]]:
+    """Each line of each page, and of the index, that says something."""
+    paths = (path for path in wiki.tree().names.paths if is_page(path) or path == INDEX)
+    return [(path, line) for path in paths for line in sourced(text_at(wiki.files, path) or "")]
+
+
+def _of_job(files: StoreFolder, job: str) -> set[KnownLine]:
+    """The lines that we wrote on pages of a job: of those from before it may have made any."""
+    found = read_job(files, job)
+    return {
+        (path, digest(line))
+        for path in (found.changed_files if found else ())
+        for line in sourced("\n".join(written_lines(files, path)))
+    }
+
+
+def _sharing(lines: Sequence[tuple[str, str]], texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Those of the lines that share most of their words, or of those of a sentence of the texts."""
+    parts = {part: beginnings(part) for text in texts for part in SENTENCE_END.split(text)}
+    stems = sorted({word for of in parts.values() for word in of}, key=len, reverse=True)
+    look = re.compile("|".join(map(re.escape, stems)))
+    for path, line in lines if stems else ():
+        if look.search(line.casefold()):  # most have none, which is cheaper to see
+            said = beginnings(line)
+            if any(_is_most(said & of, min(len(said), len(of))) for of in parts.values()):
+                yield path, line
+
+
+def _is_most(shared: Collection[str], least: int) -> bool:
+    """Whether these are most of the words of the shorter one; a single word says that by a number."""
+    numbered = any(map(str.isdigit, "".join(shared)))
+    return 2 * len(shared) > least and (len(shared) > 1 or numbered)
+
+
+def asked_places(wiki: WikiStore) -> list[tuple[str, str]]:
+    """The lines that people are asked about: where each is, and its digest."""
+    asked, found = asked_lines(wiki.files), list[tuple[str, str]]()
+    for path in sorted({path for path, _ in _lines(wiki)}) if asked else ():
+        lines = enumerate((text_at(wiki.files, path) or "").splitlines(), 1)
+        found += [(f"{path}, line {n}", digest(line)) for n, line in lines if digest(line) in asked]
+    return found
+
+
+def _bare(line: str) -> str:
+    """What a line says, without the marks of a list."""
+    return line.strip().lstrip("-*+># \t")

@@ -1,0 +1,72 @@
+"""Lines of pages by their digests, and those that no model is shown until a person has answered (M-082).
+
+They are people's lines that share words with what was forgotten. The list is a file, `sleep/asked`:
+what shows pages to models may have no database.
+"""
+
+from collections.abc import Collection, Iterable
+from hashlib import blake2b
+
+from wintermute.errors import FileUnusable
+from wintermute.wiki.folder import StoreFolder
+from wintermute.wiki.links import JOBS, LINK, RAW
+from wintermute.wiki.verdict import lines_of
+
+ASKED = f"{JOBS}/asked"
+FURNITURE = ("# ", "```", "~~~", f"Source: [[{RAW}/")
+"""How lines begin that nobody said: the title, fences, what is cited. Nor are links alone."""
+
+
+def digest(line: str) -> str:
+    """The same for a line however its blanks are."""
+    return blake2b(" ".join(line.split()).encode(), digest_size=16).hexdigest()
+
+
+def sourced(text: str) -> list[str]:
+    """The lines of a page that say something which somebody told."""
+    found = (line for line in lines_of(text) if not line.startswith(FURNITURE))
+    return [
+        each
+        for each in found
+        if any(map(str.isalnum, LINK.sub("", each) if "[[" in each else each))
+    ]
+
+
+def asked_lines(files: StoreFolder) -> frozenset[str]:
+    """The digests of what people are asked about."""
+    try:
+        return frozenset(files.exact(ASKED).split())
+    except (FileNotFoundError, FileUnusable):
+        return frozenset()
+
+
+def ask_about(files: StoreFolder, more: Iterable[str] = (), but: Collection[str] = ()) -> None:
+    """Withhold more lines from models, or show them again. Raises: OSError."""
+    known = asked_lines(files)
+    if (wanted := known.union(more).difference(but)) != known:
+        files.put(ASKED, "".join(f"{each}\n" for each in sorted(wanted)))
+
+
+def shown_again(files: StoreFolder, lines: Collection[str]) -> None:
+    """A person keeps these. Raises: StoreUnusable."""
+    with files.writing():
+        ask_about(files, but=lines)
+
+
+def without_asked(text: str, asked: Collection[str]) -> str:
+    """A page as a model is shown it."""
+    if not asked:
+        return text
+    return "".join(line for line in text.splitlines(keepends=True) if digest(line) not in asked)
+
+
+def with_asked(text: str, before: str, asked: Collection[str]) -> str:
+    """A page that a model wrote, with what it was not shown of it, each behind what that followed."""
+    lines, last, gap = text.split("\n"), "", 0
+    for line in before.splitlines() if asked else ():
+        if digest(line) in asked and line not in lines:
+            at = lines.index(last) + 1 if last in lines else len(lines)
+            blank = next((n for n, each in enumerate(lines[at:]) if each.strip()), 0)
+            lines.insert(at + min(gap, blank), line)
+        last, gap = (line, 0) if line.strip() else (last, gap + 1)
+    return "\n".join(lines)
