@@ -11,7 +11,8 @@ from zoneinfo import ZoneInfo
 from wintermute.changes.change_sets import ChangeSet
 from wintermute.changes.undo import FORGETTING
 from wintermute.clock import Clock
-from wintermute.commands.memories import Forgetting, Remembered
+from wintermute.commands.forgetting import Forgetting
+from wintermute.commands.memories import Remembered
 from wintermute.commands.night import NightVerbs
 from wintermute.commands.tasks import Reminding, TaskVerbs, back_words, bounded
 from wintermute.config.schema import BudgetSettings
@@ -22,7 +23,6 @@ from wintermute.health.health import gather
 from wintermute.loom.sub_sessions import SubSession
 from wintermute.mailbox.inbox import Waiting
 from wintermute.memory.status import with_memory
-from wintermute.night.harvest import Harvests
 from wintermute.night.nights import follow_undo
 from wintermute.owner import is_owner
 from wintermute.prompt.edited import unusable_files
@@ -108,7 +108,7 @@ class ChatCommands:
         self._ceilings = ceilings
         self._verifier = verifier
         self._remembered = Remembered(stores)
-        self._forgetting = Forgetting(stores, Harvests(stores.database, clock))
+        self._forgetting = Forgetting(stores)
         self._answers: dict[str, Callable[[Transaction, Waiting, str], Awaitable[str]]] = {
             "/new": self._new,
             "/sessions": self._sessions,

@@ -57,18 +57,21 @@ async def owe_forgetting(
     by: str | None = None,
     tell: str | None = None,
     not_before: datetime | None = None,
+    words: str = "",
 ) -> Job:
     """Have these messages and facts forgotten; `texts`: what the messages said until now. The job.
 
     `by`: in a room of several people, who wants these facts forgotten (`forget`). `tell`: the
-    conversation of a person alone in which is said what still says it afterwards.
+    conversation of a person alone in which is said what still says it afterwards. `words`: by which
+    more goes (`forget_messages`).
     """
     named_facts = [await stores.facts.get(name) for name in facts]
-    for fact in filter(None, named_facts):  # no answer tells it from this moment on
-        await stores.facts.retire_unrecorded(tx, fact.scope, [fact.id], "command")
+    scopes = sorted({fact.scope for fact in named_facts if fact})
+    for scope in scopes:  # no answer tells it from this moment on
+        await stores.facts.retire_unrecorded(tx, scope, facts, "command")
     args: Json = {"events": sorted(events), "texts": list(texts), "facts": list(facts), "by": by}
-    args |= {"scopes": sorted({fact.scope for fact in named_facts if fact}), "tell": tell}
-    named = "\n".join([*sorted(events), "", *texts, "", *facts])
+    args |= {"scopes": scopes, "tell": tell, "words": words}
+    named = "\n".join([*sorted(events), "", *texts, "", *facts, by or ""])
     return await _owe(stores, tx, named, args, not_before)
 
 
@@ -139,8 +142,8 @@ async def _worked(
             done.append(await forget_answers(stores, scope, answers, sorted(known), note))
         events, texts = job.args.get("events", ()), job.args.get("texts", ())
         if events or texts or (known and not done):
-            whose, before = job.args.get("scopes", ()), sorted(known)
-            done.append(await forget_messages(stores, harvests, events, texts, whose, before, note))
+            rest = job.args.get("scopes", ()), sorted(known), note, job.args.get("words", "")
+            done.append(await forget_messages(stores, harvests, events, texts, *rest))
     return done
 
 
