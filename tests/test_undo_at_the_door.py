@@ -40,6 +40,14 @@ async def merged_twice(talk: Chat) -> None:
     assert await talk.remembered() == [SECOND]
 
 
+async def further(talk: Chat) -> str:
+    """Go back beyond the newest change, which is asked first (M-091)."""
+    known = await talk.remembered()
+    assert "`/undo yes`" in await talk.says("/undo")
+    assert await talk.remembered() == known
+    return await talk.says("/undo yes")
+
+
 async def test_a_bare_undo_means_what_was_asked_for_and_takes_its_merge_along(
     tmp_path: Path,
 ) -> None:
@@ -51,10 +59,10 @@ async def test_a_bare_undo_means_what_was_asked_for_and_takes_its_merge_along(
         assert f"- it was merged since, so first: memory taken out again: {SECOND}" in said
         assert f"- memory taken out again: {MONDAYS}" in said
         assert await talk.remembered() == [FIRST]
-        said = await talk.says("/undo")
+        said = await further(talk)
         assert f"- memory taken out again: {TENNIS}" in said
         assert await talk.remembered() == [CHESS]
-        await talk.says("/undo")
+        await further(talk)
         assert await talk.remembered() == []
         assert await talk.says("/undo") == "There is nothing to undo here."
 
@@ -322,10 +330,10 @@ async def test_undo_after_merge_after_undo_with_both_files_edited_by_hand_betwee
             assert said == "- what I always keep in mind is as it was before"
         plain = "# SOUL\n- calm and brief\n\n# TOOLS\n- a lamp\n\n# RULE\n\n# USER\n"
         assert page.read_text() == plain
-        await talk.says("/undo")
-        await talk.says("/undo")
+        await further(talk)  # four items
+        await further(talk)
         assert await talk.remembered() == sorted([CHESS, cat])
-        done = await beside(terminal, "memory", "undo", "--last")
+        done = await beside(terminal, "memory", "undo", "--last", "--yes")
         assert cat.encode() in done.stdout, done
         assert await talk.remembered() == [CHESS]
         assert page.read_text() == plain
