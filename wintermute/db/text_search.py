@@ -58,7 +58,7 @@ class Kept:
     rows that count; others hold nothing. `fixed`: numbered rows that are never said otherwise
     later, so that only new ones need another look. `of`: SQL for those that belong to some
     `:scopes`; what has none is looked at for everybody. `ours`: SQL for those that we said or noted
-    ourselves since `:since`. `theirs`: SQL for those that nobody but these scopes could read.
+    ourselves since `:since`.
     """
 
     table: str
@@ -68,7 +68,6 @@ class Kept:
     fixed: bool = False
     of: str = "TRUE"
     ours: str = "FALSE"
-    theirs: str = "TRUE"
 
     @property
     def name(self) -> str:
@@ -100,12 +99,12 @@ class Kept:
     def belonging(self, *, scoped: bool, words: bool = False) -> str:
         """The query for those of the rows `:found` that count, and which of them are ours.
 
-        With `words`, which of them are theirs.
-
-        It costs more than looking for a text does, so that few are asked about.
+        It costs more than looking for a text does, so that few are asked about. With `words`: all
+        of those that nobody else could read.
         """
         of = f"({self.of})" if scoped else "TRUE"
-        ours = self.theirs if words else self.ours
+        ours = "TRUE" if words else self.ours
+        of = of.replace(OF_BRANCHES, ONLY_THEIRS) if words else of
         return f"SELECT {self.key}, {ours} FROM {self.table} WHERE {self._among('found')} AND {of}"
 
 

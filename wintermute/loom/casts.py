@@ -16,7 +16,7 @@ from typing import Any
 from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import NOWHERE, OF_BRANCHES, ONLY_THEIRS, OURS_SINCE, Kept, Traces
+from wintermute.db.text_search import NOWHERE, OF_BRANCHES, OURS_SINCE, Kept, Traces
 from wintermute.db.values import columns, insert, reader
 from wintermute.ids import NewId
 from wintermute.loom.records import BranchView, Cast, CastStatus, Fold, Observation, Turn
@@ -39,45 +39,24 @@ _OF_EVENTS = (  # and what was handed out for them
 _OURS = "IN (SELECT value FROM json_each(:casts))"
 _ENDED = "EXISTS (SELECT 1 FROM casts c WHERE c.id = cast_id AND c.state <> 'running')"
 _BEGUN = "started_at >= :since"
-_OF_TURN = "(SELECT c.branch_id FROM casts c WHERE c.id = turns.cast_id)"
-_OF_CALL = (
+_CASTS = f"+branch_id IN {OF_BRANCHES}"
+_TURNS = f"(SELECT c.branch_id FROM casts c WHERE c.id = turns.cast_id) IN {OF_BRANCHES}"
+_SEEN = (
     "(SELECT c.branch_id FROM turns t JOIN casts c ON c.id = t.cast_id"
-    " WHERE t.id = observations.turn_id)"
+    f" WHERE t.id = observations.turn_id) IN {OF_BRANCHES}"
 )
-_CASTS, _TURNS = f"+branch_id IN {OF_BRANCHES}", f"{_OF_TURN} IN {OF_BRANCHES}"
-_THEIR_CASTS, _THEIR_TURNS = f"branch_id IN {ONLY_THEIRS}", f"{_OF_TURN} IN {ONLY_THEIRS}"
 _BY_US = (  # what we handed out, and what was told of it
     f"{_BEGUN} AND (event_id IS NULL OR EXISTS"
     " (SELECT 1 FROM inbox i WHERE i.event_id = casts.event_id AND i.kind = 'event'))"
 )
-INTENTS = Kept(
-    *("casts", ("intent",)),
-    where="intent <> ''",
-    fixed=True,
-    of=_CASTS,
-    ours=_BY_US,
-    theirs=f"{_THEIR_CASTS} AND {_BY_US}",
-)
-RESULTS = Kept(
-    "casts", ("result",), where="result <> ''", of=_CASTS, ours=_BEGUN, theirs=_THEIR_CASTS
-)
-TURNS = Kept(
-    *("turns", ("utterance", "calls", "error")),
-    fixed=True,
-    of=_TURNS,
-    ours=OURS_SINCE,
-    theirs=_THEIR_TURNS,
-)
-OBSERVATIONS = Kept(
-    *("observations", ("args", "result")),
-    of=f"{_OF_CALL} IN {OF_BRANCHES}",
-    ours=_BEGUN,
-    theirs=f"{_OF_CALL} IN {ONLY_THEIRS}",
-)
-FOLDS = Kept("folds", ("summary",), fixed=True, of=_CASTS, ours=OURS_SINCE, theirs=_THEIR_CASTS)
+INTENTS = Kept("casts", ("intent",), where="intent <> ''", fixed=True, of=_CASTS, ours=_BY_US)
+RESULTS = Kept("casts", ("result",), where="result <> ''", of=_CASTS, ours=_BEGUN)
+TURNS = Kept("turns", ("utterance", "calls", "error"), fixed=True, of=_TURNS, ours=OURS_SINCE)
+OBSERVATIONS = Kept("observations", ("args", "result"), of=_SEEN, ours=_BEGUN)
+FOLDS = Kept("folds", ("summary",), fixed=True, of=_CASTS, ours=OURS_SINCE)
 BLOCKS = (
-    replace(RESULTS, columns=("block",), where="block <> ''"),
-    replace(TURNS, columns=("block",), where="block <> ''", fixed=False),
+    Kept("casts", ("block",), where="block <> ''", of=_CASTS, ours=_BEGUN),
+    Kept("turns", ("block",), where="block <> ''", of=_TURNS, ours=OURS_SINCE),
 )
 PROMPTS = (  # of the first two each may be of several scopes
     *(Kept(name, ("text",), "hash", ours="TRUE") for name in ("prompts", "prompt_parts")),

@@ -126,9 +126,8 @@ class Spoken:
     meant_for: str
 
 
-ANSWERS = Kept(
-    "outbox", ("body",), fixed=True, of=OF_TALKS, ours=OURS_SINCE, theirs=f"meant_for IN {SCOPES}"
-)
+ANSWERS = Kept("outbox", ("body",), fixed=True, of=OF_TALKS, ours=OURS_SINCE)
+MEANT_FOR_THEM = replace(ANSWERS, of=f"meant_for IN {SCOPES}")
 _part = reader(OutboxPart, "of")
 _late = reader(Late)
 _outgoing = reader(Outgoing, "late")

@@ -24,7 +24,7 @@ from wintermute.llm.calls import RECORDED
 from wintermute.loom import casts, conversations
 from wintermute.loom.sub_sessions import SESSIONS
 from wintermute.mailbox.inbox import RECEIVED, SAID
-from wintermute.mailbox.outbox import ANSWERS
+from wintermute.mailbox.outbox import ANSWERS, MEANT_FOR_THEM
 from wintermute.memory.core import MEMORIES, SCOPES, TextFile, bullets, goes_with
 from wintermute.memory.core_pages import ALL_OF_THEM
 from wintermute.memory.fact import Fact, cleaned, key
@@ -87,8 +87,8 @@ REPEATED: Sequence[Kept] = [
 """Where an answer of ours is said again, if not to people."""
 
 BY_WORDS: Sequence[Kept] = (
-    *(casts.INTENTS, casts.RESULTS, casts.TURNS, casts.OBSERVATIONS, casts.FOLDS, *casts.BLOCKS),
-    *(SESSIONS, ANSWERS, PROPOSALS, ITEMS),
+    *(casts.RESULTS, casts.TURNS, casts.OBSERVATIONS, casts.FOLDS, *casts.BLOCKS, SESSIONS),
+    *(MEANT_FOR_THEM, PROPOSALS, ITEMS),
 )
 """Where what was said or noted by us is looked for by words; what people said goes by its event."""
 
