@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from wintermute.commands.tasks import MOST_LINES, bounded
+from wintermute.commands.tasks import MOST_LINES, bounded, brief
 from wintermute.db import Transaction
 from wintermute.db.traces import AllWords
 from wintermute.mailbox.inbox import Waiting
@@ -13,14 +13,13 @@ from wintermute.night.forget_jobs import owe_forgetting
 from wintermute.night.forget_words import Worded, worded
 from wintermute.night.forgetting import told_of
 from wintermute.stores import Stores
-from wintermute.text import counted, one_line, plain, shortened
+from wintermute.text import counted, plain
 
 YES = "yes"
 CONFIRMS = re.compile(r"yes(?: \d+)?", re.IGNORECASE)
 UNCOUNTED = 50
 """So many things are erased by a yes that does not say how many."""
 EXAMPLES = 3
-QUOTED = 80
 
 FORGET_WHAT = (
     "`/forget WORDS` shows what has these words and asks once; `/forget ID` erases one memory."
@@ -159,7 +158,7 @@ def _line(what: str, examples: Sequence[str] = ()) -> str:
 
 
 def _quotes(texts: Iterable[str]) -> list[str]:
-    return [f"“{plain(shortened(one_line(text), QUOTED))}”" for text in [*texts][: EXAMPLES + 1]]
+    return [f"“{plain(brief(text))}”" for text in [*texts][: EXAMPLES + 1]]
 
 
 def _stays(found: Worded, row: Waiting) -> str:

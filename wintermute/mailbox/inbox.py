@@ -124,7 +124,8 @@ SAID = Kept(  # by people
     " OR kind = 'command' AND substr(body, 1, 7) NOT IN ('/forget', '/memory'))",
     of=OF_TALKS,
 )
-QUESTIONS = replace(SAID, where="kind = 'command' AND substr(body, 1, 7) IN ('/forget', '/memory')")
+WRITTEN = replace(SAID, where=SAID.where.partition(" AND substr")[0] + ")")
+"""With the questions that name what is to be forgotten."""
 _waiting = reader(Waiting)
 _open_row = reader(OpenRow)
 _locked = reader(Locked)

@@ -1,6 +1,6 @@
 """What of a scope has all of some words and may be shown to a model: one question for all kinds (M-084)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wintermute.db import Row
@@ -8,7 +8,7 @@ from wintermute.db.text_search import Sought
 from wintermute.db.traces import AllWords
 from wintermute.loom import casts
 from wintermute.loom.conversations import EDITS
-from wintermute.mailbox.inbox import QUESTIONS, SAID, Waiting
+from wintermute.mailbox.inbox import WRITTEN, Waiting
 from wintermute.memory.core import bullets
 from wintermute.memory.fact import Fact
 from wintermute.memory.facts import FACTS
@@ -17,7 +17,10 @@ from wintermute.night.forget_pages import lines_with
 from wintermute.night.forgetting import tasks_and_skills
 from wintermute.stores import Stores
 
-PLACES = (FACTS, SAID, EDITS, casts.FOLDS, casts.RESULTS, casts.TURNS, casts.OBSERVATIONS)
+PLACES = (FACTS, WRITTEN, EDITS, casts.FOLDS, casts.RESULTS, casts.TURNS, casts.OBSERVATIONS)
+
+QUESTIONS = ("/forget", "/memory")
+"""How commands begin that only name it: they go, and are not listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +49,26 @@ class Worded:
 
 
 async def worded(stores: Stores, row: Waiting, scope: str, said: str, before: int) -> Worded:
-    """What has all of these words, of messages what came before row `before`; asked by who sent `row`."""
+    """What has all of these words, of messages what came up to row `before`; asked by who sent `row`."""
     words = AllWords(said)
     scopes = await stores.conversations.scopes_of(stores.database, (), [scope])
     async with stores.database.looking() as look:
         found = await look.seek([Sought(PLACES, (), scopes, every=said)])
-        asked = await look.seek([Sought([QUESTIONS], (), scopes, every=said)])
     rows = [*await stores.inbox.saying((), found), *await stores.edits.saying(found)]
-    rows = [each for each in rows if each["seq"] < before]
-    mine = list(_of(rows, row, scope))
-    questions = _of(await stores.inbox.saying((), asked), row, scope)
-    messages = {each["message"]: str(each["body"]) for each in mine}
-    others = {each["message"] for each in rows if _is_here(each, scope)} - messages.keys()
-    events = [str(each["event_id"]) for each in (*mine, *questions)]
+    rows = [each for each in rows if each["seq"] <= before and _is_here(each, scope)]
+    asked = {each["event_id"] for each in rows if each["body"].startswith(QUESTIONS)}
+    mine = [each for each in rows if each["sender"] == row.sender]
+    told = [each for each in mine if each["event_id"] not in asked]
+    messages = {each["message"]: str(each["body"]) for each in told}
+    others = {each["message"] for each in rows if each["event_id"] not in asked} - messages.keys()
+    events = [str(each["event_id"]) for each in mine]
     facts = await stores.facts.saying(found)
     owns = stores.owner.owns(scope)
     return Worded(
         *_in_use(facts, forgetting=await stores.jobs.is_forgetting(stores.database)),
         messages,
         tuple(events),
-        tuple(str(each["body"]) for each in mine),
+        tuple(str(each["body"]) for each in told),
         found.count(casts.FOLDS),
         await stores.casts.saying(found, events),
         tuple(filter(words.are_in, bullets(await stores.core.text(scope)))),
@@ -80,10 +83,6 @@ def _is_here(said: Row, scope: str) -> bool:
     if scope.startswith(PERSON):
         return bool(said["direct"]) and scope == f"{PERSON}{said['sender']}"
     return not said["direct"]
-
-
-def _of(rows: Iterable[Row], row: Waiting, scope: str) -> Iterable[Row]:
-    return (each for each in rows if each["sender"] == row.sender and _is_here(each, scope))
 
 
 def _in_use(
