@@ -93,6 +93,7 @@ UNBROKEN = re.compile(f"[{NO_BLANKS}]")
 OWNERS_S = re.compile(r"(?<=\w)['\u2019]s\b")
 # The names that JSON of ours has, which nobody has said.
 KEYS = re.compile(r'\\*"(?:name|id)\\*"\s*:\s*\\*"[\w-]*\\*"|\\*"\w+\\*"\s*:')
+HIDES = re.compile(rf"[\\&]|{MARK.pattern}|(?!\s){UNSEEN.pattern}")
 BEGINNING = 4
 """Letters from which the beginning of a word is enough; any syllable of Korean, which has endings."""
 SURE = 3
@@ -447,6 +448,8 @@ class AllWords:
 
 def _word_forms(text: str) -> Iterator[str]:
     yield _composed(text)
+    if not HIDES.search(text):
+        return
     for pattern, new in READ:
         text = pattern.sub(new, text)
     yield _composed(TAG_OR_TARGET.sub(" ", text))
@@ -563,6 +566,8 @@ def _any_letters(text: bytes, kept: bytes = b"") -> bytes:
 
 
 def _composed(text: str) -> str:
+    if text.isascii():
+        return text.lower()
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 

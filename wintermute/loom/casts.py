@@ -422,11 +422,10 @@ class Casts:
 
     async def saying(self, traces: Traces, events: Sequence[str]) -> int:
         """How many casts hold one of the `traces` in what we said or did, but for these events."""
-        asked = {"events": json.dumps(list(events))} | traces.asked(RESULTS, TURNS, OBSERVATIONS)
+        asked = {"events": json.dumps(list(events))} | traces.asked(TURNS, OBSERVATIONS)
         (count,) = await self._database.scalars(
-            f"SELECT count(*) FROM casts WHERE ({RESULTS.rows()} OR id IN (SELECT cast_id FROM turns"
-            f" WHERE {TURNS.rows()} OR id IN (SELECT turn_id FROM observations"
-            f"  WHERE {OBSERVATIONS.rows()}))) AND id NOT {_OF_EVENTS}",
+            f"SELECT count(DISTINCT cast_id) FROM turns WHERE ({TURNS.rows()} OR id IN (SELECT turn_id"
+            f" FROM observations WHERE {OBSERVATIONS.rows()})) AND cast_id NOT {_OF_EVENTS}",
             asked,
         )
         return int(count)

@@ -17,7 +17,7 @@ from wintermute.night.forget_pages import lines_with
 from wintermute.night.forgetting import tasks_and_skills
 from wintermute.stores import Stores
 
-PLACES = (FACTS, WRITTEN, EDITS, casts.FOLDS, casts.RESULTS, casts.TURNS, casts.OBSERVATIONS)
+PLACES = (FACTS, WRITTEN, EDITS, casts.FOLDS, casts.TURNS, casts.OBSERVATIONS)
 
 QUESTIONS = ("/forget", "/memory")
 """How commands begin that only name it: they go, and are not listed."""
