@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from wintermute.changes.change_sets import ChangeSet, ItemKind
 from wintermute.changes.undo import FORGETTING
 from wintermute.clock import Clock
-from wintermute.commands.forgetting import YES, Forgetting, offered
+from wintermute.commands.forgetting import YES, Forgetting, after_word, offered
 from wintermute.commands.memories import Remembered
 from wintermute.commands.night import NightVerbs
 from wintermute.commands.tasks import Reminding, TaskVerbs, back_words, bounded
@@ -133,10 +133,10 @@ class ChatCommands:
         if row.word == "/compact":
             return await self._compact(row)
         if row.word == "/memory":
-            return await self._remembered.listed(await self._scope(row), _after_word(row.body))
+            return await self._remembered.listed(await self._scope(row), after_word(row.body))
         if row.word == "/forget":
-            return await self._forgetting.asked(row, await self._scope(row), _after_word(row.body))
-        if row.word == "/why" and _after_word(row.body):
+            return await self._forgetting.asked(row, await self._scope(row), after_word(row.body))
+        if row.word == "/why" and after_word(row.body):
             return WHY_ALONE
         if row.word == "/why":
             return await self._remembered.why(row, await self._scope(row))
@@ -251,10 +251,5 @@ class ChatCommands:
         return (await self._stores.conversations.get(row.conversation_id)).scope
 
 
-def _after_word(body: str) -> str:
-    """What follows the name of a command."""
-    return "".join(body.split(maxsplit=1)[1:])
-
-
 def _named_set(row: Waiting) -> str:
-    return _after_word(row.body).strip().strip("`").removeprefix("#")
+    return after_word(row.body).strip().strip("`").removeprefix("#")

@@ -106,7 +106,7 @@ class Forgetting:
         if question is None:
             return NOT_ASKED
         before, shown = question
-        said = _after_word(before.body)
+        said = after_word(before.body)
         found = await worded(self._stores, row, scope, said, before.seq)
         if not {*_lines(found, answers=False)} <= {*shown.split("\n")}:
             return CHANGED_SINCE
@@ -122,7 +122,7 @@ class Forgetting:
             facts = [fact.id for fact in (*found.facts, *found.older)]
             rest = found.events, found.texts, facts, *whose
             await owe_forgetting(self._stores, tx, *rest, words=said)
-        elif fact := await self._stores.facts.get(_id(_after_word(row.body)), scope):
+        elif fact := await self._stores.facts.get(_id(after_word(row.body)), scope):
             await owe_forgetting(self._stores, tx, (), (), [fact.id], *whose)
         else:
             return NOT_ASKED
@@ -170,7 +170,8 @@ def _stays(found: Worded, row: Waiting) -> str:
     return told + (FOR_YOU.format(", ".join(map(told_of, found.stays))) if found.stays else "")
 
 
-def _after_word(body: str) -> str:
+def after_word(body: str) -> str:
+    """What follows the name of a command."""
     return "".join(body.split(maxsplit=1)[1:])
 
 

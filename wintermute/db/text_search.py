@@ -142,18 +142,6 @@ class Traces:
         """What `Kept.rows` of these is asked with; none where nobody looked."""
         return {each.name: json.dumps(self.rows.get(each.name, ())) for each in kept}
 
-    def count(self, kept: Kept) -> int:
-        """How many rows were found there."""
-        return len(self.rows.get(kept.name, ()))
-
-    def joined(self, other: "Traces") -> "Traces":
-        """What was found here or there; what came between is still to be looked at."""
-        both = {
-            name: [*self.rows.get(name, ()), *other.rows.get(name, ())]
-            for name in (*self.rows, *other.rows)
-        }
-        return Traces((*self.texts, *other.texts), both, {**other.upto, **self.upto})
-
 
 NOWHERE = Traces()
 

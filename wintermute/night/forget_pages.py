@@ -77,19 +77,19 @@ async def lines_in_pages(stores: Stores, facts: Sequence[str]) -> list[str]:
     return await asyncio.to_thread(_lines_that_say, stores.wiki, facts) if facts else []
 
 
-async def lines_with(stores: Stores, words: str) -> list[tuple[str, str]]:
-    """The lines of pages that have all of these words, each with its page; links alone are none."""
+async def lines_with(stores: Stores, words: str) -> list[str]:
+    """The lines of pages that have all of these words; links alone are none."""
     wanted = AllWords(words)
     return await asyncio.to_thread(_lines_with, stores.wiki, wanted) if wanted.words else []
 
 
-def _lines_with(wiki: WikiStore, wanted: AllWords) -> list[tuple[str, str]]:
+def _lines_with(wiki: WikiStore, wanted: AllWords) -> list[str]:
     if not wiki.exists:
         return []
     with wiki.files.reading():
         return [
-            (path, _said(line))
-            for path, content in _saying(_contents(wiki.files, _pages(wiki)), wanted)
+            _said(line)
+            for _, content in _saying(_contents(wiki.files, _pages(wiki)), wanted)
             for line in without_matter(_legible(content)).splitlines()
             if wanted.are_in(line) and says_something(LINK.sub("", line))
         ]

@@ -69,10 +69,10 @@ async def worded(stores: Stores, row: Waiting, scope: str, said: str, before: in
         messages,
         tuple(events),
         tuple(str(each["body"]) for each in told),
-        found.count(casts.FOLDS),
+        len(found.rows.get(casts.FOLDS.name, ())),
         await stores.casts.saying(found, events),
         tuple(filter(words.are_in, bullets(await stores.core.text(scope)))),
-        tuple(line for _, line in await lines_with(stores, said if owns else "")),
+        tuple(await lines_with(stores, said if owns else "")),
         len(others),
         tuple(await tasks_and_skills(stores, scopes, words.are_in)),
     )

@@ -15,7 +15,7 @@ from wintermute.changes.change_sets import CHANGES, Change
 from wintermute.changes.proposals import PROPOSALS
 from wintermute.clock import stamp
 from wintermute.db import Transaction, UpgradeCopy
-from wintermute.db.text_search import NOWHERE, Kept, Sought, TextSearch, Traces
+from wintermute.db.text_search import Kept, Sought, TextSearch, Traces
 from wintermute.db.traces import AllWords, Wanted
 from wintermute.errors import MemoryFileUnusable
 from wintermute.health.health import EDITED
@@ -299,8 +299,7 @@ async def _erase(
     """Erase every record of it in steps, so that no answer waits for all of them."""
     lines = [line for _, _, _, cut in await _cores(stores, gone) for line in cut]
     lines += await _page_lines(stores, gone)
-    ours = stores.owner.scope in gone.scopes
-    worded = [line for _, line in await lines_with(stores, gone.words)] if ours else []
+    worded = await lines_with(stores, gone.words if stores.owner.scope in gone.scopes else "")
     lines += worded
     told = {*gone.traces(), *filter(_is_recognisable, lines), *known}
     telling = sorted(told.union(fact.id for fact in gone.facts))
@@ -309,27 +308,26 @@ async def _erase(
     said = await stores.inbox.bodies(gone.events)
     recorded = sorted({*telling, *gone.said, *filter(_is_recognisable, said)})
     words = await _own_words(stores, gone, known) if places is SPOKEN else []
-    recent = words, await _since(stores, gone)
+    ours = words, await _since(stores, gone)
     sought = [
-        Sought([RECORDED], recorded, gone.scopes, *recent),
-        Sought(places, telling, gone.scopes, *recent),
-        Sought(casts.PROMPTS, sorted({*gone.texts, *telling}), gone.scopes, *recent),
+        Sought([RECORDED], recorded, gone.scopes, *ours),
+        Sought(places, telling, gone.scopes, *ours),
+        Sought(casts.PROMPTS, sorted({*gone.texts, *telling}), gone.scopes, *ours),
     ]
-    by_words = [Sought(BY_WORDS, (), gone.scopes, every=gone.words)]
-
-    async def seek(since: Traces = NOWHERE) -> Traces:
-        return (await look.seek(by_words, since)).joined(await look.seek(sought, since))
-
-    found = await seek()
+    found = await look.seek(sought)
     # First: pages may say what the messages said, which nobody knows once those are erased.
     pages = await _cut_pages(stores, gone, [*telling, *worded, *filter(_is_recognisable, said)])
     records, unfinished = await _erase_found(stores, gone, found)
+    if gone.words:
+        by_words = await look.seek([Sought(BY_WORDS, (), gone.scopes, every=gone.words)])
+        more, waiting = await _erase_found(stores, gone, by_words)
+        records, unfinished = records + more, max(unfinished, waiting)
     await _cut_cores(stores, gone, [*lines, *known])
     purged = 0 if unfinished else await _purge(stores, gone.facts)
     for file in stores.places.files():
         await asyncio.to_thread(file.drop_parts)
     if not unfinished:  # what was written since, by a question that still knew it
-        found = await seek(found)
+        found = await look.seek(sought, since=found)
         late, unfinished = await _erase_found(stores, gone, found)
         records += late
     quoted = (*await _quoted(stores, look, gone, telling), *pages.named)
