@@ -9,12 +9,14 @@ import pytest
 
 from tests.test_folding import FEW
 from tests.test_forgetting import SCOPE, deliver, found, take
+from tests.test_forgetting_harvested import edit_of
 from tests.test_forgetting_messages import forgotten
 from tests.test_forgetting_pages import furnish, texts
 from tests.test_forgetting_scopes import CLUB, said_by
 from tests.test_harvest import say
 from tests.world.house import PROMPTS, ROOM, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use, is_for_summary
+from tests.world.remembering import worded
 from wintermute.commands.forgetting import FORGET_WHAT, NOT_ASKED, NOTHING_LIKE_IT
 from wintermute.db.traces import AllWords
 
@@ -155,6 +157,19 @@ async def test_it_never_says_that_nothing_is_remembered_while_the_words_are_in_v
             assert await asked(house, nothing) == FORGET_WHAT
         await say(house, ["And now?"])
         assert WORD not in str(model.requests[-1].messages)
+
+
+@pytest.mark.breaks("edit", "forgetting", perhaps=True)
+async def test_a_message_counts_in_each_of_its_wordings(tmp_path: Path, model: ModelServer) -> None:
+    """M-084: an edit that was noted and not answered; blanks and capitals in the yes do no harm."""
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        first, _ = await say(house, ["I have a dog", "hello"])
+        assert not await worded(house, edit_of(first, f"I have a {WORD}", house))
+        assert "- 1 message of yours" in await asked(house, f"/forget {WORD}")
+        assert (await asked(house, "/Forget  YES")).startswith("I forget it for good")
+        await forgotten(house)
+        assert [row["text"] for row in await house.rows("SELECT text FROM edits")] == [""]
+        assert "I have a dog" in await said_by(house, "@ann:test")
 
 
 async def test_in_a_room_what_others_said_stays_and_their_forgetting_takes_nothing(

@@ -20,7 +20,10 @@ from wintermute.night.nights import follow_undo
 from wintermute.stores import Stores
 
 WOULD = "this would be taken back:"
-CONFIRM = "that is more than your last change of the last hour: add --yes to take it back"
+CONFIRM = (
+    "nothing was taken back yet: that is older than an hour, not the newest change, or more than"
+    " three items; add --yes to take it back"
+)
 
 
 def history_command(kind: ItemKind) -> click.Command:
@@ -52,7 +55,9 @@ def undo_command(kind: ItemKind) -> click.Command:
     @click.command("undo")
     @click.argument("batch", required=False)
     @click.option("--last", is_flag=True, help="The newest one of yours that is not undone yet.")
-    @click.option("--yes", is_flag=True, help="Also if that is older than an hour, or more.")
+    @click.option(
+        "--yes", is_flag=True, help="Also if that is older, or more, than is taken back unasked."
+    )
     @reporting
     def undo(ctx: click.Context, batch: str | None, last: bool, yes: bool, as_json: bool) -> None:
         if (batch is None) != last:

@@ -78,7 +78,9 @@ WHY_ALONE = (
     " `/memory WORDS` finds memories."
 )
 UNDONE_HERE: tuple[ItemKind, ...] = ("fact", "task")
-UNDO_CONFIRM = "That is more than your last change. `/undo yes` would do this:\n{}\n\n`/undo {}` does the same."
+UNDO_CONFIRM = (
+    "I ask before I take that back. `/undo yes` would do this:\n{}\n\n`/undo {}` does the same."
+)
 ASKED_SET = re.compile(r"`/undo (set_\w+)` does the same\.$")
 NOTHING_TO_CONFIRM = "There is nothing to confirm: write `/undo` first."
 NO_CHANGE = "I know no change `{}` here of the last 30 days."

@@ -53,12 +53,13 @@ async def offered(stores: Stores, tx: Transaction, row: Waiting) -> tuple[Waitin
 
     The last command of the same person here has to offer this very line, and nothing was said since.
     """
+    line = " ".join(row.body.lower().split())
     before = await stores.inbox.command_before(tx, row)
     if before is None or before.word != row.word:
         return None
     said = await stores.inbox.last_before(tx, row.conversation_id, row.seq)
     shown = await stores.outbox.answer_to(tx, before.event_id)
-    if (said is not None and said.seq > before.seq) or f"`{row.body.lower()}`" not in shown:
+    if (said is not None and said.seq > before.seq) or f"`{line}`" not in shown:
         return None
     return before, shown
 
@@ -131,7 +132,7 @@ class Forgetting:
 
 def _lines(found: Worded, *, answers: bool = True) -> Iterator[str]:
     """What goes, a line for each kind."""
-    facts = [f"{plain(fact.text)} (`{fact.id}`)" for fact in found.facts]
+    facts = [f"{plain(brief(fact.text))} (`{fact.id}`)" for fact in found.facts]
     if facts:
         yield _line(counted(len(facts), "memory"), facts)
     if found.messages:

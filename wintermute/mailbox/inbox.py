@@ -118,14 +118,16 @@ RECEIVED = Kept(
     of=OF_TALKS,
     ours="kind = 'event' AND received_at >= :since",
 )
-SAID = Kept(  # by people
+WRITTEN = Kept(  # by anybody but us
     *("inbox", ("body",)),
-    where="body <> '' AND NOT by_bot AND (kind = 'message' AND state <> 'ignored' OR kind = 'context'"
-    " OR kind = 'command' AND substr(body, 1, 7) NOT IN ('/forget', '/memory'))",
+    where="body <> '' AND (kind = 'message' AND state <> 'ignored' OR kind IN ('context', 'command'))",
     of=OF_TALKS,
 )
-WRITTEN = replace(SAID, where=SAID.where.partition(" AND substr")[0] + ")")
-"""With the questions that name what is to be forgotten."""
+SAID = replace(  # by people
+    WRITTEN,
+    where=f"{WRITTEN.where} AND NOT by_bot AND NOT (kind = 'command'"
+    " AND substr(body, 1, 7) IN ('/forget', '/memory'))",
+)
 _waiting = reader(Waiting)
 _open_row = reader(OpenRow)
 _locked = reader(Locked)
