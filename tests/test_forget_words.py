@@ -200,6 +200,8 @@ async def test_in_a_room_what_others_said_stays_and_their_forgetting_takes_nothi
         assert "1 message of others with these words stays in this room" in others
         assert "of yours" not in others
         assert f"Mine is a {WORD}, in private" in await said_by(house, "@ann:test")
+        turns = await house.rows("SELECT utterance FROM turns ORDER BY seq LIMIT 1")
+        assert turns[0]["utterance"] == f"A {WORD}, in private"
 
 
 async def test_more_than_fifty_things_are_erased_by_a_yes_that_says_how_many(

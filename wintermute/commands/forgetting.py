@@ -26,7 +26,7 @@ FORGET_WHAT = (
 )
 UNVOUCHED = "Here only a verified session of the owner can have something forgotten."
 NO_MEMORY = "I know no memory `{}` here."
-NOT_ASKED = "There is nothing to confirm: write `/forget WORDS` first."
+NOT_ASKED = "That confirms nothing: write `/forget WORDS` first, then the yes exactly as I name it."
 CHANGED_SINCE = "There is more of that by now: write `/forget WORDS` once more."
 FORGETTING = (
     "I forget it for good, with the messages that told it and what repeats it. `/status` shows what"

@@ -17,6 +17,7 @@ from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.jobs import FORGET, Job
 from wintermute.memory.fact import Fact
+from wintermute.memory.origins import Origins
 from wintermute.messages import PERSON, Json
 from wintermute.night.deeds import Deeds
 from wintermute.night.forgetting import (
@@ -65,8 +66,7 @@ async def owe_forgetting(
     conversation of a person alone in which is said what still says it afterwards. `words`: by which
     more goes (`forget_messages`).
     """
-    named_facts = [await stores.facts.get(name) for name in facts]
-    scopes = sorted({fact.scope for fact in named_facts if fact})
+    scopes = await Origins(stores.facts).scopes(tx, facts)
     for scope in scopes:  # no answer tells it from this moment on
         await stores.facts.retire_unrecorded(tx, scope, facts, "command")
     args: Json = {"events": sorted(events), "texts": list(texts), "facts": list(facts), "by": by}

@@ -56,14 +56,13 @@ async def worded(stores: Stores, row: Waiting, scope: str, said: str, before: in
         found = await look.seek([Sought(PLACES, (), scopes, every=said)])
     rows = [*await stores.inbox.saying((), found), *await stores.edits.saying(found)]
     rows = [each for each in rows if each["seq"] <= before and _is_here(each, scope)]
-    asked = {each["event_id"] for each in rows if each["body"].startswith(QUESTIONS)}
+    asked = {each["event_id"] for each in rows if each["body"].lower().startswith(QUESTIONS)}
     mine = [each for each in rows if each["sender"] == row.sender]
     told = [each for each in mine if each["event_id"] not in asked]
     messages = {each["message"]: str(each["body"]) for each in told}
     others = {each["message"] for each in rows if each["event_id"] not in asked} - messages.keys()
     events = [str(each["event_id"]) for each in mine]
     facts = await stores.facts.saying(found)
-    owns = stores.owner.owns(scope)
     return Worded(
         *_in_use(facts, forgetting=await stores.jobs.is_forgetting(stores.database)),
         messages,
@@ -72,7 +71,7 @@ async def worded(stores: Stores, row: Waiting, scope: str, said: str, before: in
         len(found.rows.get(casts.FOLDS.name, ())),
         await stores.casts.saying(found, events),
         tuple(filter(words.are_in, bullets(await stores.core.text(scope)))),
-        tuple(await lines_with(stores, said if owns else "")),
+        tuple(await lines_with(stores, said if stores.owner.owns(scope) else "")),
         len(others),
         tuple(await tasks_and_skills(stores, scopes, words.are_in)),
     )

@@ -190,9 +190,9 @@ async def forget_messages(
 ) -> Forgotten:
     """Erase messages that were taken back, what they `said`, and all that came of them only (M-030).
 
-    `whose`: more scopes to look for what is `known`. `words`: by which more goes (M-084). What others said as well, in words of their
+    `whose`: more scopes to look for what is `known`. What others said as well, in words of their
     own, is not looked for: it is theirs. With `harvests`, what else the memories came from is read
-    once more.
+    once more. `words`: whatever of ours has all of them goes, too (M-084).
     """
     async with stores.database.looking() as look:
         async with stores.database.transaction() as tx:
