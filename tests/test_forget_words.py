@@ -89,7 +89,8 @@ async def asked(house: House, said: str, room: str = ROOM, **about: Any) -> str:
     return (await house.spoken(room))[-1]
 
 
-@pytest.mark.parametrize("word", [WORD, "猫", "แมว"])
+@pytest.mark.quick("han")
+@pytest.mark.parametrize("word", [WORD, "猫", "แมว"], ids=["latin", "han", "thai"])
 @pytest.mark.breaks("fold", "forgetting", "edited core", perhaps=True)
 async def test_all_kinds_are_listed_and_gone_everywhere(
     tmp_path: Path, model: ModelServer, word: str
