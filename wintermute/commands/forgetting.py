@@ -1,7 +1,7 @@
 """`/forget` for people: what has the words is shown, and goes for good after one yes (M-084)."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from wintermute.commands.tasks import MOST_LINES, bounded, brief
 from wintermute.db import Transaction
@@ -41,7 +41,7 @@ CONFIRM = (
     " `/forget ID` one memory."
 )
 IN_THE_ROOM = "Your messages stay in the room until you delete them there. "
-OF_OTHERS = "{} of others with these words {} in this room, for them to delete. "
+OF_OTHERS = "{} of others in this room with these words will stay, for them to delete. "
 FOR_YOU = "These have the words, too, and are yours to change: {}. "
 NOTHING_HERE = "I can erase nothing here that has these words. {}"
 NOTHING_LIKE_IT = "I remember nothing of that."
@@ -88,7 +88,7 @@ class Forgetting:
             return NO_MEMORY.format(plain(_id(said)[:60]))
         await self._stores.memories.text(scope)  # with what was edited by hand
         found = await worded(self._stores, row, scope, said, row.seq)
-        count, stays = found.count(), _stays(found, row)
+        count, stays = found.count(), _stays(found)
         if count:
             lines = "\n".join(_lines(found))
             number = f"{YES} {count}" if count > UNCOUNTED else YES
@@ -131,44 +131,30 @@ class Forgetting:
 
 
 def _lines(found: Worded, *, answers: bool = True) -> Iterator[str]:
-    """What goes, a line for each kind."""
+    """What goes, a line for each kind, with some examples."""
     facts = [f"{plain(brief(fact.text))} (`{fact.id}`)" for fact in found.facts]
-    if facts:
-        yield _line(counted(len(facts), "memory"), facts)
-    if found.messages:
-        yield _line(
-            f"{counted(len(found.messages), 'message')} of yours", _quotes(found.messages.values())
-        )
-    if found.summaries:
-        yield _line(counted(found.summaries, "summary"))
-    if found.core:
-        yield _line(
-            f"{counted(len(found.core), 'line')} of what I always keep in mind", _quotes(found.core)
-        )
-    if found.lines:
-        yield _line(
-            f"{counted(len(found.lines), 'line')} of pages and their index", _quotes(found.lines)
-        )
-    if found.answers and answers:
-        yield _line(f"{counted(found.answers, 'answer')} of mine to other messages")
-
-
-def _line(what: str, examples: Sequence[str] = ()) -> str:
-    more = "; …" if len(examples) > EXAMPLES else ""
-    return f"- {what}" + (f": {'; '.join(examples[:EXAMPLES])}{more}" if examples else "")
+    kinds: tuple[tuple[int, str, str, list[str]], ...] = (
+        (len(facts), "memory", "", facts),
+        (len(found.messages), "message", " of yours", _quotes(found.messages.values())),
+        (found.summaries, "summary", "", []),
+        (len(found.core), "line", " of what I always keep in mind", _quotes(found.core)),
+        (len(found.lines), "line", " of pages and their index", _quotes(found.lines)),
+        (found.answers if answers else 0, "answer", " of mine to other messages", []),
+    )
+    for count, noun, which, examples in kinds:
+        shown = "; ".join(examples[:EXAMPLES]) + ("; …" if len(examples) > EXAMPLES else "")
+        if count:
+            yield f"- {counted(count, noun)}{which}" + (f": {shown}" if shown else "")
 
 
 def _quotes(texts: Iterable[str]) -> list[str]:
     return [f"“{plain(brief(text))}”" for text in [*texts][: EXAMPLES + 1]]
 
 
-def _stays(found: Worded, row: Waiting) -> str:
+def _stays(found: Worded) -> str:
     """What has the words and is somebody's to change or to delete."""
-    others = counted(found.others, "message")
-    told = (
-        OF_OTHERS.format(others, "stays" if found.others == 1 else "stay") if found.others else ""
-    )
-    return told + (FOR_YOU.format(", ".join(map(told_of, found.stays))) if found.stays else "")
+    others = OF_OTHERS.format(counted(found.others, "message")) if found.others else ""
+    return others + (FOR_YOU.format(", ".join(map(told_of, found.stays))) if found.stays else "")
 
 
 def after_word(body: str) -> str:
