@@ -82,7 +82,7 @@ def test_a_change_is_taken_back_by_its_id_or_as_the_last_one(terminal: Terminal)
     batch = history[2].split()[0]
     assert history[2].endswith("  command")
     assert "Has a dog" in terminal.says("memory", "undo", batch)
-    assert "Has a cat" in terminal.says("memory", "undo", "--last")
+    assert "Has a cat" in terminal.says("memory", "undo", "--last", "--yes")
     undone = terminal.run("memory", "undo", batch)
     assert (undone.returncode, undone.stdout.splitlines()) == (
         1,
@@ -91,7 +91,7 @@ def test_a_change_is_taken_back_by_its_id_or_as_the_last_one(terminal: Terminal)
     assert [fact["text"] for fact in terminal.json("memory", "list")] == ["Likes tea"]
     (undo, *_), first = (
         terminal.json("memory", "history"),
-        terminal.json("memory", "undo", "--last"),
+        terminal.json("memory", "undo", "--last", "--yes"),
     )
     assert (undo["cause"], undo["changes"][0]["after"]) == ("undo", None)
     assert first["back"][0]["before"]["text"] == "Likes tea"

@@ -14,6 +14,7 @@ from icalendar import Calendar
 from tests.world.clock import FakeClock
 from tests.world.terminal import Terminal
 from wintermute.changes.change_sets import Reason
+from wintermute.cli.history import CONFIRM, WOULD
 from wintermute.cli.task import TaskView
 from wintermute.db import Transaction, open_database
 from wintermute.ids import new_id
@@ -139,7 +140,12 @@ def test_a_change_of_a_task_is_taken_back(terminal: Terminal) -> None:
     (memory,) = terminal.json("memory", "history")
     refused = terminal.refuses("task", "undo", memory["id"])
     assert refused.endswith("changed a fact: undo it there")
-    assert terminal.says("task", "undo", "--last").endswith(f"- task {name}: Renew\n")
+    asked = terminal.run("task", "undo", "--last")
+    assert (asked.returncode, asked.stderr.decode().splitlines()) == (
+        1,
+        [WOULD, f"- task {name}: Renew", f"wintermute: {CONFIRM}"],
+    )
+    assert terminal.says("task", "undo", "--last", "--yes").endswith(f"- task {name}: Renew\n")
     assert added.split()[0] not in terminal.refuses("task", "undo", "--last")
 
 

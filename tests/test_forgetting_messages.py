@@ -27,7 +27,7 @@ from tests.world.model import (
 from tests.world.request_rules import is_for_core, is_for_reconstruction
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import stamp
-from wintermute.commands.memories import LEARNT_MEANWHILE, NOT_ASKED, NOTHING_LIKE_IT, UNVOUCHED
+from wintermute.commands.forgetting import CHANGED_SINCE, NOT_ASKED, NOTHING_LIKE_IT, UNVOUCHED
 from wintermute.memory.fact import Source, key
 from wintermute.night.forget_jobs import owe_forgetting
 
@@ -227,11 +227,11 @@ async def test_what_was_learnt_since_it_was_asked_is_shown_before_it_is_erased(
     async with talking(tmp_path, model, clock) as house:
         await take(house, [json.dumps({"text": f"Ann's bird is a {WORD}"})])
         await say(house, [f"My boss is a {WORD}", *(f"n{n}" for n in range(5)), f"/forget {WORD}"])
-        assert ", 1 message with these words" in (await house.spoken())[-1]
+        assert "- 1 message of yours" in (await house.spoken())[-1]
         await clock.move(16 * 60)
         await harvested(house)
         await say(house, ["/forget yes"])
-        assert (await house.spoken())[-1] == LEARNT_MEANWHILE
+        assert (await house.spoken())[-1] == CHANGED_SINCE
         await say(house, [f"/forget {WORD}"])
         assert f"Ann's boss is a {WORD}" in (await house.spoken())[-1]
         assert len(await house.stores.facts.live(SCOPE)) == 2
@@ -257,7 +257,7 @@ async def test_what_was_said_and_not_read_yet_is_forgotten_by_its_words(
     picker.picks(f"Ann's boss is a {WORD}")
     async with talking(tmp_path, model, clock) as house:
         await say(house, ["hello", f"My boss is a {WORD}", f"/forget {WORD}"])
-        assert (await house.spoken())[-1].startswith("1 message with these words")
+        assert "- 1 message of yours" in (await house.spoken())[-1]
         await say(house, ["/forget yes"])
         await deliver(house)
         await forgotten(house)

@@ -13,7 +13,7 @@ from tests.world.clock import HeldClock
 from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
 from tests.world.model import Calls, ModelServer, Text, Use
 from wintermute.changes.change_sets import Reason
-from wintermute.commands.memories import FORGETTING, FORGETTING_HERE
+from wintermute.commands.forgetting import FORGETTING, FORGETTING_HERE
 from wintermute.matrix.relations import Relations
 
 WORD = "zimtkanarie"

@@ -14,7 +14,9 @@ from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.request_rules import is_for_core
 from tests.world.terminal import Terminal
 from wintermute.changes.change_sets import Reason
+from wintermute.commands.chat import NOTHING_TO_CONFIRM
 from wintermute.config.schema import Memory, MemoryHarvest
+from wintermute.memory.fact import NewFact
 from wintermute.night.reconstruction import CORE
 
 FIRST = "Ann plays chess and tennis"
@@ -40,6 +42,14 @@ async def merged_twice(talk: Chat) -> None:
     assert await talk.remembered() == [SECOND]
 
 
+async def further(talk: Chat) -> str:
+    """Go back beyond the newest change, which is asked first (M-091)."""
+    known = await talk.remembered()
+    assert "`/undo yes`" in await talk.says("/undo")
+    assert await talk.remembered() == known
+    return await talk.says("/undo yes")
+
+
 async def test_a_bare_undo_means_what_was_asked_for_and_takes_its_merge_along(
     tmp_path: Path,
 ) -> None:
@@ -51,10 +61,10 @@ async def test_a_bare_undo_means_what_was_asked_for_and_takes_its_merge_along(
         assert f"- it was merged since, so first: memory taken out again: {SECOND}" in said
         assert f"- memory taken out again: {MONDAYS}" in said
         assert await talk.remembered() == [FIRST]
-        said = await talk.says("/undo")
+        said = await further(talk)
         assert f"- memory taken out again: {TENNIS}" in said
         assert await talk.remembered() == [CHESS]
-        await talk.says("/undo")
+        await further(talk)
         assert await talk.remembered() == []
         assert await talk.says("/undo") == "There is nothing to undo here."
 
@@ -322,10 +332,60 @@ async def test_undo_after_merge_after_undo_with_both_files_edited_by_hand_betwee
             assert said == "- what I always keep in mind is as it was before"
         plain = "# SOUL\n- calm and brief\n\n# TOOLS\n- a lamp\n\n# RULE\n\n# USER\n"
         assert page.read_text() == plain
-        await talk.says("/undo")
-        await talk.says("/undo")
+        await further(talk)  # four items
+        await further(talk)
         assert await talk.remembered() == sorted([CHESS, cat])
-        done = await beside(terminal, "memory", "undo", "--last")
+        done = await beside(terminal, "memory", "undo", "--last", "--yes")
         assert cat.encode() in done.stdout, done
         assert await talk.remembered() == [CHESS]
         assert page.read_text() == plain
+
+
+async def test_a_bare_undo_of_an_older_change_is_asked_and_confirmed_once(tmp_path: Path) -> None:
+    """M-091: it says what it would take back; nothing but a yes right after it will do."""
+    async with chat(tmp_path) as talk:
+        await talk.told(LYON)
+        talk.clock.advance(3601)
+        assert await talk.says("/undo yes") == NOTHING_TO_CONFIRM
+        asked = await talk.says("/undo")
+        assert f"- memory taken out again: {LYON}" in asked
+        await talk.says("never mind")
+        assert await talk.says("/undo yes") == NOTHING_TO_CONFIRM
+        assert await talk.remembered() == [LYON]
+        assert (await further(talk)).endswith(f"memory taken out again: {LYON}")
+        assert await talk.says("/undo yes") == NOTHING_TO_CONFIRM
+        assert await talk.remembered() == []
+
+
+@pytest.mark.parametrize(("facts", "is_asked"), [(3, False), (4, True)])
+async def test_a_bare_undo_of_many_items_is_asked(
+    tmp_path: Path, facts: int, is_asked: bool
+) -> None:
+    """M-091: of more than three; nothing of a look at it is left behind."""
+    async with chat(tmp_path) as talk:
+        async with talk.house.database.transaction() as tx:
+            new = [NewFact(SCOPE, f"Ann has {n} bees", "user_explicit") for n in range(facts)]
+            changes = [each.change for each in await talk.house.stores.facts.take(tx, new)]
+            why = Reason("import", SCOPE)
+            await talk.house.stores.changes.record(tx, why, [c for c in changes if c])
+        said = await talk.says("/undo")
+        assert ("`/undo yes`" in said, said.count("- memory taken out again")) == (is_asked, facts)
+        assert len(await talk.remembered()) == (facts if is_asked else 0)
+        assert len(await sets(talk, "undo")) == (0 if is_asked else 1)
+        if is_asked:
+            await talk.says("/undo yes")
+            assert await talk.remembered() == []
+
+
+async def test_in_a_room_what_somebody_else_did_last_is_asked(tmp_path: Path) -> None:
+    """M-091, M-076: one's own is what oneself said, or had remembered."""
+    club = {"room": "!club:test", "scope": "room:!club:test"}
+    ben = {"sender": "@ben:test", "name": "Ben", "origin": "other"}
+    async with open_house(tmp_path, None, prompts=PROMPTS) as house, house.working():
+        for n, (text, who) in enumerate(
+            (("/remind tomorrow 09:00 tea", {}), ("/undo", ben), ("/undo", {})), 1
+        ):
+            await house.incoming(text, **club, **who)  # type: ignore[arg-type]  # as said
+            said = (await house.said(n, "!club:test"))[-1]
+            assert ("`/undo yes`" in said) == (text == "/undo" and who is ben)
+        assert await house.stores.tasks.listed("room:!club:test") == ()

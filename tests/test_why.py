@@ -236,7 +236,8 @@ async def test_undo_takes_the_merge_back_with_what_was_merged(
         await merge(house, "Has a dog, a cat and a bird", both, bird)
         await remember(house, "Likes tea")
         assert (await answer(house, "/undo")).endswith(": Likes tea")
-        said = (await answer(house, "/undo")).splitlines()
+        assert "`/undo yes`" in await answer(house, "/undo")
+        said = (await answer(house, "/undo yes")).splitlines()
         assert said == [
             "- it was merged since, so first: memory back: Has a dog and a cat",
             "- it was merged since, so first: memory back: Has a bird",
@@ -244,10 +245,12 @@ async def test_undo_takes_the_merge_back_with_what_was_merged(
             "- memory taken out again: Has a bird",
         ]
         assert await listed(house) == ["Has a dog and a cat"]
-        said = (await answer(house, "/undo")).splitlines()
+        await answer(house, "/undo")
+        said = (await answer(house, "/undo yes")).splitlines()
         assert said[-1] == "- memory taken out again: Has a cat"
         assert await listed(house) == ["Has a dog"]
-        assert await answer(house, "/undo") == "- memory taken out again: Has a dog"
+        await answer(house, "/undo")
+        assert await answer(house, "/undo yes") == "- memory taken out again: Has a dog"
         assert await answer(house, "/undo") == "There is nothing to undo here."
 
 

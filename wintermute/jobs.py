@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from wintermute.clock import Clock, moment, stamp
-from wintermute.db import Transaction
+from wintermute.db import Database, Transaction
 from wintermute.db.text_search import SCOPES, Kept, Traces
 from wintermute.db.values import insert, reader
 from wintermute.ids import NewId
@@ -124,9 +124,9 @@ class Jobs:
             (name, scope),
         )
 
-    async def is_forgetting(self, tx: Transaction) -> bool:
+    async def is_forgetting(self, source: Transaction | Database) -> bool:
         """Whether something that somebody asked to be forgotten is not gone everywhere yet."""
-        return await tx.exists(
+        return await source.exists(
             "SELECT 1 FROM jobs WHERE name = ? AND state IN ('waiting', 'running')", (FORGET,)
         )
 

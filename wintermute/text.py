@@ -91,8 +91,9 @@ def shortened(text: str, most: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 turn`, `2 turns`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """`1 turn`, `2 turns`, `3 memories`."""
+    many = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{number} {noun if number == 1 else many}"
 
 
 def span(time: timedelta) -> str:

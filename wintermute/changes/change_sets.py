@@ -85,6 +85,8 @@ class ChangeSet:
 
 KEPT = timedelta(days=30)
 """How long a change can be undone (M-065, T-007)."""
+LATELY = timedelta(hours=1)
+"""How new the last change is that a bare undo takes back without a question (M-091)."""
 STATES = ("before", "after")
 CHANGES = Kept(
     *("changes", STATES, "change_set_id, n"),
@@ -161,12 +163,17 @@ class ChangeSets:
         return await self._whole(rows)
 
     async def newest(
-        self, kinds: Sequence[ItemKind], scope: str | None = None, *, asked: bool = False
+        self,
+        kinds: Sequence[ItemKind],
+        scope: str | None = None,
+        *,
+        asked: bool = False,
+        undone: bool = False,
     ) -> ChangeSet | None:
         """The newest change set that is neither an undo nor undone: the next one to undo.
 
         `asked`: of what a person did, or the assistant as it answered them; work in the background,
-        and what a night asked for, is undone by its own name (M-076).
+        and what a night asked for, is undone by its own name (M-076). With `undone`: those as well.
         """
         rows = await self._database.rows(
             "SELECT * FROM change_sets s WHERE (:scope IS NULL OR scope = :scope)"
@@ -174,18 +181,33 @@ class ChangeSets:
             "  OR cause IN ('night', 'consolidation', 'harvest', 'reconstruction')))"
             " AND created_at > :oldest AND EXISTS (SELECT 1 FROM changes c"
             "  WHERE c.change_set_id = s.id AND c.kind IN (SELECT value FROM json_each(:kinds))"
-            "  AND NOT EXISTS (SELECT 1 FROM change_sets u JOIN changes d ON d.change_set_id = u.id"
-            "   WHERE u.undoes = s.id AND d.kind = c.kind AND d.item = c.item))"
+            "  AND (:undone OR NOT EXISTS (SELECT 1 FROM change_sets u JOIN changes d"
+            "   ON d.change_set_id = u.id WHERE u.undoes = s.id AND d.kind = c.kind AND d.item = c.item)))"
             " ORDER BY seq DESC LIMIT 1",
             {
                 "scope": scope,
                 "oldest": self._oldest(),
                 "kinds": json.dumps(list(kinds)),
                 "asked": asked,
+                "undone": undone,
             },
         )
         found = await self._whole(rows)
         return found[0] if found else None
+
+    async def is_latest(
+        self, wanted: ChangeSet, kinds: Sequence[ItemKind], scope: str | None, by: str | None = None
+    ) -> bool:
+        """Whether it is the newest change of the last hour; `by`: and what this person did."""
+        newest = await self.newest(kinds, scope, asked=True, undone=True)
+        if newest != wanted or wanted.created_at <= self._clock.now() - LATELY:
+            return False
+        return by is None or await self._database.exists(
+            "SELECT 1 FROM inbox WHERE sender = :by AND event_id IN (SELECT c.event_id FROM casts c"
+            "  JOIN change_sets s ON s.cast_id = c.id WHERE s.id = :id UNION"
+            "  SELECT value FROM changes, json_each(evidence) WHERE change_set_id = :id)",
+            {"by": by, "id": wanted.id},
+        )
 
     async def steps(
         self, source: Transaction | Database, items: Iterable[tuple[ItemKind, str]]

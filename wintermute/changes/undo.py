@@ -8,7 +8,7 @@ Taking one change back out of an item that may have been changed again since.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import takewhile
@@ -30,6 +30,14 @@ FORGETTING = (
     "something is being forgotten for good, and nothing of it may come back: take it back when that is"
     " done, which `/status` shows"
 )
+
+
+MOST_UNASKED = 3
+"""Items that a bare undo changes without a question (M-091)."""
+
+
+class _Previewed(Exception):
+    """Ends a transaction of which nothing is to remain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +242,23 @@ class Undo:
             for place in places:
                 await place()
         return undone
+
+    async def to_confirm(
+        self,
+        wanted: ChangeSet,
+        kinds: Sequence[ItemKind],
+        scope: str | None = None,
+        by: str | None = None,
+    ) -> Undone | None:
+        """What a bare undo would do, where a person has to see that first (M-091)."""
+        with suppress(_Previewed):
+            async with self._database.transaction() as tx:
+                undone = await self.within(tx, wanted)
+                raise _Previewed
+        sets = (undone, *undone.merges)
+        items = {(change.kind, change.item) for one in sets for change in one.back}
+        latest = await self._changes.is_latest(wanted, kinds, scope, by)
+        return undone if items and (len(items) > MOST_UNASKED or not latest) else None
 
     def touches_files(self, wanted: ChangeSet) -> bool:
         """Whether it takes `run`, for what it changed lies outside of the database as well."""

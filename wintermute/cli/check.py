@@ -191,8 +191,7 @@ async def long_lists(config: Config, fixed: Request | None = None) -> list[Findi
     sizes: Mapping[str, int] = {}
     with suppress(WintermuteError):  # told elsewhere
         async with open_database(path, read_only=True) as database:
-            if await database.is_current():
-                sizes = await list_sizes(database, Places(config.data_dir, config.owner))
+            sizes = await list_sizes(database, Places(config.data_dir, config.owner))
     left = room(settings)
     if max(sizes.values(), default=0) * 4 < left or not (fixed := fixed or await _fixed(config)):
         return []

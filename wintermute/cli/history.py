@@ -11,13 +11,19 @@ from wintermute.cli.opening import (
     on_stores,
     with_stores,
 )
-from wintermute.cli.options import reporting, tell
+from wintermute.cli.options import redacted, reporting, tell
 from wintermute.clock import stamp
 from wintermute.commands.tasks import set_lines, undone_lines
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.night.nights import follow_undo
 from wintermute.stores import Stores
+
+WOULD = "this would be taken back:"
+CONFIRM = (
+    "nothing was taken back yet: that is older than an hour, not the newest change, or more than"
+    " three items; add --yes to take it back"
+)
 
 
 def history_command(kind: ItemKind) -> click.Command:
@@ -49,24 +55,33 @@ def undo_command(kind: ItemKind) -> click.Command:
     @click.command("undo")
     @click.argument("batch", required=False)
     @click.option("--last", is_flag=True, help="The newest one of yours that is not undone yet.")
+    @click.option(
+        "--yes", is_flag=True, help="Also if that is older, or more, than is taken back unasked."
+    )
     @reporting
-    def undo(ctx: click.Context, batch: str | None, last: bool, as_json: bool) -> None:
+    def undo(ctx: click.Context, batch: str | None, last: bool, yes: bool, as_json: bool) -> None:
         if (batch is None) != last:
             raise click.UsageError("give a change set as `history` shows it, or --last")
 
-        async def work(stores: Stores, _: Config) -> Undone:
+        async def work(stores: Stores, _: Config) -> tuple[Undone, bool]:
             await _take_hand_edits(stores, kind)
             async with stores.database.transaction() as tx:
                 if await stores.jobs.is_forgetting(tx):
                     raise WintermuteError(FORGETTING)
-            undone = await stores.undo.run(await _wanted(stores, kind, batch))
+            wanted = await _wanted(stores, kind, batch)
+            if last and not yes and (asked := await stores.undo.to_confirm(wanted, (kind,))):
+                return asked, False
+            undone = await stores.undo.run(wanted)
             async with stores.database.transaction() as tx:
                 await follow_undo(tx, undone)
             for scope in _scopes(undone):
                 await stores.memories.text(scope)
-            return undone
+            return undone, True
 
-        undone = with_stores(ctx, work)
+        undone, is_done = with_stores(ctx, work)
+        if not is_done:
+            click.echo(redacted(ctx, "\n".join([WOULD, *undone_lines(undone)])), err=True)
+            raise WintermuteError(CONFIRM)
         values = {
             "set": undone.set_id,
             "back": [asdict(change) for change in undone.back],

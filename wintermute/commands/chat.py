@@ -4,14 +4,16 @@ Sub-sessions as lines for a person.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
-from wintermute.changes.change_sets import ChangeSet
+from wintermute.changes.change_sets import ChangeSet, ItemKind
 from wintermute.changes.undo import FORGETTING
 from wintermute.clock import Clock
-from wintermute.commands.memories import Forgetting, Remembered
+from wintermute.commands.forgetting import YES, Forgetting, after_word, offered
+from wintermute.commands.memories import Remembered
 from wintermute.commands.night import NightVerbs
 from wintermute.commands.tasks import Reminding, TaskVerbs, back_words, bounded
 from wintermute.config.schema import BudgetSettings
@@ -22,7 +24,7 @@ from wintermute.health.health import gather
 from wintermute.loom.sub_sessions import SubSession
 from wintermute.mailbox.inbox import Waiting
 from wintermute.memory.status import with_memory
-from wintermute.night.harvest import Harvests
+from wintermute.messages import ROOM
 from wintermute.night.nights import follow_undo
 from wintermute.owner import is_owner
 from wintermute.prompt.edited import unusable_files
@@ -59,11 +61,11 @@ NAMES = {
     "/stop": "stop what I am doing in this room",
     "/sessions": "the work I have handed out here; `/stop ID` ends one",
     "/memory": "what I remember here; `/memory WORDS` finds some of it, `/memory core` shows what I always know",
-    "/forget": "`/forget WORDS` shows which memories those are and asks once; `/forget ID` erases one for good",
+    "/forget": "`/forget WORDS` shows what has these words and asks once; `/forget ID` erases one memory for good",
     "/why": "which memories my last answer had; in reply to an answer, which that one had",
     "/tasks": "what is to be done here; `/tasks done ID` and the like act on one of them",
     "/remind": "`/remind tomorrow 09:00 Call Anna` tells you then; `/remind` lists what else it reads",
-    "/undo": "take back your last change of a memory or a task here; `/undo SET` any change of the last 30 days",
+    "/undo": "take back your last change of a memory or a task here; I ask first if it is older or more; `/undo SET` any change of the last 30 days",
     "/night": "what I tidied at night; `/night yes N` and `/night no N` answer me, `/night undo` takes it back",
     "/dream": "have me tidy what I know now",
     "/verify": "compare emojis, so that your client knows that it is me",
@@ -75,6 +77,12 @@ WHY_ALONE = (
     "`/why` is about an answer: write it alone for the last one, or in reply to another."
     " `/memory WORDS` finds memories."
 )
+UNDONE_HERE: tuple[ItemKind, ...] = ("fact", "task")
+UNDO_CONFIRM = (
+    "I ask before I take that back. `/undo yes` would do this:\n{}\n\n`/undo {}` does the same."
+)
+ASKED_SET = re.compile(r"`/undo (set_\w+)` does the same\.$")
+NOTHING_TO_CONFIRM = "There is nothing to confirm: write `/undo` first."
 NO_CHANGE = "I know no change `{}` here of the last 30 days."
 NO_DETAILS = "The details are for you alone: ask me in a chat with nobody else in it."
 
@@ -108,7 +116,7 @@ class ChatCommands:
         self._ceilings = ceilings
         self._verifier = verifier
         self._remembered = Remembered(stores)
-        self._forgetting = Forgetting(stores, Harvests(stores.database, clock))
+        self._forgetting = Forgetting(stores)
         self._answers: dict[str, Callable[[Transaction, Waiting, str], Awaitable[str]]] = {
             "/new": self._new,
             "/sessions": self._sessions,
@@ -127,10 +135,10 @@ class ChatCommands:
         if row.word == "/compact":
             return await self._compact(row)
         if row.word == "/memory":
-            return await self._remembered.listed(await self._scope(row), _after_word(row.body))
+            return await self._remembered.listed(await self._scope(row), after_word(row.body))
         if row.word == "/forget":
-            return await self._forgetting.asked(row, await self._scope(row), _after_word(row.body))
-        if row.word == "/why" and _after_word(row.body):
+            return await self._forgetting.asked(row, await self._scope(row), after_word(row.body))
+        if row.word == "/why" and after_word(row.body):
             return WHY_ALONE
         if row.word == "/why":
             return await self._remembered.why(row, await self._scope(row))
@@ -171,7 +179,9 @@ class ChatCommands:
     async def _undo(self, tx: Transaction, row: Waiting, scope: str) -> str:
         if self._stores.owner.is_unvouched(row.origin, scope):
             return "Here only a verified session of the owner can undo something."
-        wanted = await self._wanted(row, scope)
+        wanted = await self._wanted(tx, row, scope)
+        if wanted is None and _named_set(row).lower() == YES:
+            return NOTHING_TO_CONFIRM
         if wanted is None:
             named = plain(_named_set(row)[:60])
             return NO_CHANGE.format(named) if named else "There is nothing to undo here."
@@ -182,25 +192,34 @@ class ChatCommands:
         return back_words(undone)
 
     async def _undo_files(self, row: Waiting, scope: str) -> str | None:
-        """Take back what changed a file as well, which no transaction holds; None: nothing did."""
+        """Ask first, or take back what changed a file as well, which no transaction holds (M-091)."""
         await self._stores.memories.text(scope)  # with what was edited by hand
-        wanted = await self._wanted(row, scope)
-        unvouched = self._stores.owner.is_unvouched(row.origin, scope)
-        if unvouched or wanted is None or not self._stores.undo.touches_files(wanted):
-            return None
         async with self._stores.database.transaction() as tx:
-            if await self._stores.jobs.is_forgetting(tx):
-                return None
+            wanted = await self._wanted(tx, row, scope)
+            forgetting = await self._stores.jobs.is_forgetting(tx)
+        unvouched = self._stores.owner.is_unvouched(row.origin, scope)
+        if unvouched or wanted is None or forgetting:
+            return None
+        if not _named_set(row):
+            by = row.sender if scope.startswith(ROOM) else None
+            asked = await self._stores.undo.to_confirm(wanted, UNDONE_HERE, scope, by)
+            if asked is not None:
+                return UNDO_CONFIRM.format(back_words(asked), wanted.id)
+        if not self._stores.undo.touches_files(wanted):
+            return None
         undone = await self._stores.undo.run(wanted)
         async with self._stores.database.transaction() as tx:
             await follow_undo(tx, undone)
         return back_words(undone)
 
-    async def _wanted(self, row: Waiting, scope: str) -> ChangeSet | None:
+    async def _wanted(self, tx: Transaction, row: Waiting, scope: str) -> ChangeSet | None:
         """The change set that is named, if it is of this scope; else the last one that was asked for."""
         changes, named = self._stores.changes, _named_set(row)
         if not named:
-            return await changes.newest(("fact", "task"), scope, asked=True)
+            return await changes.newest(UNDONE_HERE, scope, asked=True)
+        if named.lower() == YES:
+            question = await offered(self._stores, tx, row)
+            named = "".join(ASKED_SET.findall(question[1])[-1:]) if question else ""
         found = await changes.get(named)
         return found if found and found.scope == scope else None
 
@@ -234,10 +253,5 @@ class ChatCommands:
         return (await self._stores.conversations.get(row.conversation_id)).scope
 
 
-def _after_word(body: str) -> str:
-    """What follows the name of a command."""
-    return "".join(body.split(maxsplit=1)[1:])
-
-
 def _named_set(row: Waiting) -> str:
-    return _after_word(row.body).strip().strip("`").removeprefix("#")
+    return after_word(row.body).strip().strip("`").removeprefix("#")

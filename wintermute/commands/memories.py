@@ -1,12 +1,12 @@
 """Memories for people: what there is, what fits words, where one comes from, and what an answer had."""
 
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
+from wintermute.commands.forgetting import NOTHING_LIKE_IT
 from wintermute.commands.tasks import MOST_LINES, bounded
 from wintermute.db import Transaction
 from wintermute.mailbox.inbox import Waiting
@@ -15,13 +15,9 @@ from wintermute.memory.core import HEADERS, ITEM, bullets
 from wintermute.memory.fact import EXPLICIT, Fact
 from wintermute.memory.ranking import Query
 from wintermute.memory.resting import awake_count
-from wintermute.memory.sense import beginnings
 from wintermute.memory.status import in_a_chat
-from wintermute.messages import ROOM
-from wintermute.night.forget_jobs import owe_forgetting
-from wintermute.night.harvest import Harvests, Wording
 from wintermute.stores import Stores
-from wintermute.text import counted, display_name, one_line, plain, shortened
+from wintermute.text import display_name, one_line, plain, shortened
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
@@ -46,7 +42,6 @@ CORE_WORD = "core"
 NO_CORE = "I have nothing here that I always keep in mind."
 WISHED = "I would have changed it, but did not:"
 NOTHING_YET = "I remember nothing here yet."
-NOTHING_LIKE_IT = "I remember nothing of that."
 AT_REST = "{n} not used for long: `/memory WORDS` finds them."
 ALL_OF_THEM = (
     "All memories of this chat are in the prompt of every message, so each answer has all of them:"
@@ -189,9 +184,6 @@ async def _message_of(stores: Stores, tx: Transaction, cast_id: str) -> Said | N
     return _said(row, row.body) if row else None
 
 
-YES = "yes"
-
-
 class Remembered:
     """Answers `/memory` and `/why`, for those who are in a room now."""
 
@@ -313,118 +305,3 @@ class Remembered:
         if address:
             return f"{who} on [{on}]({address})"
         return f"{who} on {on}: “{plain(shortened(one_line(said), QUOTED))}”"
-
-
-NAMED = re.compile(r"\(.*`([^`\s]+)`\)$", re.MULTILINE)
-"""The memory that a line of a list names; what the memory says stands before that."""
-FORGET_WHAT = "`/forget WORDS` shows what that means and asks once; `/forget ID` erases one memory."
-UNVOUCHED = "Here only a verified session of the owner can have something forgotten."
-NO_MEMORY = "I know no memory `{}` here."
-NOT_ASKED = "There is nothing to confirm: write `/forget WORDS` first."
-LEARNT_MEANWHILE = (
-    "Something was learnt from those messages meanwhile: write `/forget WORDS` once more."
-)
-FORGETTING = (
-    "I forget it for good, with the messages that told it and what repeats it. `/status` shows what"
-    " is left to do."
-)
-FORGETTING_HERE = (
-    "I forget it for good, with what you said of it and what repeats it; what others said here"
-    " stays, for them to delete. `/status` shows what is left to do."
-)
-CONFIRM = (
-    "These would be erased for good, with {told} and what repeats them:"
-    "\n{facts}\n`/forget yes` erases them; `/forget ID` erases one."
-)
-UNREAD = "{} with these words, from which nothing was learnt yet"
-ONLY_UNREAD = "{} would be erased for good.\n`/forget yes` erases that."
-ALIKE = "No memory has these words. Those that are like it, for `/forget ID`:\n{}"
-
-
-class Forgetting:
-    """Answers `/forget`, for those who are in a room now. What was shown is what is confirmed."""
-
-    def __init__(self, stores: Stores, harvests: Harvests) -> None:
-        self._stores = stores
-        self._harvests = harvests
-
-    async def asked(self, row: Waiting, scope: str, said: str) -> str | None:
-        """What words mean; None: an id or a yes, which is done with the answer.
-
-        Only what has all of the words is erased: what is like it in meaning is named by its id.
-        """
-        if not beginnings(said):
-            return FORGET_WHAT
-        if self._stores.owner.is_unvouched(row.origin, scope):
-            return UNVOUCHED
-        if said.casefold() == YES or await self._stores.facts.get(_id(said), scope):
-            return None
-        if " " not in said and _id(said).startswith("fact_"):
-            return NO_MEMORY.format(plain(_id(said)[:60]))
-        hits = await self._stores.memories.search(scope, Query(said), MOST_LINES)
-        facts = [hit.fact for hit in hits if beginnings(said) <= beginnings(hit.fact.text)]
-        async with self._stores.database.transaction() as tx:
-            unread = await self._unread(tx, row, scope, said, row.seq)
-        more = UNREAD.format(counted(len(unread), "message")) if unread else ""
-        if not facts:
-            alike = [f"- `{hit.fact.id}`: {plain(hit.fact.text)}" for hit in hits]
-            named = ALIKE.format(bounded(alike)) if alike else NOTHING_LIKE_IT
-            return ONLY_UNREAD.format(more) if more else named
-        told = "what you said of them" if scope.startswith(ROOM) else "the messages that told them"
-        told = f"{told}, {more}," if more else told
-        lines = [f"- {plain(fact.text)} (`{fact.id}`)" for fact in facts]
-        return CONFIRM.format(told=told, facts=bounded(lines))
-
-    async def _unread(
-        self, tx: Transaction, row: Waiting, scope: str, said: str, upto: int
-    ) -> list[Wording]:
-        """What was said here with all of these words before row `upto` and not harvested yet."""
-        cursor = replace(await self._harvests.cursor(tx, row.conversation_id), again=0)
-        rows = await self._harvests.said(tx, row.conversation_id, cursor)
-        told, by = beginnings(said), row.sender if scope.startswith(ROOM) else None
-        return [
-            each
-            for each in rows
-            if each.whose == scope
-            and each.seq < upto
-            and told <= beginnings(each.body)
-            and by in (None, each.sender)
-        ]
-
-    async def _is_over(self, tx: Transaction, before: Waiting, row: Waiting) -> bool:
-        """Whether what a question showed may be another by now: something was said."""
-        newest = await self._stores.inbox.last_before(tx, row.conversation_id, row.seq)
-        return newest is not None and newest.seq > before.seq
-
-    async def _was_read(self, tx: Transaction, before: Waiting, row: Waiting) -> bool:
-        """Whether there are memories by now of messages that the question showed as not read yet."""
-        return await self._harvests.has_moved(tx, row.conversation_id, before.received_at)
-
-    async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
-        """Owe it, within the transaction that stores the answer."""
-        said = "".join(row.body.split(maxsplit=1)[1:])
-        events, texts = list[str](), list[str]()
-        named = [_id(said)]
-        if said.casefold() == YES:
-            before = await self._stores.inbox.command_before(tx, row)
-            if before is None or before.word != "/forget" or await self._is_over(tx, before, row):
-                return NOT_ASKED
-            shown = await self._stores.outbox.answer_to(tx, before.event_id)
-            if UNREAD.format("") in shown and await self._was_read(tx, before, row):
-                return LEARNT_MEANWHILE
-            named = NAMED.findall(shown)
-            asked = "".join(before.body.split(maxsplit=1)[1:])
-            unread = await self._unread(tx, row, scope, asked, before.seq)
-            texts = [each.body for each in unread]
-            events = [before.event_id, *(name for each in unread for name in each.origins)]
-        facts = [fact.id for name in named if (fact := await self._stores.facts.get(name, scope))]
-        if not facts and not texts:
-            return NOT_ASKED
-        by = row.sender if scope.startswith(ROOM) else None
-        tell = None if by else row.conversation_id
-        await owe_forgetting(self._stores, tx, events, texts, facts, by, tell)
-        return FORGETTING_HERE if by else FORGETTING
-
-
-def _id(said: str) -> str:
-    return said.strip().strip("`").removeprefix("#")

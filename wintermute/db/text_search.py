@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from wintermute.db import driver
-from wintermute.db.traces import Wanted, Words
+from wintermute.db.traces import AllWords, Wanted, Words
 from wintermute.messages import Json
 
 AT_ONCE = 1000
@@ -41,6 +41,11 @@ TALKS = (
 OURS_SINCE = "created_at >= :since"
 OF_TALKS = f"+conversation_id IN {TALKS}"
 OF_BRANCHES = f"(SELECT id FROM branches WHERE conversation_id IN {TALKS})"
+ONLY_THEIRS = (
+    f"(SELECT id FROM branches b WHERE coalesce(nullif(b.scope, ''), (SELECT v.scope"
+    f" FROM conversations v WHERE v.id = b.conversation_id)) IN {SCOPES})"
+)
+"""SQL: the branches that only these scopes could read: a chat may have become a room since."""
 
 log = logging.getLogger(__name__)
 
@@ -91,13 +96,16 @@ class Kept:
             f" WHERE {beyond} AND {self.where} ORDER BY {self.key} LIMIT {AT_ONCE}"
         )
 
-    def belonging(self, *, scoped: bool) -> str:
+    def belonging(self, *, scoped: bool, words: bool = False) -> str:
         """The query for those of the rows `:found` that count, and which of them are ours.
 
-        It costs more than looking for a text does, so that few are asked about.
+        It costs more than looking for a text does, so that few are asked about. With `words`: all
+        of those that nobody else could read.
         """
         of = f"({self.of})" if scoped else "TRUE"
-        return f"SELECT {self.key}, {self.ours} FROM {self.table} WHERE {self._among('found')} AND {of}"
+        ours = "TRUE" if words else self.ours
+        of = of.replace(OF_BRANCHES, ONLY_THEIRS) if words else of
+        return f"SELECT {self.key}, {ours} FROM {self.table} WHERE {self._among('found')} AND {of}"
 
 
 RowKeys = Sequence[Sequence[Any]]
@@ -110,7 +118,8 @@ FoundRows = tuple[RowKeys, Sequence[Any] | None]
 class Sought:
     """Texts that are looked for in some places, in what is of these scopes. None: in everything.
 
-    `words`: where we said or noted something `since` then, one of them is enough.
+    `words`: where we said or noted something `since` then, one of them is enough. `every`: words
+    which all stand in what nobody but these scopes could read.
     """
 
     kept: Sequence[Kept]
@@ -118,6 +127,7 @@ class Sought:
     scopes: Sequence[str] | None = None
     words: Sequence[str] = ()
     since: str = ""
+    every: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +162,15 @@ class TextSearch:
             {
                 "texts": list(each.texts),
                 "words": list(each.words),
+                "every": each.every,
                 "given": {"scopes": json.dumps(list(each.scopes or ())), "since": each.since},
-                "places": [_place(kept, since, each.scopes is not None) for kept in each.kept],
+                "places": [
+                    _place(kept, since, each.scopes is not None, bool(each.every))
+                    for kept in each.kept
+                ],
             }
             for each in sought
-            if each.texts
+            if each.texts or each.every
         ]
         found = await self._found(asked)
         return Traces(
@@ -206,9 +220,10 @@ async def _started(path: Path) -> asyncio.subprocess.Process | None:
         return None
 
 
-def _place(kept: Kept, since: Traces, scoped: bool) -> list[Any]:
+def _place(kept: Kept, since: Traces, scoped: bool, words: bool) -> list[Any]:
     upto = since.upto.get(kept.name) if kept.fixed else None
-    queries = kept.page(after=False), kept.page(after=True), kept.belonging(scoped=scoped)
+    belonging = kept.belonging(scoped=scoped, words=words)
+    queries = kept.page(after=False), kept.page(after=True), belonging
     return [kept.name, kept.width, *queries, upto]
 
 
@@ -216,9 +231,10 @@ def _look(path: Path, asked: Sequence[Json]) -> dict[str, FoundRows]:
     """For each place the keys of the rows that say one of its texts, and the last key."""
     with closing(driver.connect(path, read_only=True, extensions=False)) as connection:
         return {
-            place[0]: _rows(connection, wanted, Words(each["words"]), each["given"], *place[1:])
+            place[0]: _rows(connection, wanted, words, each["given"], *place[1:])
             for each in asked
             for wanted in [Wanted(each["texts"])]
+            for words in [AllWords(each["every"]) if each["every"] else Words(each["words"])]
             for place in each["places"]
         }
 
@@ -226,7 +242,7 @@ def _look(path: Path, asked: Sequence[Json]) -> dict[str, FoundRows]:
 def _rows(
     connection: Any,
     wanted: Wanted,
-    words: Words,
+    words: Words | AllWords,
     given: Json,
     width: int,
     first: str,

@@ -83,6 +83,19 @@ LOWER = bytes(range(256)).lower()
 REST = bytes(code for code in range(256) if not (code < 128 and chr(code).isalnum()))
 ASCII = bytes(range(128))
 MARKS = bytes(code for code in REST if code < 128)
+NO_BLANKS = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3100-\u312f"
+    "\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+"""Scripts without blanks between words: from Thai and Khmer to kana and Han."""
+RUN = re.compile(f"[{NO_BLANKS}]+|[^\\s{NO_BLANKS}]+")
+UNBROKEN = re.compile(f"[{NO_BLANKS}]")
+OWNERS_S = re.compile(r"(?<=\w)['\u2019]s\b")
+# The names that JSON of ours has, which nobody has said.
+KEYS = re.compile(r'\\*"(?:name|id)\\*"\s*:\s*\\*"[\w-]*\\*"|\\*"\w+\\*"\s*:')
+HIDES = re.compile(rf"[\\&]|{MARK.pattern}|(?!\s){UNSEEN.pattern}")
+BEGINNING = 4
+"""Letters from which the beginning of a word is enough; any syllable of Korean, which has endings."""
 SURE = 3
 """Letters of ASCII in a row, of another word, from which they are enough to look for it."""
 FEW = 12
@@ -404,6 +417,70 @@ class Words:
         return self._pattern.search(_composed(text)) is not None
 
 
+class AllWords:
+    """Words that must all stand in a text, wherever: whole ones, or their beginnings (M-084).
+
+    What scripts without blanks have in a row is found inside of others, over ends of lines as well.
+    """
+
+    def __init__(self, said: str) -> None:
+        text = _composed(_seen(OWNERS_S.sub("", said)))
+        parts = RUN.findall("".join(mark if _is_part(mark) else " " for mark in text))
+        self.words = sorted({part for part in parts if any(map(str.isalnum, part))})
+        self._looks = [(_PlainLook if _words(w) else _ForeignLook)([w]) for w in self.words]
+
+    def among(self, columns: Sequence[bytes]) -> list[int]:
+        """Which of these texts in UTF-8 have all of them: most are put aside together."""
+        near = list(range(len(columns))) if self.words else []
+        for look in self._looks:
+            near = [near[n] for n in look.near([columns[n] for n in near])] if near else []
+        return [n for n in near if self.are_in(columns[n].decode("utf-8", "replace"))]
+
+    def are_in(self, text: str) -> bool:
+        """Whether a text has all of them, marked or escaped in whatever way (F-034)."""
+        missing = self.words
+        for form in _word_forms(KEYS.sub(" ", text)):
+            missing = [word for word in missing if not _has_word(form, word)]
+            if not missing:
+                return bool(self.words)
+        return False
+
+
+def _word_forms(text: str) -> Iterator[str]:
+    yield _composed(text)
+    if not HIDES.search(text):
+        return
+    for pattern, new in READ:
+        text = pattern.sub(new, text)
+    yield _composed(TAG_OR_TARGET.sub(" ", text))
+    yield _composed(_seen(MARK.sub("", TAG_OR_TARGET.sub("", text))))
+
+
+def _seen(text: str) -> str:
+    return UNSEEN.sub(lambda found: " " if found[0].isspace() else "", text)
+
+
+def _is_part(mark: str) -> bool:
+    """Whether it is a part of a word: a letter, a digit, or what stands above or below one."""
+    return mark.isalnum() or unicodedata.category(mark)[0] == "M"
+
+
+def _has_word(text: str, word: str) -> bool:
+    if UNBROKEN.match(word):
+        return word in "".join(text.split())
+    least = 1 if "\uac00" <= word[0] <= "\ud7a3" else BEGINNING
+    may_go_on = len(word) >= least and not any(map(str.isdigit, word))
+    return any(
+        not _joins(text[start - 1 : start]) and (may_go_on or not _joins(text[end : end + 1]))
+        for start in _all(text, word)
+        for end in [start + len(word)]
+    )
+
+
+def _joins(mark: str) -> bool:
+    return bool(mark) and _is_part(mark) and not UNBROKEN.match(mark)
+
+
 def _runs(word: str) -> list[str]:
     """What bytes show of a word, one of which is there where the word is."""
     plain = max(re.findall(r"[a-z0-9]+", word), key=len, default="")
@@ -489,6 +566,8 @@ def _any_letters(text: bytes, kept: bytes = b"") -> bytes:
 
 
 def _composed(text: str) -> str:
+    if text.isascii():
+        return text.lower()
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 

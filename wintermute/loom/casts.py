@@ -54,10 +54,13 @@ RESULTS = Kept("casts", ("result",), where="result <> ''", of=_CASTS, ours=_BEGU
 TURNS = Kept("turns", ("utterance", "calls", "error"), fixed=True, of=_TURNS, ours=OURS_SINCE)
 OBSERVATIONS = Kept("observations", ("args", "result"), of=_SEEN, ours=_BEGUN)
 FOLDS = Kept("folds", ("summary",), fixed=True, of=_CASTS, ours=OURS_SINCE)
-PROMPTS = (  # of the first two each may be of several scopes
-    *(Kept(name, ("text",), "hash", ours="TRUE") for name in ("prompts", "prompt_parts")),
+BLOCKS = (
     Kept("casts", ("block",), where="block <> ''", of=_CASTS, ours=_BEGUN),
     Kept("turns", ("block",), where="block <> ''", of=_TURNS, ours=OURS_SINCE),
+)
+PROMPTS = (  # of the first two each may be of several scopes
+    *(Kept(name, ("text",), "hash", ours="TRUE") for name in ("prompts", "prompt_parts")),
+    *BLOCKS,
 )
 _observation = reader(Observation)
 _turn = reader(Turn, "observations")
@@ -416,6 +419,16 @@ class Casts:
         """The ids of the casts for these events."""
         asked = {"events": json.dumps(list(events))}
         return await tx.scalars(f"SELECT id FROM casts WHERE id {_OF_EVENTS}", asked)
+
+    async def saying(self, traces: Traces, events: Sequence[str]) -> int:
+        """How many casts hold one of the `traces` in what we said or did, but for these events."""
+        asked = {"events": json.dumps(list(events))} | traces.asked(TURNS, OBSERVATIONS)
+        (count,) = await self._database.scalars(
+            f"SELECT count(DISTINCT cast_id) FROM turns WHERE ({TURNS.rows()} OR id IN (SELECT turn_id"
+            f" FROM observations WHERE {OBSERVATIONS.rows()})) AND cast_id NOT {_OF_EVENTS}",
+            asked,
+        )
+        return int(count)
 
     async def reasons(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """Why the newest cast of each of these events has ended, where there is one."""

@@ -348,6 +348,15 @@ class Edits:
         )
         return {row["event_id"]: (row["edited"], row["text"]) for row in rows}
 
+    async def saying(self, traces: Traces) -> list[Row]:
+        """The noted edits that hold one of the `traces`, as `Inbox.saying` has messages."""
+        return await self._database.rows(
+            "SELECT i.seq, e.event_id, e.edited AS message, e.sender, i.direct, e.text AS body"
+            " FROM edits e JOIN inbox i ON i.event_id = e.edited"
+            f" WHERE e.seq IN (SELECT seq FROM edits WHERE {EDITS.rows()})",
+            traces.asked(EDITS),
+        )
+
     async def take_back(
         self, tx: Transaction, room_id: str, events: Collection[str]
     ) -> dict[str, str]:

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
-from wintermute.db import Database, Transaction
+from wintermute.db import Database, Row, Transaction
 from wintermute.db.text_search import OF_TALKS, Kept, Traces
 from wintermute.db.values import columns, insert, reader, stored
 from wintermute.messages import InboxKind, Incoming, Json, Origin
@@ -118,11 +118,15 @@ RECEIVED = Kept(
     of=OF_TALKS,
     ours="kind = 'event' AND received_at >= :since",
 )
-SAID = Kept(  # by people
+WRITTEN = Kept(  # by anybody but us
     *("inbox", ("body",)),
-    where="body <> '' AND NOT by_bot AND (kind = 'message' AND state <> 'ignored' OR kind = 'context'"
-    " OR kind = 'command' AND substr(body, 1, 7) NOT IN ('/forget', '/memory'))",
+    where="body <> '' AND (kind = 'message' AND state <> 'ignored' OR kind IN ('context', 'command'))",
     of=OF_TALKS,
+)
+SAID = replace(  # by people
+    WRITTEN,
+    where=f"{WRITTEN.where} AND NOT by_bot AND NOT (kind = 'command'"
+    " AND substr(body, 1, 7) IN ('/forget', '/memory'))",
 )
 _waiting = reader(Waiting)
 _open_row = reader(OpenRow)
@@ -502,14 +506,14 @@ class Inbox:
 
     async def saying(
         self, events: Sequence[str], traces: Traces, but: str | None = None
-    ) -> list[str]:
+    ) -> list[Row]:
         """What people said that holds one of the `traces`, in other messages than these.
 
-        `but`: not what this one said.
+        `but`: not what this one said. `message` is the one whose wording it is.
         """
-        return await self._database.scalars(
-            f"SELECT body FROM inbox WHERE {SAID.rows()}"
-            " AND event_id NOT IN (SELECT value FROM json_each(:events))"
+        return await self._database.rows(
+            "SELECT seq, event_id, coalesce(edits, event_id) AS message, sender, direct, body"
+            f" FROM inbox WHERE {SAID.rows()} AND event_id NOT IN (SELECT value FROM json_each(:events))"
             " AND coalesce(edits, '') NOT IN (SELECT value FROM json_each(:events))"
             " AND sender IS NOT :but",
             {"events": json.dumps(list(events)), "but": but} | traces.asked(SAID),

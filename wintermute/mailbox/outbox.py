@@ -9,7 +9,7 @@ from typing import Literal
 from wintermute.clock import Clock, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import OF_TALKS, OURS_SINCE, Kept, Traces
+from wintermute.db.text_search import OF_TALKS, OURS_SINCE, SCOPES, Kept, Traces
 from wintermute.db.values import columns, insert, reader
 from wintermute.ids import NewId
 from wintermute.messages import Json
@@ -127,6 +127,7 @@ class Spoken:
 
 
 ANSWERS = Kept("outbox", ("body",), fixed=True, of=OF_TALKS, ours=OURS_SINCE)
+MEANT_FOR_THEM = replace(ANSWERS, of=f"meant_for IN {SCOPES}")
 _part = reader(OutboxPart, "of")
 _late = reader(Late)
 _outgoing = reader(Outgoing, "late")

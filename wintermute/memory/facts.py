@@ -173,11 +173,11 @@ class Facts:
         )
         return [fact_of(row) for row in rows]
 
-    async def saying(self, traces: Traces) -> list[str]:
-        """The ids of the facts of all scopes, live or retired, that hold one of the `traces`."""
-        return await self._database.scalars(
-            f"SELECT id FROM facts WHERE {FACTS.rows()} ORDER BY scope, seq", traces.asked(FACTS)
-        )
+    async def saying(self, traces: Traces) -> list[Fact]:
+        """The facts of all scopes, live or retired, that hold one of the `traces`."""
+        query = f"SELECT * FROM facts WHERE {FACTS.rows()} ORDER BY scope, seq"
+        rows = await self._database.rows(query, traces.asked(FACTS))
+        return await asyncio.to_thread(facts_of, rows)
 
     async def count(self, scope: str) -> int:
         """How many live facts a scope has."""

@@ -221,6 +221,11 @@ class Origins:
         )
         return [fact_of(row) for row in rows]
 
+    async def scopes(self, tx: Transaction, ids: Collection[str]) -> list[str]:
+        """Whose these facts are."""
+        query = "SELECT DISTINCT scope FROM facts WHERE id IN (SELECT value FROM json_each(?))"
+        return await tx.scalars(f"{query} ORDER BY scope", (json.dumps([*ids]),))
+
     async def words_in(
         self,
         source: Transaction | Database,

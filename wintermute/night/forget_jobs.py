@@ -17,6 +17,7 @@ from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.jobs import FORGET, Job
 from wintermute.memory.fact import Fact
+from wintermute.memory.origins import Origins
 from wintermute.messages import PERSON, Json
 from wintermute.night.deeds import Deeds, ItemNames
 from wintermute.night.forgetting import (
@@ -57,6 +58,7 @@ async def owe_forgetting(
     by: str | None = None,
     tell: str | None = None,
     not_before: datetime | None = None,
+    words: str = "",
     lines: Sequence[str] = (),
     *,
     asks: bool = False,
@@ -64,17 +66,17 @@ async def owe_forgetting(
     """Have these messages and facts forgotten; `texts`: what the messages said until now. The job.
 
     `by`: in a room of several people, who wants these facts forgotten (`forget`). `tell`: the
-    conversation of a person alone in which is said what still says it afterwards. `lines`: digests
-    of lines of the owner's pages. `asks`: of pages it is only asked, as somebody else deleted it.
+    conversation of a person alone in which is said what still says it afterwards. `words`: by which
+    more goes (`forget_messages`). `lines`: digests of lines of the owner's pages. `asks`: of pages it
+    is only asked, as somebody else deleted it.
     """
-    named_facts = [await stores.facts.get(name) for name in facts]
-    for fact in filter(None, named_facts):  # no answer tells it from this moment on
-        await stores.facts.retire_unrecorded(tx, fact.scope, [fact.id], "command")
+    scopes = await Origins(stores.facts).scopes(tx, facts)
+    for scope in scopes:  # no answer tells it from this moment on
+        await stores.facts.retire_unrecorded(tx, scope, facts, "command")
     args: Json = {"events": sorted(events), "texts": list(texts), "facts": list(facts), "by": by}
-    scopes = {fact.scope for fact in named_facts if fact}
-    scopes |= {stores.owner.scope} if lines else set()
-    args |= {"scopes": sorted(scopes), "tell": tell, "lines": list(lines), "asks": asks}
-    named = "\n".join([*sorted(events), "", *texts, "", *facts, *lines])
+    scopes = sorted({*scopes, *([stores.owner.scope] if lines else [])})
+    args |= {"scopes": scopes, "tell": tell, "words": words, "lines": list(lines), "asks": asks}
+    named = "\n".join([*sorted(events), "", *texts, "", *facts, *lines, by or ""])
     return await _owe(stores, tx, named, args, not_before)
 
 
@@ -158,9 +160,8 @@ async def _worked(
         events, texts = job.args.get("events", ()), job.args.get("texts", ())
         lines, asks = job.args.get("lines", ()), bool(job.args.get("asks"))
         if events or texts or lines or (known and not done):
-            whose, before = job.args.get("scopes", ()), sorted(known)
-            given = (events, texts, whose, before, note, lines)
-            done.append(await forget_messages(stores, harvests, *given, asks=asks))
+            rest = job.args.get("scopes", ()), sorted(known), note, job.args.get("words", ""), lines
+            done.append(await forget_messages(stores, harvests, events, texts, *rest, asks=asks))
     return done
 
 

@@ -19,10 +19,10 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from wintermute.db.traces import ERASED, Wanted
+from wintermute.db.traces import ERASED, AllWords, Wanted
 from wintermute.errors import FileUnusable, StoreUnusable
 from wintermute.memory.core import goes_with
-from wintermute.memory.sense import beginnings
+from wintermute.memory.sense import beginnings, says_something
 from wintermute.night.agents import REPORT, sweep_copies
 from wintermute.night.page_lines import NOTHING_LOST, LostLines, left_of
 from wintermute.stores import Stores
@@ -43,6 +43,7 @@ RECORDS = (RAW, CONVERSATIONS, JOBS)
 SAYS = "\n## What "
 """Where in a report begins what an agent says of its work."""
 GIT = ".git"
+LINK = re.compile(r"\[\[[^\[\]\n]*\]\]")
 LEADING_LINK = re.compile(r"^\[\[[^\[\]\n]*\]\]:?\s*")
 YOUNG = 60_000_000_000
 """Nanoseconds; to write a file takes far less."""
@@ -82,6 +83,24 @@ class CutPages:
 async def lines_in_pages(stores: Stores, facts: Sequence[str]) -> list[str]:
     """The lines that we wrote in pages and that say no more than one of these facts did."""
     return await asyncio.to_thread(_lines_that_say, stores.wiki, facts) if facts else []
+
+
+async def lines_with(stores: Stores, words: str) -> list[str]:
+    """The lines of pages that have all of these words; links alone are none."""
+    wanted = AllWords(words)
+    return await asyncio.to_thread(_lines_with, stores.wiki, wanted) if wanted.words else []
+
+
+def _lines_with(wiki: WikiStore, wanted: AllWords) -> list[str]:
+    if not wiki.exists:
+        return []
+    with wiki.files.reading():
+        return [
+            _said(line)
+            for _, content in _saying(_contents(wiki.files, _pages(wiki)), wanted)
+            for line in without_matter(_legible(content)).splitlines()
+            if wanted.are_in(line) and says_something(LINK.sub("", line))
+        ]
 
 
 async def forget_in_pages(stores: Stores, unsaid: Unsaid, *, at: str) -> CutPages:
@@ -319,7 +338,7 @@ def _contents(files: StoreFolder, paths: Collection[str] | Iterator[str]) -> Con
                 yield path, content
 
 
-def _saying(contents: Contents, wanted: Wanted) -> Contents:
+def _saying(contents: Contents, wanted: Wanted | AllWords) -> Contents:
     for batch in _batches(contents):
         for n in wanted.among([content for _, content in batch]):
             yield batch[n]

@@ -16,7 +16,7 @@ from wintermute.changes.proposals import PROPOSALS
 from wintermute.clock import stamp
 from wintermute.db import Transaction, UpgradeCopy
 from wintermute.db.text_search import Kept, Sought, TextSearch, Traces
-from wintermute.db.traces import Wanted
+from wintermute.db.traces import AllWords, Wanted
 from wintermute.errors import MemoryFileUnusable
 from wintermute.health.health import EDITED
 from wintermute.jobs import OWED
@@ -24,7 +24,7 @@ from wintermute.llm.calls import RECORDED
 from wintermute.loom import casts, conversations
 from wintermute.loom.sub_sessions import SESSIONS
 from wintermute.mailbox.inbox import RECEIVED, SAID
-from wintermute.mailbox.outbox import ANSWERS
+from wintermute.mailbox.outbox import ANSWERS, MEANT_FOR_THEM
 from wintermute.memory.core import MEMORIES, SCOPES, TextFile, bullets, goes_with
 from wintermute.memory.core_pages import ALL_OF_THEM
 from wintermute.memory.fact import Fact, cleaned, key
@@ -40,7 +40,14 @@ from wintermute.memory.origins import (
 )
 from wintermute.memory.sense import beginnings, main_words
 from wintermute.night.core_update import NAME as CORE_UPDATE
-from wintermute.night.forget_pages import GIT, CutPages, Unsaid, forget_in_pages, lines_in_pages
+from wintermute.night.forget_pages import (
+    GIT,
+    CutPages,
+    Unsaid,
+    forget_in_pages,
+    lines_in_pages,
+    lines_with,
+)
 from wintermute.night.harvest import Harvests
 from wintermute.night.nights import ITEMS, NOTES, erase_items, erase_notes
 from wintermute.night.page_lines import NOTHING_LOST, LostLines, drop_lines, lost_lines
@@ -86,6 +93,11 @@ WISHES = (PROPOSALS, ITEMS)
 """Where pages stand as they might be: also short lines of them are found there."""
 VIEWED = (casts.OBSERVATIONS, casts.FOLDS, *casts.PROMPTS)
 """Where a page stands that a model was shown, and is shown again."""
+BY_WORDS: Sequence[Kept] = (
+    *(casts.RESULTS, casts.TURNS, casts.OBSERVATIONS, casts.FOLDS, *casts.BLOCKS, SESSIONS),
+    *(MEANT_FOR_THEM, PROPOSALS, ITEMS),
+)
+"""Where what was said or noted by us is looked for by words; what people said goes by its event."""
 
 OURS = {"matrix", "skills"}
 """Folders of the data folder: keys and nothing that was said; and what is named otherwise."""
@@ -122,6 +134,8 @@ class _Gone:
     """Whose it was: the same words of others are theirs."""
     said: frozenset[str] = frozenset()
     """What the messages said, however short: recordings hold them among others, and can be spared."""
+    words: str = ""
+    """By all of which whatever only these scopes could read goes, too (M-084)."""
     lines: frozenset[str] = frozenset()
     """The digests of lines of pages that go as well: a person has said yes."""
     asks: bool = False
@@ -183,6 +197,7 @@ async def forget_messages(
     whose: Collection[str] = (),
     known: Sequence[str] = (),
     note: Note = _nothing,
+    words: str = "",
     lines: Collection[str] = (),
     *,
     asks: bool = False,
@@ -192,7 +207,7 @@ async def forget_messages(
     `lines`: digests of lines of pages that go with them. `asks`: of pages it is only asked (M-082).
     `whose`: more scopes to look for what is `known`. What others said as well, in words of their
     own, is not looked for: it is theirs. With `harvests`, what else the memories came from is read
-    once more.
+    once more. `words`: whatever of ours has all of them goes, too (M-084).
     """
     async with stores.database.looking() as look:
         async with stores.database.transaction() as tx:
@@ -204,7 +219,7 @@ async def forget_messages(
         texts = await _only_there(stores, look, events, scopes, texts.union(said))
         gone = _Gone(
             *(tuple(facts), frozenset(texts), tuple(events), tuple(scopes)),
-            *(frozenset(said), frozenset(lines), asks),
+            *(frozenset(said), words, frozenset(lines), asks),
         )
         return await _erase(stores, look, gone, known, note)
 
@@ -281,7 +296,8 @@ async def _only_there(
     named = sorted(filter(_is_recognisable, texts))
     said = await look.seek([Sought([SAID], named, scopes)])
     others = await stores.inbox.saying(events, said, but)
-    own = ["\n".join(x for x in body.splitlines() if not x.startswith(">")) for body in others]
+    bodies = [row["body"].splitlines() for row in others]
+    own = ["\n".join(line for line in lines if not line.startswith(">")) for lines in bodies]
     return await asyncio.to_thread(
         lambda: {text for text in named if not any(map(Wanted([text]).is_in, own))}
     )
@@ -300,6 +316,8 @@ async def _erase(
     lines += await _page_lines(stores, gone)
     lost = await _lost_lines(stores, gone)
     own = await _only_there(stores, look, gone.events, gone.scopes, {*lost.texts})
+    worded = await lines_with(stores, gone.words if stores.owner.scope in gone.scopes else "")
+    lines += worded
     told = {*gone.traces(), *filter(_is_recognisable, lines), *known}
     told |= {f"{OF_PAGE}{line}" for line in own}
     telling = sorted(told.union(fact.id for fact in gone.facts))
@@ -319,8 +337,13 @@ async def _erase(
         async with stores.database.transaction() as tx:  # as pages are cut: an undo fits them
             await stores.changes.reword(tx, "page", lost.cut)
     # First: pages may say what the messages said, which nobody knows once those are erased.
-    pages = await _cut_pages(stores, gone, [*telling, *filter(_is_recognisable, said)], lost)
+    spoken = [*telling, *worded, *filter(_is_recognisable, said)]
+    pages = await _cut_pages(stores, gone, spoken, lost)
     records, unfinished = await _erase_found(stores, gone, found)
+    if gone.words:
+        by_words = await look.seek([Sought(BY_WORDS, (), gone.scopes, every=gone.words)])
+        more, waiting = await _erase_found(stores, gone, by_words)
+        records, unfinished = records + more, max(unfinished, waiting)
     await _cut_cores(stores, gone, [*lines, *known])
     purged = 0 if unfinished else await _purge(stores, gone.facts)
     for file in stores.places.files():
@@ -456,7 +479,7 @@ async def _cores(
     That is what says it, what we wrote there that says no more than a fact of that scope did, and
     what we made of it, and these `lines`.
     """
-    wanted, found = Wanted(gone.traces()), []
+    wanted, words, found = Wanted(gone.traces()), AllWords(gone.words), []
     named = {key(cleaned(line)) for line in lines}
     for scope in gone.scopes:
         file = stores.places.core_file(scope)
@@ -465,7 +488,8 @@ async def _cores(
             seen = await asyncio.to_thread(file.content)
             text = file.decoded(seen) if seen else ""
             ours = await stores.core_pages.free(scope, text) if facts and text else frozenset()
-            made = named | (await _made_of(stores, gone, scope, text) if text else set())
+            made = named | {key(bullet) for bullet in bullets(text) if words.are_in(bullet)}
+            made |= await _made_of(stores, gone, scope, text) if text else set()
             found.append((scope, seen, *without_bullets(text, wanted, facts, ours, made)))
     return found
 
@@ -513,7 +537,7 @@ async def _owe_anew(stores: Stores, gone: _Gone, scope: str, cut: Sequence[str])
 def leftover(done: Sequence[Forgotten], zone: ZoneInfo) -> str:
     """What still says it and what to do about each, without a word of it; "": nothing does."""
     named = list(dict.fromkeys(name for each in done for name in each.quoted))
-    parts = [_told_of(name) for name in named[:MOST_NAMED]]
+    parts = [told_of(name) for name in named[:MOST_NAMED]]
     if len(named) > MOST_NAMED:
         parts.append(f"and {len(named) - MOST_NAMED} more")
     told = [STILL_SAID.format(", ".join(parts))] if parts else []
@@ -528,7 +552,8 @@ def copy_told(copy: UpgradeCopy, zone: ZoneInfo) -> str:
     return f"`{copy.path.name}`, from before an upgrade, may hold it until {until:%Y-%m-%d}, or until you delete it."
 
 
-def _told_of(name: str) -> str:
+def told_of(name: str) -> str:
+    """What that is, and what to do about it."""
     if name.startswith("task_"):
         return f"the task `{name}` (`/tasks cancel {name}`)"
     if name.startswith("skill "):
@@ -601,22 +626,31 @@ async def _quoted(
     """Tasks, skills, files and other facts of these scopes that say it, or took its place."""
     ids = {fact.id for fact in gone.facts}
     heirs = {fact.replaced_by for fact in gone.facts if fact.replaced_by}
-    wanted = Wanted(telling)
+    wanted, words = Wanted(telling), AllWords(gone.words)
 
-    def say(*texts: str) -> bool:
-        return any(map(wanted.is_in, texts))
+    def say(text: str) -> bool:
+        return wanted.is_in(text) or words.are_in(text)
 
     said = await look.seek([Sought([FACTS], telling, gone.scopes)])
-    alike = dict.fromkeys([*await stores.facts.saying(said), *sorted(heirs)])
-    seen = [await stores.tasks.listed(scope, "all") for scope in gone.scopes]
-    tasks = {task.id: task for each in seen for task in each}.values()
-    skills = [skill.name for skill in await stores.skills.listed()]
+    alike = [fact.id for fact in await stores.facts.saying(said)]
+    alike = [*dict.fromkeys([*alike, *sorted(heirs)])]
     return (
         *[fact for fact in alike if fact not in ids and await stores.facts.get(fact)],
-        *(task.id for task in tasks if say(task.content, task.reason, task.plan.ai_prompt)),
-        *[f"skill {name}" for name in skills if say(await stores.skills.read(name))],
+        *await tasks_and_skills(stores, gone.scopes, say),
         *await asyncio.to_thread(_files, stores, gone.scopes, wanted),
     )
+
+
+async def tasks_and_skills(
+    stores: Stores, scopes: Sequence[str], say: Callable[[str], bool]
+) -> list[str]:
+    """The tasks of these scopes that say it, and the skills, as `told_of` names them."""
+    seen = [await stores.tasks.listed(scope, "all") for scope in scopes]
+    tasks = {task.id: task for each in seen for task in each}.values()
+    names = [skill.name for skill in await stores.skills.listed()]
+    skills = [f"skill {name}" for name in names if say(await stores.skills.read(name))]
+    said = {task.id: f"{task.content}\n{task.reason}\n{task.plan.ai_prompt}" for task in tasks}
+    return [*(task for task, text in said.items() if say(text)), *skills]
 
 
 def _files(stores: Stores, scopes: Sequence[str], wanted: Wanted) -> list[str]:

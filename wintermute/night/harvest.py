@@ -424,11 +424,6 @@ class Harvests:
         )
         return _cursor(found[0])
 
-    async def has_moved(self, tx: Transaction, conversation_id: str, since: datetime) -> bool:
-        """Whether something was read there since then."""
-        query = "SELECT 1 FROM harvests WHERE conversation_id = ? AND at >= ?"
-        return await tx.exists(query, (conversation_id, stamp(since)))
-
     async def said(
         self, source: Transaction | Database, conversation_id: str, cursor: Cursor
     ) -> list[Wording]:

@@ -230,7 +230,7 @@ class Pages:
             return []
         said = tuple(place for place, _ in places)
         plan = {"do": FORGET, "lines": names}
-        asked = Planned("lines", said, "", SHARED, plan, question=True, digest=digest)
+        asked = Planned("page lines", said, "", SHARED, plan, question=True, digest=digest)
         return [(asked, "open", None)]
 
 

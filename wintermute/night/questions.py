@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import Literal
 from functools import partial
+from typing import Literal
 
 from wintermute.errors import StorageBlocked, WintermuteError
 from wintermute.files import to_its_end

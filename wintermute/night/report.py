@@ -30,7 +30,7 @@ DONE: Mapping[str, tuple[str, str]] = {
     "page": ("page updated", "pages updated"),
     "page changed": ("page changed", "pages changed"),
     "page removed": ("page removed", "pages removed"),
-    "lines": ("question about your lines answered", "questions about your lines answered"),
+    "page lines": ("question about your lines answered", "questions about your lines answered"),
     "core changed": ("core memory changed", "core memories changed"),
     "fold": ("conversation summed up", "conversations summed up"),
     "edited": (
@@ -59,7 +59,7 @@ LEADS: Mapping[str, tuple[str, str]] = {
     "page": ("pages written", "Write these pages?"),
     "page changed": ("page changed", "Change this page?"),
     "page removed": ("page removed", "Remove this page?"),
-    "lines": ("lines of yours removed", "Remove these lines from your pages?"),
+    "page lines": ("lines of yours removed", "Remove these lines from your pages?"),
     "fold": ("long conversation summed up", "Sum up this conversation?"),
     "edited": ("you edited the message that this was made from", ""),
 }

@@ -1,0 +1,239 @@
+"""`/forget WORDS` means whatever of a chat has them and a model could be shown (M-084, F-034)."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_folding import FEW
+from tests.test_forgetting import SCOPE, deliver, found, take
+from tests.test_forgetting_harvested import edit_of
+from tests.test_forgetting_messages import forgotten
+from tests.test_forgetting_pages import furnish, texts
+from tests.test_forgetting_scopes import CLUB, said_by
+from tests.test_harvest import say
+from tests.world.house import PROMPTS, ROOM, House, open_house
+from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use, is_for_summary
+from tests.world.remembering import worded
+from wintermute.commands.forgetting import FORGET_WHAT, NOT_ASKED, NOTHING_LIKE_IT
+from wintermute.db.traces import AllWords
+
+WORD = "zimtkanarie"
+BEN: dict[str, Any] = {"sender": "@ben:test", "name": "Ben", "origin": "other"}
+
+WORDS: list[tuple[str, str, bool]] = [
+    (WORD, f"My **{WORD[:4]}**{WORD[4:]} sings", True),
+    (WORD, f"<b>{WORD[:2]}</b>{WORD[2:]}", True),
+    (WORD, f"a bird<br>{WORD}<br>of hers", True),
+    (WORD, f"zimt\u00ad&#107;anarie: {WORD[:3]}", True),
+    ("bird hugo", "Hugo is\n\n my  BIRD", True),
+    ("bird hugo", "Hugo is my dog", False),
+    ("cat", "a CAT.", True),
+    ("cat", "category", False),
+    ("cat", "tomcat", False),
+    ("bird", "birdhouses", True),
+    ("bird", "blackbird", False),
+    ("1234567", "12345678", False),
+    ("1234567", "locker 1234567", True),
+    ("Ann's bird", "the bird of Ann", True),
+    ("Türkis", "tu\u0308rkis", True),
+    ("Straße", "IN DER STRASSE", True),
+    ("Ärger", json.dumps({"text": "Ärger"}), True),
+    ("text", json.dumps({"text": "Ärger"}), False),
+    ("entry", json.dumps([{"name": "entry", "arguments": json.dumps({"entry": "x"})}]), False),
+    ("мария", "МАРИЯ ушла", True),
+    ("猫", "我有一只猫。", True),
+    ("绿松石色", "最喜欢绿松\n石色", True),
+    ("猫 犬", "猫だけ", False),
+    ("iphone", "用iPhone打电话", True),
+    ("แมว", "ฉันเลี้ยงแมวไว้", True),
+    ("น้ำ", "ขอน้ำหน่อย", True),
+    ("고양이", "우리 고양이는", True),
+    ("पानी", "मुझे पानी दो", True),
+    ("🐶", "🐶", False),
+]
+
+
+@pytest.mark.parametrize(("said", "text", "has"), WORDS)
+def test_words_are_whole_words_and_characters_where_no_blanks_are(
+    said: str, text: str, has: bool
+) -> None:
+    """M-084, F-034: closely, and at a glance over many."""
+    words = AllWords(said)
+    assert words.are_in(text) == has
+    rows = [b"nothing", text.encode(), b"\\u0001"]
+    assert words.among(rows) == ([1] if has else [])
+
+
+def knows(word: str) -> Any:
+    """A model that keeps what has the word, says it again, and sums it up."""
+
+    def choose(seen: Seen) -> Step:
+        if is_for_summary(seen.body):
+            return Text(f"They spoke of the {word}.")
+        if word in seen.last_user and not any(m["role"] == "tool" for m in seen.messages[-1:]):
+            entry = {"entry": f"Ann's bird is a {word}", "source": "user_explicit"}
+            return Calls((Use("append_memory", entry),))
+        return Text(f"I keep the {word}" if word in str(seen.messages) else "noted")
+
+    return choose
+
+
+async def asked(house: House, said: str, room: str = ROOM, **about: Any) -> str:
+    """What is answered."""
+    await say(house, [said], room=room, **about)
+    while await house.deliver(room):
+        pass
+    return (await house.spoken(room))[-1]
+
+
+@pytest.mark.quick("han")
+@pytest.mark.parametrize("word", [WORD, "猫", "แมว"], ids=["latin", "han", "thai"])
+@pytest.mark.breaks("fold", "forgetting", "edited core", perhaps=True)
+async def test_all_kinds_are_listed_and_gone_everywhere(
+    tmp_path: Path, model: ModelServer, word: str
+) -> None:
+    """M-084: answered long ago and before `/new`; summary, core, page, index; nothing is in view."""
+    root = furnish(tmp_path / "wiki")
+    bird = root / "semantic" / "Bird.md"
+    index = root / "meta" / "Index.md"
+    for path in (bird, index, root / "semantic" / "Garden.md"):
+        path.write_text(path.read_text().replace(WORD, word))
+    opened = open_house(tmp_path, model.url, prompts=PROMPTS, context=FEW)
+    async with opened as house, house.working():
+        house.stores.places.core(SCOPE).write_text(f"# USER\n- Has a {word}\n- Likes tea\n")
+        model.keyed(knows(word))
+        await say(
+            house, [f"My bird is a {word} called Hugo", "Tell me more", "and more", "/compact"]
+        )
+        await say(house, ["/new", f"The {word} sings", "What a fine day", f"/memory {word}"])
+        await say(house, [f"/remind tomorrow 09:00 feed the {word}"])
+        question = await asked(house, f"/forget {word}")
+        for kind in (
+            "- 1 memory: ",
+            "- 3 messages of yours: ",
+            "- 1 summary",
+            "- 1 line of what I",
+        ):
+            assert kind in question
+        assert "- 4 lines of pages and their index: " in question
+        assert "Your messages stay in the room until you delete them there." in question
+        assert "yours to change: the task `task_" in question
+        model.keyed(lambda _: None)
+        assert (await asked(house, "/forget yes")).startswith("I forget it for good")
+        await forgotten(house)
+        rest = await asked(house, f"/forget {word}")
+        assert "- " not in rest
+        assert "yours to change: the task `task_" in rest
+        for task in await house.stores.tasks.listed(SCOPE, "all"):
+            await say(house, [f"/tasks cancel {task.id}"])
+        await say(house, ["And now?"])
+        assert word not in str(model.requests[-1].messages).replace(f"feed the {word}", "")
+        pages = texts(root)
+        assert [
+            name
+            for name in pages
+            if not name.startswith(("sleep", "conv", "epis")) and word in pages[name]
+        ] == []
+        assert "Likes tea" in house.stores.places.core(SCOPE).read_text()
+        views = "SELECT utterance || calls AS text FROM turns UNION SELECT summary FROM folds UNION SELECT block FROM casts"
+        for row in await house.rows(f"{views} UNION SELECT text FROM facts"):
+            assert word not in row["text"].replace(f"feed the {word}", "")
+
+
+async def test_it_never_says_that_nothing_is_remembered_while_the_words_are_in_view(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-084: harvested or not; an answer of ours alone; `/forget` alone says how it is used."""
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        model.script(Text(f"Perhaps a {WORD}?"))
+        await say(house, ["Which bird shall I buy?"])
+        assert "- 1 answer of mine to other messages" in await asked(house, f"/forget {WORD}")
+        await asked(house, "/forget yes")
+        await forgotten(house)
+        assert await asked(house, f"/forget {WORD}") == NOTHING_LIKE_IT
+        for nothing in ("/forget", "/forget  ", "/forget 🐶!"):
+            assert await asked(house, nothing) == FORGET_WHAT
+        await say(house, ["And now?"])
+        assert WORD not in str(model.requests[-1].messages)
+
+
+@pytest.mark.breaks("edit", "forgetting", perhaps=True)
+async def test_a_message_counts_in_each_of_its_wordings(tmp_path: Path, model: ModelServer) -> None:
+    """M-084: an edit that was noted and not answered; blanks and capitals in the yes do no harm."""
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        first, _ = await say(house, ["I have a dog", "hello"])
+        assert not await worded(house, edit_of(first, f"I have a {WORD}", house))
+        assert "- 1 message of yours" in await asked(house, f"/forget {WORD}")
+        assert (await asked(house, "/Forget  YES")).startswith("I forget it for good")
+        await forgotten(house)
+        assert [row["text"] for row in await house.rows("SELECT text FROM edits")] == [""]
+        assert "I have a dog" in await said_by(house, "@ann:test")
+
+
+async def test_in_a_room_what_others_said_stays_and_their_forgetting_takes_nothing(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-084, M-010: what Ann said here in private before is neither shown nor touched."""
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        model.script(Text(f"A {WORD}, in private"), Text("echo"))
+        await say(house, [f"Mine is a {WORD}, in private"], room="!club:test")
+        await say(house, [f"We keep a {WORD}"], **CLUB, **BEN)
+        await say(house, [f"The {WORD} is loud"], **CLUB)
+        await say(house, [f"A {WORD}, said nobody to you"], kind="context", **CLUB, **BEN)
+        theirs = await asked(house, f"/forget {WORD}", **CLUB, **BEN)
+        assert "- 2 messages of yours" in theirs
+        assert "1 message of others in this room with these words will stay" in theirs
+        assert "private" not in theirs
+        await asked(house, "/forget yes", **CLUB, **BEN)
+        await forgotten(house)
+        mine = await asked(house, f"/forget {WORD}", **CLUB)
+        assert "- 1 message of yours" in mine
+        assert "of others" not in mine
+        assert await said_by(house, "@ben:test") == ["", "", "", "/forget yes"]
+        assert f"A {WORD}, in private" in await house.spoken("!club:test")
+        await asked(house, "/forget yes", **CLUB)
+        await forgotten(house)
+        await say(house, [f"Ben, no {WORD} any more"], **CLUB, **BEN)
+        others = await asked(house, f"/forget {WORD}", **CLUB)
+        assert "1 message of others in this room with these words will stay" in others
+        assert "of yours" not in others
+        assert f"Mine is a {WORD}, in private" in await said_by(house, "@ann:test")
+        turns = await house.rows("SELECT utterance FROM turns ORDER BY seq LIMIT 1")
+        assert turns[0]["utterance"] == f"A {WORD}, in private"
+
+
+async def test_more_than_fifty_things_are_erased_by_a_yes_that_says_how_many(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-084: neither a bare yes will do, nor another number, nor one after something was said."""
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        await take(house, [json.dumps({"text": f"Bird {n} is a {WORD}"}) for n in range(60)])
+        question = await asked(house, f"/forget {WORD}")
+        assert "- 60 memories: " in question
+        assert "`/forget yes 60`" in question
+        assert len(question.splitlines()) < 8
+        for wrong in ("/forget yes", "/forget yes 61"):
+            assert await asked(house, wrong) == NOT_ASKED
+            await asked(house, f"/forget {WORD}")
+        assert (await asked(house, "/forget yes 60")).startswith("I forget it for good")
+        await forgotten(house)
+        assert await house.stores.facts.live(SCOPE) == []
+        assert await house.database.scrub()
+        assert found(tmp_path) == []
+
+
+async def test_what_came_since_it_was_shown_is_shown_first(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-084: a memory stored from elsewhere between the question and its yes."""
+    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+        await take(house, [json.dumps({"text": f"Ann's bird is a {WORD}"})])
+        await asked(house, f"/forget {WORD}")
+        await take(house, [json.dumps({"text": f"Ben's bird is a {WORD}"})])
+        assert re.search(r"`/forget WORDS` once more", await asked(house, "/forget yes"))
+        assert len(await house.stores.facts.live(SCOPE)) == 2
+        assert "- 2 memories: " in await asked(house, f"/forget {WORD}")
+        await deliver(house)

@@ -1,0 +1,166 @@
+"""`/forget` for people: what has the words is shown, and goes for good after one yes (M-084)."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from wintermute.commands.tasks import MOST_LINES, bounded, brief
+from wintermute.db import Transaction
+from wintermute.db.traces import AllWords
+from wintermute.mailbox.inbox import Waiting
+from wintermute.memory.ranking import Query
+from wintermute.messages import ROOM
+from wintermute.night.forget_jobs import owe_forgetting
+from wintermute.night.forget_words import Worded, worded
+from wintermute.night.forgetting import told_of
+from wintermute.stores import Stores
+from wintermute.text import counted, plain
+
+YES = "yes"
+CONFIRMS = re.compile(r"yes(?: \d+)?", re.IGNORECASE)
+UNCOUNTED = 50
+"""So many things are erased by a yes that does not say how many."""
+EXAMPLES = 3
+
+FORGET_WHAT = (
+    "`/forget WORDS` shows what has these words and asks once; `/forget ID` erases one memory."
+)
+UNVOUCHED = "Here only a verified session of the owner can have something forgotten."
+NO_MEMORY = "I know no memory `{}` here."
+NOT_ASKED = "That confirms nothing: write `/forget WORDS` first, then the yes exactly as I name it."
+CHANGED_SINCE = "There is more of that by now: write `/forget WORDS` once more."
+FORGETTING = (
+    "I forget it for good, with the messages that told it and what repeats it. `/status` shows what"
+    " is left to do."
+)
+FORGETTING_HERE = (
+    "I forget it for good, with what you said of it and what repeats it; what others said here"
+    " stays, for them to delete. `/status` shows what is left to do."
+)
+CONFIRM = (
+    "This would be erased for good, with whatever repeats it:\n{}\n\n{}`/forget {}` erases it,"
+    " `/forget ID` one memory."
+)
+IN_THE_ROOM = "Your messages stay in the room until you delete them there. "
+OF_OTHERS = "{} of others in this room with these words will stay, for them to delete. "
+FOR_YOU = "These have the words, too, and are yours to change: {}. "
+NOTHING_HERE = "I can erase nothing here that has these words. {}"
+NOTHING_LIKE_IT = "I remember nothing of that."
+ALIKE = "No memory has these words. Those that are like it, for `/forget ID`:\n{}"
+
+
+async def offered(stores: Stores, tx: Transaction, row: Waiting) -> tuple[Waiting, str] | None:
+    """The question that this line says yes to, and what we said; None: it confirms nothing.
+
+    The last command of the same person here has to offer this very line, and nothing was said since.
+    """
+    line = " ".join(row.body.lower().split())
+    before = await stores.inbox.command_before(tx, row)
+    if before is None or before.word != row.word:
+        return None
+    said = await stores.inbox.last_before(tx, row.conversation_id, row.seq)
+    shown = await stores.outbox.answer_to(tx, before.event_id)
+    if (said is not None and said.seq > before.seq) or f"`{line}`" not in shown:
+        return None
+    return before, shown
+
+
+class Forgetting:
+    """Answers `/forget`, for those who are in a room now. What was shown is what is confirmed."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        self._agreed: dict[str, tuple[str, Worded]] = {}  # by the yes that is being answered
+
+    async def asked(self, row: Waiting, scope: str, said: str) -> str | None:
+        """What words mean; None: an id or a yes, which is done with the answer.
+
+        Only what has all of the words is erased: what is like it in meaning is named by its id.
+        """
+        if not AllWords(said).words:
+            return FORGET_WHAT
+        if self._stores.owner.is_unvouched(row.origin, scope):
+            return UNVOUCHED
+        if CONFIRMS.fullmatch(said):
+            return await self._confirmed(row, scope)
+        if await self._stores.facts.get(_id(said), scope):
+            return None
+        if " " not in said and _id(said).startswith("fact_"):
+            return NO_MEMORY.format(plain(_id(said)[:60]))
+        await self._stores.memories.text(scope)  # with what was edited by hand
+        found = await worded(self._stores, row, scope, said, row.seq)
+        count, stays = found.count(), _stays(found)
+        if count:
+            lines = "\n".join(_lines(found))
+            number = f"{YES} {count}" if count > UNCOUNTED else YES
+            here = IN_THE_ROOM if found.messages and row.room_id.startswith("!") else ""
+            return CONFIRM.format(lines, here + stays, number)
+        if stays:
+            return NOTHING_HERE.format(stays).strip()
+        hits = await self._stores.memories.search(scope, Query(said), MOST_LINES)
+        alike = [f"- `{hit.fact.id}`: {plain(hit.fact.text)}" for hit in hits]
+        return ALIKE.format(bounded(alike)) if alike else NOTHING_LIKE_IT
+
+    async def _confirmed(self, row: Waiting, scope: str) -> str | None:
+        """Look once more, before the transaction that answers; None: it is still what was shown."""
+        async with self._stores.database.transaction() as tx:
+            question = await offered(self._stores, tx, row)
+        if question is None:
+            return NOT_ASKED
+        before, shown = question
+        said = after_word(before.body)
+        found = await worded(self._stores, row, scope, said, before.seq)
+        if not {*_lines(found, answers=False)} <= {*shown.split("\n")}:
+            return CHANGED_SINCE
+        self._agreed[row.event_id] = said, found
+        return None
+
+    async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
+        """Owe it, within the transaction that stores the answer."""
+        by = row.sender if scope.startswith(ROOM) else None
+        whose = by, None if by else row.conversation_id
+        said, found = self._agreed.pop(row.event_id, ("", None))
+        if found is not None:
+            facts = [fact.id for fact in (*found.facts, *found.older)]
+            rest = found.events, found.texts, facts, *whose
+            await owe_forgetting(self._stores, tx, *rest, words=said)
+        elif fact := await self._stores.facts.get(_id(after_word(row.body)), scope):
+            await owe_forgetting(self._stores, tx, (), (), [fact.id], *whose)
+        else:
+            return NOT_ASKED
+        return FORGETTING_HERE if by else FORGETTING
+
+
+def _lines(found: Worded, *, answers: bool = True) -> Iterator[str]:
+    """What goes, a line for each kind, with some examples."""
+    facts = [f"{plain(brief(fact.text))} (`{fact.id}`)" for fact in found.facts]
+    kinds: tuple[tuple[int, str, str, list[str]], ...] = (
+        (len(facts), "memory", "", facts),
+        (len(found.messages), "message", " of yours", _quotes(found.messages.values())),
+        (found.summaries, "summary", "", []),
+        (len(found.core), "line", " of what I always keep in mind", _quotes(found.core)),
+        (len(found.lines), "line", " of pages and their index", _quotes(found.lines)),
+        (found.answers if answers else 0, "answer", " of mine to other messages", []),
+    )
+    for count, noun, which, examples in kinds:
+        shown = "; ".join(examples[:EXAMPLES]) + ("; …" if len(examples) > EXAMPLES else "")
+        if count:
+            yield f"- {counted(count, noun)}{which}" + (f": {shown}" if shown else "")
+
+
+def _quotes(texts: Iterable[str]) -> list[str]:
+    return [f"“{plain(brief(text))}”" for text in [*texts][: EXAMPLES + 1]]
+
+
+def _stays(found: Worded) -> str:
+    """What has the words and is somebody's to change or to delete."""
+    others = OF_OTHERS.format(counted(found.others, "message")) if found.others else ""
+    return others + (FOR_YOU.format(", ".join(map(told_of, found.stays))) if found.stays else "")
+
+
+def after_word(body: str) -> str:
+    """What follows the name of a command."""
+    return "".join(body.split(maxsplit=1)[1:])
+
+
+def _id(said: str) -> str:
+    return said.strip().strip("`").removeprefix("#")

@@ -1,0 +1,93 @@
+"""What of a scope has all of some words and may be shown to a model: one question for all kinds (M-084)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wintermute.db import Row
+from wintermute.db.text_search import Sought
+from wintermute.db.traces import AllWords
+from wintermute.loom import casts
+from wintermute.loom.conversations import EDITS
+from wintermute.mailbox.inbox import WRITTEN, Waiting
+from wintermute.memory.core import bullets
+from wintermute.memory.fact import Fact
+from wintermute.memory.facts import FACTS
+from wintermute.messages import PERSON
+from wintermute.night.forget_pages import lines_with
+from wintermute.night.forgetting import tasks_and_skills
+from wintermute.stores import Stores
+
+PLACES = (FACTS, WRITTEN, EDITS, casts.FOLDS, casts.TURNS, casts.OBSERVATIONS)
+
+QUESTIONS = ("/forget", "/memory")
+"""How commands begin that only name it: they go, and are not listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worded:
+    """What has the words. `facts`: those in use, and `older` ones; of messages, what the asker said."""
+
+    facts: tuple[Fact, ...]
+    older: tuple[Fact, ...]
+    messages: dict[str, str]
+    events: tuple[str, ...]
+    texts: tuple[str, ...]
+    summaries: int
+    answers: int
+    """Of ours, to other messages than these."""
+    core: tuple[str, ...]
+    lines: tuple[str, ...]
+    others: int
+    """Messages of others, which are theirs to delete."""
+    stays: tuple[str, ...]
+    """What is changed in another way: tasks and skills."""
+
+    def count(self) -> int:
+        """How many things would go."""
+        kinds = self.facts, self.messages, self.core, self.lines
+        return sum(map(len, kinds)) + self.summaries + self.answers
+
+
+async def worded(stores: Stores, row: Waiting, scope: str, said: str, before: int) -> Worded:
+    """What has all of these words, of messages what came up to row `before`; asked by who sent `row`."""
+    words = AllWords(said)
+    scopes = await stores.conversations.scopes_of(stores.database, (), [scope])
+    async with stores.database.looking() as look:
+        found = await look.seek([Sought(PLACES, (), scopes, every=said)])
+    rows = [*await stores.inbox.saying((), found), *await stores.edits.saying(found)]
+    rows = [each for each in rows if each["seq"] <= before and _is_here(each, scope)]
+    asked = {each["event_id"] for each in rows if each["body"].lower().startswith(QUESTIONS)}
+    mine = [each for each in rows if each["sender"] == row.sender]
+    told = [each for each in mine if each["event_id"] not in asked]
+    messages = {each["message"]: str(each["body"]) for each in told}
+    others = {each["message"] for each in rows if each["event_id"] not in asked} - messages.keys()
+    events = [str(each["event_id"]) for each in mine]
+    facts = await stores.facts.saying(found)
+    return Worded(
+        *_in_use(facts, forgetting=await stores.jobs.is_forgetting(stores.database)),
+        messages,
+        tuple(events),
+        tuple(str(each["body"]) for each in told),
+        len(found.rows.get(casts.FOLDS.name, ())),
+        await stores.casts.saying(found, events),
+        tuple(filter(words.are_in, bullets(await stores.core.text(scope)))),
+        tuple(await lines_with(stores, said if stores.owner.owns(scope) else "")),
+        len(others),
+        tuple(await tasks_and_skills(stores, scopes, words.are_in)),
+    )
+
+
+def _is_here(said: Row, scope: str) -> bool:
+    """Whether it was said to this scope: a chat with one person may have become a room."""
+    if scope.startswith(PERSON):
+        return bool(said["direct"]) and scope == f"{PERSON}{said['sender']}"
+    return not said["direct"]
+
+
+def _in_use(
+    facts: Sequence[Fact], *, forgetting: bool
+) -> tuple[tuple[Fact, ...], tuple[Fact, ...]]:
+    """Those that are remembered, and those that were taken out, of which some may be on their way."""
+    used = tuple(fact for fact in facts if fact.retired_at is None)
+    older = tuple(fact for fact in facts if fact.retired_at is not None and not forgetting)
+    return (used, older) if used else (older, ())
