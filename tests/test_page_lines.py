@@ -219,7 +219,7 @@ async def test_a_persons_line_that_shares_the_words_is_asked_about_once(
         assert "New." in shelf.read(SHED)
         assert mine in shelf.read(SHED)
         [item] = await night.items("open")
-        assert item.kind == "lines"
+        assert item.kind == "page lines"
         shown = await answered(night, "/night")
         assert "Remove these lines from your pages?" in shown
         assert "semantic/Roses.md, line 9" in shown
