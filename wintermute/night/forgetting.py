@@ -321,6 +321,7 @@ async def _erase(
     told = {*gone.traces(), *filter(_is_recognisable, lines), *known}
     told |= {f"{OF_PAGE}{line}" for line in own}
     telling = sorted(told.union(fact.id for fact in gone.facts))
+    known = [text for text in known if not text.startswith(OF_PAGE)]
     # What says where to look goes soon: a run after this one, which was killed, has to know it.
     await note(telling)
     said = await stores.inbox.bodies(gone.events)
@@ -374,7 +375,7 @@ async def _own_words(stores: Stores, gone: _Gone, known: Sequence[str]) -> list[
 
     Neither what else people said there, nor another memory, nor our prompts. The longest ones.
     """
-    texts = [*gone.texts, *(x for x in known if not x.startswith(("fact_", OF_PAGE)))]
+    texts = [*gone.texts, *(text for text in known if not text.startswith("fact_"))]
     words = {word for text in texts for word in main_words(text) if len(word) >= OWN}
     words -= await asyncio.to_thread(_prompt_words)
     longest = sorted(words, key=lambda word: (-len(word), word))[:LOOKED_UP]

@@ -286,9 +286,9 @@ class Consolidations:
         async with self._stores.database.transaction() as tx:
             await tx.execute(*insert("consolidations", values))
             await tx.execute(
-                "INSERT OR IGNORE INTO raw_messages (event_id, path, consolidation)"
+                "INSERT INTO raw_messages (event_id, path, consolidation)"
                 " SELECT value ->> 0, value ->> 1, (SELECT max(seq) FROM consolidations)"
-                " FROM json_each(?)",
+                " FROM json_each(?) WHERE TRUE ON CONFLICT DO NOTHING",
                 (json.dumps([(event, f"{job.raw_copy}/{file}") for event, file in talk.events]),),
             )
 
