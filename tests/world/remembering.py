@@ -255,12 +255,15 @@ class Remembering:
 
     def _picks(self, transcript: str) -> Text:
         """A memory of each message, or of two of them: always the same of the same."""
-        lines = [line.partition("): ")[2] for line in transcript.splitlines()]
-        lines = [line.removeprefix(KEEP) for line in lines if self._known(line)]
+        said = [line.partition("): ")[::2] for line in transcript.splitlines()]
+        lines = [(who, text.removeprefix(KEEP)) for who, text in said]
         found = list[str]()
         while lines:
             pair = lines[:2] if sorted(lines[:2]) == lines[:2] else lines[:1]
-            found.append(" and of ".join([fact(pair[0]), *pair[1:]]))
+            if len({who for who, _ in pair}) > 1 or not all(self._known(text) for _, text in pair):
+                pair = lines[:1]  # nothing is learnt that is made of what two people said
+            if self._known(pair[0][1]):
+                found.append(" and of ".join([fact(pair[0][1]), *(text for _, text in pair[1:])]))
             lines = lines[len(pair) :]
         self._texts += found
         return Text(json.dumps({"contents": found}))

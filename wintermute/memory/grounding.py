@@ -44,6 +44,8 @@ SAME = 0.6
 STRANGE = 0.34
 PIECE = 3
 """Letters of a piece; of a sign that is a word one, of a syllable two."""
+SHORT = 4
+"""Letters of a name of which no other word may be taken for a form."""
 LONGEST_WORD = 40
 LIKELIEST = 3
 """Lines of which each is looked at as what may tell a fact, alone and with another one."""
@@ -143,12 +145,13 @@ class Grounding:
 
     def _pairs(self, n: int, words: Sequence[str]) -> Iterator[tuple[int, int]]:
         """A line with another one of the same person: beside it, or with two words of the fact."""
-        for k, line in enumerate(self._lines):
-            if k != n and line.sender == self._lines[n].sender:
+        same = [k for k, line in enumerate(self._lines) if line.sender == self._lines[n].sender]
+        for place, k in enumerate(same):
+            if k != n:
                 shared = [
                     w for w in words if len(w) > PIECE and covered(w, self._folded[k]) >= SAME
                 ]
-                if abs(k - n) == 1 or len(shared) > 1:
+                if abs(place - same.index(n)) == 1 or len(shared) > 1:
                     yield min(k, n), max(k, n)
 
     def _by(self, fact: str, which: tuple[int, ...]) -> Judged:
@@ -289,9 +292,14 @@ def _without_subject(fact: str, name: str, language: Language) -> str:
     """A fact without who it is about: the user, or the display name in any case."""
     mine = language.tables["user"][0].sub(" ", folded(SUBJECT.sub(" ", fact)))
     for part in WORD.findall(folded(name)):
-        stem = re.escape(part[: max(2, len(part) - 1)])
-        whole = f"(?<!{LETTER}){stem}{LETTER}{{0,4}}(?:'{LETTER}+)?"
-        mine = re.sub(re.escape(part) if language.name in UNSPACED else whole, " ", mine)
+        stem, whole = re.escape(part[:-1]), re.escape(part)
+        forms = (
+            f"{stem}{LETTER}{{0,4}}"
+            if len(part) > SHORT
+            else f"(?:{whole}{LETTER}{{0,3}}|{stem}{LETTER})"
+        )
+        cased = f"(?<!{LETTER}){forms}(?!{LETTER})(?:'{LETTER}+)?"
+        mine = re.sub(whole if language.name in UNSPACED else cased, " ", mine)
     return " ".join(mine.split())
 
 
