@@ -101,13 +101,14 @@ def refuse_secret(text: str) -> None:
 
 
 def without_secrets(text: str, theirs: str = "") -> str:
-    """The text with `[secret]` in the place of each secret, but for those that stand in `theirs`.
+    """The text with `[secret]` in the place of each secret, but for the secrets of `theirs`.
 
-    `theirs`: what was there before, in which a person may have written one by hand.
+    `theirs`: what was there before, in which a person may have written them by hand.
     """
+    known = {theirs[start:end] for start, end, _ in _spans(theirs)} if theirs else set()
     done, at = list[str](), 0
     for start, end, _ in sorted(_spans(text)):
-        if start >= at and text[start:end] not in theirs:
+        if start >= at and text[start:end] not in known:
             done += [text[at:start], HIDDEN]
             at = end
     return "".join([*done, text[at:]])

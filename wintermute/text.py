@@ -10,10 +10,6 @@ TAG = re.compile(
     r"|tasks|first|second)\b(?!-\w))",
     re.IGNORECASE,
 )
-STEERING = re.compile(
-    "[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-"""What moves a cursor, ends a line, or turns around what stands there."""
 BIDI_CONTROLS = frozenset(
     "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
 )
@@ -36,11 +32,6 @@ def clean(text: str) -> str:
 def harmless(text: str) -> str:
     """Text for a terminal: nothing in it moves the cursor, hides or turns around what stands there."""
     return "".join(mark for mark in clean(text) if mark not in BIDI_CONTROLS and mark != "\ufffd")
-
-
-def visible(text: str) -> str:
-    """Text for a terminal with such marks as `\\u001b`: the same within JSON (W-081)."""
-    return STEERING.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text.replace("\r\n", "\n"))
 
 
 def display_name(name: str, most: int = 40) -> str:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal, get_args
 
@@ -57,7 +57,7 @@ class Reason:
     summary: str = ""
     into: str | None = None
     answers: str = ""
-    asked: bool = True
+    asked: bool = field(default=True, compare=False)
 
     @property
     def is_unasked(self) -> bool:

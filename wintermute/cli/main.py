@@ -6,9 +6,8 @@ from typing import Any
 import click
 
 from wintermute import __version__
-from wintermute.cli.options import CONFIG, LazyGroup, redacted
+from wintermute.cli.options import CONFIG, LazyGroup, redacted, visible
 from wintermute.errors import ConfigurationError, WintermuteError
-from wintermute.text import visible
 
 VERBS = {
     "init": "Make a folder with config.yaml and data/.",

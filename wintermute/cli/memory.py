@@ -177,6 +177,8 @@ def _tell_split(
         where = "a part of the text" if line is None else f"line {line}: the paragraph"
         click.echo(f"{where} is {REFUSED.format(kind=kind)}", err=True)
     tell(ctx, report.values, *report.lines, as_json=as_json)
+    if refused and ctx.info_name == "add":  # an import leaves it out and counts it (M-098)
+        ctx.exit(1)
 
 
 async def _stored(

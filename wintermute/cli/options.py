@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,11 +13,16 @@ from typing import Any
 import click
 
 from wintermute.errors import WintermuteError
-from wintermute.text import visible
 
 CONFIG = "wintermute.config"
 REDACT = "wintermute.redact"
 """Keys of click's `Context.meta`: the path of the configuration, and what hides its secrets."""
+
+
+STEERING = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""What moves a cursor, ends a line, or turns around what stands there."""
 
 
 def _remember(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
@@ -104,6 +110,11 @@ def redacted(ctx: click.Context, text: str) -> str:
     """Text without the secrets of the configuration and the login, as far as they were read."""
     redact: Callable[[str], str] = ctx.meta.get(REDACT, str)
     return redact(text)
+
+
+def visible(text: str) -> str:
+    """Text for a terminal with such marks as `\\u001b`: the same within JSON (W-081)."""
+    return STEERING.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text.replace("\r\n", "\n"))
 
 
 def say(ctx: click.Context, *lines: str) -> None:

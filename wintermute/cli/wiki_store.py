@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from wintermute.cli.options import CONFIG, reporting, tell
+from wintermute.cli.options import CONFIG, reporting, tell, visible
 from wintermute.clock import SystemClock
 from wintermute.config.read import environment, read_with_gaps
 from wintermute.config.schema import DATA, WIKI, Config
@@ -26,7 +26,7 @@ from wintermute.errors import (
 )
 from wintermute.files import decoded
 from wintermute.templates import RUNTIME, read_template, shipped_prompts
-from wintermute.text import harmless, visible
+from wintermute.text import harmless
 from wintermute.wiki.conversations import (
     ROLES,
     ConversationFolder,
