@@ -354,7 +354,7 @@ async def test_a_list_that_is_longer_than_the_window_is_told_once(
         _, why, status = await house.spoken()
         told = "[12][0-9]{{3}} older memories do not fit into the model's window{} shorten that file, or"
         assert re.search(f"in the prompt of every message. {told.format(':')}", why)
-        assert re.search(rf"data/MEMORIES.txt\*\* \(warn\): {told.format(' ->')}", status)
+        assert re.search(rf"data/MEMORIES.txt\*\* \(warn\): {told.format(':')}", status)
         await watched.look(4)
         await house.incoming("hello again")
         await watched.look(4)

@@ -11,7 +11,6 @@ from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversation
 from wintermute.memory.core import MEMORIES, Places
 from wintermute.memory.flat_file import KeptLine
-from wintermute.memory.status import in_a_chat
 from wintermute.night.morning import SIGNS
 from wintermute.night.nights import Nights
 from wintermute.night.report import item_words, quoted
@@ -112,7 +111,7 @@ class EditedNotices:
         problems = dict(looked.problems)
         for part in await self._stores.health.parts():
             if part.part.endswith(MEMORIES) and part.state == "warn":  # M-092
-                problems[f"{part.part}{TOO_LONG}"] = f"{part.part}: {in_a_chat(part.detail)}"
+                problems[f"{part.part}{TOO_LONG}"] = f"{part.part}: {part.detail}"
         before, self._before = self._before, problems
         return problems, {name for name, _ in before.items() & problems.items()}
 
