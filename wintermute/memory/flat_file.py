@@ -339,9 +339,8 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 LINES_LOST = "{n} lines went from {file} all at once"
-MOMENT = 0.2
-SETTLES = 2.0
-"""Seconds after a save in which the rest of it may still come."""
+MOMENT, SETTLES = 0.2, 2.0
+"""Seconds after a save in which the rest of it may come: of a small file, and of any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -537,6 +536,7 @@ class FlatFile:
                 digest = await self._write(scope, found, lines)
             except MemoryFileUnusable as problem:
                 # Not `written`: the next look tries again, and retires nothing for it.
+                await self._facts.unwrite(tx, scope, [*planned.learnt, *planned.held])
                 self._said.warn("memories file not written", scope, problem)
                 return _Settled(text, None)
             await self._facts.written(tx, scope)

@@ -50,6 +50,7 @@ class EditedNotices:
         self._speaker = speaker
         self._clock = clock
         self._before: Mapping[str, str] = {}
+        self._asked: set[str] = set()
 
     async def run(self) -> None:
         """Look, until cancelled."""
@@ -65,7 +66,11 @@ class EditedNotices:
         news = [name for name in problems if name in lasting and name not in told]
         known = told & problems.keys()
         kept = await stores.versions.untold()
-        lost = await stores.proposals.open_in(None, "fact")
+        lost = [
+            wish
+            for wish in await stores.proposals.open_in(None, "fact")
+            if wish.id not in self._asked
+        ]
         if not news and not kept and not lost and known == told:
             return told
         texts = [
@@ -83,6 +88,7 @@ class EditedNotices:
                     await self._ask(tx, home, wish)
             await stores.edited.tell(tx, known)
         if home is not None:
+            self._asked |= {wish.id for wish in lost}
             self._speaker.speak(home.id)
         return known
 
