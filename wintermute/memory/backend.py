@@ -228,8 +228,11 @@ class Ranked:
         raise ToolFailed(NOT_EDITED.format(name=self._places.shown_memories(scope)))
 
     async def remove(self, scope: str, ids: Collection[str]) -> int:
-        """Row and recorded changes; the file is made anew."""
+        """Row and recorded changes; the file is made anew, also one that nobody can read."""
         await self._take_edits(scope)
+        if scope not in self._taken:
+            await self._flat.retire_file(scope)
+            self._taken.add(scope)
         # First: who goes on after a kill knows by the rows what is to go.
         await self._written(scope, but=ids)
         async with self._database.transaction() as tx:
