@@ -278,13 +278,13 @@ async def test_the_owner_hears_once_what_stayed_though_a_file_was_saved_without_
     ]
 
 
-async def _learn(house: House, *texts: str) -> None:
+async def _learn(house: House, *texts: str, scope: str = MINE) -> None:
     """The assistant learns it, and the file shows it."""
     for text in texts:
         async with house.database.transaction() as tx:
-            why = Reason("tool", MINE)
-            await house.stores.facts.add(tx, why, text, "harvest", scope=MINE)
-        await house.stores.memories.text(MINE)
+            why = Reason("tool", scope)
+            await house.stores.facts.add(tx, why, text, "harvest", scope=scope)
+        await house.stores.memories.text(scope)
 
 
 @pytest.mark.breaks("tools")  # `night` is one as soon as something is asked
@@ -326,6 +326,21 @@ async def test_a_file_that_loses_many_lines_at_once_asks_first(
     assert file.read_text() == whole
 
 
+async def test_of_another_chat_the_owner_hears_no_words(watched: Watched) -> None:
+    """M-090: but that lines are missing there, and what to do."""
+    house, scope = watched.house, "person:@bob:test"
+    await house.incoming("hello")
+    await house.said(1)
+    await _learn(house, *[f"thing {n} is red" for n in range(5)], scope=scope)
+    house.stores.places.memories(scope).write_text("")
+    await house.stores.memories.text(scope)
+    await watched.look(3)
+    _, notice = await house.spoken()
+    assert notice.startswith("5 lines went from data/scopes/person:@bob:test/MEMORIES.txt")
+    assert "`wintermute night apply 2" in notice
+    assert "red" not in notice
+
+
 async def test_a_list_that_is_longer_than_the_window_is_told_once(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -354,7 +369,7 @@ async def test_a_list_that_is_longer_than_the_window_is_told_once(
         _, why, status = await house.spoken()
         told = "[12][0-9]{{3}} older memories do not fit into the model's window{} shorten that file, or"
         assert re.search(f"in the prompt of every message. {told.format(':')}", why)
-        assert re.search(rf"data/MEMORIES.txt\*\* \(warn\): {told.format(' ->')}", status)
+        assert re.search(rf"data/MEMORIES.txt\*\* \(warn\): {told.format(':')}", status)
         await watched.look(4)
         await house.incoming("hello again")
         await watched.look(4)

@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.world.clock import FakeClock
 from tests.world.memory import ANN, OWNER, ROOM, Memory, because, memory_in
 from wintermute.db import IntegrityError
 from wintermute.errors import MemoryFileUnusable, ToolFailed
+from wintermute.files import put_in_place
 from wintermute.health.health import EditedFiles
 from wintermute.memory.core import Core, Places, TextFile
 from wintermute.memory.fact import FileLine, key
@@ -271,6 +273,25 @@ async def test_a_file_that_cannot_be_written_is_still_read(
     assert memory.file_lines() == ["own words", "is new"]
 
 
+async def test_a_full_disk_takes_nothing_out(memory: Memory) -> None:
+    """F-066, F-032: of an old buffer either."""
+    for text in ("likes tea", "has a dog"):
+        await memory.add(text)
+        await memory.flat.text(ANN)
+    full = FlatFile(
+        *(memory.database, memory.facts, FullDisk(memory.file.parent, Owner(OWNER))),
+        *(memory.changes, memory.proposals),
+    )
+    memory.file.write_text("likes tea\nown words\n")
+    for flat in (full, full, memory.flat):
+        assert sorted((await flat.text(ANN)).splitlines()) == [
+            "has a dog",
+            "likes tea",
+            "own words",
+        ]
+    assert sorted(memory.file_lines()) == ["has a dog", "likes tea", "own words"]
+
+
 def test_an_edit_saved_meanwhile_is_never_overwritten(tmp_path: Path) -> None:
     file = TextFile(tmp_path / "MEMORIES.txt", "data/MEMORIES.txt")
     assert file.replace("one\n", None)
@@ -278,6 +299,31 @@ def test_an_edit_saved_meanwhile_is_never_overwritten(tmp_path: Path) -> None:
     assert not file.replace("two\n", b"other\n")
     assert file.text() == "one\n"
     assert file.replace("two\n", b"one\n")
+    assert [found.name for found in tmp_path.iterdir()] == ["MEMORIES.txt"]
+
+
+@pytest.mark.parametrize("seen", [None, b"seen", b"theirs"])
+def test_what_is_saved_after_the_last_look_goes_back(tmp_path: Path, seen: bytes | None) -> None:
+    """F-066: no look is so late that an editor could not save after it."""
+    part, path = tmp_path / "part", tmp_path / "MEMORIES.txt"
+    part.write_bytes(b"ours")
+    path.write_bytes(b"theirs")
+    assert put_in_place(part, path, seen) == (seen == b"theirs")
+    assert path.read_bytes() == (b"ours" if seen == b"theirs" else b"theirs")
+
+
+def test_two_writers_never_share_the_name_of_a_temporary_file(tmp_path: Path) -> None:
+    """F-066: each text is whole, and nobody is told that it cannot be written."""
+    file = TextFile(tmp_path / "MEMORIES.txt", "data/MEMORIES.txt")
+    texts = [f"{mark * 20_000}\n" for mark in "abcd"]
+
+    def write(text: str) -> None:
+        for _ in range(20):
+            file.replace(text, file.content())
+            assert file.text() in texts
+
+    with ThreadPoolExecutor() as writers:
+        assert [*writers.map(write, texts)] == [None] * 4
     assert [found.name for found in tmp_path.iterdir()] == ["MEMORIES.txt"]
 
 

@@ -90,6 +90,27 @@ async def switched(folder: Path, order: Sequence[str]) -> None:
             expected = expected - {gone} | {f"by hand {n}"}
 
 
+async def test_a_file_says_that_it_is_generated_right_after_a_switch(tmp_path: Path) -> None:
+    """M-092, M-016: of everybody, also of a room of which nothing is remembered; but what cannot be
+    read is left as it is.
+    """
+    clock, room, other = FakeClock(), "room:!abc:test", "room:!def:test"
+    async with kept(tmp_path, "flat_file", clock) as stores:
+        for scope in (SCOPE, room, other):
+            async with stores.database.transaction() as tx:
+                why = Reason("command", scope)
+                fact, _ = await stores.facts.add(tx, why, "likes tea", "harvest", scope=scope)
+            await stores.memories.text(scope)
+            if scope == room:
+                await stores.memories.remove(room, [fact.id])
+        stores.places.memories(other).write_bytes(b"caf\xe9\n")
+    async with kept(tmp_path, "fts5", clock) as stores:
+        await stores.memories.refresh()
+        files = [stores.places.memories(scope).read_bytes() for scope in (SCOPE, room, other)]
+    first = f"{GENERATED}\n".encode()
+    assert files == [first + b"likes tea\n", first, b"caf\xe9\n"]
+
+
 async def test_a_fact_keeps_id_age_and_source_through_all_of_them(tmp_path: Path) -> None:
     """M-077: the rows are the truth, no way of keeping them is."""
     clock = FakeClock()

@@ -40,7 +40,7 @@ from wintermute.llm.tokens import Counted, TokenCounts
 from wintermute.llm.windows import compared, judged, room, server_window
 from wintermute.matrix.login import probe as ask_homeserver
 from wintermute.memory.core import Places
-from wintermute.memory.status import NAME, list_sizes, list_too_long
+from wintermute.memory.status import LIST_TOO_LONG, NAME, list_sizes
 from wintermute.messages import Json, Request
 from wintermute.night.finding import night_finding
 from wintermute.prompt.assemble import unknown_tools
@@ -197,7 +197,7 @@ async def long_lists(config: Config, fixed: Request | None = None) -> list[Findi
         return []
     left -= known(settings, fixed, Counted()).tokens
     return [
-        Finding(name, "warn", list_too_long(f"not all of its about {size} tokens"))
+        Finding(name, "warn", LIST_TOO_LONG.format(what=f"some of its about {size} tokens"))
         for name, size in sizes.items()
         if size > left
     ]

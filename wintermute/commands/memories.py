@@ -15,7 +15,6 @@ from wintermute.memory.core import HEADERS, ITEM, bullets
 from wintermute.memory.fact import EXPLICIT, Fact
 from wintermute.memory.ranking import Query
 from wintermute.memory.resting import awake_count
-from wintermute.memory.status import in_a_chat
 from wintermute.stores import Stores
 from wintermute.text import display_name, one_line, plain, shortened
 
@@ -241,9 +240,7 @@ class Remembered:
         """
         if not self._stores.memories.ranked:
             part = await self._stores.health.part(self._stores.places.shown_memories(scope))
-            return (
-                SOME_OF_THEM.format(in_a_chat(part.detail)) if part and part.detail else ALL_OF_THEM
-            )
+            return SOME_OF_THEM.format(part.detail) if part and part.detail else ALL_OF_THEM
         async with self._stores.database.transaction() as tx:
             cast_id, problem = await self._meant(tx, row, scope)
         if cast_id is None:

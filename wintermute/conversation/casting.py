@@ -503,8 +503,8 @@ class Casting:
         """The end of the cast, its answer and the answered mark: one transaction (DESIGN §3, 7)."""
         # After events of ours nothing is told to be too long (P-051).
         sizes = await self._oversize.sizes(scope) if row.kind == "message" else {}
-        if "memories" in sizes and outcome.left_out is not None:
-            await self._oversize.note(scope, outcome.left_out)
+        if sizes and outcome.left_out is not None:
+            await self._oversize.note(scope, outcome.left_out if "memories" in sizes else 0)
         async with self._database.transaction() as tx:
             if not await self._casts.in_scope(cast.branch_id):
                 outcome = JOINED

@@ -131,7 +131,7 @@ class Listed:
     async def refresh(self) -> None:
         """What was an export is a list again before somebody edits it (M-077)."""
         await wake_all(self._database)
-        for scope in await self._flat.exports():
+        for scope in await self._flat.scopes(live=False):
             await self._flat.text(scope)
 
 
@@ -228,8 +228,11 @@ class Ranked:
         raise ToolFailed(NOT_EDITED.format(name=self._places.shown_memories(scope)))
 
     async def remove(self, scope: str, ids: Collection[str]) -> int:
-        """Row and recorded changes; the file is made anew."""
+        """Row and recorded changes; the file is made anew, also one that nobody can read."""
         await self._take_edits(scope)
+        if scope not in self._taken:
+            await self._flat.retire_file(scope)
+            self._taken.add(scope)
         # First: who goes on after a kill knows by the rows what is to go.
         await self._written(scope, but=ids)
         async with self._database.transaction() as tx:
@@ -240,7 +243,9 @@ class Ranked:
 
     async def refresh(self) -> None:
         """The files of scopes whose facts are others than the last time, of all at first (M-018)."""
-        found = {self._places.owner_scope: (), **await self._facts.stamps()}
+        # Who has no facts may have a file from when it was a two-way view (M-077).
+        files = dict.fromkeys([self._places.owner_scope, *await self._flat.scopes(live=True)], ())
+        found: dict[str, tuple[object, ...]] = {**files, **await self._facts.stamps()}
         for scope, now in found.items():
             if self._seen.get(scope) != now:
                 await self.text(scope)
@@ -256,7 +261,7 @@ class Ranked:
         try:
             if await self._flat.is_live(scope):
                 found = await self._facts.count(scope)
-                await self._flat.text(scope)
+                await self._flat.take_in(scope)
                 now = await self._facts.count(scope)
                 log.info("memories file taken in scope=%s facts=%d before=%d", scope, now, found)
             await self._flat.retire_file(scope)

@@ -215,8 +215,6 @@ class FileMerge:
     """Facts (id) whose line is missing because the file was saved from an older buffer."""
     held: tuple[str, ...] = ()
     """Facts (id) whose line is missing, and that stay until a person says yes."""
-    out: tuple[str, ...] = ()
-    """Their texts."""
     names: tuple[str, ...] = field(default=(), compare=False)
     """The keys of the lines that were found."""
 
@@ -280,7 +278,6 @@ def plan(
         dropped=dropped,
         learnt=tuple(row.id for row in gone if row.id in learnt - lost),
         held=tuple(row.id for row in missing if row.id in held),
-        out=tuple(row.text for row in missing if row.id in held),
         names=tuple(names),
     )
 
@@ -342,9 +339,8 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 LINES_LOST = "{n} lines went from {file} all at once"
-MOMENT = 0.2
-SETTLES = 2.0
-"""Seconds after a save in which the rest of it may still come."""
+MOMENT, SETTLES = 0.2, 2.0
+"""Seconds after a save in which the rest of it may come: of a small file, and of any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,9 +411,10 @@ class FlatFile:
         text = await asyncio.to_thread(self._places.memories_file(scope).text)
         return text is not None and not text.startswith(GENERATED)
 
-    async def exports(self) -> list[str]:
-        """The scopes of which nothing in the file counts."""
-        return await self._database.scalars("SELECT scope FROM memories_files WHERE NOT live")
+    async def scopes(self, *, live: bool) -> list[str]:
+        """The scopes of which what is edited in the file counts, or nothing in it does."""
+        query = "SELECT scope FROM memories_files WHERE live = ?"
+        return await self._database.scalars(query, (live,))
 
     async def retire_file(self, scope: str) -> None:
         """From now on nothing in the file of a scope counts: it is an export."""
@@ -514,6 +511,11 @@ class FlatFile:
         self._settled.pop(scope, None)
         return await self._transaction(scope, work)
 
+    async def take_in(self, scope: str) -> None:
+        """Learn what was edited by hand. Raises: MemoryFileUnusable, also while it is being saved."""
+        await self._facts.lapse()
+        await self._sync(scope)
+
     async def _sync(self, scope: str, order: Sequence[str] = ()) -> str:
         """Bring file and facts together. `order`: how the lines are to stand, if that is new."""
 
@@ -532,11 +534,12 @@ class FlatFile:
             if {*planned.held} != known & {row.id for row in rows if row.live}:
                 await self._ask(tx, scope, planned, asked)
             lines = arranged(planned.lines, order) if order else planned.lines
-            text = text_of([*lines, *planned.out])
+            text = text_of([*lines, *(row.text for row in rows if row.id in planned.held)])
             try:
                 digest = await self._write(scope, found, lines)
             except MemoryFileUnusable as problem:
                 # Not `written`: the next look tries again, and retires nothing for it.
+                await self._facts.unwrite(tx, scope, [*planned.learnt, *planned.held])
                 self._said.warn("memories file not written", scope, problem)
                 return _Settled(text, None)
             await self._facts.written(tx, scope)
@@ -570,8 +573,8 @@ class FlatFile:
     ) -> None:
         """Many editors empty a file and then write it: a fresh loss is looked at again.
 
-        So is what ends in the midst of a line, before it takes something out, or is written anew
-        beside its editor. An empty file of few lines is looked at twice.
+        So is what ends in the midst of a line, before it is written anew beside its editor; before
+        it takes something out, it is looked at twice.
         """
         file, last = self._places.memories_file(scope), self._settled.get(scope)
         saved = await asyncio.to_thread(file.saved_at)
@@ -579,12 +582,11 @@ class FlatFile:
             return
         is_new = last is None or last.digest != _digest(found.content)
         is_half = is_new and not (found.content or b"").endswith((b"\n", b"\r"))
-        changes = planned.lines != found.lines or (planned.removed and found.content)
-        if {*planned.held}.difference(asked) or (is_half and changes):
+        if {*planned.held}.difference(asked) or (is_half and planned.lines != found.lines):
             raise MemoryFileUnusable(f"{file.name} lost lines just now: it is looked at again")
         if is_half and planned.removed:
             await asyncio.sleep(MOMENT)
-            if (await self._read(scope)).content:
+            if await self._read(scope) != found:
                 raise _SavedMeanwhile
 
     async def _ask(

@@ -26,10 +26,11 @@ LEAST_BYTES = 1_500_000_000
 PROBE_SECONDS = 15.0
 NAME = "memory"
 """What status and check call it."""
-FEWER = (
-    "shorten that file, or set memory.backend: fts5 (or local_vector) in config.yaml, which shows a"
-    " model the memories that fit a message"
+LIST_TOO_LONG = (
+    "{what} do not fit into the model's window: shorten that file, or set memory.backend: fts5 (or"
+    " local_vector) in config.yaml, which shows a model the memories that fit a message"
 )
+"""Which memories of a `flat_file` a model is not shown, and what helps (M-092)."""
 RELOAD = "then set memory.backend: local_vector in config.yaml"
 
 
@@ -148,16 +149,6 @@ class MemoryStatus:
             late = f"no answer within {PROBE_SECONDS:.0f} s"
             return Finding(NAME, "warn", f"{backend}; found by words alone: {late}")
         return Finding(NAME, "ok", f"{backend}, by meaning with {answered}")
-
-
-def list_too_long(what: str) -> str:
-    """Which memories of a `flat_file` a model is not shown, and what helps (M-092)."""
-    return f"{what} do not fit into the model's window -> {FEWER}"
-
-
-def in_a_chat(detail: str) -> str:
-    """What a status says, as a sentence goes on in a chat."""
-    return detail.replace(" -> ", ": ")
 
 
 async def list_sizes(database: Database, places: Places) -> Mapping[str, int]:

@@ -270,11 +270,11 @@ async def ask_about_lines(
     tx: Transaction, stores: Stores, nights: Nights, wish: Proposal
 ) -> NightItem | None:
     """The question whether memories may go whose lines are missing; None: it is asked already."""
-    waiting = await nights.items(tx, scope=wish.scope, states=OPEN)
-    if any(item.plan.get("proposal") == wish.id for item in waiting):
-        return None
     now, ids = stores.facts.now(), json.loads(wish.text)
     texts = [fact.text for fact in await stores.facts.living(tx, wish.scope, ids)]
+    waiting = await nights.items(tx, scope=wish.scope, states=OPEN)
+    if not texts or any(item.plan.get("proposal") == wish.id for item in waiting):
+        return None
     plan = {"do": "lines", "proposal": wish.id, "ids": ids}
     wanted = Planned("lines", tuple(texts[:MOST_NAMED]), "", wish.reason, plan, question=True)
     day = now.astimezone(stores.tasks.zone).date()

@@ -20,7 +20,7 @@ from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import Hit, entries
 from wintermute.memory.ranking import Query
 from wintermute.memory.search import fitting
-from wintermute.memory.status import list_too_long
+from wintermute.memory.status import LIST_TOO_LONG
 from wintermute.messages import Size
 from wintermute.prompt.assemble import (
     LOAD,
@@ -437,7 +437,9 @@ class Oversize:
         """Note how many memories of a list did not fit, for a status and for `/why` (M-092)."""
         name = self._places.shown_memories(scope)
         if left_out:
-            await self._health.note(name, "warn", list_too_long(f"{left_out} older memories"))
+            await self._health.note(
+                name, "warn", LIST_TOO_LONG.format(what=f"{left_out} older memories")
+            )
         elif await self._health.part(name):
             await self._health.note(name, "ok")
 

@@ -11,7 +11,6 @@ from wintermute.db import Transaction
 from wintermute.loom.conversations import Conversation
 from wintermute.memory.core import MEMORIES, Places
 from wintermute.memory.flat_file import KeptLine
-from wintermute.memory.status import in_a_chat
 from wintermute.night.morning import SIGNS
 from wintermute.night.nights import Nights
 from wintermute.night.report import item_words, quoted
@@ -51,6 +50,7 @@ class EditedNotices:
         self._speaker = speaker
         self._clock = clock
         self._before: Mapping[str, str] = {}
+        self._asked: set[str] = set()
 
     async def run(self) -> None:
         """Look, until cancelled."""
@@ -66,7 +66,11 @@ class EditedNotices:
         news = [name for name in problems if name in lasting and name not in told]
         known = told & problems.keys()
         kept = await stores.versions.untold()
-        lost = await stores.proposals.open_in(None, "fact")
+        lost = [
+            wish
+            for wish in await stores.proposals.open_in(None, "fact")
+            if wish.id not in self._asked
+        ]
         if not news and not kept and not lost and known == told:
             return told
         texts = [
@@ -84,6 +88,7 @@ class EditedNotices:
                     await self._ask(tx, home, wish)
             await stores.edited.tell(tx, known)
         if home is not None:
+            self._asked |= {wish.id for wish in lost}
             self._speaker.speak(home.id)
         return known
 
@@ -112,7 +117,7 @@ class EditedNotices:
         problems = dict(looked.problems)
         for part in await self._stores.health.parts():
             if part.part.endswith(MEMORIES) and part.state == "warn":  # M-092
-                problems[f"{part.part}{TOO_LONG}"] = f"{part.part}: {in_a_chat(part.detail)}"
+                problems[f"{part.part}{TOO_LONG}"] = f"{part.part}: {part.detail}"
         before, self._before = self._before, problems
         return problems, {name for name, _ in before.items() & problems.items()}
 
