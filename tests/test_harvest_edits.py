@@ -25,6 +25,7 @@ from wintermute.night.tidying import alone
         ("I live in Lyon", "I live  in **Lyon**!", False),
         ("I live in Lyon", "…", False),
         ("2.5 mg", "25 mg", True),
+        ("/help", "help!", True),
         ("at 10:30", "at 1030", True),
         ("it costs 5 €", "it costs 5 $", True),
         ("minus: 5", "minus: -5", True),

@@ -353,12 +353,14 @@ def meanwhile(sleep: Sleep, text: str, source: Source, *, days: int = 0) -> None
     """It is told after the model has answered; `days`: until when it is true."""
     answer, answered = sleep.tidying.deeds.apply, list[str]()
 
-    async def apply(item: NightItem, cause: Cause = "night") -> bool:
+    async def apply(
+        item: NightItem, cause: Cause = "night", wanted: NightItem | None = None
+    ) -> bool:
         if not answered:
             answered.append(item.id)
             until = sleep.house.stores.facts.now() + timedelta(days=days) if days else None
             await sleep.told(text, source=source, until=until)
-        return await answer(item, cause)
+        return await answer(item, cause, wanted)
 
     sleep.tidying.deeds.apply = apply  # type: ignore[method-assign]  # the moment between the two
 

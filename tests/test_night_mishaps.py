@@ -194,11 +194,13 @@ class LockedDeeds(Deeds):
 
     failed = False
 
-    async def apply(self, item: NightItem, cause: Cause = "night") -> bool:
+    async def apply(
+        self, item: NightItem, cause: Cause = "night", wanted: NightItem | None = None
+    ) -> bool:
         if not self.failed:
             self.failed = True
             raise DatabaseLocked(LOCKED)
-        return await super().apply(item, cause)
+        return await super().apply(item, cause, wanted)
 
 
 async def test_facts_that_could_not_be_merged_are_merged_the_next_night(

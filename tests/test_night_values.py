@@ -139,6 +139,8 @@ async def test_a_person_says_which_is_true(
         for text in {OLD, NEW} - {*true}:
             assert (await sleep.fact(text)).valid_to is not None
             assert text in said
+        if "old" in answer:
+            assert said.index(NEW) < said.index(OLD)  # it says what ended
         await says(sleep.house, f"/night undo {name}")
         assert sorted(await sleep.remembered()) == sorted([OLD, NEW])
         await sleep.night()

@@ -24,10 +24,10 @@ FROM_ONE = (
     "EXISTS (SELECT 1 FROM json_each(facts.origins) o"
     " WHERE o.value IN (SELECT value FROM json_each(:events)))"
 )
-OF_NUMBERS = re.compile(
-    r"(?<=\d)[.,:/\u2013-](?=\d)|(?<=\d)[%\u2030\u00b0]|[+\u2212<>\u2264\u2265-](?=\d)"
+SAYING_MARKS = re.compile(
+    r"\A/|(?<=\d)[.,:/\u2013-](?=\d)|(?<=\d)[%\u2030\u00b0]|[+\u2212<>\u2264\u2265-](?=\d)"
 )
-"""Marks that say something beside a digit: 2.5 is not 25."""
+"""Marks that say something: 2.5 is not 25, and /help no help."""
 OTHERWISE = 3
 """A message of which less than this part is what a fact says, is of other things."""
 
@@ -56,14 +56,14 @@ def is_reworded(former: str, last: str) -> bool:
 
 
 def _letters(text: str) -> str:
-    """Letters of all scripts, digits, currencies, and what belongs to a number."""
+    """Letters of all scripts, digits, currencies, and the marks that say something."""
     plain = unicodedata.normalize("NFKC", text)
     said = [
         mark
         for n, mark in enumerate(plain)
         if unicodedata.category(mark)[0] in "LMN"
         or unicodedata.category(mark) == "Sc"
-        or OF_NUMBERS.match(plain, n)
+        or SAYING_MARKS.match(plain, n)
     ]
     return "".join(said)
 

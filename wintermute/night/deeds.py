@@ -95,10 +95,13 @@ class Deeds:
         self._files = files
         self._placing = asyncio.Lock()
 
-    async def apply(self, item: NightItem, cause: Cause = "night") -> bool:
+    async def apply(
+        self, item: NightItem, cause: Cause = "night", wanted: NightItem | None = None
+    ) -> bool:
         """Do it, unless what it is about is another by now; whether it was done.
 
-        What a person says yes to is theirs: it has a change set of its own. Raises: WintermuteError.
+        What a person says yes to is theirs: it has a change set of its own. `wanted`: the item as they
+        answered it, where that is not as it was asked. Raises: WintermuteError.
         """
         word = item.plan.get("do", "")
         if word in self._lists:
@@ -109,6 +112,9 @@ class Deeds:
         async with self._stores.database.transaction() as tx:
             if await self._nights.current(tx, item) is None:
                 return False
+            if wanted is not None and wanted != item:
+                await self._nights.turn(tx, wanted)
+                item = wanted
             deed = self._deeds.get(word)
             why, new = await self._why(tx, item, cause)
             names = await deed.do(tx, item, why) if deed else None

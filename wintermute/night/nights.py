@@ -467,23 +467,13 @@ class Nights:
             (item.night, item.n, item.state),
         )
 
-    async def turn(self, tx: Transaction, item: NightItem, *, neither: bool) -> NightItem:
-        """Which of two is true was answered with the older one, or with neither of them (M-087)."""
-        [older], newer = item.plan["members"], item.plan["winner"]
-        members = [older, newer] if neither else [newer]
-        turned = replace(
-            item,
-            plan=item.plan | {"members": members, "winner": None if neither else older},
-            before=tuple(each["text"] for each in members),
-            after="" if neither else older["text"],
-        )
-        values = columns(turned) | {"was": item.state}
+    async def turn(self, tx: Transaction, item: NightItem) -> None:
+        """Keep an item as it was answered: see `turned`."""
         await tx.execute(
             "UPDATE night_items SET plan = :plan, before = :before, after = :after"
-            " WHERE night = :night AND n = :n AND state = :was",
-            stored(values),
+            " WHERE night = :night AND n = :n AND state = :state",
+            stored(columns(item)),
         )
-        return turned
 
     async def take_back(self, tx: Transaction, item: NightItem) -> None:
         """What could not be done is found again by the next night, for its step has judged nothing.
@@ -601,6 +591,18 @@ class Nights:
         return await tx.execute(
             "DELETE FROM judged WHERE at <= ?", (stamp(self._clock.now() - JUDGED),)
         )
+
+
+def turned(item: NightItem, *, neither: bool) -> NightItem:
+    """Which of two is true is answered with the older one, or with neither of them (M-087)."""
+    [older], newer = item.plan["members"], item.plan["winner"]
+    members = [older, newer] if neither else [newer]
+    return replace(
+        item,
+        plan=item.plan | {"members": members, "winner": None if neither else older},
+        before=tuple(each["text"] for each in members),
+        after="" if neither else older["text"],
+    )
 
 
 async def asked_by(tx: Transaction, outbox_id: str) -> NightItem | None:

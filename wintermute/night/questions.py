@@ -11,7 +11,7 @@ from wintermute.errors import StorageBlocked, WintermuteError
 from wintermute.files import to_its_end
 from wintermute.jobs import FORGET
 from wintermute.night.deeds import Deeds
-from wintermute.night.nights import ItemState, Night, NightItem, Nights
+from wintermute.night.nights import ItemState, Night, NightItem, Nights, turned
 from wintermute.stores import Stores
 from wintermute.wiki.asked_lines import shown_again
 
@@ -165,18 +165,17 @@ class Questions:
         item = await self._open_again(item)
         if item.state != "open":
             return Answered(item, ANSWERED[item.state])
-        if item.kind == "ended" and answer != "new":
-            async with self._stores.database.transaction() as tx:
-                item = await self._nights.turn(tx, item, neither=answer == "neither")
+        other = item.kind == "ended" and answer != "new"
+        wanted = turned(item, neither=answer == "neither") if other else item
         try:
-            done = await deeds.apply(item, "command")
+            done = await deeds.apply(item, "command", wanted)
         except StorageBlocked:
             raise
         except WintermuteError as problem:
-            return Answered(item, str(problem))
+            return Answered(wanted, str(problem))
         if item.scope:
             await self._stores.memories.text(item.scope)
-        return Answered(item, "" if done else CHANGED)
+        return Answered(wanted, "" if done else CHANGED)
 
     async def _open_again(self, item: NightItem) -> NightItem:
         """Who said no may think better of it; what else was asked elsewhere was decided there."""
