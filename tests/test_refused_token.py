@@ -57,6 +57,7 @@ def cut_short(
     proxy.after = after
 
 
+@pytest.mark.slow
 async def test_a_refused_place_in_the_stream_costs_and_repeats_nothing(
     homeserver: Homeserver, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
