@@ -14,6 +14,7 @@ from tests.world.homeserver import Homeserver
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
 from tests.world.user import CLIENT, MatrixUser
+from wintermute.matrix.inbox import since_known
 
 Json = dict[str, Any]
 BAD_TOKEN = Answer(400, {"errcode": "M_UNKNOWN", "error": "Invalid stream token"})
@@ -55,6 +56,17 @@ def cut_short(
         return Answer(status, answer)
 
     proxy.after = after
+
+
+@pytest.mark.parametrize(
+    ("known", "left"),
+    [({"b"}, "cd"), ({"a", "c"}, "d"), ({"d"}, ""), ({"x"}, "abcd"), ((), "abcd")],
+)
+def test_what_is_behind_the_newest_that_was_seen_is_new(known: Collection[str], left: str) -> None:
+    """F-058."""
+    assert since_known([{"event_id": each} for each in "abcd"], known) == [
+        {"event_id": each} for each in left
+    ]
 
 
 @pytest.mark.slow

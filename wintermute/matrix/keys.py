@@ -273,7 +273,7 @@ class Keys:
 
     def reaches(self, user: str) -> bool:
         """Whether somebody has a device that can open what we say; true while nobody knows."""
-        if self._nio.olm is None or not self.people.was_looked_for(user):
+        if self._nio.olm is None or user not in self._nio.olm.tracked_users:
             return True
         devices = map(known, self._nio.olm.device_store.active_user_devices(user))
         return self.people.is_changed(user) or any(map(self._admits, devices))
