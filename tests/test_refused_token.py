@@ -14,6 +14,7 @@ from tests.world.homeserver import Homeserver
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
 from tests.world.user import CLIENT, MatrixUser
+from wintermute.matrix.inbox import since_known
 
 Json = dict[str, Any]
 BAD_TOKEN = Answer(400, {"errcode": "M_UNKNOWN", "error": "Invalid stream token"})
@@ -57,6 +58,18 @@ def cut_short(
     proxy.after = after
 
 
+@pytest.mark.parametrize(
+    ("known", "left"),
+    [({"b"}, "cd"), ({"a", "c"}, "d"), ({"d"}, ""), ({"x"}, "abcd"), ((), "abcd")],
+)
+def test_what_is_behind_the_newest_that_was_seen_is_new(known: Collection[str], left: str) -> None:
+    """F-058."""
+    assert since_known([{"event_id": each} for each in "abcd"], known) == [
+        {"event_id": each} for each in left
+    ]
+
+
+@pytest.mark.slow
 async def test_a_refused_place_in_the_stream_costs_and_repeats_nothing(
     homeserver: Homeserver, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
@@ -68,8 +81,7 @@ async def test_a_refused_place_in_the_stream_costs_and_repeats_nothing(
     await ann.wait_joined(other, daemon.user_id)
     await answered(ann, sealed, "one")
     await answered(ann, plain, "eins")
-    image = {"msgtype": "m.image", "url": "mxc://wintermute.test/x"}
-    await ann.send(plain, "picture.png", **image)
+    await ann.send(plain, "here", msgtype="m.location", geo_uri="geo:1,1")
     await ann.wait_for_count(plain, daemon.user_id, 2)
     assert await daemon.stop() == 0
     daemon.change("DELETE FROM notices")  # an hour later it would be told again

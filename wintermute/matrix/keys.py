@@ -64,8 +64,6 @@ OTHER_KEYS = (
     "This session has other keys than before, and nobody vouches for them. Please log it out, and "
     "log in again."
 )
-LOOK_AGAIN_SECONDS = 3600.0
-"""After the homeserver said what it has of our own keys."""
 MEGOLM = "m.megolm.v1.aes-sha2"
 
 
@@ -160,12 +158,9 @@ class Keys:
 
     def doubt_devices(self) -> None:
         """Whatever changed about anybody's devices, nobody told us."""
-        if self._nio.olm is not None:
-            self._nio.olm.tracked_users.clear()
-            self._nio.olm.users_for_key_query |= {
-                *self._nio.olm.device_store.users,
-                *self._followed,
-            }
+        if (olm := self._nio.olm) is not None:
+            olm.tracked_users.clear()
+            olm.users_for_key_query |= {*olm.device_store.users, *self._followed}
 
     async def learn_devices(self) -> None:
         """Ask for whatever changed about devices before something is judged by it."""
@@ -278,7 +273,7 @@ class Keys:
 
     def reaches(self, user: str) -> bool:
         """Whether somebody has a device that can open what we say; true while nobody knows."""
-        if self._nio.olm is None or not self.people.was_looked_for(user):
+        if self._nio.olm is None or user not in self._nio.olm.tracked_users:
             return True
         devices = map(known, self._nio.olm.device_store.active_user_devices(user))
         return self.people.is_changed(user) or any(map(self._admits, devices))
@@ -473,7 +468,7 @@ class Keys:
         told = told_of(answer, found)
         if self._nio.user_id in told:
             self._own = answer
-            self._look_again = self._clock.monotonic() + LOOK_AGAIN_SECONDS
+            self._look_again = self._clock.monotonic() + UPLOAD_AGAIN_SECONDS
             self.identity.learn(answer["device_keys"][self._nio.user_id])
         found = {user: self.replaced.sift(answer, user, found[user]) for user in told}
         changed_meanwhile = set(olm.users_for_key_query)
