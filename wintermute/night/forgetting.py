@@ -341,10 +341,8 @@ async def _erase(
     spoken = [*telling, *worded, *filter(_is_recognisable, said)]
     pages = await _cut_pages(stores, gone, spoken, lost)
     records, unfinished = await _erase_found(stores, gone, found)
-    if gone.words:
-        by_words = await look.seek([Sought(BY_WORDS, (), gone.scopes, every=gone.words)])
-        more, waiting = await _erase_found(stores, gone, by_words)
-        records, unfinished = records + more, max(unfinished, waiting)
+    more, waiting = await _erase_worded(stores, look, gone)
+    records, unfinished = records + more, max(unfinished, waiting)
     await _cut_cores(stores, gone, [*lines, *known])
     purged = 0 if unfinished else await _purge(stores, gone.facts)
     for file in stores.places.files():
@@ -368,6 +366,14 @@ async def _erase(
         copies=tuple(await stores.database.copies()),
         scrubbed=False,
     )
+
+
+async def _erase_worded(stores: Stores, look: TextSearch, gone: _Gone) -> tuple[int, int]:
+    """Erase what has all words that somebody wants forgotten; as `_erase_found`."""
+    if not gone.words:
+        return 0, 0
+    found = await look.seek([Sought(BY_WORDS, (), gone.scopes, every=gone.words)])
+    return await _erase_found(stores, gone, found)
 
 
 async def _own_words(stores: Stores, gone: _Gone, known: Sequence[str]) -> list[str]:
