@@ -94,6 +94,15 @@ async def test_a_buffer_that_is_older_than_all_known_versions_takes_nothing_out(
     assert await kept(memory) == [f"fact number {n}" for n in range(MOST + 3)]
 
 
+async def test_a_new_line_that_is_only_like_an_unseen_memory_does_not_replace_it(
+    memory: Memory,
+) -> None:
+    """F-066: they may well be two things."""
+    await learn(memory, "Tea number 2 is green")
+    now = await save(memory, "likes tea", "has a dog", "owns a boat", "Pen number 2 is blue")
+    assert {"Tea number 2 is green", "Pen number 2 is blue"} <= {*now}
+
+
 async def test_order_doubles_and_blank_lines_make_no_other_version(memory: Memory) -> None:
     assert await save(memory, "has a dog", "", "Likes  tea", "has a dog") == [
         "Likes tea",

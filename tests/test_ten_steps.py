@@ -564,6 +564,7 @@ async def test_all_contents_are_one_question_to_the_embedder_and_all_that_comes_
         counts = json.loads(await said(terminal, "memory", "reconstruct", "--json"))
         asked = [request["input"] for request in embeddings.requests]
         assert asked == [[*new], [merged, new[1], *new, home]]
+        assert counts.pop("core") == "daemon"
         assert counts == {"batches": 1, "kept": 1, "replaced": 2, "failed": 0}
         assert f"- {home}\n" in model.requests[-1].messages[0]["content"]
         assert await texts_of(terminal) == sorted([merged, new[1]])

@@ -43,7 +43,7 @@ from wintermute.memory.fact import (
     revivals,
 )
 from wintermute.memory.facts import LIVE, Facts
-from wintermute.memory.sense import successors
+from wintermute.memory.sense import Heirs, successors
 from wintermute.secret_shapes import refuse_secret, secret_kind
 
 GENERATED = "# generated: edits here are ignored; use: wintermute memory import FILE"
@@ -294,10 +294,15 @@ def _since(
     A file without a new line may as well be one that was cut: then both are.
     """
     ours = {span.key for span in spans if span.ours and span.until is None}
-    # A line that was reworded by hand was there.
-    heirs = successors([row.text for row in gone], added)
-    edited = {row.key for row, heir in zip(gone, heirs, strict=True) if heir is not None}
-    base = nearest(spans, {*names, *edited}) | edited if gone else frozenset[str]()
+    # A line that was reworded by hand was there; of one that may be newer, all words are left.
+    heirs, said = successors([row.text for row in gone], added), Heirs(added)
+    base = nearest(spans, names) if gone else frozenset[str]()
+    edited = {
+        row.key
+        for row, heir in zip(gone, heirs, strict=True)
+        if heir is not None and (row.key in base or not spans or said.keeps(row.text))
+    }
+    base = nearest(spans, {*names, *edited}) | edited if edited else base
     learnt = {row.id for row in gone if row.key in ours and row.key not in base}
     lost = {row.id for row in gone if row.key not in edited}
     return learnt, lost - learnt if added else lost

@@ -312,20 +312,19 @@ async def _erase(
     places: Sequence[Kept] = SPOKEN,
 ) -> Forgotten:
     """Erase every record of it in steps, so that no answer waits for all of them."""
+    worded = await lines_with(stores, gone.words if stores.owner.scope in gone.scopes else "")
     lines = [line for _, _, _, cut in await _cores(stores, gone) for line in cut]
-    lines += await _page_lines(stores, gone)
+    lines += [*await _page_lines(stores, gone), *worded]
     lost = await _lost_lines(stores, gone)
     own = await _only_there(stores, look, gone.events, gone.scopes, {*lost.texts})
-    worded = await lines_with(stores, gone.words if stores.owner.scope in gone.scopes else "")
-    lines += worded
     told = {*gone.traces(), *filter(_is_recognisable, lines), *known}
     told |= {f"{OF_PAGE}{line}" for line in own}
     telling = sorted(told.union(fact.id for fact in gone.facts))
     known = [text for text in known if not text.startswith(OF_PAGE)]
     # What says where to look goes soon: a run after this one, which was killed, has to know it.
     await note(telling)
-    said = await stores.inbox.bodies(gone.events)
-    recorded = sorted({*telling, *gone.said, *filter(_is_recognisable, said)})
+    said = list(filter(_is_recognisable, await stores.inbox.bodies(gone.events)))
+    recorded = sorted({*telling, *gone.said, *said})
     words = await _own_words(stores, gone, known) if places is SPOKEN else []
     ours, prompts = (words, await _since(stores, gone)), [*gone.texts, *telling]
     wanted = dict.fromkeys(places, telling) | dict.fromkeys(casts.PROMPTS, prompts)
@@ -338,8 +337,7 @@ async def _erase(
         async with stores.database.transaction() as tx:  # as pages are cut: an undo fits them
             await stores.changes.reword(tx, "page", lost.cut)
     # First: pages may say what the messages said, which nobody knows once those are erased.
-    spoken = [*telling, *worded, *filter(_is_recognisable, said)]
-    pages = await _cut_pages(stores, gone, spoken, lost)
+    pages = await _cut_pages(stores, gone, [*telling, *worded, *said], lost)
     records, unfinished = await _erase_found(stores, gone, found)
     more, waiting = await _erase_worded(stores, look, gone)
     records, unfinished = records + more, max(unfinished, waiting)
