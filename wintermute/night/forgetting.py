@@ -317,8 +317,7 @@ async def _erase(
     lines += [*await _page_lines(stores, gone), *worded]
     lost = await _lost_lines(stores, gone)
     own = await _only_there(stores, look, gone.events, gone.scopes, {*lost.texts})
-    told = {*gone.traces(), *filter(_is_recognisable, lines), *known}
-    told |= {f"{OF_PAGE}{line}" for line in own}
+    told = {*gone.traces(), *filter(_is_recognisable, lines), *known, *(OF_PAGE + o for o in own)}
     telling = sorted(told.union(fact.id for fact in gone.facts))
     known = [text for text in known if not text.startswith(OF_PAGE)]
     # What says where to look goes soon: a run after this one, which was killed, has to know it.
