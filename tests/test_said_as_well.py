@@ -21,9 +21,9 @@ PAGE = "# SOUL\n\n# TOOLS\n\n# RULE\n{rules}\n# USER\n"
     [
         ("I, Ann, do not eat fish", "Ann can eat fish soup today", "Ann does not eat fish."),
         (
-            "Ann's door code is 1234567",
-            "Ann's old door code was 1234599",
-            "Ann's door code is 1234567.",
+            "Ann's member number is 1234567",
+            "Ann's old member number was 1234599",
+            "Ann's member number is 1234567.",
         ),
     ],
     ids=["a not", "a number"],

@@ -493,7 +493,10 @@ def _met(known: Fact, new: NewFact, now: datetime) -> AddedFact:
     fact = replace(
         known,
         source=EXPLICIT if new.source == EXPLICIT else known.source,
-        origins=tuple(dict.fromkeys([*known.origins, *also, *new.origins]))[:MOST_ORIGINS],
+        # What no message told is no message's alone: it stays where one that says so is taken back.
+        origins=tuple(dict.fromkeys([*known.origins, *also, *(known.origins and new.origins)]))[
+            :MOST_ORIGINS
+        ],
         valid_to=new.valid_to or known.valid_to,
         taint=known.taint and new.taint,
         protected=known.protected or own,
