@@ -338,7 +338,9 @@ class Truth:
             lines[self._chance.randrange(len(lines))] = self._text(place.whose)
         if self._chance.random() < 0.6:
             lines.append(self._pretending(place))
-        if self._chance.random() < 0.1:
+        if (
+            self._chance.random() < 0.1 and len(self._memories(place)) <= 3
+        ):  # of more it is asked (M-090)
             lines = []
         path = self._places.memories(place.scope)
         path.parent.mkdir(parents=True, exist_ok=True)
