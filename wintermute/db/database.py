@@ -358,6 +358,7 @@ def is_unmade(path: Path) -> bool:
         *folder.glob("matrix/@*.db"),
         *folder.glob("scopes/*"),
         *folder.glob(f"{path.name}-wal"),
+        *(copy.path for copy in copies(path)),
     ]
     memories = folder / "MEMORIES.txt"
     with suppress(OSError), memories.open("rb") as file:
@@ -365,11 +366,19 @@ def is_unmade(path: Path) -> bool:
             beside.append(memories)
     if not beside or _has_content(path):  # another process just made it
         return not _has_content(path)
-    kept = ", ".join(copy.path.name for copy in reversed(copies(path))) or "your backup"
     raise DatabaseUnusable(
         f"{path} is {'empty' if path.exists() else 'missing'}, but {beside[0]} belongs to it: stop"
-        f" Wintermute and put a copy back as {path.name} ({kept}). To begin anew, move {folder}"
-        " aside; then `wintermute memory import` reads an old MEMORIES.txt"
+        f" Wintermute and {_way_back(path)}"
+    )
+
+
+def _way_back(path: Path) -> str:
+    """Tell what to do once the file is lost, with the copies there are."""
+    kept = ", ".join(copy.path.name for copy in reversed(copies(path)))
+    return (
+        f"put a copy back as {path.name} ({f'{kept}, or ' if kept else ''}one of your backup). Without"
+        f" one, move {path.parent} aside, run `wintermute init {path.parent.parent}`, and"
+        " `wintermute memory import FILE` with the old MEMORIES.txt"
     )
 
 
@@ -416,8 +425,8 @@ def _unusable(path: Path, problem: object) -> WintermuteError:
         return blocked
     return DatabaseUnusable(
         _of_a_later_life(path)
-        or f"{_cannot(path, 'used', problem)}: stop Wintermute, move the file aside and put the newest "
-        f"copy in its place (backups and {path.name}.before-* are beside it)"
+        or f"{_cannot(path, 'used', problem)}: stop Wintermute, move the file aside, with what else"
+        f" is called {path.name}-, and {_way_back(path)}"
     )
 
 

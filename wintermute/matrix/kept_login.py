@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from wintermute.errors import ConfigurationError
-from wintermute.matrix.signing import write_private
+from wintermute.matrix.signing import key_stores, write_private
 
 FILE = "session.json"
 
@@ -30,11 +30,6 @@ class Session:
 def store_file(folder: Path, session: Session) -> Path:
     """Where nio keeps the keys of this device."""
     return folder / f"{session.user_id}_{session.device_id}.db"
-
-
-def key_stores(folder: Path) -> list[Path]:
-    """The key stores of all devices of ours there are."""
-    return sorted(folder.glob("@*.db"))
 
 
 def load(folder: Path) -> Session | None:

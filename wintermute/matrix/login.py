@@ -26,12 +26,13 @@ from wintermute.health.health import Finding
 from wintermute.matrix.cross_signing import NOT_SERVED, are_others, foreign_text, served_key
 from wintermute.matrix.http import LOGIN_EXPIRED, call, path
 from wintermute.matrix.inbox import mapping
-from wintermute.matrix.kept_login import FILE, Session, key_stores, load, save, store_file
+from wintermute.matrix.kept_login import FILE, Session, load, save, store_file
 from wintermute.matrix.key_store import blocked
 from wintermute.matrix.people import fingerprint, identities
 from wintermute.matrix.signing import (
     USAGES,
     is_signed,
+    key_stores,
     load_seeds,
     open_to_others,
     write_private,

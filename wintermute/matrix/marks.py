@@ -24,14 +24,14 @@ from pathlib import Path
 from wintermute.errors import ConfigurationError
 from wintermute.mailbox.outbox import Purpose
 from wintermute.matrix.inbox import HEAD_MOST, OUTBOX_KEY, is_marked_by, mapping
-from wintermute.matrix.signing import MARKS, unpadded, write_private
+from wintermute.matrix.signing import MARKS, key_stores, unpadded, write_private
 from wintermute.messages import Json
 
 KEY_BYTES = 32
 MOST_PARTS = 10_000
 WHAT_TO_DO = (
-    "restore it from a backup; or move it aside for a new one, with which the bot does not know "
-    "again what it said before"
+    "restore it from a backup; or move it aside and run `wintermute matrix reset-crypto`: then the"
+    " bot begins as a new device, and does not know again what it said before"
 )
 
 
@@ -136,10 +136,11 @@ def settled(owed: Sequence[Owed], said: Iterable[tuple[int, Mark | None]]) -> se
 def load_marks(folder: Path, user_id: str) -> Marks:
     """The marks of this data folder, with a new key when it has none yet.
 
-    Raises: ConfigurationError for a file that is not what we wrote; StorageBlocked.
+    Raises: ConfigurationError for a file that is not what we wrote, or is missing beside keys that
+    were used with it (F-055); StorageBlocked.
     """
     file = folder / MARKS
-    if not file.exists():
+    if not file.exists() and not key_stores(folder):
         write_private(folder, MARKS, unpadded(secrets.token_bytes(KEY_BYTES)))
     try:
         key = _decoded(file.read_text("ascii"))

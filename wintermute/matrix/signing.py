@@ -231,6 +231,11 @@ def replace_seeds(folder: Path, clock: Clock) -> None:
     sync_folder(folder)
 
 
+def key_stores(folder: Path) -> list[Path]:
+    """The key stores of all devices of ours there are."""
+    return sorted(folder.glob("@*.db"))
+
+
 def open_to_others(folder: Path) -> list[Path]:
     """The files with secrets that other accounts of this machine can look at."""
     files = [folder / name for name in (FILE, NEXT, MARKS)]
