@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from difflib import SequenceMatcher
 from typing import Literal
 
 from wintermute.memory.language import (
@@ -44,6 +45,8 @@ SAME = 0.6
 STRANGE = 0.34
 PIECE = 3
 """Letters of a piece; of a sign that is a word one, of a syllable two."""
+COUNTED = {1}
+"""What somebody counts who reads "Mondays and Fridays"."""
 SHORT = 4
 """Letters of a name of which no other word may be taken for a form."""
 LONGEST_WORD = 40
@@ -54,7 +57,6 @@ ALPHABET = re.compile("[a-z\u00c0-\u058f\u0900-\u0dff]")
 FIRST_SIGN = "\u2e80"
 UNCASED = UNSPACED | {"ko", "hi", "he", "ar"}
 INFLECTED = frozenset({"ru", "pl", "fi", "el"})
-VERB_LAST = frozenset({"ko", "hi", "tr", "fi"})
 CLAUSE = re.compile(
     r"[,;:!?()\n\u060c\u3001\u3002\uff0c\u061b\u061f\u0964\u2014\u2013]|(?<=\w\w)\.(?=\s|$)"
 )
@@ -65,7 +67,7 @@ SUBJECT = re.compile(r"(?i)\b(?:the )?user(?![a-z])(?:['\u2019]\w+)?")
 NAME = re.compile(r"[^\W\d_][\w\u2019'-]*")
 WEIGHTLESS = (
     *("user", "light", "not", "averse", "soft", "last", "next", "called", "days", "units"),
-    *("habit", "maybe"),
+    *("habit", "maybe", "because", "owing"),
 )
 """Tables of words that are judged by themselves, or say nothing."""
 
@@ -201,6 +203,7 @@ class _Compared:
             ("other name", self._is_renamed),
             ("about others", self._is_about_others),
             ("not said", lambda: bool(more or unsure or asks) or bool(self._more_of("ill"))),
+            ("not said", self._gives_another_reason),
         )
         return next((reason for reason, check in checks if check()), None)
 
@@ -217,6 +220,8 @@ class _Compared:
     def _is_another_number(self) -> bool:
         known = {int(n) for n in NUMBER.findall(self._said)}
         numbers = {int(n) for n in NUMBER.findall(self._rest)} - known - {0}
+        if known <= {int(n) for n in NUMBER.findall(self._mine)}:
+            numbers -= COUNTED
         return any(n - 12 not in known or not 12 < n < 24 for n in numbers)  # ten at night
 
     def _is_denied(self) -> bool:
@@ -225,7 +230,7 @@ class _Compared:
         denies, averse, soft = (tables[name][0].search for name in ("not", "averse", "soft"))
         if denies(mine) or averse(mine):
             return not (denies(said) or averse(said) or (soft(said) and not denies(mine)))
-        if averse(said) or soft(said) or soft(mine):
+        if (averse(said) and not denies(said)) or soft(said) or soft(mine):
             return False
         parts = CLAUSE.split(tables["joins"][0].sub(",", said))
         clauses = [part for part in parts if part.strip()]
@@ -251,14 +256,40 @@ class _Compared:
                 return True
         if name in UNCASED and self._language.has("called", folded(self._fact)):
             return any(covered(word, self._known) < STRANGE for word in self._new)
-        fact = _spaced(folded(self._fact), self._language)
-        lost = [w for w in _content(self._said, self._language) if covered(w, fact) < SAME]
-        return (
-            (len(self._new) == 1 and bool(lost) and name not in UNSPACED)
-            and not any(self._new[0][:2] == each[:2] for each in lost)
-            and self._new[0]
-            not in (self._words[0], *(self._words[-1:] if name in VERB_LAST else ()))
+        return self._is_replaced()
+
+    def _is_replaced(self) -> bool:
+        """Whether another word was said between two words of the fact; for names without capitals."""
+        name = self._language.name
+        if name not in UNCASED - {"th", "zh"} | {"de"}:
+            return False
+        said, mine = (self._in_clauses(each) for each in (self._said, self._rest))
+        mine = [w if w in said else next((s for s in said if alike(w, s)), w) for w in mine]
+        ops = SequenceMatcher(None, said, mine, autojunk=False).get_opcodes()
+        same = 1 if name in ("ko", "ja") else 2
+        return any(
+            (before[0], op, after[0]) == ("equal", "replace", "equal")
+            and b - a == d - c == 1
+            and said[a][:same] != mine[c][:same]
+            and covered(mine[c], self._known) < STRANGE
+            and (name != "de" or mine[c].capitalize() in self._fact)
+            for before, (op, a, b, c, d), after in zip(ops, ops[1:], ops[2:], strict=False)
         )
+
+    def _in_clauses(self, text: str) -> list[str]:
+        clauses = [_content(each, self._language) for each in CLAUSE.split(text)]
+        end = [","] if self._language.name == "de" else []
+        return [word for each in clauses if each for word in [*each, *end]]
+
+    def _gives_another_reason(self) -> bool:
+        """Whether the fact gives a reason most words of which were not said."""
+        tables, mine = self._language.tables, self._mine
+        parts = [CLAUSE.split(mine[m.end() :])[0] for m in tables["because"][0].finditer(mine)]
+        most = 1 if self._language.name in UNSPACED else None
+        reasons = [_content(part, self._language)[:most] for part in parts]
+        for m in tables["owing"][0].finditer(mine):
+            reasons.append(_content(CLAUSE.split(mine[: m.start()])[-1], self._language)[-1:])
+        return any(each and 2 * sum(w in self._new for w in each) >= len(each) for each in reasons)
 
     def _is_about_others(self) -> bool:
         """Whether the fact names other relatives, or leaves out those of whom the line begins to tell."""
@@ -313,6 +344,11 @@ def _content(text: str, language: Language) -> list[str]:
     if language.name == "ja":  # what stands in hiragana is grammar
         text = KATAKANA.sub(r" \1 ", KANA.sub(" ", text))
     return [w for w in WORD.findall(text) if len(w) > 1 or language.name in UNSPACED]
+
+
+def alike(one: str, other: str) -> bool:
+    """Whether two words are forms of one."""
+    return covered(one, f" {other} ") >= SAME
 
 
 def _spaced(text: str, language: Language) -> str:
