@@ -222,7 +222,8 @@ class _Compared:
         numbers = {int(n) for n in NUMBER.findall(self._rest)} - known - {0}
         if known <= {int(n) for n in NUMBER.findall(self._mine)}:
             numbers -= COUNTED
-        return any(n - 12 not in known or not 12 < n < 24 for n in numbers)  # ten at night
+        evening = 18 if self._language.name == "th" else 12  # ten at night
+        return any(n - 12 not in known and n - evening not in known or n > 23 for n in numbers)
 
     def _is_denied(self) -> bool:
         """Whether one of both denies, or shuns, what the other says."""
