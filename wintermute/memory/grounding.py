@@ -37,9 +37,12 @@ DropReason = Literal[
     "worded otherwise (no embedder)",
 ]  # fmt: skip
 """Why a fact was dropped, as a status counts it."""
-MOST_WORDS = 0.6
+MOST_WORDS = 0.5
 """Which part of its words tells a fact; with fewer, meaning has to be `LEAST_ALIKE`."""
 LEAST_ALIKE = 0.46
+LEAST_WORDS = 0.2
+UNKNOWN = frozenset({"el", "fi", "he", "hi"})
+"""Languages that the embedder has not learnt: all it says of them is alike, so meaning needs words."""
 SAME = 0.6
 """Which part of a word has to stand there in pieces, so that another form of it does."""
 STRANGE = 0.34
@@ -166,6 +169,8 @@ class Grounding:
         compared = _Compared(fact, numeric(bare, language), said, line, language)
         parts = (part.strip() for part in CLAUSE.split(text) if len(part.strip()) > PIECE)
         reason, share = compared.contradiction(), compared.share()
+        if not reason and share < LEAST_WORDS and language.name in UNKNOWN:
+            reason = "not said"
         told = not reason and share >= MOST_WORDS
         return Judged(fact, which, reason, told, bare.strip(" .,"), (text, *parts))
 
@@ -233,8 +238,7 @@ class _Compared:
             return not (denies(said) or averse(said) or (soft(said) and not denies(mine)))
         if (averse(said) and not denies(said)) or soft(said) or soft(mine):
             return False
-        parts = CLAUSE.split(tables["joins"][0].sub(",", said))
-        clauses = [part for part in parts if part.strip()]
+        clauses = self._clauses()
         pairs = [(clause, self._shared(clause)) for clause in clauses]
         affirmed = {word for clause, each in pairs if not denies(clause) for word in each}
         return all(map(denies, clauses)) or any(denies(c) and each - affirmed for c, each in pairs)
@@ -285,6 +289,8 @@ class _Compared:
     def _gives_another_reason(self) -> bool:
         """Whether the fact gives a reason most words of which were not said."""
         tables, mine = self._language.tables, self._mine
+        if len(self._clauses()) > 1:  # one of them may be the reason
+            return False
         parts = [CLAUSE.split(mine[m.end() :])[0] for m in tables["because"][0].finditer(mine)]
         most = 1 if self._language.name in UNSPACED else None
         reasons = [_content(part, self._language)[:most] for part in parts]
@@ -292,12 +298,15 @@ class _Compared:
             reasons.append(_content(CLAUSE.split(mine[: m.start()])[-1], self._language)[-1:])
         return any(each and 2 * sum(w in self._new for w in each) >= len(each) for each in reasons)
 
+    def _clauses(self) -> list[str]:
+        parts = CLAUSE.split(self._language.tables["joins"][0].sub(",", self._said))
+        return [part for part in parts if part.strip()]
+
     def _is_about_others(self) -> bool:
-        """Whether the fact names other relatives, or leaves out those of whom the line begins to tell."""
+        """Whether the fact leaves out the relatives of whom what was said begins to tell."""
         language = self._language
-        theirs, ours = language.which("kin", self._told), language.which("kin", self._mine)
-        if ours or not theirs:
-            return bool(ours) and not ours & language.which("kin", self._said)
+        if language.which("kin", self._mine) or not language.which("kin", self._told):
+            return False
         begins = [m.start() for kin in language.tables["kin"] for m in kin.finditer(self._told)]
         piece = 1 if language.name in UNSPACED else PIECE
         told = [self._told.find(w[:piece]) for w in self._words if w not in self._new]
