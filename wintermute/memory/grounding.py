@@ -234,14 +234,22 @@ class _Compared:
         """Whether one of both denies, or shuns, what the other says."""
         tables, said, mine = self._language.tables, self._said, self._mine
         denies, averse, soft = (tables[name][0].search for name in ("not", "averse", "soft"))
-        if denies(mine) or averse(mine):
-            return not (denies(said) or averse(said) or (soft(said) and not denies(mine)))
-        if (averse(said) and not denies(said)) or soft(said) or soft(mine):
-            return False
         clauses = self._clauses()
         pairs = [(clause, self._shared(clause)) for clause in clauses]
+        if denies(mine) or averse(mine):
+            shuns = [(denies(c) or averse(c) or soft(c)) for c in clauses]
+            told = [each for (_, each), shun in zip(pairs, shuns, strict=True) if shun]
+            return not any(shuns) or (not any(told) and any(each for _, each in pairs))
+        if averse(said) and not denies(said):
+            return False
+        if soft(mine):
+            return any(denies(c) and soft(c) and each for c, each in pairs)
+        pairs = [(c, each) for c, each in pairs if not soft(c)]
         affirmed = {word for clause, each in pairs if not denies(clause) for word in each}
-        return all(map(denies, clauses)) or any(denies(c) and each - affirmed for c, each in pairs)
+        return bool(pairs) and (
+            all(denies(c) for c in clauses)
+            or any(denies(c) and each - affirmed for c, each in pairs)
+        )
 
     def _is_renamed(self) -> bool:
         """Whether a name stands in the fact that was not said, or one thing in the place of another."""
@@ -259,9 +267,18 @@ class _Compared:
             is_own = word[:PIECE] in folded(self._line.name)
             if strange and not is_own and covered(word, self._known) < least:
                 return True
-        if name in UNCASED and self._language.has("called", folded(self._fact)):
-            return any(covered(word, self._known) < STRANGE for word in self._new)
-        return self._is_replaced()
+        return self._is_called_otherwise() or self._is_replaced()
+
+    def _is_called_otherwise(self) -> bool:
+        """Whether the word beside a "called" was not said."""
+        language, text = self._language, self._rest
+        if language.name not in UNCASED:
+            return False
+        ends = [found.span() for found in language.tables["called"][0].finditer(text)]
+        named = [_content(text[end:], language)[:1] for _, end in ends]
+        if language.name == "ja":
+            named = [_content(text[:begin], language)[-1:] for begin, _ in ends]
+        return any(covered(word, self._known) < STRANGE for each in named for word in each)
 
     def _is_replaced(self) -> bool:
         """Whether another word was said between two words of the fact; for names without capitals."""
@@ -271,7 +288,7 @@ class _Compared:
         said, mine = (self._in_clauses(each) for each in (self._said, self._rest))
         mine = [w if w in said else next((s for s in said if alike(w, s)), w) for w in mine]
         ops = SequenceMatcher(None, said, mine, autojunk=False).get_opcodes()
-        same = 1 if name in ("ko", "ja") else 2
+        same = {"ko": 1, "ja": 1, "de": None}.get(name, 2)
         return any(
             (before[0], op, after[0]) == ("equal", "replace", "equal")
             and b - a == d - c == 1

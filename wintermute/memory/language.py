@@ -97,7 +97,7 @@ def language_named(name: str) -> Language:
     numbers = f"(?:\\d+ ?(?={large}))?(?:{words})(?:{more}(?:{words}))*"
     if name not in UNSPACED:
         end = f"(?!{LETTER})|(?={COUNTERS})" if name == "ko" else f"(?!{LETTER})"
-        numbers = f"(?<!{LETTER}){numbers}(?:{end})"
+        numbers = f"(?<!{LETTER}){PREFIXES.get(name, '')}{numbers}(?:{end})"
     tables = {
         key: tuple(
             _pattern(name, group, key) for group in (listed.split() if key in SEVERAL else [listed])
@@ -136,7 +136,9 @@ def _pattern(name: str, words: str, key: str) -> re.Pattern[str]:
     if name in UNSPACED:
         return re.compile(rf"(?<!\d)(?:{listed})" if words[:1].isdigit() else f"(?:{listed})")
     end = "" if name == "ko" else f"(?!{LETTER})"
-    prefix = "" if key == "not" else PREFIXES.get(name, "")
+    prefix = PREFIXES.get(name, "")
+    if name == "ar" and key == "not":  # "when" is no "to what not"
+        prefix = "[وف]?"
     return re.compile(f"(?<!{LETTER}){prefix}(?:{listed}){end}")
 
 
@@ -169,6 +171,11 @@ def numeric(text: str, language: Language) -> str:
             [language.values.get(part) or int(part) for part in parts], turned=turned
         )
         alone = len(parts) == 1
+        if language.name in ("th", "zh") and len(parts) > 1 and 10 > values[-1] % 100 > 0:
+            unit = language.values.get(parts[-2], 0)  # six thousand four: 6400
+            if unit >= 100:
+                last = language.values.get(parts[-1], 0)
+                values[-1] += last * (unit // 10 - 1)
         if values == [1] or (alone and language.name in UNSPACED and values[0] >= 100):
             return found[0]
         if language.name == "ko" and (
