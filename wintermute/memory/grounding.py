@@ -191,8 +191,9 @@ class _Compared:
         return {word for word in self._words if covered(word, known) >= SAME}
 
     def share(self) -> float:
-        """Which part of the words of the fact was said."""
-        return 1 - len(self._new) / len(self._words) if self._words else 0.0
+        """Which part of the words of the fact was said; of two words one tells too little."""
+        told = len(self._words) - len(self._new)
+        return told / max(len(self._words), 3 if self._new else 1)
 
     def contradiction(self) -> DropReason | None:
         """The first thing in the fact that does not stand in what was said, words aside."""
@@ -227,7 +228,7 @@ class _Compared:
         if known <= {int(n) for n in NUMBER.findall(self._mine)}:
             numbers -= COUNTED
         evening = 18 if self._language.name == "th" else 12  # ten at night
-        return any(n - 12 not in known and n - evening not in known or n > 23 for n in numbers)
+        return any(not {n - 12, n - evening} & known or n > 23 for n in numbers)
 
     def _is_denied(self) -> bool:
         """Whether one of both denies, or shuns, what the other says."""
@@ -307,8 +308,8 @@ class _Compared:
         parts = [CLAUSE.split(mine[m.end() :])[0] for m in tables["because"][0].finditer(mine)]
         most = 1 if self._language.name in UNSPACED else None
         reasons = [_content(part, self._language)[:most] for part in parts]
-        for m in tables["owing"][0].finditer(mine):
-            reasons.append(_content(CLAUSE.split(mine[: m.start()])[-1], self._language)[-1:])
+        parts = [CLAUSE.split(mine[: m.start()])[-1] for m in tables["owing"][0].finditer(mine)]
+        reasons += [_content(part, self._language)[-1:] for part in parts]
         return any(each and 2 * sum(w in self._new for w in each) >= len(each) for each in reasons)
 
     def _clauses(self) -> list[str]:
