@@ -45,10 +45,9 @@ UNKNOWN = frozenset({"el", "fi", "he", "hi"})
 SAME = 0.5
 """Which part of a word has to stand there in pieces, so that another form of it does."""
 STRANGE = 0.34
+"""Less of it in what was said, and it is another name."""
 PIECE = 3
 """Letters of a piece; of a sign that is a word one, of a syllable two."""
-COUNTED = {1}
-"""What somebody counts who reads "Mondays and Fridays"."""
 SHORT = 4
 """Letters of a name of which no other word may be taken for a form."""
 LONGEST_WORD = 40
@@ -226,7 +225,7 @@ class _Compared:
         known = {int(n) for n in NUMBER.findall(self._said)}
         numbers = {int(n) for n in NUMBER.findall(self._rest)} - known - {0}
         if known <= {int(n) for n in NUMBER.findall(self._mine)}:
-            numbers -= COUNTED
+            numbers -= {1}  # a dog
         evening = 18 if self._language.name == "th" else 12  # ten at night
         return any(not {n - 12, n - evening} & known or n > 23 for n in numbers)
 
@@ -282,8 +281,11 @@ class _Compared:
         name = self._language.name
         if name not in {"ja", "ko", "hi", "he", "de"}:
             return False
-        said, mine = (self._in_clauses(each) for each in (self._said, self._rest))
-        mine = [w if w in said else next((s for s in said if alike(w, s)), w) for w in mine]
+        said = _content(self._said, self._language)
+        mine = [
+            w if w in said else next((s for s in said if covered(w, f" {s} ") >= SAME), w)
+            for w in self._words
+        ]
         ops = SequenceMatcher(None, said, mine, autojunk=False).get_opcodes()
         same = {"ko": 1, "ja": 1, "de": None}.get(name, 2)
         return any(
@@ -294,11 +296,6 @@ class _Compared:
             and (name != "de" or mine[c].capitalize() in self._fact)
             for before, (op, a, b, c, d), after in zip(ops, ops[1:], ops[2:], strict=False)
         )
-
-    def _in_clauses(self, text: str) -> list[str]:
-        clauses = [_content(each, self._language) for each in CLAUSE.split(text)]
-        end = [","] if self._language.name == "de" else []
-        return [word for each in clauses if each for word in [*each, *end]]
 
     def _gives_another_reason(self) -> bool:
         """Whether the fact gives a reason most words of which were not said."""
@@ -317,10 +314,11 @@ class _Compared:
         return [part for part in parts if part.strip()]
 
     def _is_about_others(self) -> bool:
-        """Whether the fact leaves out the relatives of whom what was said begins to tell."""
+        """Whether the fact names other relatives, or leaves out those of whom the line begins to tell."""
         language = self._language
-        if language.which("kin", self._mine) or not language.which("kin", self._told):
-            return False
+        theirs, ours = (language.which("kin", each) for each in (self._told, self._mine))
+        if ours or not theirs:
+            return bool(ours and theirs) and not ours & language.which("kin", self._said)
         begins = [m.start() for kin in language.tables["kin"] for m in kin.finditer(self._told)]
         piece = 1 if language.name in UNSPACED else PIECE
         told = [self._told.find(w[:piece]) for w in self._words if w not in self._new]
@@ -368,11 +366,6 @@ def _content(text: str, language: Language) -> list[str]:
     if language.name == "ja":  # what stands in hiragana is grammar
         text = KATAKANA.sub(r" \1 ", KANA.sub(" ", text))
     return [w for w in WORD.findall(text) if len(w) > 1 or language.name in UNSPACED]
-
-
-def alike(one: str, other: str) -> bool:
-    """Whether two words are forms of one."""
-    return covered(one, f" {other} ") >= SAME
 
 
 def _spaced(text: str, language: Language) -> str:
