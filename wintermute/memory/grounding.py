@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from difflib import SequenceMatcher
 from typing import Literal
 
 from wintermute.memory.language import (
@@ -36,12 +37,15 @@ DropReason = Literal[
     "worded otherwise (no embedder)",
 ]  # fmt: skip
 """Why a fact was dropped, as a status counts it."""
-MOST_WORDS = 0.6
+MOST_WORDS = 0.5
 """Which part of its words tells a fact; with fewer, meaning has to be `LEAST_ALIKE`."""
 LEAST_ALIKE = 0.46
-SAME = 0.6
+UNKNOWN = frozenset({"el", "fi", "he", "hi"})
+"""Languages that the embedder has not learnt: all it says of them is alike, so meaning needs words."""
+SAME = 0.5
 """Which part of a word has to stand there in pieces, so that another form of it does."""
 STRANGE = 0.34
+"""Less of it in what was said, and it is another name."""
 PIECE = 3
 """Letters of a piece; of a sign that is a word one, of a syllable two."""
 SHORT = 4
@@ -54,7 +58,6 @@ ALPHABET = re.compile("[a-z\u00c0-\u058f\u0900-\u0dff]")
 FIRST_SIGN = "\u2e80"
 UNCASED = UNSPACED | {"ko", "hi", "he", "ar"}
 INFLECTED = frozenset({"ru", "pl", "fi", "el"})
-VERB_LAST = frozenset({"ko", "hi", "tr", "fi"})
 CLAUSE = re.compile(
     r"[,;:!?()\n\u060c\u3001\u3002\uff0c\u061b\u061f\u0964\u2014\u2013]|(?<=\w\w)\.(?=\s|$)"
 )
@@ -65,7 +68,7 @@ SUBJECT = re.compile(r"(?i)\b(?:the )?user(?![a-z])(?:['\u2019]\w+)?")
 NAME = re.compile(r"[^\W\d_][\w\u2019'-]*")
 WEIGHTLESS = (
     *("user", "light", "not", "averse", "soft", "last", "next", "called", "days", "units"),
-    *("habit", "maybe"),
+    *("habit", "maybe", "because", "owing"),
 )
 """Tables of words that are judged by themselves, or say nothing."""
 
@@ -164,6 +167,8 @@ class Grounding:
         compared = _Compared(fact, numeric(bare, language), said, line, language)
         parts = (part.strip() for part in CLAUSE.split(text) if len(part.strip()) > PIECE)
         reason, share = compared.contradiction(), compared.share()
+        if not (reason or share) and language.name in UNKNOWN:
+            reason = "not said"
         told = not reason and share >= MOST_WORDS
         return Judged(fact, which, reason, told, bare.strip(" .,"), (text, *parts))
 
@@ -185,8 +190,9 @@ class _Compared:
         return {word for word in self._words if covered(word, known) >= SAME}
 
     def share(self) -> float:
-        """Which part of the words of the fact was said."""
-        return 1 - len(self._new) / len(self._words) if self._words else 0.0
+        """Which part of the words of the fact was said; of two words one tells too little."""
+        told = len(self._words) - len(self._new)
+        return told / max(len(self._words), 3 if self._new else 1)
 
     def contradiction(self) -> DropReason | None:
         """The first thing in the fact that does not stand in what was said, words aside."""
@@ -201,6 +207,7 @@ class _Compared:
             ("other name", self._is_renamed),
             ("about others", self._is_about_others),
             ("not said", lambda: bool(more or unsure or asks) or bool(self._more_of("ill"))),
+            ("not said", self._gives_another_reason),
         )
         return next((reason for reason, check in checks if check()), None)
 
@@ -217,25 +224,32 @@ class _Compared:
     def _is_another_number(self) -> bool:
         known = {int(n) for n in NUMBER.findall(self._said)}
         numbers = {int(n) for n in NUMBER.findall(self._rest)} - known - {0}
-        return any(n - 12 not in known or not 12 < n < 24 for n in numbers)  # ten at night
+        if known <= {int(n) for n in NUMBER.findall(self._mine)}:
+            numbers -= {1}  # a dog
+        evening = 18 if self._language.name == "th" else 12  # ten at night
+        return any(not {n - 12, n - evening} & known or n > 23 for n in numbers)
 
     def _is_denied(self) -> bool:
         """Whether one of both denies, or shuns, what the other says."""
         tables, said, mine = self._language.tables, self._said, self._mine
         denies, averse, soft = (tables[name][0].search for name in ("not", "averse", "soft"))
-        if denies(mine) or averse(mine):
-            return not (denies(said) or averse(said) or (soft(said) and not denies(mine)))
-        if averse(said) or soft(said) or soft(mine):
-            return False
-        parts = CLAUSE.split(tables["joins"][0].sub(",", said))
-        clauses = [part for part in parts if part.strip()]
+        clauses = self._clauses()
         pairs = [(clause, self._shared(clause)) for clause in clauses]
+        if denies(mine) or averse(mine):
+            shuns = [(denies(c) or averse(c) or soft(c)) for c in clauses]
+            told = [each for (_, each), shun in zip(pairs, shuns, strict=True) if shun]
+            return not any(shuns) or (not any(told) and any(each for _, each in pairs))
+        if averse(said) and not denies(said):
+            return False
+        if soft(mine):
+            return any(denies(c) and soft(c) and each for c, each in pairs)
+        pairs = [(c, each) for c, each in pairs if not soft(c)]
         affirmed = {word for clause, each in pairs if not denies(clause) for word in each}
-        return all(map(denies, clauses)) or any(denies(c) and each - affirmed for c, each in pairs)
+        return any(denies(c) and each - affirmed for c, each in pairs)
 
     def _is_renamed(self) -> bool:
         """Whether a name stands in the fact that was not said, or one thing in the place of another."""
-        name, least = self._language.name, SAME if self._language.name in INFLECTED else 0.75
+        name, least = self._language.name, 0.6 if self._language.name in INFLECTED else 0.75
         text = SUBJECT.sub(" ", self._fact)
         capitals = " ".join(
             folded(found[0])
@@ -249,23 +263,62 @@ class _Compared:
             is_own = word[:PIECE] in folded(self._line.name)
             if strange and not is_own and covered(word, self._known) < least:
                 return True
-        if name in UNCASED and self._language.has("called", folded(self._fact)):
-            return any(covered(word, self._known) < STRANGE for word in self._new)
-        fact = _spaced(folded(self._fact), self._language)
-        lost = [w for w in _content(self._said, self._language) if covered(w, fact) < SAME]
-        return (
-            (len(self._new) == 1 and bool(lost) and name not in UNSPACED)
-            and not any(self._new[0][:2] == each[:2] for each in lost)
-            and self._new[0]
-            not in (self._words[0], *(self._words[-1:] if name in VERB_LAST else ()))
+        return self._is_called_otherwise() or self._is_replaced()
+
+    def _is_called_otherwise(self) -> bool:
+        """Whether the word beside a "called" was not said."""
+        language, text = self._language, self._rest
+        if language.name not in UNCASED:
+            return False
+        ends = [found.span() for found in language.tables["called"][0].finditer(text)]
+        named = [_content(text[end:], language)[:1] for _, end in ends]
+        if language.name == "ja":
+            named = [_content(text[:begin], language)[-1:] for begin, _ in ends]
+        return any(covered(word, self._known) < STRANGE for each in named for word in each)
+
+    def _is_replaced(self) -> bool:
+        """Whether another word was said between two words of the fact; for names without capitals."""
+        name = self._language.name
+        if name not in {"ja", "ko", "hi", "he", "de"}:
+            return False
+        said = _content(self._said, self._language)
+        mine = [
+            w if w in said else next((s for s in said if covered(w, f" {s} ") >= SAME), w)
+            for w in self._words
+        ]
+        ops = SequenceMatcher(None, said, mine, autojunk=False).get_opcodes()
+        same = {"ko": 1, "ja": 1, "de": None}.get(name, 2)
+        return any(
+            (before[0], op, after[0]) == ("equal", "replace", "equal")
+            and b - a == d - c == 1
+            and said[a][:same] != mine[c][:same]
+            and covered(mine[c], self._known) < STRANGE
+            and (name != "de" or mine[c].capitalize() in self._fact)
+            for before, (op, a, b, c, d), after in zip(ops, ops[1:], ops[2:], strict=False)
         )
+
+    def _gives_another_reason(self) -> bool:
+        """Whether the fact gives a reason most words of which were not said."""
+        tables, mine = self._language.tables, self._mine
+        if len(self._clauses()) > 1:  # one of them may be the reason
+            return False
+        parts = [CLAUSE.split(mine[m.end() :])[0] for m in tables["because"][0].finditer(mine)]
+        most = 1 if self._language.name in UNSPACED else None
+        reasons = [_content(part, self._language)[:most] for part in parts]
+        parts = [CLAUSE.split(mine[: m.start()])[-1] for m in tables["owing"][0].finditer(mine)]
+        reasons += [_content(part, self._language)[-1:] for part in parts]
+        return any(each and 2 * sum(w in self._new for w in each) >= len(each) for each in reasons)
+
+    def _clauses(self) -> list[str]:
+        parts = CLAUSE.split(self._language.tables["joins"][0].sub(",", self._said))
+        return [part for part in parts if part.strip()]
 
     def _is_about_others(self) -> bool:
         """Whether the fact names other relatives, or leaves out those of whom the line begins to tell."""
         language = self._language
-        theirs, ours = language.which("kin", self._told), language.which("kin", self._mine)
+        theirs, ours = (language.which("kin", each) for each in (self._told, self._mine))
         if ours or not theirs:
-            return bool(ours) and not ours & language.which("kin", self._said)
+            return bool(ours and theirs) and not ours & language.which("kin", self._said)
         begins = [m.start() for kin in language.tables["kin"] for m in kin.finditer(self._told)]
         piece = 1 if language.name in UNSPACED else PIECE
         told = [self._told.find(w[:piece]) for w in self._words if w not in self._new]

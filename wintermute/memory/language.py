@@ -43,6 +43,7 @@ YEAR_AFTER = re.compile(
 )
 YEAR_ALONE = re.compile(rf"(?<![\d:])({YEAR})(?![\d:])\s*[年년]?")
 COUNT = re.compile(r"(\d{1,3})\s*[个個ヶか箇カ]?\s*$")
+YEAR_UNIT = 3
 SEASONS = ((3, 6), (6, 9), (9, 12), (12, 3))
 DaySpan = tuple[date, date]
 WrittenDate = tuple[int | None, int | None, int | None]
@@ -55,7 +56,8 @@ class Language:
 
     name: str
     tables: Mapping[str, tuple[re.Pattern[str], ...]]
-    near: tuple[tuple[int, re.Pattern[str]], ...]
+    near: tuple[tuple[frozenset[int], re.Pattern[str]], ...]
+    """Days from today, the longest words first."""
     small: re.Pattern[str]
     """Words by which it is known."""
     values: Mapping[str, int]
@@ -95,7 +97,7 @@ def language_named(name: str) -> Language:
     numbers = f"(?:\\d+ ?(?={large}))?(?:{words})(?:{more}(?:{words}))*"
     if name not in UNSPACED:
         end = f"(?!{LETTER})|(?={COUNTERS})" if name == "ko" else f"(?!{LETTER})"
-        numbers = f"(?<!{LETTER}){numbers}(?:{end})"
+        numbers = f"(?<!{LETTER}){PREFIXES.get(name, '')}{numbers}(?:{end})"
     tables = {
         key: tuple(
             _pattern(name, group, key) for group in (listed.split() if key in SEVERAL else [listed])
@@ -103,7 +105,11 @@ def language_named(name: str) -> Language:
         for key, listed in table.items()
         if key not in ("numbers", "near")
     }
-    near = tuple((days, _pattern(name, word, "near")) for days, word in _valued(table["near"]))
+    listed: dict[str, set[int]] = {}
+    for days, word in _valued(table["near"]):
+        listed.setdefault(word, set()).add(days)
+    ordered = sorted(listed, key=len, reverse=True)  # the day after tomorrow is not tomorrow
+    near = tuple((frozenset(listed[word]), _pattern(name, word, "near")) for word in ordered)
     known = " ".join(table[key] for key in ("light", "not", "habit", "kin", "near"))
     small = _pattern(name, re.sub(r"-?\d", "", known), "light")
     parts = re.compile(f"\\d+|{words}")
@@ -130,7 +136,10 @@ def _pattern(name: str, words: str, key: str) -> re.Pattern[str]:
     if name in UNSPACED:
         return re.compile(rf"(?<!\d)(?:{listed})" if words[:1].isdigit() else f"(?:{listed})")
     end = "" if name == "ko" else f"(?!{LETTER})"
-    return re.compile(f"(?<!{LETTER}){PREFIXES.get(name, '')}(?:{listed}){end}")
+    prefix = PREFIXES.get(name, "")
+    if name == "ar" and key == "not":  # "when" is no "to what not"
+        prefix = "[وف]?"
+    return re.compile(f"(?<!{LETTER}){prefix}(?:{listed}){end}")
 
 
 def folded(text: str) -> str:
@@ -162,6 +171,11 @@ def numeric(text: str, language: Language) -> str:
             [language.values.get(part) or int(part) for part in parts], turned=turned
         )
         alone = len(parts) == 1
+        if language.name in ("th", "zh") and len(parts) > 1 and 10 > values[-1] % 100 > 0:
+            unit = language.values.get(parts[-2], 0)  # six thousand four: 6400
+            if unit >= 100:
+                last = language.values.get(parts[-1], 0)
+                values[-1] += last * (unit // 10 - 1)
         if values == [1] or (alone and language.name in UNSPACED and values[0] >= 100):
             return found[0]
         if language.name == "ko" and (
@@ -236,7 +250,10 @@ def spans(text: str, language: Language, on: date) -> Iterator[DaySpan]:
     for year, month, day in dates:
         for each in (year,) if year else (on.year - 1, on.year, on.year + 1):
             yield from bounds(each, month, day)
-    near = [days for days, pattern in language.near if pattern.search(text)]
+    near = set[int]()
+    for days, pattern in language.near:
+        if pattern.search(text):
+            near, text = near | days, pattern.sub(" ", text)
     weekdays = language.which("days", text)
     numbers = set() if any(m for _, m, _ in dates) else {int(n) for n in NUMBER.findall(text)}
     for k in range(-31, 32):
@@ -244,12 +261,14 @@ def spans(text: str, language: Language, on: date) -> Iterator[DaySpan]:
         is_named = day_of.weekday() in weekdays and -8 < k < (14 if coming else 8)
         if k in near or day_of.day in numbers or (is_named and (k > 0) - (k < 0) in sides):
             yield day_of, day_of
-    yield from _away(text, language, on, sides)
+    yield from _away(text, language, on, sides, bool(dates))
 
 
-def _away(text: str, language: Language, on: date, sides: Sequence[int]) -> Iterator[DaySpan]:
+def _away(
+    text: str, language: Language, on: date, sides: Sequence[int], dated: bool
+) -> Iterator[DaySpan]:
     """The weeks, months, years and seasons of which it tells, in the past, the present and the future."""
-    for unit, pattern in enumerate(language.tables["units"]):
+    for unit, pattern in enumerate(language.tables["units"][: YEAR_UNIT if dated else None]):
         for match in pattern.finditer(text):
             count = COUNT.search(text[: match.start()])
             for k in (int(count[1]), -int(count[1])) if count else sides:
