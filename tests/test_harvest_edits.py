@@ -1,6 +1,7 @@
 """Messages that are edited after they were read: what was learnt from their former wording alone goes."""
 
 import json
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.tidied import Programmed
 from wintermute.changes.change_sets import Reason
+from wintermute.memory.grounding import Line
 from wintermute.memory.origins import Rewording, is_reworded
 from wintermute.night.raw_material import Consolidations
 from wintermute.night.tidying import alone
@@ -49,6 +51,13 @@ def test_blanks_and_marks_are_no_edit(former: str, last: str, *, is_edit: bool) 
         ("Ann keeps bees", "I keep bees. My car is red", "I keep bees. It is blue", (), False),
         ("Ann lives in Lyon", "I live in Lyon", "I live in Rome", ("Lyon is nice",), True),
         ("lives in Lyon", "I live in Lyon", "I live in Rome", ("we live near Lyon",), False),
+        ("Ann has 2 cats", "I have two cats", "I have three cats", (), True),
+        ("Ann has 2 cats", "I have two cats", "I've got two cats", (), False),
+        ("Ann has 2 cats", "I have two cats", "I have three", ("two cats!",), False),
+        ("Ann's exam is on May 5, 2026", "My exam is tomorrow", "My exam is on Friday", (), True),
+        ("Ann's exam is on May 5, 2026", "My exam is tomorow", "My exam is tomorrow", (), False),
+        ("Ann drinks coffee", "I drink coffee", "I used to drink coffee", (), True),
+        ("Ann lives in Rome", "yes", "no", (), True),
         ("安住在巴黎", "我住在巴黎", "我住在里昂", (), True),
         ("Ann keeps bees", "ich halte Bienen", "ich halte Hühner", (), True),
         ("Ann keeps bees", "ich halte Bienen", "ich halte Hühner", ("guten Tag",), False),
@@ -58,7 +67,8 @@ def test_what_was_learnt_only_from_the_former_wording(
     fact: str, former: str, last: str, others: tuple[str, ...], *, is_over: bool
 ) -> None:
     """M-089: what another message says, or what the edit left as it was, stays."""
-    edited = Rewording("$m", frozenset({"$m"}), (former,), last)
+    was, now = (Line(each, date(2026, 5, 4), "Ann") for each in (former, last))
+    edited = Rewording("$m", frozenset({"$m"}), (was,), now)
     assert edited.unsays(fact, others) == is_over
 
 

@@ -28,7 +28,7 @@ SETTLED = [
     ("我住在巴黎", "我住在里昂"),
     ("Ann's car is red", "Ann's car is blue"),
     ("Ann has 2 cats", "Ann has 3 cats"),
-    ("Dinner is at 7", "Dinner is at 8"),
+    ("Dinner is at 7 pm", "Dinner is at 8 pm"),
 ]
 ASKED = [
     (OLD, NEW),
@@ -53,6 +53,16 @@ ASKED = [
     ("Ann is in Lyon at 8 am", "Ann is in Rome at 8 pm"),
     ("Ann is taller than Bob", "Bob is taller than Ann"),
     ("Ann eats fish", "Ann eats raw fish"),
+    ("Анна принимает 5 таблеток", "Анна принимает 6 таблеток"),
+    ("Ann's best man is tom", "Ann's best man is bob"),
+    ("Ann's dentist is miller", "Ann's dentist is meyer"),
+    ("Ann believes in Tom", "Ann believes in Eva"),
+    ("Ann lives in Tom's house", "Ann lives in Bob's house"),
+    ("Christina lives in Rome", "Christian lives in Lyon"),
+    ("Her car is red", "His car is blue"),
+    ("Ann is allergic to nuts", "Ann is allergic to milk"),
+    ("Ann's blood pressure is at 120", "Ann's blood pressure is at 180"),
+    ("Dinner is at 7", "Dinner is at 8"),
 ]
 
 

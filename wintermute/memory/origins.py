@@ -5,20 +5,15 @@ import json
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, get_args
 
 from wintermute.changes.change_sets import Reason, UnaskedCause
 from wintermute.db import Database, Transaction
 from wintermute.memory.fact import Fact, NewFact, fact_of, state_of
 from wintermute.memory.facts import Facts
-from wintermute.memory.sense import (
-    Heirs,
-    beginnings,
-    is_denied_in,
-    is_negated,
-    words_in,
-)
+from wintermute.memory.grounding import Grounding, Line
+from wintermute.memory.sense import Heirs, beginnings, is_negated, words_in
 
 FROM_ONE = (
     "EXISTS (SELECT 1 FROM json_each(facts.origins) o"
@@ -51,7 +46,7 @@ def gist(fact: Fact | NewFact) -> str:
 
 
 def is_reworded(former: str, last: str) -> bool:
-    """Whether an edit says something else; other blanks and marks, or nothing but these, do not (M-089)."""
+    """Tell whether an edit says something else; other blanks and marks, or nothing but these, do not (M-089)."""
     return _letters(last) not in ("", _letters(former))
 
 
@@ -74,22 +69,28 @@ class Rewording:
 
     message: str
     events: frozenset[str]
-    former: tuple[str, ...]
-    last: str
+    former: tuple[Line, ...]
+    last: Line
 
     def unsays(self, text: str, others: Sequence[str]) -> bool:
-        """Whether a fact that came from it was learnt only from what it says no more (M-089).
+        """Tell whether a fact that came from it was learnt only from what it says no more (M-089).
 
-        That is: the edit took a word of it, or its "not", and none of the `others` says as much of it. What
-        shares no word with it, as in another language, is known from the others as well, if there are any.
+        The rule is that of the harvest by words: meaning is asked where the last wording is read. The
+        edit changed what the rule says of the fact, or took a word of it, and the `others` do not tell
+        all that the former wording did. In another language nothing is shared: others, if any, tell it.
         """
-        before, now = "\n".join(self.former), words_in(text, self.last)
-        had = words_in(text, before)
+        now, before = (Grounding(each).judged(text) for each in ([self.last], self.former))
+        is_over = Heirs([f"{self.last.name} {self.last.text}"]).overtakes(text, 0)
+        if now.told and not is_over:
+            return False
+        had = words_in(text, "\n".join(each.text for each in self.former))
         if not had:
             return not others
-        turned = is_denied_in(text, self.last) and not is_denied_in(text, before)
-        said = any(had <= words_in(text, each) for each in others)
-        return not said and bool(turned or had - now)
+        told = Grounding([replace(self.last, text=each) for each in others]).judged(text)
+        if told.told and had <= words_in(text, "\n".join(others[n] for n in told.lines)):
+            return False
+        turned = is_over or (before.told, before.reason) != (now.told, now.reason)
+        return turned or bool(had - words_in(text, self.last.text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,22 +269,10 @@ def are_made_of(text: str, inputs: Sequence[str]) -> bool:
     )
 
 
-def numbers_of(texts: Sequence[str]) -> set[str]:
-    """All main words of these texts that have a digit."""
-    return {number for text in texts for number in _sense(text).numbers}
-
-
 def words_in(text: str, said: str) -> frozenset[str]:
     """The main words of a text that somebody said; other endings are the same."""
     known = _sense(said)
     return frozenset(word for word in _sense(text).words if known.has(word, loosely=True))
-
-
-def is_denied_in(text: str, said: str) -> bool:
-    """Whether what was said has a "not" wherever it is about a text that has none, or the reverse."""
-    mine, clauses = _sense(text), [clause.sense for clause in _clauses(said)]
-    about = [c for c in clauses if any(c.has(word, loosely=True) for word in mine.words)]
-    return bool(about) and all(clause.negated != mine.negated for clause in about)
 
 
 def shared_words(texts: Sequence[str], others: Sequence[str]) -> list[list[float]]:

@@ -38,7 +38,7 @@ from wintermute.templates import Template
 MOST = 20
 """Pairs of a scope in a night (M-058)."""
 MOST_ASKED = 5
-"""Of them those that a person is asked about (M-087)."""
+"""Questions to a person among them (M-087)."""
 Action = Literal["keep_first", "keep_second", "keep_both", "merge"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 
@@ -81,7 +81,7 @@ def _days(fact: Fact, zone: tzinfo) -> tuple[str, ...]:
 
 
 def may_settle(loser: Fact, winner: Fact) -> bool:
-    """Whether a night decides by itself: one value alone is another, and only a newer one wins (M-087)."""
+    """Tell whether a night decides by itself: one value alone differs, and only a newer one wins (M-087)."""
     return may_end(loser, winner) and differ_in_a_value(loser.text, winner.text)
 
 

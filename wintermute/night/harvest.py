@@ -645,7 +645,7 @@ class Harvest:
     async def _keep(self, tx: Transaction, part: Chunk, facts: Sequence[NewFact]) -> int:
         """How many memories came of it; what former wordings alone said goes, in one change set."""
         edited = {row.message for row in part.messages if row.reworded or row.edits}
-        found = await rewordings(tx, edited)
+        found = await rewordings(tx, edited, self._stores.tasks.zone)
         events = {event for each in found for event in each.events}
         if (part.again or found) and facts:
             but = await self._harvests.left_out(tx, part, events)

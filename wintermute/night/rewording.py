@@ -1,25 +1,28 @@
-"""Messages that were edited after they were read: what was learnt only from their former wording (M-089)."""
+"""Edited messages: facts that were learnt only from their former wording are retired (M-089)."""
 
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, tzinfo
 
 from wintermute.changes.change_sets import Change, Reason
 from wintermute.clock import stamp
 from wintermute.db import Database, Transaction
 from wintermute.memory.fact import EXPLICIT, Fact, retirements, state_of
+from wintermute.memory.grounding import Line
 from wintermute.memory.origins import Origins, Rewording
 from wintermute.stores import Stores
 from wintermute.tasks.tasks import EVERYWHERE
+from wintermute.text import display_name
 
 WORDINGS = """
-SELECT message, event_id, text FROM (
+SELECT said.*, i.sender_name AS name, i.sent_at FROM (
     SELECT coalesce(edits, event_id) AS message, event_id, body AS text, received_at AS at FROM inbox
     WHERE event_id IN (SELECT value FROM json_each(:messages))
         OR edits IN (SELECT value FROM json_each(:messages)) AND state = 'answered'
     UNION ALL SELECT edited, event_id, text, created_at FROM edits
-    WHERE edited IN (SELECT value FROM json_each(:messages)))
+    WHERE edited IN (SELECT value FROM json_each(:messages))) said
+JOIN inbox i ON i.event_id = said.message
 WHERE text <> '' ORDER BY message, at
 """
 EDITED_SINCE = (
@@ -28,16 +31,20 @@ EDITED_SINCE = (
 )
 
 
-async def rewordings(source: Transaction | Database, messages: Collection[str]) -> list[Rewording]:
-    """Those of these messages that were edited, each with all its wordings."""
+async def rewordings(
+    source: Transaction | Database, messages: Collection[str], zone: tzinfo
+) -> list[Rewording]:
+    """The edited ones of these messages, each with all its wordings."""
     asked = {"messages": json.dumps(sorted(messages))}
-    said: dict[str, dict[str, str]] = {}
+    said: dict[str, dict[str, Line]] = {}
     for row in await source.rows(WORDINGS, asked) if messages else ():
-        said.setdefault(row["message"], {})[row["event_id"]] = row["text"]
+        on = datetime.fromisoformat(row["sent_at"]).astimezone(zone).date()
+        line = Line(row["text"], on, display_name(row["name"]))
+        said.setdefault(row["message"], {})[row["event_id"]] = line
     return [
-        Rewording(name, frozenset(texts), tuple(texts.values())[:-1], [*texts.values()][-1])
-        for name, texts in said.items()
-        if len(texts) > 1
+        Rewording(name, frozenset(lines), tuple(lines.values())[:-1], [*lines.values()][-1])
+        for name, lines in said.items()
+        if len(lines) > 1
     ]
 
 
@@ -72,7 +79,7 @@ async def retire_unsaid(
 
 
 async def asked_for(stores: Stores, scope: str, since: datetime) -> list[str]:
-    """What a person had remembered, or made a task, by a message that they edited since then."""
+    """Memories and tasks that a person asked for by a message that they edited since then."""
     everywhere = EVERYWHERE if stores.owner.owns(scope) else scope
     rows = await stores.database.rows(
         f"WITH edited AS ({EDITED_SINCE}) SELECT message, text FROM (SELECT o.value AS message, text"
@@ -82,7 +89,7 @@ async def asked_for(stores: Stores, scope: str, since: datetime) -> list[str]:
         " WHERE message IN (SELECT edited FROM edited)",
         {"scope": scope, "everywhere": everywhere, "since": stamp(since)},
     )
-    found = await rewordings(stores.database, {row["message"] for row in rows})
+    found = await rewordings(stores.database, {row["message"] for row in rows}, stores.tasks.zone)
     made = [(row["text"], each) for row in rows for each in found if each.message == row["message"]]
     return list(dict.fromkeys(text for text, each in made if each.unsays(text, ())))
 
@@ -90,7 +97,7 @@ async def asked_for(stores: Stores, scope: str, since: datetime) -> list[str]:
 async def _unsaid(
     stores: Stores, tx: Transaction, found: Sequence[Rewording], facts: Sequence[Fact]
 ) -> list[Fact]:
-    """Those of these facts that were learnt only from what edited messages say no more."""
+    """The facts that were learnt only from what edited messages say no more."""
     names = {name for fact in facts for name in fact.origins}
     rows = await stores.edits.wordings(tx, names) | await stores.inbox.wordings(tx, names)
     gone = list[Fact]()

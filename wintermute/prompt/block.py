@@ -41,7 +41,7 @@ NAMES: Mapping[str, re.Pattern[str]] = {
     TASKS: re.compile(r"(#\S+):"),
     SKILLS: re.compile(r"(data/skills/\S+\.md) "),
 }
-"""How a line of a part is known again, however it is written; without it nothing is told of."""
+"""The name by which a line of a part is known again, however it is written; without one nothing is told."""
 LATE = timedelta(minutes=10)
 """From then on a cast is told the time once more (F-015)."""
 LEFT_OUT = "[… {count} memories left out to fit the model's window …]"
@@ -221,7 +221,7 @@ def _all(text: str) -> list[str]:
 
 
 def _gone(part: str, before: Sequence[str], now: Sequence[str], true: Collection[str]) -> list[str]:
-    """What takes back the lines of what is there no more; what names nothing never was."""
+    """Lines that take back what is there no more; what names nothing never was."""
     about = {line: _name(part, line) for line in before if not LEFT_OUT_BEFORE.fullmatch(line)}
     left = {_name(part, line) for line in now}.union(_name(part, line) for line in true)
     gone = [line for line, name in about.items() if name and name not in left]
@@ -254,7 +254,7 @@ def _lines(text: str) -> tuple[str, ...]:
 
 
 def _name(part: str, line: str) -> str:
-    """What a line is about: a memory is the same with a mark before it and without (M-088)."""
+    """The name of what a line is about: a memory is the same with a mark before it and without (M-088)."""
     found = NAMES[part].search(line) if part in NAMES else None
     if found is None:
         return "" if part in NAMES else line.removeprefix(FOUND)

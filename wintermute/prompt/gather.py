@@ -333,7 +333,7 @@ class Gather:
         return ranked_lines([hit.fact.text for hit in shown_of(hits, query)])
 
     async def _judged(self, scope: str, parts: Changing, in_view: Collection[str]) -> Changing:
-        """What became of the memories in view; a mark of something left out never was one (M-088)."""
+        """Tell what became of the memories in view; a mark of something left out never was one (M-088)."""
         shown = parts.lines.get(MEMORIES, ())
         meant = {line: texts_of(line) for line in in_view if line not in shown}
         asked = {text for texts in meant.values() for text in texts}
