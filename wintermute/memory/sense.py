@@ -281,7 +281,7 @@ def words_in(text: str, said: str) -> frozenset[str]:
 
 
 def is_denied_in(text: str, said: str) -> bool:
-    """Whether what was said has a "not" wherever it is about a text that has none, or the reverse."""
+    """Say if every clause about a text is negated and the text is not, or the reverse."""
     mine, clauses = _sense(text), [clause.sense for clause in _clauses(said)]
     about = [c for c in clauses if any(c.has(word, loosely=True) for word in mine.words)]
     return bool(about) and all(clause.negated != mine.negated for clause in about)
