@@ -272,7 +272,7 @@ class Consolidations:
             cursor = _beyond(cursor, rows)
 
     async def stands(self, part: ChatPart | None, tx: Transaction) -> bool:
-        """Check that nobody edited or deleted any of it after the reading; None: a raw copy, so true."""
+        """Check that nobody edited or deleted any of it since it was read; None: a raw copy."""
         if part is None:
             return True
         rows = await self._said(tx, part.conversation_id, part.cursor)
