@@ -147,7 +147,7 @@ def test_a_scripted_dialogue_goes_through_an_encrypted_room_and_a_folder_continu
     """L-083, X-014."""
     script = tmp_path / "script.txt"
     script.write_text(
-        "remember that the garage code is 4711\n\nwhat do you know about the garage?\n"
+        "remember that the garage has 4711 tiles\n\nwhat do you know about the garage?\n"
         "add a task: water the plants\n/tasks\n/memory\n"
     )
     folder = tmp_path / "demo"
@@ -160,7 +160,7 @@ def test_a_scripted_dialogue_goes_through_an_encrypted_room_and_a_folder_continu
     ]
     expected += ["wintermute> (.|\n)*4711", "you> add a task", "wintermute> .*water the plants"]
     expected += ["you> /tasks", "wintermute> (.|\n)*water the plants", "you> /memory"]
-    expected += ["wintermute> .*garage code is 4711"]
+    expected += ["wintermute> .*garage has 4711 tiles"]
     for line, wanted in zip(said, expected, strict=True):
         assert re.match(wanted, line), said
 

@@ -72,7 +72,7 @@ def knows(word: str) -> Any:
 
 
 async def asked(house: House, said: str, room: str = ROOM, **about: Any) -> str:
-    """What is answered."""
+    """Say something in a room and return the answer."""
     await say(house, [said], room=room, **about)
     while await house.deliver(room):
         pass
@@ -110,13 +110,13 @@ async def test_all_kinds_are_listed_and_gone_everywhere(
             assert kind in question
         assert "- 4 lines of pages and their index: " in question
         assert "Your messages stay in the room until you delete them there." in question
-        assert "yours to change: the task `task_" in question
+        assert "only you can change them: the task `task_" in question
         model.keyed(lambda _: None)
         assert (await asked(house, "/forget yes")).startswith("I forget it for good")
         await forgotten(house)
         rest = await asked(house, f"/forget {word}")
         assert "- " not in rest
-        assert "yours to change: the task `task_" in rest
+        assert "only you can change them: the task `task_" in rest
         for task in await house.stores.tasks.listed(SCOPE, "all"):
             await say(house, [f"/tasks cancel {task.id}"])
         await say(house, ["And now?"])
@@ -175,7 +175,7 @@ async def test_in_a_room_what_others_said_stays_and_their_forgetting_takes_nothi
         await say(house, [f"A {WORD}, said nobody to you"], kind="context", **CLUB, **BEN)
         theirs = await asked(house, f"/forget {WORD}", **CLUB, **BEN)
         assert "- 2 messages of yours" in theirs
-        assert "1 message of others in this room with these words will stay" in theirs
+        assert "I leave 1 message of others in this room with these words" in theirs
         assert "private" not in theirs
         await asked(house, "/forget yes", **CLUB, **BEN)
         await forgotten(house)
@@ -188,7 +188,7 @@ async def test_in_a_room_what_others_said_stays_and_their_forgetting_takes_nothi
         await forgotten(house)
         await say(house, [f"Ben, no {WORD} any more"], **CLUB, **BEN)
         others = await asked(house, f"/forget {WORD}", **CLUB)
-        assert "1 message of others in this room with these words will stay" in others
+        assert "I leave 1 message of others in this room with these words" in others
         assert "of yours" not in others
         assert f"Mine is a {WORD}, in private" in await said_by(house, "@ann:test")
         turns = await house.rows("SELECT utterance FROM turns ORDER BY seq LIMIT 1")

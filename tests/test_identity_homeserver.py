@@ -250,7 +250,7 @@ async def test_all_of_us_that_is_gone_is_noticed_within_the_hour_and_offered_aga
         return None if len(proxy.seen("POST", SIGN)) > 1 else forget(request, status, body)
 
     def unsigned(request: Request, status: int, body: bytes) -> Action:
-        """Of what was offered again, only the device is there, and nobody has signed it."""
+        """Serve the device without a signature, and nothing else of what was offered again."""
         offered = proxy.seen("POST", "keys/upload")[done:]
         if not offered or QUERY not in request.path or len(proxy.seen("POST", SIGN)) > 1:
             return after(request, status, body)

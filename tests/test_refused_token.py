@@ -38,7 +38,7 @@ def refuse(proxy: Proxy, answer: Answer) -> list[str]:
 def cut_short(
     proxy: Proxy, homeserver: Homeserver, ann: MatrixUser, rooms: Collection[str]
 ) -> None:
-    """What is heard without a place has one event of each room; the others are to be asked for."""
+    """Leave one event of each room in a sync without a token; the bot has to ask for the others."""
 
     def after(request: Request, status: int, body: bytes) -> Action:
         if not request.path.endswith("/sync") or "since" in request.query or status != 200:

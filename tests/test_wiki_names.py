@@ -125,7 +125,7 @@ def test_no_command_prints_a_control_character_raw(tmp_path: Path) -> None:
 
 
 def at_terminal(*words: str) -> bytes:
-    """What a command prints there."""
+    """Run a command at a pseudo-terminal and return its output."""
     ours, theirs = pty.openpty()
     line = [sys.executable, "-m", "wintermute", *words]
     subprocess.run(line, stdout=theirs, check=True)

@@ -107,7 +107,7 @@ class HomeserverUnavailable(WintermuteError):
     def __init__(self, message: str, retry_after: float | None = None, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
-        """Of the HTTP answer; 0: there was none."""
+        """The status of the HTTP answer; 0: there was none."""
         self.retry_after = retry_after
         """Seconds the server asked us to wait, if it named a time."""
 
@@ -124,7 +124,7 @@ class SendRefused(WintermuteError):
     def __init__(self, message: str, code: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
-        """Of the HTTP answer, where it says more than the code."""
+        """The status of the HTTP answer, which may say more than the code."""
         self.code = code
         """The Matrix error code, such as `M_FORBIDDEN`."""
 

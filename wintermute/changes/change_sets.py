@@ -44,7 +44,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why something is changed and on whose behalf; every write that can be undone names one.
+    """The reason for a change and the person behind it; every write that can be undone names one.
 
     `into`: the change set that it belongs to, where there is one already, as in a night.
     `answers`: the question of a night that a person said yes to by it. `asked`: by a person.
@@ -61,7 +61,7 @@ class Reason:
 
     @property
     def is_unasked(self) -> bool:
-        """Whether nobody asked for it at that moment."""
+        """Say if nobody asked for it at that moment."""
         return not self.asked or self.cause in get_args(UnaskedCause)
 
 
@@ -86,7 +86,7 @@ class ChangeSet:
 KEPT = timedelta(days=30)
 """How long a change can be undone (M-065, T-007)."""
 LATELY = timedelta(hours=1)
-"""How new the last change is that a bare undo takes back without a question (M-091)."""
+"""Age up to which a bare undo takes back the last change without a question (M-091)."""
 STATES = ("before", "after")
 CHANGES = Kept(
     *("changes", STATES, "change_set_id, n"),
@@ -198,7 +198,7 @@ class ChangeSets:
     async def is_latest(
         self, wanted: ChangeSet, kinds: Sequence[ItemKind], scope: str | None, by: str | None = None
     ) -> bool:
-        """Whether it is the newest change of the last hour; `by`: and what this person did."""
+        """Check that it is the newest change of the last hour, and with `by` this person's."""
         newest = await self.newest(kinds, scope, asked=True, undone=True)
         if newest != wanted or wanted.created_at <= self._clock.now() - LATELY:
             return False

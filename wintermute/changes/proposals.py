@@ -97,7 +97,7 @@ class Proposals:
     async def open_in(
         self, scope: str | None, kind: ItemKind, tx: Transaction | None = None
     ) -> list[Proposal]:
-        """What waits for an answer, in one scope or in all, oldest first."""
+        """List the proposals that wait for an answer, in one scope or in all, oldest first."""
         rows = await (tx or self._database).rows(
             "SELECT * FROM proposals WHERE coalesce(scope = ?, TRUE) AND kind = ?"
             " AND state = 'open' AND created_at > ? ORDER BY seq",

@@ -250,7 +250,7 @@ class Undo:
         scope: str | None = None,
         by: str | None = None,
     ) -> Undone | None:
-        """What a bare undo would do, where a person has to see that first (M-091)."""
+        """Preview a bare undo that a person has to confirm; None: it needs no question (M-091)."""
         with suppress(_Previewed):
             async with self._database.transaction() as tx:
                 undone = await self.within(tx, wanted)

@@ -129,9 +129,9 @@ async def database(path: Path) -> Finding:
 
 
 async def noticed(config: Config) -> list[Finding]:
-    """What only the daemon sees: a bridge that writes for somebody and that it does not believe
-    (F-005), a key store that it cannot write (F-007), keys of ours that are not served (F-070), and
-    nights that fail.
+    """Report what only the daemon sees: a bridge that writes for somebody and that it does not
+    believe (F-005), a key store that it cannot write (F-007), keys of ours that the homeserver does
+    not serve (F-070), and nights that fail.
     """
     path, zone = config.data_dir / "wintermute.db", ZoneInfo(config.timezone)
     if not path.exists():

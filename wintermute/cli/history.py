@@ -19,10 +19,10 @@ from wintermute.errors import WintermuteError
 from wintermute.night.nights import follow_undo
 from wintermute.stores import Stores
 
-WOULD = "this would be taken back:"
+WOULD = "`undo` would take this back:"
 CONFIRM = (
-    "nothing was taken back yet: that is older than an hour, not the newest change, or more than"
-    " three items; add --yes to take it back"
+    "undo needs --yes for this change: it is over an hour old, not the newest one, or changed more"
+    " than three items"
 )
 
 
@@ -56,7 +56,7 @@ def undo_command(kind: ItemKind) -> click.Command:
     @click.argument("batch", required=False)
     @click.option("--last", is_flag=True, help="The newest one of yours that is not undone yet.")
     @click.option(
-        "--yes", is_flag=True, help="Also if that is older, or more, than is taken back unasked."
+        "--yes", is_flag=True, help="With --last: also take back an older or larger change."
     )
     @reporting
     def undo(ctx: click.Context, batch: str | None, last: bool, yes: bool, as_json: bool) -> None:

@@ -22,7 +22,7 @@ REDACT = "wintermute.redact"
 STEERING = re.compile(
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""What moves a cursor, ends a line, or turns around what stands there."""
+"""Characters that move a cursor, end a line, or reverse the text there."""
 
 
 def _remember(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:

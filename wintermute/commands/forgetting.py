@@ -21,31 +21,29 @@ UNCOUNTED = 50
 """So many things are erased by a yes that does not say how many."""
 EXAMPLES = 3
 
-FORGET_WHAT = (
-    "`/forget WORDS` shows what has these words and asks once; `/forget ID` erases one memory."
-)
-UNVOUCHED = "Here only a verified session of the owner can have something forgotten."
+FORGET_WHAT = "`/forget WORDS` lists everything with these words and asks once. `/forget ID` erases one memory."
+UNVOUCHED = "Only a verified session of the owner can use `/forget` here."
 NO_MEMORY = "I know no memory `{}` here."
-NOT_ASKED = "That confirms nothing: write `/forget WORDS` first, then the yes exactly as I name it."
-CHANGED_SINCE = "There is more of that by now: write `/forget WORDS` once more."
+NOT_ASKED = "That confirms nothing. Write `/forget WORDS` first, then the exact yes that I ask for."
+CHANGED_SINCE = "That list has changed. Write `/forget WORDS` again to see the new one."
 FORGETTING = (
-    "I forget it for good, with the messages that told it and what repeats it. `/status` shows what"
-    " is left to do."
+    "I forget it for good, with the messages it came from and every record that repeats it."
+    " `/status` shows if anything is left to do."
 )
 FORGETTING_HERE = (
-    "I forget it for good, with what you said of it and what repeats it; what others said here"
-    " stays, for them to delete. `/status` shows what is left to do."
+    "I forget it for good, with your messages about it and every record that repeats it. Messages"
+    " of others stay here, for them to delete. `/status` shows if anything is left to do."
 )
 CONFIRM = (
-    "This would be erased for good, with whatever repeats it:\n{}\n\n{}`/forget {}` erases it,"
-    " `/forget ID` one memory."
+    "I would erase this for good, with every record that repeats it:\n{}\n\n{}`/forget {}` erases"
+    " it, `/forget ID` one memory."
 )
 IN_THE_ROOM = "Your messages stay in the room until you delete them there. "
-OF_OTHERS = "{} of others in this room with these words will stay, for them to delete. "
-FOR_YOU = "These have the words, too, and are yours to change: {}. "
-NOTHING_HERE = "I can erase nothing here that has these words. {}"
+OF_OTHERS = "I leave {} of others in this room with these words, for them to delete. "
+FOR_YOU = "These have the words, too, and only you can change them: {}. "
+NOTHING_HERE = "I can erase nothing with these words here. {}"
 NOTHING_LIKE_IT = "I remember nothing of that."
-ALIKE = "No memory has these words. Those that are like it, for `/forget ID`:\n{}"
+ALIKE = "No memory has these words. Similar memories, for `/forget ID`:\n{}"
 
 
 async def offered(stores: Stores, tx: Transaction, row: Waiting) -> tuple[Waiting, str] | None:
@@ -72,9 +70,9 @@ class Forgetting:
         self._agreed: dict[str, tuple[str, Worded]] = {}  # by the yes that is being answered
 
     async def asked(self, row: Waiting, scope: str, said: str) -> str | None:
-        """What words mean; None: an id or a yes, which is done with the answer.
+        """Answer the words after `/forget`; None: an id or a yes, which `answer` carries out.
 
-        Only what has all of the words is erased: what is like it in meaning is named by its id.
+        Only things with all of the words go; the answer names memories alike in meaning by id.
         """
         if not AllWords(said).words:
             return FORGET_WHAT
@@ -131,7 +129,7 @@ class Forgetting:
 
 
 def _lines(found: Worded, *, answers: bool = True) -> Iterator[str]:
-    """What goes, a line for each kind, with some examples."""
+    """List the things that go, a line for each kind, with some examples."""
     facts = [f"{plain(brief(fact.text))} (`{fact.id}`)" for fact in found.facts]
     kinds: tuple[tuple[int, str, str, list[str]], ...] = (
         (len(facts), "memory", "", facts),
@@ -152,13 +150,13 @@ def _quotes(texts: Iterable[str]) -> list[str]:
 
 
 def _stays(found: Worded) -> str:
-    """What has the words and is somebody's to change or to delete."""
+    """Name the things with the words that people have to change or delete themselves."""
     others = OF_OTHERS.format(counted(found.others, "message")) if found.others else ""
     return others + (FOR_YOU.format(", ".join(map(told_of, found.stays))) if found.stays else "")
 
 
 def after_word(body: str) -> str:
-    """What follows the name of a command."""
+    """Return the text after the name of a command."""
     return "".join(body.split(maxsplit=1)[1:])
 
 

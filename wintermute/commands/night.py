@@ -53,8 +53,8 @@ NO_NIGHT = "No night has run yet."
 NOTHING_HERE = "It changed nothing here and asks nothing."
 ANSWERS = (
     "`/night yes N` and `/night no N` answer; also `all`, `3-7`, or `NIGHT#N` for an older one."
-    " Which of two is true: `/night N new`, `old`, `both` or `neither`."
-    " `/night N` shows one whole."
+    " `/night N new`, `old`, `both` or `neither` settles which of two memories is true."
+    " `/night N` shows one in full."
 )
 SEVERAL = "More than one night has that number, and nothing was done: write it as NIGHT#N."
 GONE = "What it was about was forgotten, so nothing of it can come back."

@@ -70,7 +70,7 @@ class Matrix:
     )
     user_id: str = key("The bot's own account.", pattern=USER_ID, example="@wintermute:example.org")
     password: Secret | None = key(
-        "Used for a first login, once when the login has ended, and for a new device; {env: NAME} or {file: PATH}.",
+        "Wintermute logs in with it at first, once after the login has ended, and for a new device; {env: NAME} or {file: PATH}.",
         None,
     )
     access_token: Secret | None = key("Instead of a password.", None)

@@ -178,7 +178,7 @@ class CastState:
         self.part_read: tuple[int, int] | None = None
         """How many characters of the message the newest answer was made of, and of how many."""
         self.left_out: int | None = None
-        """How many memories of a list it was made without; None: it is not there."""
+        """Memories that the list in its prompt left out; None: the prompt has no list."""
         self.folds_in_vain = False
         self._wards = Wards(**cast.wards)
         self._past = BranchView(None, ())

@@ -431,7 +431,7 @@ def left_out(messages: tuple[Json, ...]) -> Iterator[str]:
 
 
 def memories_left_out(messages: tuple[Json, ...]) -> int:
-    """How many memories of a list did not fit into a request (F-023)."""
+    """Count the memories of a list that did not fit into a request (F-023)."""
     told = [LEFT_OUT_BEFORE.search(str(message["content"] or "")) for message in messages]
     return max((int(mark[1]) for mark in told if mark), default=0)
 

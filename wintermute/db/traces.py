@@ -430,14 +430,14 @@ class AllWords:
         self._looks = [(_PlainLook if _words(w) else _ForeignLook)([w]) for w in self.words]
 
     def among(self, columns: Sequence[bytes]) -> list[int]:
-        """Which of these texts in UTF-8 have all of them: most are put aside together."""
+        """Find the texts in UTF-8 that have all of them; most of the others are dropped together."""
         near = list(range(len(columns))) if self.words else []
         for look in self._looks:
             near = [near[n] for n in look.near([columns[n] for n in near])] if near else []
         return [n for n in near if self.are_in(columns[n].decode("utf-8", "replace"))]
 
     def are_in(self, text: str) -> bool:
-        """Whether a text has all of them, marked or escaped in whatever way (F-034)."""
+        """Check that a text has all of them, with any markup or escapes (F-034)."""
         missing = self.words
         for form in _word_forms(KEYS.sub(" ", text)):
             missing = [word for word in missing if not _has_word(form, word)]
@@ -461,7 +461,7 @@ def _seen(text: str) -> str:
 
 
 def _is_part(mark: str) -> bool:
-    """Whether it is a part of a word: a letter, a digit, or what stands above or below one."""
+    """Say if it is a part of a word: a letter, a digit, or a mark above or below one."""
     return mark.isalnum() or unicodedata.category(mark)[0] == "M"
 
 

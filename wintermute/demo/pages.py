@@ -44,7 +44,7 @@ def _planned(title: str, known: set[str]) -> dict[str, str]:
 
 
 def _told(transcript: str) -> dict[str, dict[str, str]]:
-    """What people said, with the number of its message, by the title of its page."""
+    """Collect people's statements, each with the number of its message, by the title of its page."""
     found: dict[str, dict[str, str]] = {}
     parts = zip(["", *NUMBERED.findall(transcript)], NUMBERED.split(transcript), strict=True)
     for number, part in parts:

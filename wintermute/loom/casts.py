@@ -421,7 +421,7 @@ class Casts:
         return await tx.scalars(f"SELECT id FROM casts WHERE id {_OF_EVENTS}", asked)
 
     async def saying(self, traces: Traces, events: Sequence[str]) -> int:
-        """How many casts hold one of the `traces` in what we said or did, but for these events."""
+        """Count the casts, but for these events, with one of the `traces` in our words or deeds."""
         asked = {"events": json.dumps(list(events))} | traces.asked(TURNS, OBSERVATIONS)
         (count,) = await self._database.scalars(
             f"SELECT count(DISTINCT cast_id) FROM turns WHERE ({TURNS.rows()} OR id IN (SELECT turn_id"

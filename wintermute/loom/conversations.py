@@ -321,7 +321,7 @@ class Edits:
         return await tx.execute(*insert("edits", values, "ON CONFLICT (event_id) DO NOTHING")) == 1
 
     async def last(self, tx: Transaction, edited: str) -> str:
-        """What somebody changed a message to at last, if that is noted; "": it is not."""
+        """Find the newest wording that an edit gave a message; "": no edit of it is noted."""
         query = "SELECT text FROM edits WHERE edited = ? AND text <> '' ORDER BY seq DESC LIMIT 1"
         return next(iter(await tx.scalars(query, (edited,))), "")
 

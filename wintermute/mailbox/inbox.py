@@ -507,9 +507,9 @@ class Inbox:
     async def saying(
         self, events: Sequence[str], traces: Traces, but: str | None = None
     ) -> list[Row]:
-        """What people said that holds one of the `traces`, in other messages than these.
+        """Find the messages of people that hold one of the `traces`, but for these events.
 
-        `but`: not what this one said. `message` is the one whose wording it is.
+        `but`: leave out this person. `message` is the message whose wording the row is.
         """
         return await self._database.rows(
             "SELECT seq, event_id, coalesce(edits, event_id) AS message, sender, direct, body"

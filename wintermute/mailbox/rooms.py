@@ -197,7 +197,7 @@ class KnownRooms:
         )
 
     async def read_up_to(self) -> dict[str, set[str]]:
-        """Of each room that we are in, events of which everything before was taken in."""
+        """Find, for each room that we are in, events before which everything was taken in."""
         rows = await self._database.rows(
             "SELECT room_id, last_event AS event_id FROM rooms WHERE state = 'joined' UNION ALL"
             " SELECT room_id, event_id FROM (SELECT room_id, event_id, max(seq) FROM inbox"

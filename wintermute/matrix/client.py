@@ -235,7 +235,7 @@ class MatrixClient:
         return replace(batch, epoch=newest_in(raw, self.account.device_id))
 
     def _begin_anew(self) -> None:
-        """What is heard without a token is all there is, and says nothing of what went away."""
+        """Drop the known rooms and keys: a sync without a token never names what went away."""
         for room_id in list(self._nio.rooms):
             self.keys.end_session(room_id)
         for known in (self._nio.rooms, self._rules, self._views):

@@ -40,7 +40,7 @@ class WithheldKeys:
         )
 
     async def code(self, sender: str, room_id: str, session_id: str, sender_key: str) -> str:
-        """Why we do not have the key of a session; "" if its sender did not say.
+        """Look up the code for a session's missing key; "" if its sender gave none.
 
         The key that an event names counts for `m.no_olm` only, of any device without one.
         """

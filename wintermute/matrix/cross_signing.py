@@ -119,7 +119,7 @@ def own_keys(answer: Json, user_id: str, device: Json) -> OwnKeys | None:
 
 
 def served_device(answer: Json, user_id: str, device: Json) -> DeviceServed:
-    """Whether the keys of our device are in an answer that says something of us."""
+    """Compare our device's keys with those in an answer that names our account."""
     served = mapping(mapping(answer.get("device_keys")).get(user_id)).get(device["device_id"])
     if served is None:
         return "missing"
@@ -139,7 +139,7 @@ def served_key(answer: Json, user_id: str, usage: str) -> str:
 
 
 def are_others(served: Sequence[str], seeds: Seeds | None) -> bool:
-    """Whether keys in the order of USAGES are not ours; those that only do not hold may be."""
+    """Check for keys that are not ours, in the order of USAGES; an unusable key may be ours."""
     master, *more = zip(served, [p.public for p in seeds.pairs] if seeds else [""] * 3, strict=True)
     if seeds is None or master[0] not in ("", master[1]):
         return any(served)
@@ -379,7 +379,7 @@ class CrossSigning:
         log.info("device signed")
 
 
-NO_KEYS = "so nobody can send it what opens their messages"
+NO_KEYS = "so nobody can send it the keys of their messages"
 NOT_SERVED = {
     "missing": (
         f"the homeserver does not serve the keys of the bot's session, {NO_KEYS} -> it offers them "

@@ -120,7 +120,7 @@ class Keys:
 
     @property
     def trouble(self) -> str:
-        """Why keys cannot be used, ours and others', for the status; empty when all can."""
+        """The reasons for unusable keys, ours and others', for the status; "" while all work."""
         ours = (self._trouble, NOT_SERVED.get(self._served), self.fallback.trouble)
         return "; ".join(filter(None, (*ours, self.replaced.trouble)))
 
@@ -272,7 +272,7 @@ class Keys:
         return wanted, refused
 
     def reaches(self, user: str) -> bool:
-        """Whether somebody has a device that can open what we say; true while nobody knows."""
+        """Check that somebody has a device that can decrypt our messages; true while unknown."""
         if self._nio.olm is None or user not in self._nio.olm.tracked_users:
             return True
         devices = map(known, self._nio.olm.device_store.active_user_devices(user))
@@ -377,7 +377,7 @@ class Keys:
             self._shared[room_id] = shared
 
     def _reason(self, device: Device) -> str:
-        """Why a device gets no keys, in words that its client may show (F-069)."""
+        """Give the reason for withholding keys from a device; its client may show it (F-069)."""
         replaced = device in self.replaced.refused_of(device.user_id)
         return OTHER_KEYS if replaced else UNVERIFIED
 

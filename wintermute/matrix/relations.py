@@ -339,7 +339,7 @@ class Relations:
         return found if ours and found.kind in ("message", "command") else None
 
     async def wording(self, tx: Transaction, original: Waiting) -> str:
-        """How a message reads by now, as far as its edits are known."""
+        """Return the current wording of a message, as far as its edits are known."""
         noted = await self._stores.edits.last(tx, original.event_id)
         answered = await self._stores.inbox.newest_version(tx, original.event_id)
         return noted or (answered or original).body

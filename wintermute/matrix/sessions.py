@@ -56,7 +56,7 @@ class Opened:
     sealed: Sealed | None = None
 
     def is_of(self, user_id: str) -> bool:
-        """Whether its key came from a device of this user."""
+        """Say if its key came from a device of this user."""
         return self.device is not None and self.device.user_id == user_id
 
 
@@ -106,7 +106,7 @@ class Sessions:
         return next(iter(self.heard(room_id, event)), None)
 
     def heard(self, room_id: str, event: Json) -> list[Opened]:
-        """As `ways`; its sender is asked for a key of theirs, or for a device, if that is missing."""
+        """Open an event as `ways` does; ask its sender for a key or device that is missing."""
         found, sender = self.ways(room_id, event), event["sender"]
         encrypted = megolm(event) if event["type"] == "m.room.encrypted" else None
         if encrypted is None or self._nio.olm is None or any(each.is_of(sender) for each in found):

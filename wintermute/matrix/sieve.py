@@ -29,7 +29,7 @@ STEPS = frozenset({"ready", "start", "accept", "key", "mac", "done", "cancel"})
 
 @dataclass(frozen=True, slots=True)
 class RoomBatch:
-    """What a sync says of a room we are in. `limited`: there is more before `events`.
+    """The news of a joined room in one sync. `limited`: there is more before `events`.
 
     `join_rule` and `history`: who may come in and who may read; `successor` and `predecessor`: the
     room that follows by its tombstone, and the one it follows by its creation. "": what is neither

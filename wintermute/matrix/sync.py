@@ -41,7 +41,7 @@ TRUST_SECONDS = 1.0
 SWEEP_SECONDS = 3600.0
 MOST_REFUSALS = 20  # of one room's history: then its gap stays, and everybody else is heard again
 TOKEN_REFUSED = (400, 404)
-"""What a homeserver answers to a token that it does not know; or a proxy that is set up wrongly."""
+"""Status codes for a token that the homeserver does not know; a broken proxy sends them, too."""
 MOST_TOKEN_REFUSALS = 2
 OUT_OF_THE_ROOM = frozenset({"M_FORBIDDEN", "M_NOT_FOUND"})
 MAY_ALLOW = frozenset({"m.room.power_levels", "m.room.encryption"})
@@ -185,9 +185,9 @@ class Sync:
     async def _hear(
         self, token: str | None, wait_s: float, *, first: bool, fresh: bool
     ) -> SyncBatch:
-        """What happened since a token; all there is, if the homeserver refuses it again and again.
+        """Sync from a token, or without one if the homeserver refuses it again and again.
 
-        If it refuses that as well, it was not the token: then with it once more (F-058).
+        If it refuses that as well, the token was not to blame: sync with it once more (F-058).
         """
         since, anew = (None, True) if fresh else (token, first)
         try:

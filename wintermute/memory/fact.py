@@ -95,7 +95,7 @@ class NewFact:
     queued: bool = False
     """Whether it is to be brought together with the others of its scope."""
     theirs: bool = False
-    """Whether a person wrote it into the file by hand, and may so keep a secret (M-083)."""
+    """A person wrote it into the file by hand, so it may hold a secret (M-083)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class AddedFact:
-    """What became of a new fact; `change` is None where it was known already, or refused."""
+    """The outcome of a new fact; `change` is None where it was known already, or refused."""
 
     fact: Fact
     outcome: AddOutcome
@@ -120,7 +120,7 @@ class AddedFact:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """What a replacement did: the new facts in order (known and refused ones too), and those that went."""
+    """The outcome of a replacement: new facts in order, also known or refused, and retired ones."""
 
     facts: tuple[Fact, ...]
     outcomes: tuple[AddOutcome, ...]

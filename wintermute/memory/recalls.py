@@ -54,9 +54,9 @@ class Recalls:
         return [Hit(fact_of(row), row["score"]) for row in rows]
 
     async def judged(self, scope: str, texts: Collection[str]) -> dict[str, str | None]:
-        """Of those of the texts that are or were facts of a scope: None if that is so still.
+        """Map each text that is or was a fact of a scope to None if it is still true.
 
-        Else what took its place, "" if nothing is known of it. What a night merged is as true as it was.
+        Else to its successor, "" if none is known. A fact that a night merged stays true.
         """
         named = {key(text): text for text in texts}
         rows = await self._database.rows(

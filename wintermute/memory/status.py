@@ -28,9 +28,9 @@ NAME = "memory"
 """What status and check call it."""
 LIST_TOO_LONG = (
     "{what} do not fit into the model's window: shorten that file, or set memory.backend: fts5 (or"
-    " local_vector) in config.yaml, which shows a model the memories that fit a message"
+    " local_vector) in config.yaml. These two show a model the memories that fit each message"
 )
-"""Which memories of a `flat_file` a model is not shown, and what helps (M-092)."""
+"""Warning that a model misses memories of a `flat_file`, with the remedy (M-092)."""
 RELOAD = "then set memory.backend: local_vector in config.yaml"
 
 

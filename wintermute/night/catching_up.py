@@ -74,7 +74,7 @@ class CatchUp:
         return ", ".join(told)
 
     async def _edited(self, work: PhaseWork) -> tuple[ChoreItem, ...]:
-        """What a person asked for by a message that says something else since is named (M-089)."""
+        """Name the things that people asked for in messages that they edited since (M-089)."""
         looked = [
             each.began_at
             for each in await self._nights.newest(LOOKED_BACK)

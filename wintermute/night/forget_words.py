@@ -1,4 +1,4 @@
-"""What of a scope has all of some words and may be shown to a model: one question for all kinds (M-084)."""
+"""Things of a scope with all of some words and for a model to see: one query for all (M-084)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from wintermute.stores import Stores
 PLACES = (FACTS, WRITTEN, EDITS, casts.FOLDS, casts.TURNS, casts.OBSERVATIONS)
 
 QUESTIONS = ("/forget", "/memory")
-"""How commands begin that only name it: they go, and are not listed."""
+"""Beginnings of commands that only name it: these messages go, and are not listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worded:
-    """What has the words. `facts`: those in use, and `older` ones; of messages, what the asker said."""
+    """Things with the words. `facts` are in use, `older` ones not; `messages` are the asker's."""
 
     facts: tuple[Fact, ...]
     older: tuple[Fact, ...]
@@ -34,22 +34,22 @@ class Worded:
     texts: tuple[str, ...]
     summaries: int
     answers: int
-    """Of ours, to other messages than these."""
+    """Answers of ours to other messages than these."""
     core: tuple[str, ...]
     lines: tuple[str, ...]
     others: int
     """Messages of others, which are theirs to delete."""
     stays: tuple[str, ...]
-    """What is changed in another way: tasks and skills."""
+    """Tasks and skills, which a person changes in another way."""
 
     def count(self) -> int:
-        """How many things would go."""
+        """Count the things that would go."""
         kinds = self.facts, self.messages, self.core, self.lines
         return sum(map(len, kinds)) + self.summaries + self.answers
 
 
 async def worded(stores: Stores, row: Waiting, scope: str, said: str, before: int) -> Worded:
-    """What has all of these words, of messages what came up to row `before`; asked by who sent `row`."""
+    """Find things with all of these words for the sender of `row`; messages up to row `before`."""
     words = AllWords(said)
     scopes = await stores.conversations.scopes_of(stores.database, (), [scope])
     async with stores.database.looking() as look:
@@ -78,7 +78,7 @@ async def worded(stores: Stores, row: Waiting, scope: str, said: str, before: in
 
 
 def _is_here(said: Row, scope: str) -> bool:
-    """Whether it was said to this scope: a chat with one person may have become a room."""
+    """Say if it was said to this scope: a chat with one person may have become a room."""
     if scope.startswith(PERSON):
         return bool(said["direct"]) and scope == f"{PERSON}{said['sender']}"
     return not said["direct"]
@@ -87,7 +87,7 @@ def _is_here(said: Row, scope: str) -> bool:
 def _in_use(
     facts: Sequence[Fact], *, forgetting: bool
 ) -> tuple[tuple[Fact, ...], tuple[Fact, ...]]:
-    """Those that are remembered, and those that were taken out, of which some may be on their way."""
+    """Split facts into remembered and retired ones; a running forgetting may be erasing these."""
     used = tuple(fact for fact in facts if fact.retired_at is None)
     older = tuple(fact for fact in facts if fact.retired_at is not None and not forgetting)
     return (used, older) if used else (older, ())

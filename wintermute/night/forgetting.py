@@ -63,7 +63,7 @@ RECOGNISABLE = 12
 OWN = 5
 """Letters of a word by which alone something can be known again."""
 OF_PAGE = "- "
-"""How lines of pages begin among what is looked for, where no mark counts: their words are a model's."""
+"""Prefix of page lines among the searched texts; no mark in them counts, as a model wrote them."""
 LOOKED_UP = 60
 MOST_WORDS = 20
 """Of them: so many are looked up, and looked for."""
@@ -90,14 +90,14 @@ REPEATED: Sequence[Kept] = [
 """Where an answer of ours is said again, if not to people."""
 
 WISHES = (PROPOSALS, ITEMS)
-"""Where pages stand as they might be: also short lines of them are found there."""
+"""Tables with drafts of pages, in which also short lines are found."""
 VIEWED = (casts.OBSERVATIONS, casts.FOLDS, *casts.PROMPTS)
-"""Where a page stands that a model was shown, and is shown again."""
+"""Tables with pages that a model was shown and is shown again."""
 BY_WORDS: Sequence[Kept] = (
     *(casts.RESULTS, casts.TURNS, casts.OBSERVATIONS, casts.FOLDS, *casts.BLOCKS, SESSIONS),
     *(MEANT_FOR_THEM, PROPOSALS, ITEMS),
 )
-"""Where what was said or noted by us is looked for by words; what people said goes by its event."""
+"""Tables that a search by words covers: our words and notes. People's messages go by event."""
 
 OURS = {"matrix", "skills"}
 """Folders of the data folder: keys and nothing that was said; and what is named otherwise."""
@@ -139,7 +139,7 @@ class _Gone:
     lines: frozenset[str] = frozenset()
     """The digests of lines of pages that go as well: a person has said yes."""
     asks: bool = False
-    """Whether no line of a page goes unasked."""
+    """No line of a page goes without a question."""
 
     def traces(self) -> list[str]:
         """What is looked for wherever it may have been repeated."""
@@ -557,7 +557,7 @@ def copy_told(copy: UpgradeCopy, zone: ZoneInfo) -> str:
 
 
 def told_of(name: str) -> str:
-    """What that is, and what to do about it."""
+    """Name such a thing and the way to change it."""
     if name.startswith("task_"):
         return f"the task `{name}` (`/tasks cancel {name}`)"
     if name.startswith("skill "):

@@ -131,7 +131,7 @@ class Wording:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where it stands in the order in which messages are read."""
+        """Its place in the order in which messages are read."""
         if self.late:
             return 0, self.late
         return (1, self.reworded) if self.reworded else (2, self.seq)
@@ -158,7 +158,7 @@ class Wording:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a conversation was read: the last row, and the newest cast there was then.
+    """The place up to which a conversation was read: the last row, and the newest cast then.
 
     `again`: the last of what is to be read once more, before anything else; 0: nothing. `edits`: the
     newest noted edit that there was then.
@@ -172,7 +172,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What is read at once: messages of one scope, and how far that is. No scope: nothing of use.
+    """The messages of one scope that are read at once, up to a row. No scope: nothing of use.
 
     `place`: that of the last of its messages; of what is late or reworded, `upto` stays where it is.
     `again`: the messages that are read once more by it.
@@ -278,7 +278,7 @@ def picked(found: Json) -> tuple[str, ...]:
 
 
 def lines_of(messages: Sequence[Wording], zone: ZoneInfo) -> list[Line]:
-    """What each message says of its person: their own words (M-085).
+    """Return the lines that each message says of its person, in their own words (M-085).
 
     A yes says what the assistant asked them right before, if that was one question and nothing else.
     """
@@ -293,7 +293,7 @@ def lines_of(messages: Sequence[Wording], zone: ZoneInfo) -> list[Line]:
 
 
 def _shown_answer(row: Wording) -> str:
-    """What was answered; "" where that may repeat what is outside, or what was deleted."""
+    """Return the answer, or "" where it may repeat untrusted or deleted text."""
     shown = row.answer and not (row.taint or row.again) and own_words(row.body) == row.body
     return row.answer or "" if shown else ""
 
@@ -612,7 +612,7 @@ class Harvest:
     async def _judged(
         self, messages: Sequence[Wording], contents: Sequence[str]
     ) -> Sequence[Judged]:
-        """Which texts people said of themselves, and why the others are no facts (M-086)."""
+        """Judge if people said these texts of themselves, with the reason if not (M-086)."""
         lines = lines_of(messages, self._stores.tasks.zone)
         judged = await asyncio.to_thread(lambda: list(map(Grounding(lines).judged, contents)))
         worded = [text for each in judged if each.is_undecided for text in (each.fact, *each.said)]
@@ -643,7 +643,7 @@ class Harvest:
         return bool(same) and chunk(same, self._room()) == part
 
     async def _keep(self, tx: Transaction, part: Chunk, facts: Sequence[NewFact]) -> int:
-        """How many memories came of it; what former wordings alone said goes, in one change set."""
+        """Store memories and count them; those of former wordings alone go in one change set."""
         edited = {row.message for row in part.messages if row.reworded or row.edits}
         found = await rewordings(tx, edited, self._stores.tasks.zone)
         events = {event for each in found for event in each.events}

@@ -594,7 +594,7 @@ class Nights:
 
 
 def turned(item: NightItem, *, neither: bool) -> NightItem:
-    """Which of two is true is answered with the older one, or with neither of them (M-087)."""
+    """Turn a question which of two is true to the older one, or to neither of them (M-087)."""
     [older], newer = item.plan["members"], item.plan["winner"]
     members = [older, newer] if neither else [newer]
     return replace(

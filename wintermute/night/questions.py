@@ -27,7 +27,7 @@ ANSWERS: Mapping[str, WhichHolds] = {
     **{"yes": "new", "no": "both", "new": "new"},
     **{"old": "old", "both": "both", "neither": "neither"},
 }
-"""What is said, and what it says of two that cannot both be true (M-087)."""
+"""Answers, and the one of two contradicting memories that each declares true (M-087)."""
 ONLY_YES_OR_NO = "is answered with yes or no"
 OPEN: tuple[ItemState, ...] = ("open",)
 CHANGED = "what it is about has changed since, or was decided elsewhere, so nothing was done"

@@ -272,7 +272,7 @@ class Consolidations:
             cursor = _beyond(cursor, rows)
 
     async def stands(self, part: ChatPart | None, tx: Transaction) -> bool:
-        """Whether nothing of it was edited or taken back since it was read; None: the copy tells."""
+        """Check that nobody edited or deleted any of it since it was read; None: a raw copy."""
         if part is None:
             return True
         rows = await self._said(tx, part.conversation_id, part.cursor)
@@ -386,7 +386,7 @@ class Consolidations:
             await tx.execute("DELETE FROM consolidations WHERE job = ?", (each.job,))
 
     async def events_of(self, files: Sequence[str]) -> list[tuple[str, str]]:
-        """What these files of raw copies say: each event with its file."""
+        """List the events in these files of raw copies, each with its file."""
         rows = await self._stores.database.rows(
             "SELECT event_id, path FROM raw_messages"
             " WHERE path IN (SELECT value FROM json_each(?)) ORDER BY path, event_id",
@@ -410,7 +410,7 @@ def _drop_raw(files: StoreFolder, raw: str) -> None:
 
 
 def _beyond(cursor: Cursor, rows: Sequence[Wording]) -> Cursor:
-    """Where the next look begins: what comes late comes first, then what was edited, then all that is new."""
+    """Return the start of the next look: late messages first, then edited ones, then new ones."""
     kind, place = rows[-1].place
     if kind < 2:
         casts, edits = (NEWEST, place) if kind else (place, cursor.edits)

@@ -34,8 +34,8 @@ DONE: Mapping[str, tuple[str, str]] = {
     "core changed": ("core memory changed", "core memories changed"),
     "fold": ("conversation summed up", "conversations summed up"),
     "edited": (
-        "edited message that something was made from",
-        "edited messages that things were made from",
+        "edited message that something came from",
+        "edited messages that things came from",
     ),
 }
 """What a kind of item did, one of it and several."""
@@ -61,7 +61,7 @@ LEADS: Mapping[str, tuple[str, str]] = {
     "page removed": ("page removed", "Remove this page?"),
     "page lines": ("lines of yours removed", "Remove these lines from your pages?"),
     "fold": ("long conversation summed up", "Sum up this conversation?"),
-    "edited": ("you edited the message that this was made from", ""),
+    "edited": ("you edited the message that this came from", ""),
 }
 """What stands before an item of a kind: once it was done, and as a question."""
 OUTSIDE = "left out here, /night {} shows it", "its words came from outside"
@@ -130,12 +130,12 @@ def lead(item: NightItem) -> str:
 
 
 def is_choice(item: NightItem) -> bool:
-    """Whether it asks which of two memories is true (M-087)."""
+    """Say if it asks which of two memories is true (M-087)."""
     return item.kind == "ended" and item.state == "open"
 
 
 def how_to_answer(item: NightItem) -> str:
-    """What is typed to answer a question."""
+    """Return the commands that answer a question."""
     if is_choice(item):
         return f"`/night {item.id} new`, `old`, `both` or `neither`"
     return f"`/night yes {item.id}` or `/night no {item.id}`"

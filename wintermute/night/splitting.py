@@ -175,7 +175,7 @@ class SplitLater:
 
 
 def new_facts(like: Fact | NewFact, lines: Sequence[str]) -> list[NewFact]:
-    """What was picked of a text, as facts of the same kind."""
+    """Make facts of the same kind from the lines picked of a text."""
     return [
         NewFact(
             *(like.scope, line, like.source, like.speaker, like.origins),

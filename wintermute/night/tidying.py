@@ -204,7 +204,7 @@ class NightPhase(Protocol):
 
 
 ChoreItem = tuple[Planned, ItemState, str | None]
-"""What people should know of, with its state and change set."""
+"""An item that people should know of, with its state and change set."""
 
 
 @dataclass(frozen=True, slots=True)

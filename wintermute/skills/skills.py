@@ -252,7 +252,8 @@ class Skills:
     async def write(self, why: Reason, name: str, summary: str, documentation: str) -> bool:
         """Teach a skill, or teach it anew; True for one that was not there (P-037, P-039).
 
-        A person may write a secret into it, a model may not (M-083). Raises: ToolFailed, naming the rule that is broken (P-038).
+        A person may write a secret into it, a model may not (M-083).
+        Raises: ToolFailed, naming the rule that is broken (P-038).
         """
         text = _written(name, summary, documentation)
         async with self._writing:

@@ -23,7 +23,7 @@ from wintermute.tools.definition import ASK_FIRST, brief, definition, reason
 
 LONGEST_TEXT = 50_000
 """Characters of a text that is taken apart into memories."""
-HIDDEN_IN_SKILL = "it looks like it holds {kind}: [secret] stands for it, as models read skills. Say where it is kept"
+HIDDEN_IN_SKILL = "it looks like it holds {kind}. Models read skills, so they see [secret] instead. Say where it is kept"
 MOST_FOUND = 50
 """Facts in one result of `search_memory`."""
 

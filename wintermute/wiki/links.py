@@ -215,7 +215,7 @@ class Names:
 
 
 def alike(name: str) -> str:
-    """What names have in common that differ only by upper case or normal form (W-079)."""
+    """Reduce a name to the form shared by names that differ only by case or normal form (W-079)."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
