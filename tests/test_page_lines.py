@@ -25,6 +25,7 @@ from tests.world.shelf import INDEX, Shelf, page
 from tests.world.tidied import OWNER, Tidied, open_nights
 from wintermute.matrix.relations import Relations
 from wintermute.memory.fact import NewFact
+from wintermute.night.nights import WAITS
 from wintermute.night.page_lines import LineOrigin, origins, unmarked
 
 pytestmark = pytest.mark.breaks("edited wiki", "redaction", "forgetting", "tools", perhaps=True)
@@ -78,13 +79,18 @@ async def written(
 async def test_the_line_of_a_deleted_message_is_gone_and_the_others_stay(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    """M-082, W-008: from page, index, job files, change sets and prompts; rewritten from the rest."""
+    """M-082, W-008: from page, index, job files, change sets and prompts; rewritten from the rest.
+
+    M-083: a line with a secret keeps its message; two that are the same without it go with either.
+    """
+    secrets = "\n- Wifi password: hunter2xyz [2]\n- PIN: 4711 [1]\n- PIN: 4712 [3]"
     again = (
         "# Shed\n\n- It has had a new roof since May\n- Spades stand there.\n"
         "- A ladder leans left [7]"
     )
-    async with written(tmp_path, model, WRITTEN, again) as (night, shelf, pages, events):
+    async with written(tmp_path, model, WRITTEN + secrets, again) as (night, shelf, pages, events):
         assert "[3" not in shelf.read(SHED)
+        assert "- PIN: [secret]\n- PIN: [secret]\n" in shelf.read(SHED)
         assert f"[[Shed]]: {HIDDEN}" in shelf.read(INDEX)
         assert found(tmp_path)
         [item] = await night.items()
@@ -94,7 +100,8 @@ async def test_the_line_of_a_deleted_message_is_gone_and_the_others_stay(
         assert found(tmp_path) == []
         body = shelf.read(SHED).partition("# Shed")[2]
         assert "roof since May\n- Spades stand there.\n" in body
-        assert "ladder" not in body
+        assert "- Wifi password: [secret]\n" in body
+        assert not any(word in body for word in ("ladder", "PIN"))
         assert "[[Shed]]" in shelf.read(INDEX)
         del pages.shown[:]
         await night.night("pages")
@@ -174,19 +181,23 @@ async def test_a_line_that_names_nobody_goes_with_any_message(
         assert await night.house.rows("SELECT 1 FROM page_lines") == []
 
 
-async def test_a_page_of_which_nothing_is_left_goes_with_its_links(
+async def test_a_page_of_which_nothing_is_left_waits_for_a_yes_to_go(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    """M-082: its line of the index, and the brackets around its name."""
+    """M-082, M-079: of page and index the title is left, and the night asks."""
     async with written(tmp_path, model, WRITTEN) as (night, shelf, _, events):
-        shelf.write("semantic/Roses.md", page("# Roses\n\nBeside the [[Shed|old shed]], in rows."))
         await take_back(night.house, *events)
         await forgotten(night.house)
-        assert SHED not in shelf.pages()
-        assert "Shed" not in shelf.read(INDEX)
-        assert "Beside the old shed, in rows." in shelf.read("semantic/Roses.md")
+        body = shelf.read(SHED).partition("# Shed\n")[2].split("\n")
+        assert [line for line in body if line and not line.startswith("Source: ")] == []
+        assert shelf.read(INDEX).endswith("- [[Shed]]\n")
         assert await night.house.database.scrub()
         assert found(tmp_path) == []
+        await night.night("pages")
+        [item] = await night.items("open")
+        assert (item.kind, item.before) == ("page removed", (SHED,))
+        await answered(night, f"/night yes {item.id}")
+        assert SHED not in shelf.pages()
 
 
 async def answered(night: Tidied, line: str) -> str:
@@ -202,13 +213,13 @@ async def test_a_persons_line_that_shares_the_words_is_asked_about_once(
     """M-082, W-064, M-079: no model sees it until then, nor is it lost; a yes is for good."""
     mine, other = f"{HIDDEN}, says Ann", f"- The {CANARY}'s year opens the lock"
     again = "# Shed\n\n- It has had a new roof since May\n- Spades stand there.\n\nNew. [7]"
-    async with written(tmp_path, model, WRITTEN, again) as (night, shelf, pages, events):
-        shelf.write(SHED, shelf.read(SHED).replace(f"{HIDDEN}.", f"{mine}."))
+    async with written(tmp_path, model, WRITTEN, again, again) as (night, shelf, pages, events):
+        mended = shelf.read(SHED).replace(f"{HIDDEN}.", f"{mine}.")
+        shelf.write(SHED, mended.replace("- Spades", f"{mine}.\n- Spades"))
         shelf.write("semantic/Roses.md", page(f"# Roses\n\nRed.\n{other}\n{HIDDEN}.\n"))
         await take_back(night.house, events[2])
         await forgotten(night.house)
-        wiki = night.house.stores.wiki
-        roses = "semantic/Roses.md"
+        wiki, roses = night.house.stores.wiki, "semantic/Roses.md"
         for path, line in ((SHED, mine), (roses, other), (roses, f"{HIDDEN}.")):
             assert line in shelf.read(path)
             recalled = await wiki.recalled(path)
@@ -217,7 +228,7 @@ async def test_a_persons_line_that_shares_the_words_is_asked_about_once(
         await night.night("pages")
         assert CANARY not in json.dumps([seen.body for seen in model.requests[-2:]])
         assert "New." in shelf.read(SHED)
-        assert mine in shelf.read(SHED)
+        assert shelf.read(SHED).count(mine) == 2
         [item] = await night.items("open")
         assert item.kind == "page lines"
         shown = await answered(night, "/night")
@@ -225,7 +236,7 @@ async def test_a_persons_line_that_shares_the_words_is_asked_about_once(
         assert "semantic/Roses.md, line 9" in shown
         assert CANARY not in shown
         await night.night("pages")
-        assert len(await night.items("open")) == 1
+        assert await night.items("open") == [item]
         await answered(night, f"/night {answer} {item.id}")
         await forgotten(night.house)
         assert (CANARY in shelf.read(SHED)) is (CANARY in shelf.read("semantic/Roses.md"))
@@ -235,6 +246,18 @@ async def test_a_persons_line_that_shares_the_words_is_asked_about_once(
         if answer == "yes":
             assert await night.house.database.scrub()
             assert found(tmp_path) == []
+        else:  # another message with these words
+            await deleted_by_somebody_else(night, await say(night.house, [f"{mine}.\n{other}"]))
+            await night.night("pages")
+            assert mine not in getattr(await wiki.recalled(SHED), "text", mine)
+            assert len(await night.items("open")) == 1
+
+
+async def deleted_by_somebody_else(night: Tidied, events: Sequence[str]) -> None:
+    async with night.house.database.transaction() as tx:
+        relations = Relations(night.house.stores, night.house.rooms)
+        await relations.redact(tx, ROOM, events, asks=True)
+    await forgotten(night.house)
 
 
 @pytest.mark.parametrize("what", ["renamed", "undone", "before", "forgotten"])
@@ -277,23 +300,20 @@ async def test_wherever_a_line_went_it_goes_with_its_message(
 async def test_what_somebody_else_deletes_is_out_of_view_and_of_pages_it_is_asked(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    """M-082, F-027."""
-    async with written(tmp_path, model, WRITTEN, "# Shed\n\nRoof. [1]") as (
-        night,
-        shelf,
-        _,
-        events,
-    ):
-        async with night.house.database.transaction() as tx:
-            relations = Relations(night.house.stores, night.house.rooms)
-            await relations.redact(tx, ROOM, [events[2]], asks=True)
-        await forgotten(night.house)
+    """M-082, F-027: one question is open as long as lines are withheld, after 14 days as well."""
+    again = "# Shed\n\nRoof. [1]"
+    async with written(tmp_path, model, WRITTEN, again) as (night, shelf, _, events):
+        await deleted_by_somebody_else(night, [events[2]])
         assert HIDDEN in shelf.read(SHED)
         before = len(model.requests)
         await answered(night, "and now?")
         await night.night("pages")
         assert CANARY not in json.dumps([seen.body for seen in model.requests[before:]])
         assert HIDDEN in shelf.read(SHED)
+        [first] = await night.items("open")
+        night.clock.advance(WAITS.total_seconds())
+        assert "no question any more" in await answered(night, f"/night no {first.id}")
+        await night.night("pages")
         [item] = await night.items("open")
         await answered(night, f"/night yes {item.id}")
         await forgotten(night.house)

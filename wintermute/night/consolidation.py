@@ -26,6 +26,7 @@ from wintermute.errors import (
 )
 from wintermute.files import to_its_end
 from wintermute.night.agents import REPORT, PageAgent, PageTask, PageWork, sweep_copies
+from wintermute.night.page_lines import renamed
 from wintermute.night.raw_material import Consolidations, RawMaterial, Talk
 from wintermute.secret_shapes import secret_kind, without_secrets
 from wintermute.wiki.folder import FileChange, StoreFolder
@@ -322,15 +323,19 @@ def _verdict(task: PageTask, work: PageWork) -> PageVerdict:
 
 
 def _safe(work: PageWork) -> PageWork:
-    """The same without secrets; what a person wrote into a page stays there (M-083)."""
+    """Hide secrets in it, but for those that a person wrote into a page (M-083)."""
     if any(secret_kind(name_of(each.path)) for each in work.changes):
         return PageWork(objections=("the name of a page gives a secret away",))
     changes = tuple(
         replace(each, after=each.after and without_secrets(each.after, each.before or ""))
         for each in work.changes
     )
+    safe = {
+        now.path: (was.after, now.after) for was, now in zip(work.changes, changes, strict=True)
+    }
+    lines = {path: renamed(told, *safe[path]) for path, told in work.lines.items()}
     stdout, stderr, report = map(without_secrets, (work.stdout, work.stderr, work.report))
-    return replace(work, changes=changes, stdout=stdout, stderr=stderr, report=report)
+    return replace(work, changes=changes, lines=lines, stdout=stdout, stderr=stderr, report=report)
 
 
 def _beside(

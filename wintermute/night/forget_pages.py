@@ -26,14 +26,13 @@ from wintermute.memory.sense import beginnings, says_something
 from wintermute.night.agents import REPORT, sweep_copies
 from wintermute.night.page_lines import NOTHING_LOST, LostLines, left_of
 from wintermute.stores import Stores
-from wintermute.wiki.asked_lines import FURNITURE, ask_about, digest, sourced
+from wintermute.wiki.asked_lines import ask_about, digest
 from wintermute.wiki.conversations import listed
 from wintermute.wiki.folder import PART, StoreFolder
 from wintermute.wiki.links import CONVERSATIONS, INDEX, JOBS, RAW, is_page, name_of
-from wintermute.wiki.page_jobs import text_at, written_lines
+from wintermute.wiki.page_jobs import written_lines
 from wintermute.wiki.pages import without_matter
 from wintermute.wiki.store import WikiStore
-from wintermute.wiki.verdict import lines_of
 
 CONSOLIDATE_AGAIN = "page again"
 """Jobs that nights do: a page is made anew from the conversations that it still cites."""
@@ -41,7 +40,7 @@ GONE = "[this message was erased]"
 UNSOURCED = "nothing of what it was made of is left"
 RECORDS = (RAW, CONVERSATIONS, JOBS)
 SAYS = "\n## What "
-"""Where in a report begins what an agent says of its work."""
+"""Beginning of what an agent says in a report of its work."""
 GIT = ".git"
 LINK = re.compile(r"\[\[[^\[\]\n]*\]\]")
 LEADING_LINK = re.compile(r"^\[\[[^\[\]\n]*\]\]:?\s*")
@@ -69,12 +68,10 @@ class Unsaid:
 class CutPages:
     """What is cut. `edits`: by path. `unsourced`: pages that cite nothing else; `again`: those to be made anew.
 
-    `empty`: unsourced ones of which nothing but their title is left: they go.
     `named`: what still says it and is a person's to change.
     """
 
     edits: dict[str, Edit] = field(default_factory=dict)
-    empty: tuple[str, ...] = ()
     unsourced: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
@@ -157,18 +154,10 @@ def _found(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
         odd = [path for path in (*pages, *edits) if not _is_editable(files, path)]
         named += [path for path in odd if pages.pop(path, None) or edits.pop(path, None)]
         unsourced, again = _losing(wiki, {*pages}, raw, edits) if pages or raw else ((), ())
-        empty = tuple(path for path in unsourced if _is_emptied(wiki, path, pages, lost))
-        for path, linked in wiki.graph().linked.items() if empty else ():
-            if linked & {*empty}:
-                names = [*map(name_of, empty)]
-                pages[path] = partial(_unlinked, edit=pages.get(path), gone=names)
     edits |= pages  # last: who is killed in between reads there what is to be cut
     above = (folder / GIT for folder in (wiki.root, *wiki.root.resolve().parents))
     git = [str(path) for path in above if edits and path.exists()][:1]
-    unsourced = tuple(path for path in unsourced if path not in empty)
-    return CutPages(
-        edits, empty, unsourced, again, (*(str(wiki.root / path) for path in named), *git)
-    )
+    return CutPages(edits, unsourced, again, (*(str(wiki.root / path) for path in named), *git))
 
 
 def _elsewhere(wiki: WikiStore, wanted: Wanted) -> Iterator[str]:
@@ -216,9 +205,6 @@ def _cut(files: StoreFolder, found: CutPages, lost: LostLines) -> None:
             with suppress(FileUnusable):
                 while not _is_cut(files, path, edit):  # somebody saved it in that moment
                     pass
-        for path in found.empty:
-            if not sourced(text_at(files, path) or ""):
-                files.remove(path)
 
 
 def _is_cut(files: StoreFolder, path: str, edit: Edit) -> bool:
@@ -280,28 +266,12 @@ def _record_without(text: str, wanted: Wanted, lost: LostLines, path: str) -> st
 
 
 def _of_jobs(wiki: WikiStore, jobs: Collection[str]) -> dict[str, Edit]:
-    """What agents said that were shown it: nobody knows in which words."""
+    """Edits of what agents said that were shown it: nobody knows in which words."""
     edits: dict[str, Edit] = {}
     for job in jobs:
         edits |= {f"{JOBS}/{job}/agent.{each}.txt": _erased for each in ("stdout", "stderr")}
         edits[f"{JOBS}/{job}/{REPORT}"] = lambda text: text.partition(SAYS)[0]
     return {path: edit for path, edit in edits.items() if wiki.files.presence(path) == "file"}
-
-
-def _is_emptied(wiki: WikiStore, path: str, pages: dict[str, Edit], lost: LostLines) -> bool:
-    """Whether nothing is left of what stood there: only its title, and links of lines that went."""
-    text = text_at(wiki.files, path) or ""
-    gone = any(lost.goes(path, line) for line in sourced(text))
-    left = {*lines_of(pages[path](text))} & {*lines_of(text)} if gone and path in pages else {text}
-    return all(line.startswith(FURNITURE) for line in left)
-
-
-def _unlinked(text: str, edit: Edit | None, gone: Sequence[str]) -> str:
-    """A page without brackets around what is gone, and without lines that are only such a link."""
-    left, names = edit(text) if edit else text, "|".join(map(re.escape, gone))
-    link = rf"\[\[(?:[^\[\]|\n]*/)?({names})(?:\.md)?(?:#[^\[\]|\n]*)?(?:\|([^\[\]\n]*))?\]\]"
-    left = re.sub(rf"^[-*] {link}[ \t]*\n?", "", left, flags=re.MULTILINE | re.IGNORECASE)
-    return re.sub(link, lambda found: found[2] or found[1], left, flags=re.IGNORECASE)
 
 
 def _of_pages(

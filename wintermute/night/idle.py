@@ -222,15 +222,15 @@ class Pages:
         return found
 
     async def _asked_lines(self, scope: str) -> list[Item]:
-        """One question for all lines of people that share words with what was forgotten (M-082)."""
+        """One question for all lines that are withheld and that no open one asks about (M-082)."""
         places = await to_its_end(partial(asked_places, self._stores.wiki))
-        names = sorted({name for _, name in places})
-        digest = digest_of("asked", *names)
-        if not names or not await self._nights.unjudged(scope, [digest]):
+        open_ = await self._nights.items(self._stores.database, scope=scope, states=["open"])
+        waiting = {name for item in open_ for name in item.plan.get("lines", ())}
+        said = tuple(place for place, name in places if name not in waiting)
+        if not said:
             return []
-        said = tuple(place for place, _ in places)
-        plan = {"do": FORGET, "lines": names}
-        asked = Planned("page lines", said, "", SHARED, plan, question=True, digest=digest)
+        plan = {"do": FORGET, "lines": sorted({name for _, name in places} - waiting)}
+        asked = Planned("page lines", said, "", SHARED, plan, question=True)
         return [(asked, "open", None)]
 
 

@@ -1,4 +1,4 @@
-"""Which messages the lines of pages came from: named by who wrote them, checked, kept (M-082).
+"""Origins of the lines of pages: messages named by who wrote them, checked, kept (M-082).
 
     page of a model ─ [2, 5] behind a line ─▶ stripped, checked ─▶ `page_lines`: path, line ─▶ messages
                                               what is forgotten ─▶ lines that go, lines that are asked
@@ -25,7 +25,7 @@ from wintermute.wiki.verdict import lines_of, opening_line
 
 MARK = r"[ \t]+\[\d{1,4}(?:[ \t]*,[ \t]*\d{1,4})*\](?:[ \t]*\[\d{1,4}\])*"
 MARKS = re.compile(rf"(?<=[.!?]){MARK}(?=\s)|(?<=\S){MARK}(?=[ \t]*(?:[.!?|]|$))")
-"""How a model says behind what it writes where that came from: `[2]`, `[2, 5]`, `[2][5]`."""
+"""Numbers with which a model says behind a line where it came from: `[2]`, `[2, 5]`, `[2][5]`."""
 NUMBER = re.compile(r"\d+")
 YEAR = 1000
 DAY = re.compile(r"\A\[[^\n]*\]\n")
@@ -48,7 +48,7 @@ class LineOrigin:
 
 
 LineOrigins = Mapping[str, LineOrigin]
-"""Of each new line of a page."""
+"""Origins of the new lines of a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class LostLines:
     found: dict[str, str] = field(default_factory=dict)
 
     def goes(self, path: str, line: str) -> bool:
-        """Whether a line of a page goes."""
+        """Tell whether a line of a page goes."""
         name = digest(line)
         return name in self.anywhere or (path, name) in self.known
 
@@ -81,7 +81,7 @@ NOTHING_LOST = LostLines()
 
 
 def left_of(line: str) -> str:
-    """What is left of a line that goes: its links."""
+    """Links of a line that goes: they are left."""
     links = [f"[[{target}]]" for target in links_in(line)]
     return f"- {' '.join(links)}\n" if links else ""
 
@@ -115,7 +115,7 @@ def origins(
     shown: Mapping[int, tuple[str, Collection[str]]],
     earlier: LineOrigins,
 ) -> dict[str, LineOrigin]:
-    """Where the lines came from that a page has not had `before`, by their words as well as by name.
+    """Origins of the lines that a page has not had `before`, by their words as well as by name.
 
     `shown`: what was said under each number, and its events. A word that the named ones have not
     came from another, or from a line of the page before; `earlier`: where those of this job came from.
@@ -136,6 +136,20 @@ def origins(
             events = set()
         lines = (lines - earlier.keys()).union(*(each.lines for each in ours))
         found[line] = LineOrigin(frozenset(events), frozenset(lines))
+    return found
+
+
+def renamed(told: LineOrigins, was: str | None, now: str | None) -> LineOrigins:
+    """Origins of the lines as they are `now`, each in the place of what it `was`.
+
+    Lines that are the same by now, and of another origin, came from all.
+    """
+    old, new = lines_of(was or ""), lines_of(now or "")
+    names = dict(zip(old, new, strict=True)) if len(old) == len(new) else {}
+    found: dict[str, LineOrigin] = {}
+    for line, origin in told.items():
+        name = names.get(line, line)
+        found[name] = origin if found.get(name, origin) == origin else LineOrigin()
     return found
 
 
@@ -179,7 +193,7 @@ async def _of_lines(tx: Transaction, lines: Sequence[KnownLine]) -> list[str]:
 
 
 async def drop_lines(tx: Transaction, lines: Collection[KnownLine]) -> None:
-    """Nothing is known of these any more."""
+    """Remove what is known of these."""
     rows = sorted(lines)
     await tx.execute_many("DELETE FROM page_lines WHERE path = ? AND line = ?", rows)
 
@@ -257,7 +271,7 @@ def _lost(
 
 
 def _lines(wiki: WikiStore) -> list[tuple[str, str]]:
-    """Each line of each page, and of the index, that says something."""
+    """Lines of all pages, and of the index, that say something."""
     paths = (path for path in wiki.tree().names.paths if is_page(path) or path == INDEX)
     return [(path, line) for path in paths for line in sourced(text_at(wiki.files, path) or "")]
 
@@ -273,7 +287,7 @@ def _of_job(files: StoreFolder, job: str) -> set[KnownLine]:
 
 
 def _sharing(lines: Sequence[tuple[str, str]], texts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Those of the lines that share most of their words, or of those of a sentence of the texts."""
+    """Lines that share most of their words, or most of those of a sentence of the texts."""
     parts = {part: beginnings(part) for text in texts for part in SENTENCE_END.split(text)}
     stems = sorted({word for of in parts.values() for word in of}, key=len, reverse=True)
     look = re.compile("|".join(map(re.escape, stems)))
@@ -285,7 +299,7 @@ def _sharing(lines: Sequence[tuple[str, str]], texts: Sequence[str]) -> Iterator
 
 
 def _is_most(shared: Collection[str], least: int) -> bool:
-    """Whether these are most of the words of the shorter one; a single word says that by a number."""
+    """Tell whether most words of the shorter one are shared; a single one must have a number."""
     numbered = any(map(str.isdigit, "".join(shared)))
     return 2 * len(shared) > least and (len(shared) > 1 or numbered)
 
@@ -300,5 +314,5 @@ def asked_places(wiki: WikiStore) -> list[tuple[str, str]]:
 
 
 def _bare(line: str) -> str:
-    """What a line says, without the marks of a list."""
+    """Words of a line, without the marks of a list."""
     return line.strip().lstrip("-*+># \t")

@@ -14,11 +14,11 @@ from wintermute.wiki.verdict import lines_of
 
 ASKED = f"{JOBS}/asked"
 FURNITURE = ("# ", "```", "~~~", f"Source: [[{RAW}/")
-"""How lines begin that nobody said: the title, fences, what is cited. Nor are links alone."""
+"""Beginnings of lines that nobody said: title, fences, what is cited. Links alone are none either."""
 
 
 def digest(line: str) -> str:
-    """The same for a line however its blanks are."""
+    """Name a line by what it says, however its blanks are."""
     return blake2b(" ".join(line.split()).encode(), digest_size=16).hexdigest()
 
 
@@ -62,11 +62,12 @@ def without_asked(text: str, asked: Collection[str]) -> str:
 
 def with_asked(text: str, before: str, asked: Collection[str]) -> str:
     """A page that a model wrote, with what it was not shown of it, each behind what that followed."""
-    lines, last, gap = text.split("\n"), "", 0
-    for line in before.splitlines() if asked else ():
-        if digest(line) in asked and line not in lines:
+    end = "\r\n" if "\r\n" in text else "\n"
+    lines, known, last, gap = text.split(end), before.splitlines(), "", 0
+    for line in known if asked else ():
+        if digest(line) in asked and lines.count(line) < known.count(line):
             at = lines.index(last) + 1 if last in lines else len(lines)
             blank = next((n for n, each in enumerate(lines[at:]) if each.strip()), 0)
             lines.insert(at + min(gap, blank), line)
         last, gap = (line, 0) if line.strip() else (last, gap + 1)
-    return "\n".join(lines)
+    return end.join(lines)
