@@ -10,6 +10,7 @@ import errno
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -143,6 +144,7 @@ def _renamed(one: Path, other: Path, how: int) -> int:
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return errno.ENOSYS
+    sys.audit("os.rename", str(one), str(other), -1, -1)  # as Python's own call does
     done = rename(HERE, os.fsencode(one), HERE, os.fsencode(other), how)
     return ctypes.get_errno() if done else 0
 

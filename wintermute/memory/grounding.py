@@ -51,6 +51,7 @@ PIECE = 3
 SHORT = 4
 """Letters of a name of which no other word may be taken for a form."""
 LONGEST_WORD = 40
+LONGEST_QUESTION = 500
 LIKELIEST = 3
 """Lines of which each is looked at as what may tell a fact, alone and with another one."""
 SYLLABLE = re.compile("[\u3040-\u30ff\uac00-\ud7af]")
@@ -116,6 +117,8 @@ class Judged:
 
 def confirmed(question: str, answer: str) -> str:
     """What somebody says who answers a single question with nothing but a yes; else "" (M-085)."""
+    if max(len(question), len(answer)) > LONGEST_QUESTION:
+        return ""
     asked = unicodedata.normalize("NFKC", question).strip()
     said = " ".join(NOT_SPOKEN.sub(" ", folded(answer)).split())
     if not said or len(SENTENCE.findall(asked)) != 1 or not QUESTION.search(asked):
@@ -215,7 +218,8 @@ class _Compared:
         return self._language.which(table, self._mine) - self._language.which(table, self._said)
 
     def _is_another_day(self) -> bool:
-        meant = list(spans(self._said, self._language, self._line.on))
+        on = self._line.on  # who names no day speaks of the day on which they speak
+        meant = list(spans(self._said, self._language, on)) or [(on, on)]
         days = self._language.which("days", self._rest) - self._language.which("days", self._said)
         return not all(_meant(each, meant) for each in self._dates) or not all(
             any(_is_on(day, span) for span in meant) for day in days

@@ -167,8 +167,9 @@ def numeric(text: str, language: Language) -> str:
     def digits(found: re.Match[str]) -> str:
         parts = language.parts.findall(found[0])
         turned = language.name in ("de", "ar")  # five and twenty
+        known = language.values
         values = _combined(
-            [language.values.get(part) or int(part) for part in parts], turned=turned
+            [known[part] if part in known else int(part) for part in parts], turned=turned
         )
         alone = len(parts) == 1
         if language.name in ("th", "zh") and len(parts) > 1 and 10 > values[-1] % 100 > 0:
