@@ -60,7 +60,7 @@ class Imported:
     skipped: int = 0
     """Without a word."""
     left_out: int = 0
-    """That look like they hold a secret (M-098)."""
+    """Lines that look like they hold a secret (M-098)."""
     bad: int = 0
     problems: tuple[tuple[int, str], ...] = ()
     """Of the first bad ones."""

@@ -95,7 +95,7 @@ class NewFact:
     queued: bool = False
     """Whether it is to be brought together with the others of its scope."""
     theirs: bool = False
-    """Whether a person wrote it into the file by hand, and may so keep a secret (M-083)."""
+    """True where a person wrote it into the file by hand, and may so keep a secret (M-083)."""
 
 
 @dataclass(frozen=True, slots=True)
