@@ -60,6 +60,15 @@ WORDS = "abandon ability able about above absent absorb abstract absurd abuse ac
         ("PIN: 4711", PASSWORD),
         ("**Password:** `hunter2`", PASSWORD),
         ('{"user": "ann", "password": "hunter2"}', PASSWORD),
+        ("4711 is my PIN", PASSWORD),
+        ("She uses hunter2xyz as her wifi password", PASSWORD),
+        ("The password (hunter2xyz) is for the router", PASSWORD),
+        ("login: ann / hunter2xyz", PASSWORD),
+        ("My Netflix login is ann@x.org / Sonne!2020", PASSWORD),
+        ("| Password | hunter2xyz |", PASSWORD),
+        ("Our garage: the code for the gate is 4711", PASSWORD),
+        ("My code is 8842A", PASSWORD),
+        ("key: 8842ABC", PASSWORD),
         ("The password of the router in the hall is hunter2, says Bo", PASSWORD),
         ("My card is 4111 1111 1111 1111, valid until 12/27", CARD),
         ("378282246310005", CARD),
@@ -118,6 +127,14 @@ def test_a_secret_is_known_by_its_shape(text: str, kind: str) -> None:
         "My seed phrase is written on a piece of paper in the safe behind the picture of my aunt",
         "const password = req.body.password; api_key = os.getenv('API_KEY')",
         "postgres://user:password@localhost, or password: <your password>, or ********",
+        "Bank code 70020270, the course code is CS101",
+        "Use the code WELCOME10 for a discount; my booking code is ABC123",
+        "connect pin 4 to GND1, pin PA10 to B123 and PIN 17 of the Raspberry to GPIO11",
+        "The Key to 2024 is patience; our key 2024 goals are in the plan",
+        "The bus line code is 42a1",
+        "1password is my password manager, KeePass2 is the password manager of Bo",
+        "Password (8-12 characters)",
+        "| Password | Expires |\n|---|---|\n| - | 2026-05-01 |",
         "The opening is rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR, commit 5be8a3f6c8a5c01d106c0ad820b1a390",
         "",
     ],
@@ -126,6 +143,14 @@ def test_what_people_tell_is_no_secret(text: str) -> None:
     """Issue: phones, accounts, orders, pages, devices and talk about passwords are remembered."""
     assert secret_kind(text) is None
     refuse_secret(text)
+
+
+def test_a_table_hides_what_stands_below_a_password() -> None:
+    """M-083: also one that is a word; the other columns stay, and so does an empty cell."""
+    table = "| At | Password | Since |\n|---|---|---|\n| Wifi | {} | May 2024 |\n| Bank | {} | 2024 |\n| Post |  | x1234 |"
+    said = without_secrets(table.format("hunter2xyz", "sunflower"))
+    assert said == table.format("[secret]", "[secret]")
+    assert secret_kind("| At | Password |\n| Wifi | hunter2xyz |") == PASSWORD
 
 
 @given(st.integers(0, 2**64), st.sampled_from([22, 32, 40, 64]))
@@ -157,14 +182,14 @@ def test_words_without_a_digit_are_never_a_token(text: str) -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_secret_is_told_from_talk_about_one_in_each_language(language: str) -> None:
-    """M-083, M-098: only the secret goes, and eight harmless sentences stay as they are."""
+    """M-083, M-098: only the secret goes, and nine harmless sentences stay as they are."""
     for marked in LANGUAGES[language]["secret"]:
         text, (before, secret, after) = marked.replace("|", ""), marked.split("|")
         assert without_secrets(text) == f"{before}[secret]{after}"
         assert without_secrets(f"{text} {text}", theirs=text) == f"{text} {text}"
         assert without_secrets(text, theirs=f"Room {secret}") == f"{before}[secret]{after}"
     harmless = LANGUAGES[language]["harmless"]
-    assert len(harmless) == 8
+    assert len(harmless) == 9
     assert [text for text in harmless if secret_kind(text)] == []
 
 

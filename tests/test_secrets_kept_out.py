@@ -1,6 +1,7 @@
 """Secrets that were told: no text that is made of talk holds one, by whichever door it comes in."""
 
 import json
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -25,6 +26,21 @@ from wintermute.night.nights import Planned
 from wintermute.tools.memory import AddSkill
 
 __all__ = ["desk"]
+PROGRAM = Path(__file__).parents[1] / "wintermute"
+KEPT = re.compile(r'\bKept\(\s*(?:\*\()?"(\w+)"')
+STORED = re.compile(
+    r"\bput_in_place\(|pages\.replace\(|def _replace\(self, why"
+    r'|(?:INSERT INTO |insert(?:_many)?\(\s*"|insert_many, ")(?:facts|folds|tasks|night_items)\b'
+)
+AS_SAID = "casts turns observations edits inbox outbox sub_sessions jobs occurrences model_calls edited_files"
+COPIES = "changes proposals night_phases"
+OTHERS = {
+    "files.py": "puts any file in place",
+    "memory/core.py": "the file of core_pages.py",
+    "wiki/page_jobs.py": "the journal: consolidation.py asks before its diff and reports are made",
+    "wiki/taking_back.py": "takes lines away",
+    "cli/core.py": "a person's own page",
+}
 SECRET, THEIRS = "hunter2xyz", "PIN: 4711"
 LINE = f"The wifi password is {SECRET}"
 SAFE = "The wifi password is [secret]"
@@ -109,6 +125,17 @@ DOORS: dict[str, Callable[[Path, ModelServer], Awaitable[str]]] = {
     "task, skill, fact: what a night plans": night,
 }
 """By the kind of text, the door; pages, skills, tasks and imports have a story each below."""
+
+
+def test_whatever_stores_text_made_of_talk_asks_the_guard() -> None:
+    """M-083: a new table or writer of text is no exception before somebody says why."""
+    texts = {str(path.relative_to(PROGRAM)): path.read_text() for path in PROGRAM.rglob("*.py")}
+    tables = {table for text in texts.values() for table in KEPT.findall(text)}
+    assert tables == {"facts", "folds", "tasks", "night_items", *f"{AS_SAID} {COPIES}".split()}
+    stores = {name for name, text in texts.items() if STORED.search(text)}
+    unasked = {name for name in stores if "wintermute.secret_shapes import" not in texts[name]}
+    assert len(stores) > 10
+    assert unasked == {*OTHERS}
 
 
 @pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)

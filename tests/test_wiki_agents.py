@@ -27,8 +27,8 @@ from wintermute.night.agents import (
     PageWork,
     ProgramAgent,
     command_line,
+    program_environment,
     run,
-    without_secrets,
 )
 from wintermute.night.consolidation import Consolidation
 from wintermute.night.raw_material import FolderTalk
@@ -484,7 +484,7 @@ def test_a_program_has_the_variables_that_are_not_ours() -> None:
         "CREDENTIALS_DIRECTORY": "creds",
     }
     secrets = ("long secret", "x")
-    found = without_secrets(environment, secrets, Redaction(secrets))
+    found = program_environment(environment, secrets, Redaction(secrets))
     assert set(found) == {"PATH", "HOME", "LANG", "ANTHROPIC_API_KEY", "XPATH"}
 
 

@@ -25,7 +25,7 @@ REFUSED = (
 TOKEN, CARD, SEED = "a key or a token", "the number of a card", "a seed phrase"
 PASSWORD = "a password"
 UNEVEN = 0.25
-"""From how many changes of the kind of sign on, by sign, a run of them is nothing that people write."""
+"""Changes of the kind of sign, by sign, from which on a run of them is nothing that people write."""
 PIECE = 12
 """Letters between two slashes that a path, or a position of chess, hardly has."""
 MOST_WIDE = 6
@@ -33,14 +33,14 @@ MOST_WIDE = 6
 UNSPACED = ("hi", "ja", "ko", "zh")
 """Languages in which a word may go on where the next begins."""
 TOLD = frozenset({"lautet", "luidt", "brzmi", "zní"})
-"""What stands between a password and itself, and nothing else."""
+"""Verbs between a password and itself that say nothing else."""
 OPENING = "\"'“«„`「『*_|"
 CLOSING = "\"'`*_|)»”’」』.,:;?"
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The file as patterns. `gaps`: what may stand between a name and its value, the nearest first."""
+    """The file as patterns. `gaps`: between a name and its value, the nearest first."""
 
     shapes: Mapping[str, re.Pattern[str]]
     of: Mapping[str, re.Pattern[str]]
@@ -52,45 +52,29 @@ class _Table:
 def _table() -> _Table:
     text = (resources.files("wintermute") / "secret_shapes.toml").read_text("utf-8")
     rows = tomllib.loads(text)
-    shapes, patterns, other = (rows.pop(name) for name in ("shape", "pattern", "other"))
-
-    def either(name: str, *, spaced: bool) -> str:
-        return "|".join(row[name] for at, row in rows.items() if spaced is (at not in UNSPACED))
-
-    def named(name: str) -> str:
-        words, signs = either(name, spaced=True), either(name, spaced=False)
-        return rf"(?<![^\W_])(?:{words})(?:['’]\w{{1,4}})?(?![^\W_])|(?:{signs})(?![A-Za-z])"
-
-    words, signs = either("is", spaced=True), either("is", spaced=False)
-    verb = rf"(?P<is>\s++(?:{words}|[—–-])\s++|\s*+(?:{signs})\s*+)"
-    then = rf"(?:(?P<mark>{patterns['mark'][0]})|{verb})(?=\S)"
-    gaps = (
-        rf"{then}|(?P<next>[\"'`*_|»”’\])]{{0,3}}[ \t]++|(?<=[^\x00-\x7f]))(?=\S)",
-        rf"(?:\s+|(?<=['’]))(?:{other['of']})(?<!\s)(?:\s*+[^\s:：=]+){{1,4}}?{then}",
-        rf"(?:\s++[^\s:：=.!?;,]+){{1,7}}?{then}",
+    shapes, patterns, called, words = (
+        rows.pop(name) for name in ("shape", "pattern", "called", "other")
     )
-    called = {name: named(name) for name in ("password", "code")}
-    called |= {
-        "seed": rf"(?<![^\W_])(?:{other['seed']})",
-        "no_code": rf"(?:{other['no_code']})\W*\Z",
-    }
-    about = [other["names"], *(row["about"] for row in rows.values())]
+    about = [words["names"], *(row["about"] for row in rows.values())]
+    for name in ("password", "code", "opens", "is"):
+        for end, signs in (("", False), ("_signs", True)):
+            each = (row[name] for at, row in rows.items() if signs is (at in UNSPACED))
+            words[name + end] = "|".join(each)
+    of = {name: re.compile("|".join(parts)) for name, parts in patterns.items()}
+    for name, pattern in called.items():
+        words[name] = re.sub(r"\{([a-z_]+)\}", lambda word: words[word[1]], pattern)
+        # A PIN in capitals is a number; a pin may be anything.
+        of[name] = re.compile(words[name].replace("PIN", "(?-i:PIN)"), re.IGNORECASE)
     return _Table(
         {kind: re.compile("|".join(parts)) for kind, parts in shapes.items()},
-        {name: re.compile("|".join(parts)) for name, parts in patterns.items()}
-        | {name: _compiled(pattern) for name, pattern in called.items()},
-        tuple(map(_compiled, gaps)),
+        of,
+        (of["near"], of["by_of"], of["far"]),
         frozenset(" ".join(about).split()),
     )
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    # A PIN in capitals is a number; a pin may be anything.
-    return re.compile(pattern.replace("PIN", "(?-i:PIN)"), re.IGNORECASE)
-
-
 def secret_kind(text: str) -> str | None:
-    """What kind of secret a text gives away, in words; None: nothing that looks like one."""
+    """Name the kind of secret that a text gives away; None: nothing looks like one."""
     return next((kind for _, _, kind in _spans(text)), None)
 
 
@@ -115,7 +99,7 @@ def without_secrets(text: str, theirs: str = "") -> str:
 
 
 def _spans(text: str) -> Iterator[tuple[int, int, str]]:
-    """From where to where each secret goes, and its kind; the surest first."""
+    """Find each secret, where it begins and ends, and its kind; the surest first."""
     table = _table()
     of = table.of
     for kind, shape in table.shapes.items():
@@ -133,11 +117,12 @@ def _spans(text: str) -> Iterator[tuple[int, int, str]]:
     for name in of["seed"].finditer(text):
         if phrase := of["phrase"].match(text, name.end()):
             yield *phrase.span("words"), SEED
-    yield from ((*span, PASSWORD) for span in (*_passwords(text, table), *_codes(text, table)))
+    for called in (_passwords, _cells, _codes):
+        yield from ((*span, PASSWORD) for span in called(text, table))
 
 
 def _is_token(run: str, iban: re.Pattern[str]) -> bool:
-    """Whether letters and digits follow each other as nobody would write them."""
+    """Tell if letters and digits follow each other as nobody would write them."""
     run = run.strip("=/+")
     if len(run) < 20 or not re.search("[A-Za-z]", run) or not re.search(r"\d", run):
         return False
@@ -156,20 +141,26 @@ def _checks(iban: str) -> bool:
 
 
 def _is_card(number: str) -> bool:
-    """Whether its last digit proves the others (Luhn)."""
+    """Tell if its last digit proves the others (Luhn)."""
     digits = re.sub(r"\D", "", number)
     doubled = (int(mark) * (1 + n % 2) for n, mark in enumerate(reversed(digits)))
     return len({*digits}) > 1 and sum(each // 10 + each % 10 for each in doubled) % 10 == 0
 
 
 def _passwords(text: str, table: _Table) -> Iterator[tuple[int, int]]:
-    """Each value that is called a password or a PIN: no word, or one that is meant as such."""
-    for name in table.of["password"].finditer(text):
+    """Find each value that is called a password or a PIN: no word, or one that is meant as such."""
+    of = table.of
+    for name in of["password"].finditer(text):
+        before = text[max(0, name.start() - 80) : name.start()]
+        ends = of["end"].match(text, name.end())
+        if ends and (said := of["is_the"].search(before)) and _is_value(said["value"], table):
+            at = name.start() - len(before)
+            yield at + said.start("value"), at + said.end("value")
         for far, gap in enumerate(table.gaps):
             then = gap.match(text, name.end())
             if then is None:
                 continue
-            own = far or table.of["own"].search(text[max(0, name.start() - 40) : name.start()])
+            own = far or of["own"].search(before[-40:])
             is_told = then["is"] and (own or then["is"].strip().lower() in TOLD)
             weak = far < 2 and bool(then["mark"] or is_told)
             if span := _value(text, then, table, weak=weak):
@@ -177,16 +168,34 @@ def _passwords(text: str, table: _Table) -> Iterator[tuple[int, int]]:
                 break
 
 
+def _cells(text: str, table: _Table) -> Iterator[tuple[int, int]]:
+    """Find each value in a table that stands below what is called a password, or beside it."""
+    below, ruled = set[int](), False
+    for line in re.finditer(r"^.*$", text, re.MULTILINE):
+        cells = list(table.of["cell"].finditer(text, *line.span()))
+        names = {n for n, cell in enumerate(cells) if table.of["title"].search(cell["inside"])}
+        for n, cell in enumerate(cells):
+            is_one = n not in names and (n in below or n - 1 in names) and cell["inside"].strip()
+            if is_one and (span := _value(text, cell, table, weak=ruled and n in below)):
+                yield span
+        ruled = bool(cells) and (ruled or not line[0].strip(" \t|:-"))
+        below = (below or names) if cells else set()
+
+
 def _codes(text: str, table: _Table) -> Iterator[tuple[int, int]]:
-    """Each value of a code or a key, if it is no word."""
-    for name in table.of["code"].finditer(text):
-        if table.of["no_code"].search(text[max(0, name.start() - 24) : name.start()]):
-            continue
-        for gap in table.gaps[:2]:
+    """Find each value of a code or a key: no word, and of one that opens or is somebody's."""
+    of = table.of
+    for name in of["code"].finditer(text):
+        before = text[max(0, name.start() - 40) : name.start()]
+        clause = of["stop"].split(before)[-1].lstrip(" -*>#|")
+        own = of["own"].search(clause)
+        for far, gap in enumerate(table.gaps[:2]):
             if (then := gap.match(text, name.end())) and (span := _value(text, then, table)):
-                value, is_next = text[slice(*span)], then.lastgroup == "next"
-                year = is_next and table.of["year"].fullmatch(value)
-                if not year and not table.of["label"].fullmatch(value):
+                opens = of["opens"].search(clause + text[name.start() : then.end()])
+                is_one = then["mark"] or own or (then["is"] and of["the"].search(clause))
+                dated = then.lastgroup == "next" or not (opens or (own and clause))
+                none = of["label_or_year" if dated else "label"].fullmatch(text[slice(*span)])
+                if (opens or (is_one and not far)) and not (none or of["no_code"].search(before)):
                     yield span
                 break
 
@@ -194,7 +203,7 @@ def _codes(text: str, table: _Table) -> Iterator[tuple[int, int]]:
 def _value(
     text: str, then: re.Match[str], table: _Table, *, weak: bool = False
 ) -> tuple[int, int] | None:
-    """Where the value is, if what follows is one. `weak`: a single word may be one."""
+    """Find the value, if what follows is one. `weak`: a single word may be one."""
     at, of, about = then.end(), table.of, table.about
     if weak and (found := of["quoted"].match(text, at)):
         is_open = found["inside"].lower() in about or of["no_value"].fullmatch(found["inside"])
@@ -202,7 +211,7 @@ def _value(
     line = text[at : at + 200].split("\n", 1)[0]
     at += len(line) - len(line := line.lstrip(OPENING))
     token = of["ends"].split(line, maxsplit=1)[0].rstrip(CLOSING)
-    if _is_no_word(token) and token.lower() not in about and not of["no_value"].fullmatch(token):
+    if _is_value(token, table):
         return at, at + len(token)
     said = of["sentence"].split(line, maxsplit=1)[0].strip(f" {CLOSING}")
     if not weak or said.lower() in about or not of["word"].fullmatch(said):
@@ -211,6 +220,9 @@ def _value(
     return (at, at + len(said)) if fits else None
 
 
-def _is_no_word(token: str) -> bool:
+def _is_value(token: str, table: _Table) -> bool:
+    """Tell if it is no word, and neither counts nor measures anything."""
+    if token.lower() in table.about or table.of["no_value"].fullmatch(token):
+        return False
     signs = re.findall(r"[!@#$%^&*+=]", token[:-1])
     return len(token) >= 4 and (any(map(str.isdigit, token)) or len(signs) > 1)

@@ -51,7 +51,7 @@ from wintermute.memory.fact import EXPLICIT, SOURCES, AddedFact, AddOutcome, New
 from wintermute.night.forget_jobs import forget_at_once
 from wintermute.night.forgetting import Forgotten
 from wintermute.night.reconstruction import CORE, BatchTally, Reconstruction, normalised
-from wintermute.night.splitting import MOST_TEXT, Splitting, new_facts, without_secrets
+from wintermute.night.splitting import MOST_TEXT, Splitting, harmless_paragraphs, new_facts
 from wintermute.secret_shapes import REFUSED, secret_kind
 from wintermute.stores import Stores
 from wintermute.templates import Template
@@ -150,7 +150,7 @@ def _tell_split(
             f"the text is too long: at most {MOST_TEXT:,} characters are taken apart at once;"
             " cut it into several files and import one after the other"
         )
-    text, secrets = without_secrets(text)
+    text, secrets = harmless_paragraphs(text)
     refused: list[tuple[int | None, str]] = [*secrets]
     lines: list[str] = []
 

@@ -23,7 +23,7 @@ from wintermute.config.secrets import UNHIDDEN, Redaction, secret_values
 from wintermute.config.wiki import WikiSettings
 from wintermute.errors import ConfigurationError, StoreMissing, WintermuteError
 from wintermute.llm.models import Models
-from wintermute.night.agents import BUILTIN, PageAgent, ProgramAgent, without_secrets
+from wintermute.night.agents import BUILTIN, PageAgent, ProgramAgent, program_environment
 from wintermute.night.consolidation import Consolidation, Preview
 from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
 from wintermute.night.raw_material import ChatTalk, Consolidations, FolderTalk, RawMaterial
@@ -165,7 +165,7 @@ def _agents(
     prompt = settings.consolidation_prompt
     instructions = Template(prompt.parent, prompt.name)
     secrets = secret_values(config) if config else ()
-    given = without_secrets(environment(), secrets, home.redact)
+    given = program_environment(environment(), secrets, home.redact)
     agents: dict[str, PageAgent] = {
         name: ProgramAgent(name, command, instructions, given)
         for name, command in settings.agent_cmds.items()

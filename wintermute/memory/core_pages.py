@@ -23,6 +23,7 @@ from wintermute.ids import new_id
 from wintermute.memory.core import Places, TextFile, bullets
 from wintermute.memory.fact import key
 from wintermute.messages import Json
+from wintermute.secret_shapes import without_secrets
 
 STALE = 3_600  # seconds
 SAVED = "{name} was saved meanwhile: try again"
@@ -86,6 +87,8 @@ class CorePages:
         `free`: the keys of the bullets that may go again; None: a person wrote it, so none may.
         Raises: MemoryFileUnusable.
         """
+        if why.is_unasked:
+            text = without_secrets(text, seen.text or "")
         change = Change("core", why.scope, _state(seen.text), _state(text), why.evidence)
         async with self._placing(why.scope, change.after, seen.content) as place:
             async with self._database.transaction() as tx:

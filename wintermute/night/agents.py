@@ -114,7 +114,7 @@ def command_line(template: str, values: Mapping[str, str]) -> list[str]:
     return words
 
 
-def without_secrets(
+def program_environment(
     environment: Mapping[str, str], secrets: Sequence[str], redact: Redaction
 ) -> dict[str, str]:
     """The variables that a program may have: none that is ours, and none that holds a secret of ours.

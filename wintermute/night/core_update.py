@@ -90,6 +90,7 @@ class CoreUpdate:
             tuple(fact.id for fact in facts), partial(self._is_unchanged, job, page, facts)
         )
         text = await self._asked(page, facts, sources)
+        # As the store does, but also what is only offered, and before the two are compared.
         text = text and without_secrets(text, page.text or "")
         if text is None or text == page.text:
             return JobDone()

@@ -189,7 +189,7 @@ def new_facts(like: Fact | NewFact, lines: Sequence[str]) -> list[NewFact]:
     ]
 
 
-def without_secrets(text: str) -> tuple[str, list[tuple[int, str]]]:
+def harmless_paragraphs(text: str) -> tuple[str, list[tuple[int, str]]]:
     """A text without the paragraphs that give a secret away; at which lines those begin, and what kind."""
     paragraphs = text.split("\n\n")
     kinds = [secret_kind(each) for each in paragraphs]
