@@ -243,13 +243,12 @@ class _Compared:
             shuns = [(denies(c) or averse(c) or soft(c)) for c in clauses]
             told = [each for (_, each), shun in zip(pairs, shuns, strict=True) if shun]
             return not any(shuns) or (not any(told) and any(each for _, each in pairs))
-        if averse(said) and not denies(said):
-            return False
         if soft(mine):
             return any(denies(c) and soft(c) and each for c, each in pairs)
         pairs = [(c, each) for c, each in pairs if not soft(c)]
-        affirmed = {word for clause, each in pairs if not denies(clause) for word in each}
-        return any(denies(c) and each - affirmed for c, each in pairs)
+        over = [(denies(clause) or averse(clause), each) for clause, each in pairs]
+        affirmed = {word for is_over, each in over if not is_over for word in each}
+        return any(is_over and each - affirmed for is_over, each in over)
 
     def _is_renamed(self) -> bool:
         """Whether a name stands in the fact that was not said, or one thing in the place of another."""
