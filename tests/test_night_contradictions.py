@@ -260,9 +260,9 @@ async def test_of_three_the_second_question_is_left_when_one_side_is_gone(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-059: (A,B) and (A,C): A is ended by the first, B and C survive."""
-    a, b, c = "Ann's red car is a fast old coupe", "Ann's red car is a fast old wagon", "Ann's car"
+    a, b, c = "Ann's fast old car is red", "Ann's fast old car is blue", "Ann's fast old car"
     async with sleeping(tmp_path, model) as sleep:
-        for text, at in ((a, MARCH), (b, APRIL), (f"{c} is a fast slow van", MAY)):
+        for text, at in ((a, MARCH), (b, APRIL), (f"{c} is green", MAY)):
             await sleep.told(text, at=at)
         sleep.compare = lambda first, _second: SECOND if first == a else FIRST
         await sleep.night()
@@ -530,15 +530,15 @@ async def test_two_nights_are_undone_in_any_order(
     """Issue 21: what the first one made was ended by the second; both are taken back."""
     async with sleeping(tmp_path, model) as sleep:
         await sleep.told("Ann has a dog called Rex", at=MARCH)
-        await sleep.told("Ann has a cat called Tom", at=MARCH)
+        await sleep.told("Ann has a dog that is black", at=MARCH)
         before = await sleep.export()
-        sleep.compare = lambda _first, _second: merge("Ann has a dog called Rex, a cat called Tom")
+        sleep.compare = lambda _first, _second: merge("Ann has a dog called Rex that is black")
         await sleep.night()
-        hamster = "Ann has a dog called Rex, a hamster called Tom"
-        await sleep.told(hamster, at=MAY)
+        white = "Ann has a dog called Rex that is white"
+        await sleep.told(white, at=MAY)
         sleep.compare = newer
         await sleep.night()
-        assert await sleep.remembered() == [hamster]
+        assert await sleep.remembered() == [white]
         sets = await sleep.house.rows(
             "SELECT id FROM change_sets WHERE cause = 'night' ORDER BY seq"
         )

@@ -37,7 +37,7 @@ def _forms() -> tuple[re.Pattern[str], ...]:
     return tuple(
         re.compile(rf"(.*{before})({value})({end})[.\u3002!]?")
         for before, value, end in (
-            (rf"\b(?:{place}) ", ONE_WORD, ""),
+            (rf"\b(?:{place}) ", ONE_WORD, "(?: now)?"),
             ("\u4f4f\u5728", f"(?!.*[\u5bb6\u90a3\u5988\u7238\u54e5\u59d0])(?:{SIGN}){{2,6}}", ""),
             (rf"\b(?:{hour}) ", r"\d{1,2}(?::\d\d)?", rf" ?(?:{clock})"),
             (rf"\b(?:{hour}) ", r"\d{1,2}:\d\d", ""),
