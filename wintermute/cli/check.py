@@ -39,6 +39,7 @@ from wintermute.llm.spelled import Spellings
 from wintermute.llm.tokens import Counted, TokenCounts
 from wintermute.llm.windows import compared, judged, room, server_window
 from wintermute.matrix.login import probe as ask_homeserver
+from wintermute.matrix.marks import file_problems
 from wintermute.memory.core import Places
 from wintermute.memory.status import LIST_TOO_LONG, NAME, list_sizes
 from wintermute.messages import Json, Request
@@ -112,6 +113,12 @@ def disk(folder: Path) -> Finding:
             "disk", "fail" if free < FULL else "warn", f"{text} -> make room on this disk"
         )
     return Finding("disk", "ok", text)
+
+
+def login_files(config: Config) -> list[Finding]:
+    """The files of our login that are lost, in words that say what to do (F-055)."""
+    problems = file_problems(config.data_dir / "matrix", config.matrix.user_id)
+    return [Finding("login files", "fail", each) for each in problems]
 
 
 async def database(path: Path) -> Finding:
@@ -238,6 +245,7 @@ async def _probe(config: Config, lacking: Collection[str]) -> list[Finding]:
         if f"{BACKENDS}.{name}" not in lacking
         for found in await _model(name, backends[name], fixed, seconds, path)
     ]
+    files, asked = login_files(config), await _homeserver(config)
     return [
         data_folder(config.data_dir),
         disk(config.data_dir),
@@ -249,7 +257,8 @@ async def _probe(config: Config, lacking: Collection[str]) -> list[Finding]:
         await _memory(config),
         wiki_finding(WikiStore(config.wiki_store), ZoneInfo(config.timezone)),
         *models,
-        *await _homeserver(config),
+        *(each for each in files if not any(each.text in told.text for told in asked)),
+        *asked,
         *await noticed(config),
     ]
 

@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from wintermute.changes.proposals import Proposals
 from wintermute.cli import check
 from wintermute.cli.check import show
 from wintermute.cli.opening import open_config
@@ -48,17 +49,28 @@ async def _facts(config: Config) -> list[Finding]:
     async with open_database(path, read_only=True) as opened:
         stored = await gather(opened, SystemClock(), config.timezone, config.llm.budget)
         stored = with_memory(stored, await _memory(config, opened))
+        asked = await _asked(opened)
         nights = await night_finding(
             opened, SystemClock(), config.dreaming, ZoneInfo(config.timezone), config.data_dir
         )
     database = await check.database(path)
     here = [_daemon(config.data_dir), check.disk(config.data_dir)]
     here += [database] if database.state == "fail" else []
+    here += [*check.login_files(config), *asked]
     places = Places(config.data_dir, config.owner)
     known = {each.name for each in stored if each.state == "warn"}
     here += [each for each in await check.long_lists(config) if each.name not in known]
     wiki = wiki_finding(WikiStore(config.wiki_store), ZoneInfo(config.timezone))
     return [*here, *stored, wiki, nights, *unusable_files(places, config.data_dir / "prompts")]
+
+
+async def _asked(database: Database) -> list[Finding]:
+    """Tell of memories whose lines went from their file all at once (M-090)."""
+    waiting = await Proposals(database, SystemClock(), new_id).open_in(None, "fact")
+    told = (
+        "memories stay although their lines went all at once -> `/night` asks whether they may go"
+    )
+    return [Finding("memories file", "warn", f"{len(waiting)} times {told}")] * bool(waiting)
 
 
 async def _memory(config: Config, database: Database) -> Finding:

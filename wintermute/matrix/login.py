@@ -140,6 +140,8 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
         session = await _by_token(matrix, folder, kept)
     else:
         session = await _by_password(matrix, folder)
+    if kept is None and key_stores(folder, ".until-*"):  # whoever wrote meanwhile has to know
+        session = replace(session, keys_lost=matrix.encryption != "off")
     save(folder, session)
     return session
 

@@ -17,17 +17,23 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from wintermute.errors import ConfigurationError
 from wintermute.mailbox.outbox import Purpose
 from wintermute.matrix.inbox import HEAD_MOST, OUTBOX_KEY, is_marked_by, mapping
-from wintermute.matrix.signing import MARKS, key_stores, unpadded, write_private
+from wintermute.matrix.kept_login import load
+from wintermute.matrix.signing import FILE as SEEDS
+from wintermute.matrix.signing import MARKS, key_stores, load_seeds, unpadded, write_private
 from wintermute.messages import Json
 
 KEY_BYTES = 32
+SEEDS_LOST = (
+    "restore it from a backup; without one, run `wintermute matrix reset-crypto --identity`"
+)
+STORE_LOST = "restore it from a backup; without one, run `wintermute matrix reset-crypto`"
 MOST_PARTS = 10_000
 WHAT_TO_DO = (
     "restore it from a backup; or move it aside and run `wintermute matrix reset-crypto`: then the"
@@ -149,6 +155,25 @@ def load_marks(folder: Path, user_id: str) -> Marks:
             f"{file} cannot be used ({type(error).__name__}): {WHAT_TO_DO}"
         ) from error
     return Marks(key, user_id)
+
+
+def file_problems(folder: Path, user_id: str) -> list[str]:
+    """Tell what is wrong with the files of our login: empty, cut, or missing beside the others (F-055)."""
+    found, stores = list[str](), key_stores(folder)
+    looks: tuple[Callable[[], object], ...] = (
+        lambda: load(folder),
+        lambda: load_seeds(folder, user_id),
+        lambda: load_marks(folder, user_id) if stores else None,
+    )
+    for look in looks:
+        try:
+            look()
+        except ConfigurationError as problem:
+            found.append(str(problem))
+    if stores and not (folder / SEEDS).exists():
+        found.append(f"{folder / SEEDS} is missing: {SEEDS_LOST}")
+    empty = [f"{store} is empty: {STORE_LOST}" for store in stores if not store.stat().st_size]
+    return found + empty
 
 
 def secret_mark_key(folder: Path) -> tuple[str, ...]:

@@ -231,9 +231,9 @@ def replace_seeds(folder: Path, clock: Clock) -> None:
     sync_folder(folder)
 
 
-def key_stores(folder: Path) -> list[Path]:
-    """The key stores of all devices of ours there are."""
-    return sorted(folder.glob("@*.db"))
+def key_stores(folder: Path, ending: str = "") -> list[Path]:
+    """The key stores of all devices of ours there are; with `.until-*` those that were set aside."""
+    return sorted(folder.glob(f"@*.db{ending}"))
 
 
 def open_to_others(folder: Path) -> list[Path]:

@@ -235,7 +235,7 @@ class _Compared:
 
     def _is_denied(self) -> bool:
         """Whether one of both denies, or shuns, what the other says."""
-        tables, said, mine = self._language.tables, self._said, self._mine
+        tables, mine = self._language.tables, self._mine
         denies, averse, soft = (tables[name][0].search for name in ("not", "averse", "soft"))
         clauses = self._clauses()
         pairs = [(clause, self._shared(clause)) for clause in clauses]
