@@ -118,6 +118,7 @@ def test_what_is_exported_comes_in_again_the_same(terminal: Terminal, tmp_path: 
         "raised": 0,
         "known": 2,
         "ended": 0,
+        "left_out": 0,
         "skipped": 0,
         "problems": [],
         "set": None,

@@ -171,16 +171,16 @@ async def test_of_what_a_memory_came_from_the_rest_keeps_its_text(
         ),
         pytest.param(
             ["Mein Vogel Hugo singt", "Ich war heute im Garten", "n1"],
-            "Ann's bird is called Hugo.",
+            "Anns Vogel heißt Hugo.",
             ["", "Ich war heute im Garten", "n1"],
-            id="in another language",
+            id="in other words",
         ),
     ],
 )
 async def test_what_was_told_otherwise_than_it_is_kept_is_found(
     tmp_path: Path, model: ModelServer, told: list[str], entry: str, left: list[str]
 ) -> None:
-    """M-030: over several messages, or in another language."""
+    """M-030: over several messages, or in other words."""
     picker, clock = Picker(model), HeldClock()
     picker.picks(entry)
     async with talking(tmp_path, model, clock) as house:
