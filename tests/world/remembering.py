@@ -397,7 +397,7 @@ class Remembering:
             told.wordings[-1].least = told.wordings[-1].most = 0
         new = Wording(word, event, most=1 + told.again)
         if is_read and not answered:
-            new.least, new.most = 0, told.again
+            new.least = 0  # by the next harvest, if there is one (M-089)
         told.wordings.append(new)
         return f"{told.wordings[0].event} {text} answered={answered} read={is_read}"
 

@@ -75,7 +75,8 @@ async def retire_unsaid(
         if put and await stores.facts.put(tx, fact.id, state, Reason("harvest", scope)):
             changes.append(Change("fact", fact.id, was, state))
     merged = {fact.replaced_by for fact in before}
-    return [fact for fact in gone if fact.id not in merged], changes
+    lost = [*gone, *(fact for fact in before if fact.id in over)]
+    return [fact for fact in lost if fact.id not in merged], changes
 
 
 async def asked_for(stores: Stores, scope: str, since: datetime) -> list[str]:
