@@ -242,7 +242,7 @@ def test_a_corrupt_database_is_refused_in_one_line(folder: Path, wintermute: Win
     done = wintermute("status", "--config", folder / "config.yaml")
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
-    assert "put the newest copy in its place" in done.stderr
+    assert "put a copy back" in done.stderr
 
 
 @pytest.mark.parametrize("verb", ["logout", "reset-crypto"])

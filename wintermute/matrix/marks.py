@@ -142,11 +142,10 @@ def settled(owed: Sequence[Owed], said: Iterable[tuple[int, Mark | None]]) -> se
 def load_marks(folder: Path, user_id: str) -> Marks:
     """The marks of this data folder, with a new key when it has none yet.
 
-    Raises: ConfigurationError for a file that is not what we wrote, or is missing beside keys that
-    were used with it (F-055); StorageBlocked.
+    Raises: ConfigurationError for a file that is not what we wrote; StorageBlocked.
     """
     file = folder / MARKS
-    if not file.exists() and not key_stores(folder):
+    if not file.exists():
         write_private(folder, MARKS, unpadded(secrets.token_bytes(KEY_BYTES)))
     try:
         key = _decoded(file.read_text("ascii"))
@@ -163,7 +162,7 @@ def file_problems(folder: Path, user_id: str) -> list[str]:
     looks: tuple[Callable[[], object], ...] = (
         lambda: load(folder),
         lambda: load_seeds(folder, user_id),
-        lambda: load_marks(folder, user_id) if stores else None,
+        lambda: load_marks(folder, user_id) if (folder / MARKS).exists() else None,
     )
     for look in looks:
         try:
