@@ -341,19 +341,17 @@ async def test_a_dry_night_changes_nothing_and_shows_the_same(
         assert [item.after for item in await sleep.items()] == [GREEN]
 
 
-@pytest.mark.xfail(
-    reason="a night asks of these sentences now (M-087): to be reworded", strict=False
-)
 async def test_a_kill_between_asking_and_doing_loses_nothing_and_asks_once(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """M-063: whoever goes on does what was planned, and looks at none of what the night made."""
+    rome = "Carl lives in Rome"
     async with sleeping(tmp_path, model) as sleep:
-        await sleep.told(TEA, "Ann drinks tea with milk", CHESS)
+        await sleep.told(TEA, "Ann drinks tea with milk", rome)
         sleep.merge = lambda _: "Ann drinks tea, with milk"
         gate = asyncio.Event()
         sleep.compare = lambda _one, _two: Slow(gate, Text("{}"))
-        await sleep.told("Carl plays cards on Sundays", at="2026-03-01")
+        await sleep.told("Carl lives in Oslo", at="2026-03-01")
         night = await sleep.begun()
         async with asyncio.TaskGroup() as group:
             work = group.create_task(sleep.tidying.tidy(night))
@@ -364,7 +362,7 @@ async def test_a_kill_between_asking_and_doing_loses_nothing_and_asks_once(
         [known] = await sleep.nights.running(sleep.house.database)
         await sleep.tidying.tidy(known)
         assert len(sleep.merged) == 1
-        assert await sleep.remembered() == ["Ann drinks tea, with milk", CHESS]
+        assert await sleep.remembered() == ["Ann drinks tea, with milk", rome]
 
 
 async def test_what_a_night_makes_is_none_of_its_inputs(tmp_path: Path, model: ModelServer) -> None:

@@ -31,8 +31,8 @@ async def merged(sleep: Sleep) -> None:
 
 
 async def ended(sleep: Sleep) -> None:
-    await sleep.told(SAYS, taint=True, at="2026-04-01")
-    await sleep.told(SAYS.replace("night", "morning"), taint=True, at="2026-05-01")
+    for colour, at in (("red", "2026-04-01"), ("blue", "2026-05-01")):
+        await sleep.told(f"{SAYS}, and the gate is {colour}", taint=True, at=at)
     sleep.compare = lambda first, second: json.dumps({"action": "keep_second"})
 
 
@@ -43,9 +43,6 @@ async def rest(sleep: Sleep) -> None:
 
 
 @pytest.mark.parametrize("prepare", [merged, ended, rest])
-@pytest.mark.xfail(
-    reason="a night asks of these sentences now (M-087): to be reworded", strict=False
-)
 async def test_a_model_is_told_no_words_from_outside_that_a_night_tidied(
     tmp_path: Path, model: ModelServer, prepare: Callable[[Sleep], Awaitable[None]]
 ) -> None:
