@@ -184,7 +184,8 @@ class _Compared:
         self._line, self._language = line, language
         self._dates, self._rest = written(mine, language)
         self._known = _spaced(said, language)
-        self._words = _content(self._rest, language)
+        # "Never call me before ten" has no other word than one of those that name somebody.
+        self._words = _content(self._rest, language) or _content(self._rest, language, "called")
         self._new = [word for word in self._words if covered(word, self._known) < SAME]
         self._told = max(SENTENCE.findall(said) or [said], key=lambda each: len(self._shared(each)))
 
@@ -359,9 +360,9 @@ def _without_subject(fact: str, name: str, language: Language) -> str:
     return " ".join(mine.split())
 
 
-def _content(text: str, language: Language) -> list[str]:
-    """The words of a text that say something, in its order."""
-    for name in WEIGHTLESS:
+def _content(text: str, language: Language, but: str = "") -> list[str]:
+    """List the words of a text that say something, in its order; `but`: a table that counts as well."""
+    for name in (each for each in WEIGHTLESS if each != but):
         for pattern in language.tables.get(name, ()):
             text = pattern.sub(" ", text)
     for _, pattern in language.near:
