@@ -66,6 +66,8 @@ STEPS = {
     "reword": 2,
     "restart": 3,
 }
+MOST_LOST = 3
+"""Lines that may go from a file before it is read: of more a person is asked (M-090)."""
 WORD = re.compile(r"\b([a-z]+)q\d+q\b")
 """A word of which there is one: whose it is, and a number."""
 PRETENDING = (
@@ -91,6 +93,7 @@ class Truth:
         self._clock = FakeClock()
         self._numbers = itertools.count(1)
         self._gone: set[str] = set()
+        self._unread = Counter[str]()
         self._hangs = asyncio.Event()
         self._meanwhile = asyncio.TaskGroup()
         self._stack = AsyncExitStack()
@@ -207,6 +210,7 @@ class Truth:
         if place is None:
             self.wrong.append(f"whose is this? {seen.last_user}")
             return
+        self._unread[place.scope] = 0
         true = held(self._folder, self._places.memories(place.scope), place.scope)
         is_first = seen.messages[-1]["role"] == "user"
         self.counts["first requests" if is_first else "later requests"] += 1
@@ -338,10 +342,12 @@ class Truth:
             lines[self._chance.randrange(len(lines))] = self._text(place.whose)
         if self._chance.random() < 0.6:
             lines.append(self._pretending(place))
-        if (
-            self._chance.random() < 0.1 and len(self._memories(place)) <= 3
-        ):  # of more it is asked (M-090)
+        if self._chance.random() < 0.1:
             lines = []
+        lost = self._unread[place.scope] + len({*self._memories(place)} - {*lines})
+        if lost > MOST_LOST:
+            return f"{place.whose}: as it is"
+        self._unread[place.scope] = lost
         path = self._places.memories(place.scope)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{line}\n" for line in lines))
