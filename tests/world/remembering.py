@@ -399,6 +399,9 @@ class Remembering:
         if is_read and not answered:
             new.least = 0  # by the next harvest, if there is one (M-089)
         told.wordings.append(new)
+        if is_read:  # what shares a memory with it may be read once more (M-089)
+            for each in self._said:
+                each.wordings[-1].most += each is not told and each.scope == told.scope
         return f"{told.wordings[0].event} {text} answered={answered} read={is_read}"
 
     async def _worded(self, house: House, told: Told, text: str, event: str) -> bool:

@@ -471,10 +471,11 @@ class Harvests:
         """
         await tx.execute(
             "INSERT INTO harvests_again (conversation_id, event_id, but)"
-            " SELECT i.conversation_id, i.event_id, ? FROM inbox i"
+            # By the message, as they are read: an edit that is named would be named for ever.
+            " SELECT i.conversation_id, coalesce(i.edits, i.event_id) AS message, ? FROM inbox i"
             " JOIN harvests h ON h.conversation_id = i.conversation_id AND h.upto >= i.seq"
             " WHERE i.kind = 'message' AND i.body <> '' AND NOT i.by_bot"
-            " AND i.event_id IN (SELECT value FROM json_each(?)) ORDER BY i.seq",
+            " AND i.event_id IN (SELECT value FROM json_each(?)) GROUP BY message ORDER BY min(i.seq)",
             (json.dumps(sorted(but)), json.dumps(sorted(events))),
         )
 
@@ -653,7 +654,8 @@ class Harvest:
         taken = await self._stores.facts.take(tx, facts) if facts else []
         changes = [done.change for done in taken if done.change]
         picked_up = len(changes)
-        if found and part.scope:
+        # What is read once more retires nothing: two messages of one memory would name each other for ever.
+        if found and part.scope and not part.again:
             known = {done.fact.id for done in taken}
             gone, over = await retire_unsaid(self._stores, tx, part.scope, found, known)
             others = {name for fact in gone for name in fact.origins} - events
