@@ -1,4 +1,4 @@
-"""What a night settles alone, what it asks, and how a person answers which of two memories is true."""
+"""Contradictions that a night settles alone or asks about, and the ways in which a person answers."""
 
 import shutil
 from pathlib import Path

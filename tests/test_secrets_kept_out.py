@@ -61,7 +61,7 @@ async def harvest(folder: Path, model: ModelServer) -> str:
 
 
 async def rewritten(folder: Path, model: ModelServer) -> str:
-    """What takes the place of facts (reconstruction, a merge, a list): refused, and they stay."""
+    """Texts that would replace facts (reconstruction, a merge, a list) are refused, and the facts stay."""
     async with memory_in(folder) as memory:
         old, kept = [(await memory.add(text))[0] for text in ("Ann likes tea.", "Bo likes jam.")]
         async with memory.database.transaction() as tx:
@@ -98,7 +98,7 @@ async def folds(folder: Path, model: ModelServer) -> str:
 
 
 async def night(folder: Path, model: ModelServer) -> str:
-    """What a night plans or asks: a task and a skill without it, a fact not at all."""
+    """Plans of a night: a task and a skill go without the secret, a fact not at all."""
     async with open_nights(folder, model) as asleep:
         nights, began = asleep.tidying.nights, await asleep.night("tasks")
         files = [{"kind": "skill", "item": "tea", "was": THEIRS, "text": f"{THEIRS}\n{LINE}\n"}]

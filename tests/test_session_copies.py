@@ -1,4 +1,4 @@
-"""Whoever was in a room can send its keys as theirs; events need not say whose they are (F-057)."""
+"""Copies of a session: anybody in a room can send its keys as theirs, and events need not name a sender's device (F-057)."""
 
 from pathlib import Path
 

@@ -22,7 +22,7 @@ from wintermute.errors import FileUnusable
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 HERE, NOREPLACE, EXCHANGE = -100, 1, 2
-"""Of renameat2(2)."""
+"""Flags of renameat2(2)."""
 STALE = 3_600.0  # seconds
 T = TypeVar("T")
 Guard = Callable[[int, str, bool], None]
@@ -112,7 +112,7 @@ def sweep(part: Path, pattern: str) -> None:
 
 
 def _is_abandoned(name: str) -> bool:
-    """Whether the process that gave this name is gone."""
+    """Tell if the process that gave this name is gone."""
     try:
         os.kill(int(name.rpartition("-")[2]), 0)
     except (OSError, ValueError, OverflowError) as problem:

@@ -157,7 +157,7 @@ class Keys:
         self._watched |= frozenset(users)
 
     def doubt_devices(self) -> None:
-        """Whatever changed about anybody's devices, nobody told us."""
+        """Take any device list as changed, because nobody told us."""
         if (olm := self._nio.olm) is not None:
             olm.tracked_users.clear()
             olm.users_for_key_query |= {*olm.device_store.users, *self._followed}

@@ -98,7 +98,7 @@ def nearest(spans: Collection[LineLife], names: Collection[str]) -> frozenset[st
 def _older(
     spans: Collection[LineLife], oldest: frozenset[str], found: Collection[str]
 ) -> frozenset[str]:
-    """What is left of a version that may be older than the oldest that is known (F-066).
+    """Keep what a version holds that may be older than the oldest known one (F-066).
 
     Its newest lines are taken away while a saved file has fewer of them than not.
     """
@@ -288,7 +288,7 @@ def _since(
     gone: Sequence[FileLine],
     spans: Collection[LineLife],
 ) -> tuple[set[str], set[str]]:
-    """Those of the missing lines (id) that the version which a file was saved from never had, and
+    """The missing lines (id) that the version which a file was saved from never had, and
     those that are lost: no line says them in other words.
 
     A file without a new line may as well be one that was cut: then both are.

@@ -36,14 +36,14 @@ DropReason = Literal[
     "not said", "other number", "other date", "other name", "other not", "about others",
     "worded otherwise (no embedder)",
 ]  # fmt: skip
-"""Why a fact was dropped, as a status counts it."""
+"""Reasons for dropping a fact, as a status counts them."""
 MOST_WORDS = 0.5
-"""Which part of its words tells a fact; with fewer, meaning has to be `LEAST_ALIKE`."""
+"""The part of its words that tells a fact; with fewer, meaning has to be `LEAST_ALIKE`."""
 LEAST_ALIKE = 0.46
 UNKNOWN = frozenset({"el", "fi", "he", "hi"})
 """Languages that the embedder has not learnt: all it says of them is alike, so meaning needs words."""
 SAME = 0.5
-"""Which part of a word has to stand there in pieces, so that another form of it does."""
+"""The part of a word that has to stand there in pieces, so that another form of it counts."""
 STRANGE = 0.34
 """Less of it in what was said, and it is another name."""
 PIECE = 3
@@ -76,7 +76,7 @@ WEIGHTLESS = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one person said in one message, and on which day."""
+    """Words of one person in one message, and their day."""
 
     text: str
     on: date
@@ -86,7 +86,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What became of a fact: by which lines it is told, or the reason why not.
+    """The verdict on a fact: the lines that tell it, or the reason why none does.
 
     Neither `told` nor a reason: it is worded otherwise, and told if `fact` means one of `said`.
     """
@@ -100,7 +100,7 @@ class Judged:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether only meaning can tell."""
+        """True where only meaning can tell."""
         return not (self.told or self.reason)
 
     def decided(
@@ -116,7 +116,7 @@ class Judged:
 
 
 def confirmed(question: str, answer: str) -> str:
-    """What somebody says who answers a single question with nothing but a yes; else "" (M-085)."""
+    """Return what a bare yes to a single question says; else "" (M-085)."""
     if max(len(question), len(answer)) > LONGEST_QUESTION:
         return ""
     asked = unicodedata.normalize("NFKC", question).strip()
@@ -194,7 +194,7 @@ class _Compared:
         return {word for word in self._words if covered(word, known) >= SAME}
 
     def share(self) -> float:
-        """Which part of the words of the fact was said; of two words one tells too little."""
+        """Return the part of the fact's words that was said; of two words one tells too little."""
         told = len(self._words) - len(self._new)
         return told / max(len(self._words), 3 if self._new else 1)
 
@@ -235,7 +235,7 @@ class _Compared:
         return any(not {n - 12, n - evening} & known or n > 23 for n in numbers)
 
     def _is_denied(self) -> bool:
-        """Whether one of both denies, or shuns, what the other says."""
+        """Tell if one of both denies, or shuns, what the other says."""
         tables, mine = self._language.tables, self._mine
         denies, averse, soft = (tables[name][0].search for name in ("not", "averse", "soft"))
         clauses = self._clauses()
@@ -252,7 +252,7 @@ class _Compared:
         return any(is_over and each - affirmed for is_over, each in over)
 
     def _is_renamed(self) -> bool:
-        """Whether a name stands in the fact that was not said, or one thing in the place of another."""
+        """Tell if the fact has a name that was not said, or one thing in place of another."""
         name, least = self._language.name, 0.6 if self._language.name in INFLECTED else 0.75
         text = SUBJECT.sub(" ", self._fact)
         capitals = " ".join(
@@ -270,7 +270,7 @@ class _Compared:
         return self._is_called_otherwise() or self._is_replaced()
 
     def _is_called_otherwise(self) -> bool:
-        """Whether the word beside a "called" was not said."""
+        """Tell if the word beside a "called" was not said."""
         language, text = self._language, self._rest
         if language.name not in UNCASED:
             return False
@@ -281,7 +281,7 @@ class _Compared:
         return any(covered(word, self._known) < STRANGE for each in named for word in each)
 
     def _is_replaced(self) -> bool:
-        """Whether another word was said between two words of the fact; for names without capitals."""
+        """Tell if another word was said between two words of the fact; for names without capitals."""
         name = self._language.name
         if name not in {"ja", "ko", "hi", "he", "de"}:
             return False
@@ -302,7 +302,7 @@ class _Compared:
         )
 
     def _gives_another_reason(self) -> bool:
-        """Whether the fact gives a reason most words of which were not said."""
+        """Tell if most words of a reason that the fact gives were not said."""
         tables, mine = self._language.tables, self._mine
         if len(self._clauses()) > 1:  # one of them may be the reason
             return False
@@ -318,7 +318,7 @@ class _Compared:
         return [part for part in parts if part.strip()]
 
     def _is_about_others(self) -> bool:
-        """Whether the fact names other relatives, or leaves out those of whom the line begins to tell."""
+        """Tell if the fact names other relatives, or leaves out those the line begins with."""
         language = self._language
         theirs, ours = (language.which("kin", each) for each in (self._told, self._mine))
         if ours or not theirs:
@@ -330,7 +330,7 @@ class _Compared:
 
 
 def _meant(day: WrittenDate, meant: Sequence[DaySpan]) -> bool:
-    """Whether a date lies in one of the spans; a day only in one of two weeks at most."""
+    """Tell if a date lies in one of the spans; a day only in one of two weeks at most."""
     years = [day[0]] if day[0] else {each.year for span in meant for each in span}
     return any(
         mine[0] <= end and begin <= mine[1] and (not day[2] or (end - begin).days < 15)
@@ -377,7 +377,7 @@ def _spaced(text: str, language: Language) -> str:
 
 
 def covered(word: str, known: str) -> float:
-    """Which part of a word is made of pieces that stand in a text."""
+    """Return the part of a word that is made of pieces that stand in a text."""
     word = word[:LONGEST_WORD]
     signs = 2 if SYLLABLE.match(word) else 1
     least = min(signs if word[0] >= FIRST_SIGN else PIECE, len(word))

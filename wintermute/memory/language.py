@@ -1,4 +1,4 @@
-"""What can be told of a text in many languages: its words, numbers and dates. Words are data.
+"""Words, numbers and dates of a text in many languages. Words are data.
 
 Each language has a table in `languages.toml`; a text in another one has letters and digits.
 """
@@ -66,15 +66,15 @@ class Language:
     """A number, or a word for one: what `numbers` is made of."""
 
     def has(self, table: str, text: str) -> bool:
-        """Whether a word of this table stands there."""
+        """Tell if a word of this table stands there."""
         return any(pattern.search(text) for pattern in self.tables[table])
 
     def which(self, table: str, text: str) -> set[int]:
-        """Of which groups a word stands there."""
+        """List the groups of which a word stands there."""
         return {n for n, pattern in enumerate(self.tables[table]) if pattern.search(text)}
 
     def looks(self, text: str, folds: str) -> int:
-        """How many words look like this language."""
+        """Count the words that look like this language."""
         small = len(self.small.findall(folds)) + len(self.numbers.findall(folds))
         return 2 * small + len(self.tables["look"][0].findall(text))
 

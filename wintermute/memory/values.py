@@ -53,7 +53,7 @@ def differ_in_a_value(one: str, other: str) -> bool:
 
 
 def _frames(text: str) -> Iterator[tuple[int, str, str]]:
-    """What a text says beside its value, by the kind of that."""
+    """Yield what a text says beside its value, by the kind of value."""
     said = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     for kind, form in enumerate(_forms()):
         if found := form.fullmatch(said):
