@@ -344,8 +344,8 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 LINES_LOST = "{n} lines went from {file} all at once"
-MOMENT, SETTLES = 0.2, 2.0
-"""Seconds after a save in which the rest of it may come: of a small file, and of any."""
+SETTLES = 2.0
+"""Seconds after a save in which the rest of it may still come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -578,8 +578,8 @@ class FlatFile:
     ) -> None:
         """Many editors empty a file and then write it: a fresh loss is looked at again.
 
-        So is what ends in the midst of a line, before it is written anew beside its editor; before
-        it takes something out, it is looked at twice.
+        So is what ends in the midst of a line, before it is written anew beside its editor or takes
+        something out.
         """
         file, last = self._places.memories_file(scope), self._settled.get(scope)
         saved = await asyncio.to_thread(file.saved_at)
@@ -587,12 +587,9 @@ class FlatFile:
             return
         is_new = last is None or last.digest != _digest(found.content)
         is_half = is_new and not (found.content or b"").endswith((b"\n", b"\r"))
-        if {*planned.held}.difference(asked) or (is_half and planned.lines != found.lines):
+        is_cut = is_half and (planned.removed or planned.lines != found.lines)
+        if {*planned.held}.difference(asked) or is_cut:
             raise MemoryFileUnusable(f"{file.name} lost lines just now: it is looked at again")
-        if is_half and planned.removed:
-            await asyncio.sleep(MOMENT)
-            if await self._read(scope) != found:
-                raise _SavedMeanwhile
 
     async def _ask(
         self, tx: Transaction, scope: str, planned: FileMerge, asked: Sequence[Proposal]
