@@ -140,7 +140,10 @@ def test_every_command_refuses_a_lost_database_and_leaves_all_as_it_is(
 async def test_a_login_is_not_begun_anew_beside_its_keys(
     person: NewPerson, bot: NewBot, room: NewRoom
 ) -> None:
-    """F-055: the file of a login that is missing or cut, and keys that are empty; put back, it goes on."""
+    """F-055: the file of a login that is missing or cut, and keys that are empty; put back, it goes on.
+
+    After a logout, those who wrote meanwhile hear that it could not be read.
+    """
     ann = await person("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=True)
@@ -161,7 +164,14 @@ async def test_a_login_is_not_begun_anew_beside_its_keys(
         assert told in daemon.log[-1]
         _, checked = await daemon.command("check")
         assert told in checked
+        _, stated = await daemon.command("status")
+        assert told.partition(":")[0].partition(",")[0] in stated
         file.write_bytes(whole)
         await daemon.start()
+    await daemon.stop()
+    assert (await daemon.command("matrix", "logout"))[0] == 0
+    await ann.send(chat, "nobody can read this")
+    await daemon.start()
+    await ann.wait_for(chat, lambda m: m.body.startswith("My encryption keys were lost"))
     await ann.send(chat, "hello")
     await ann.wait_for(chat, lambda m: m.body == "echo: hello")
