@@ -344,8 +344,8 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 LINES_LOST = "{n} lines went from {file} all at once"
-SETTLES = 2.0
-"""Seconds after a save in which the rest of it may still come."""
+MOMENT, SETTLES = 0.2, 2.0
+"""Seconds after a save in which the rest of it may come: of a small file, and of any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +365,12 @@ class _Settled:
 
 
 class _SavedMeanwhile(Exception):
-    """Somebody saved the file while we worked on it: look again."""
+    """Somebody saved the file while we worked on it, or may be about to: look again."""
+
+    def __init__(self, pause: float = 0.0) -> None:
+        super().__init__()
+        self.pause = pause
+        """Seconds until then, spent outside the transaction: nobody else may write in one."""
 
 
 class FlatFile:
@@ -524,6 +529,8 @@ class FlatFile:
     async def _sync(self, scope: str, order: Sequence[str] = ()) -> str:
         """Bring file and facts together. `order`: how the lines are to stand, if that is new."""
 
+        seen: set[bytes] = set()
+
         async def work(tx: Transaction) -> _Settled:
             found = await self._read(scope)
             rows = await self._facts.for_file(tx, scope)
@@ -534,7 +541,7 @@ class FlatFile:
                 # Else it does not matter from which version it was saved.
                 spans = await self._versions.spans(tx, scope)
                 planned = await asyncio.to_thread(plan, found.lines, rows, spans, known)
-            await self._wait_for_the_rest(scope, found, planned, known)
+            await self._wait_for_the_rest(scope, found, planned, known, seen)
             await self._learn(tx, scope, planned)
             if {*planned.held} != known & {row.id for row in rows if row.live}:
                 await self._ask(tx, scope, planned, asked)
@@ -565,8 +572,9 @@ class FlatFile:
             try:
                 async with self._database.transaction() as tx:
                     return await work(tx)
-            except _SavedMeanwhile:
+            except _SavedMeanwhile as again:
                 log.info("memories file saved meanwhile scope=%s", scope)
+                await asyncio.sleep(again.pause)
         name = self._places.shown_memories(scope)
         raise MemoryFileUnusable(f"{name} is saved again and again: try again later")
 
@@ -574,22 +582,30 @@ class FlatFile:
         return await asyncio.to_thread(_found, self._places.memories_file(scope))
 
     async def _wait_for_the_rest(
-        self, scope: str, found: _Found, planned: FileMerge, asked: Collection[str]
+        self,
+        scope: str,
+        found: _Found,
+        planned: FileMerge,
+        asked: Collection[str],
+        seen: set[bytes],
     ) -> None:
         """Many editors empty a file and then write it: a fresh loss is looked at again.
 
-        So is what ends in the midst of a line, before it is written anew beside its editor or takes
-        something out.
+        So is what ends in the midst of a line, before it is written anew beside its editor; before
+        it takes something out, it is looked at twice (`seen`: what was looked at).
         """
         file, last = self._places.memories_file(scope), self._settled.get(scope)
         saved = await asyncio.to_thread(file.saved_at)
         if found.lines is None or abs(self._facts.now().timestamp() - saved) >= SETTLES:
             return
-        is_new = last is None or last.digest != _digest(found.content)
+        digest = _digest(found.content)
+        is_new = last is None or last.digest != digest
         is_half = is_new and not (found.content or b"").endswith((b"\n", b"\r"))
-        is_cut = is_half and (planned.removed or planned.lines != found.lines)
-        if {*planned.held}.difference(asked) or is_cut:
+        if {*planned.held}.difference(asked) or (is_half and planned.lines != found.lines):
             raise MemoryFileUnusable(f"{file.name} lost lines just now: it is looked at again")
+        if is_half and planned.removed and digest not in seen:
+            seen.add(digest)
+            raise _SavedMeanwhile(MOMENT)
 
     async def _ask(
         self, tx: Transaction, scope: str, planned: FileMerge, asked: Sequence[Proposal]
