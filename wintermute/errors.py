@@ -206,6 +206,10 @@ class ModelRefused(ModelError):
     """The backend refuses the request or the key; trying again cannot help (L-035)."""
 
 
+class ContentRefused(ModelRefused):
+    """A provider refuses what the request says, and no other one is asked with it (F-038)."""
+
+
 class ContextTooLarge(ModelError):
     """The request is larger than the backend's context window (L-036)."""
 

@@ -10,7 +10,13 @@ from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Self
 
-from wintermute.errors import ContextTooLarge, ModelError, ModelRefused, ModelUnavailable
+from wintermute.errors import (
+    ContentRefused,
+    ContextTooLarge,
+    ModelError,
+    ModelRefused,
+    ModelUnavailable,
+)
 from wintermute.llm.windows import limit_in
 from wintermute.messages import Usage
 from wintermute.text import clean
@@ -104,6 +110,12 @@ class Refused(Failed):
     """Another attempt cannot succeed; a person must change something."""
 
     public = ModelRefused
+
+
+class Withheld(Refused):
+    """The content is refused: without what it complains of, a request could succeed (F-038)."""
+
+    public = ContentRefused
 
 
 class TooLarge(Failed):
