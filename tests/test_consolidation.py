@@ -302,32 +302,6 @@ async def test_no_page_of_a_model_harms_the_store(
     await refused(terminal, model, shelf, plan(POND), {POND: BAD_PAGES[name]})
 
 
-async def test_a_bad_page_does_not_cost_the_others(
-    terminal: Terminal, model: ModelServer, shelf: Shelf
-) -> None:
-    """M-094: what would link to it says its name."""
-    ready(terminal, model, **{POND: BAD_PAGES["no frontmatter"]})
-    done = await consolidate(terminal, shelf.conversation())
-    job = shelf.job()
-    assert (done.returncode, job["status"], job["changed_files"]) == (0, "applied", [GARDEN])
-    assert "There are 12 tulips by the Pond." in shelf.read(GARDEN)
-    assert f"- {POND} was not written: " in shelf.read(f"sleep/{job['name']}/report.md")
-
-
-async def test_a_link_that_leads_nowhere_is_told_once_and_then_is_none(
-    terminal: Terminal, model: ModelServer, shelf: Shelf
-) -> None:
-    """M-094: of any kind; those in code, and to what a person has still to write, stay."""
-    links = "[[The moon]], [[../../etc/passwd|all]], [[episodic-raw/20260504/x/0009-user]], `[[x]]`"
-    ready(terminal, model, **{POND: page(f"# Pond\n\nBy the [[Garden]]: {links}.")})
-    done = await consolidate(terminal, shelf.conversation())
-    assert done.returncode == 0, done
-    says = "By the [[Garden]]: The moon, all, episodic-raw/20260504/x/0009-user, `[[x]]`."
-    assert says in shelf.read(POND)
-    told = [str(seen.messages[-1]["content"]) for seen in model.requests]
-    assert sum("[[The moon]] leads nowhere" in each for each in told) == 1
-
-
 async def refused(
     terminal: Terminal,
     model: ModelServer,
