@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from wintermute.config.schema import Backend
 from wintermute.llm.failures import NO_SYSTEM, NO_TURNS
+from wintermute.llm.kept import PLACEHOLDERS
 from wintermute.messages import Json, Request
 
 TOOL_CHOICE = re.compile(r"tool.?choice", re.IGNORECASE)
@@ -32,6 +33,8 @@ class Dialect:
     """It is to make one call at a time."""
     tells_progress: bool = False
     """How much of a request it has read (llama.cpp); nobody knows what servers elsewhere refuse."""
+    placeholders: frozenset[str] = frozenset()
+    """Fields that every answer has to have, its own or not (F-040)."""
 
     def body(self, request: Request, settings: Backend, most_tokens: int) -> Json:
         """The question in its words. `extra` of the configuration says what we do not."""
@@ -66,6 +69,9 @@ class Dialect:
             return replace(self, tells_progress=False)
         if "tool_choice" in body and TOOL_CHOICE.search(complaint):
             return replace(self, can_be_forced=False)
+        fields = {name for name, told in PLACEHOLDERS.items() if told.search(complaint)}
+        if fields - self.placeholders:
+            return replace(self, placeholders=self.placeholders | fields)
         speaks = self.has_system and any(_role(each) == "system" for each in body["messages"])
         if NO_SYSTEM.search(complaint):
             return replace(self, has_system=False) if speaks else None

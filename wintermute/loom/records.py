@@ -47,6 +47,9 @@ class Turn:
     """Its place among all turns."""
     block: str = ""
     """What changed by other hands until its calls had run; it stands behind their results."""
+    sender: str = ""
+    """Whose calls they are, and who is given back what is `kept` of them; see `llm.kept`."""
+    kept: str = ""
 
 
 @dataclass(frozen=True, slots=True)
