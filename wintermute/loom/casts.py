@@ -219,6 +219,8 @@ class Casts:
             waited_ms=reply.waited_ms,
             error=error,
             backend=reply.backend,
+            sender=reply.sender,
+            kept=reply.kept,
         )
         calls = [
             {"id": c.id, "name": c.name, "arguments": c.arguments}
@@ -461,9 +463,9 @@ class Casts:
             f" JOIN branches b ON b.id = c.branch_id WHERE c.id {_OF_EVENTS})"
         )
         await tx.execute(
-            "UPDATE turns SET kept = '' WHERE kept <> '' AND EXISTS (SELECT 1 FROM casts c"
-            f" JOIN branches b ON b.id = c.branch_id JOIN {of_events} e"
-            "  ON e.conversation_id = b.conversation_id WHERE c.id = turns.cast_id AND c.seq >= e.seq)",
+            f"UPDATE turns SET kept = '' WHERE kept <> '' AND cast_id IN (SELECT c.id FROM {of_events} e"
+            " JOIN branches b ON b.conversation_id = e.conversation_id"
+            " JOIN casts c ON c.branch_id = b.id AND c.seq >= e.seq)",
             asked,
         )
         asked = {**NOWHERE.asked(FOLDS), **asked}
@@ -501,7 +503,8 @@ class Casts:
     async def forget_fields(self, tx: Transaction, scopes: Sequence[str], since: str) -> None:
         """Keep none of the fields of turns that were made since then where these scopes talk."""
         await tx.execute(
-            f"UPDATE turns SET kept = '' WHERE kept <> '' AND {OURS_SINCE} AND {_TURNS}",
+            f"UPDATE turns SET kept = '' WHERE kept <> '' AND {OURS_SINCE} AND cast_id IN"
+            f" (SELECT id FROM casts WHERE branch_id IN {OF_BRANCHES})",
             {"scopes": json.dumps(list(scopes)), "since": since},
         )
 

@@ -1,0 +1,357 @@
+"""Fields that a provider wants back with its calls, and ids that all take: its own, and no other's."""
+
+import json
+import logging
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import function, tools
+from tests.test_cli_loom import exported, house_of, tell, terminal
+from tests.test_forgetting import deliver
+from tests.test_forgetting_messages import forgotten
+from tests.test_redactions import take_back
+from tests.world.house import PROMPTS, ROOM, Gate, House, open_house
+from tests.world.model import Calls, Fail, ModelServer, Seen, Step, Text, Use, is_for_summary
+from tests.world.terminal import Terminal
+from wintermute.config.schema import Backend, Context, Llm, Roles
+from wintermute.config.secrets import Redaction
+from wintermute.conversation.asking import foldable
+from wintermute.ids import new_id
+from wintermute.llm.kept import KEPT, NO_REASONING, UNSIGNED, given
+from wintermute.llm.wire import Gathering
+from wintermute.matrix.relations import Relations
+from wintermute.messages import Json
+from wintermute.night.forgetting import forget
+
+__all__ = ["terminal"]
+NINE = re.compile(r"[a-zA-Z0-9]{9}")
+SECRET = "deepthought"
+CALL = function("echo", "{}", index=0, id="c1")
+SIGNED: Json = {"extra_content": {"google": {"thought_signature": "EjQKMg=="}}}
+
+
+def details(*items: Json) -> Json:
+    return {"reasoning_details": [{"index": 0, **item} for item in items]}
+
+
+def called(*deltas: Json, call: Json = CALL) -> tuple[Json, ...]:
+    return (*deltas, tools(call))
+
+
+def of_message(**fields: Any) -> Json:
+    return {"message": fields, "calls": [{}]}
+
+
+TEXT, SUM = {"type": "reasoning.text", "format": "a"}, {"type": "reasoning.summary"}
+DATA = {"type": "reasoning.encrypted", "data": "gAA", "id": "rs_1"}
+BLOCK: Json = {"type": "thinking", "thinking": "so"}
+GATHERED: Mapping[str, tuple[tuple[Json, ...], Json | None]] = {
+    "an empty text, as DeepSeek sends it": (
+        called({"reasoning_content": ""}, {"reasoning_content": None}),
+        of_message(reasoning_content=""),
+    ),
+    "texts grow": (
+        called({"reasoning": "I "}, {"reasoning": "see"}),
+        of_message(reasoning="I see"),
+    ),
+    "OpenRouter's Claude: pieces and a signature under one number": (
+        called(
+            details({**TEXT, "text": "", "signature": ""}),
+            details({**TEXT, "text": "This"}),
+            details({**TEXT, "text": " is"}),
+            details({**TEXT, "signature": "Et0B"}),
+            {"reasoning_details": []},
+        ),
+        of_message(**details({**TEXT, "text": "This is", "signature": "Et0B"})),
+    ),
+    "OpenRouter's GPT: two types under one number": (
+        called(details({**SUM, "summary": "Gre"}), details({**SUM, "summary": "et"}, DATA)),
+        of_message(**details({**SUM, "summary": "Greet"}, DATA)),
+    ),
+    "blocks of an Anthropic layer, without numbers": (
+        called(
+            {"thinking_blocks": [BLOCK]},
+            {"thinking_blocks": [{**BLOCK, "signature": "Eq"}]},
+            {"thinking_blocks": [BLOCK]},
+        ),
+        of_message(
+            thinking_blocks=[{"type": "thinking", "thinking": "soso", "signature": "Eq"}, BLOCK]
+        ),
+    ),
+    "an object": (
+        called({"reasoning_content": {"text": "I "}}, {"reasoning_content": {"text": "see"}}),
+        of_message(reasoning_content={"text": "I see"}),
+    ),
+    "Gemini's signature of a call": (
+        called(call={**CALL, **SIGNED}),
+        {"message": {}, "calls": [SIGNED]},
+    ),
+    "the same in a part of its own": (
+        (*called(call=CALL), tools({"index": 0, **SIGNED})),
+        {"message": {}, "calls": [SIGNED]},
+    ),
+    "half characters": (called({"x": "\ud83d"}, {"x": "\ude00"}), of_message(x="😀")),
+    "half a character that stays half": (called({"x": "\ud83d"}), None),
+    "what every answer has": (called({"refusal": None, "annotations": [], "channel": "a"}), None),
+    "as much as is kept": (called({"x": "ä" * 32_000}), of_message(x="ä" * 32_000)),
+    "more than that": (called({"x": "ä" * 33_000}), None),
+    "a secret": (called({"x": ["so hun"]}, {"reasoning": "hun"}, {"reasoning": "ter2"}), None),
+    "an answer without calls": (({"reasoning_content": "Hm"}, {"content": "Hello"}), None),
+    "a call that stood in the text": (
+        (
+            {"reasoning": "Hm"},
+            {"content": '<tool_call>{"name": "echo", "arguments": {}}</tool_call>'},
+        ),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("row", GATHERED)
+def test_what_stands_beside_text_and_calls_is_kept_as_it_was_sent(row: str) -> None:
+    """F-040, L-089."""
+    deltas, kept = GATHERED[row]
+    gathering = Gathering(Redaction(["hunter2"]), {"echo": {}})
+    for delta in deltas:
+        gathering.feed(b"data: %b\n" % json.dumps({"choices": [{"delta": delta}]}).encode())
+    gathering.feed(b"data: [DONE]\n")
+    answer = gathering.answer(new_id)
+    assert (json.loads(answer.kept) if answer.kept else None) == kept
+
+
+def turn(by: str, name: str, *ids: str, kept: Json | None = None) -> list[Json]:
+    """A turn with calls of these ids and their results, as the loom shows it."""
+    calls = [{"id": each, "type": "function", "function": {"name": "echo"}} for each in ids]
+    text = json.dumps(kept) if kept else ""
+    answer = {"role": "assistant", "content": None, "tool_calls": calls, KEPT: [by, name, text]}
+    return [answer, *({"role": "tool", "tool_call_id": each, "content": "r"} for each in ids)]
+
+
+MINE = turn("a", "t1", "c1", "c2", kept={"message": {"reasoning": "Hm"}, "calls": [SIGNED, {}]})
+GIVEN: Mapping[str, tuple[list[Json], str, list[str]]] = {
+    "its own": (MINE, "a", ["c1", "c2"]),
+    "another's": (MINE, "b", ["9", "9"]),
+    "of nobody known": (turn("", "t1", "c1"), "a", ["9"]),
+    "twice in a turn": (turn("a", "t1", "c", "c"), "a", ["c", "9"]),
+    "twice in a request": (turn("a", "t1", "c") + turn("a", "t2", "c"), "a", ["c", "9"]),
+    "both of another's": (turn("b", "t1", "c") + turn("b", "t2", "c"), "a", ["9", "9"]),
+}
+
+
+@pytest.mark.parametrize("row", GIVEN)
+def test_each_backend_gets_its_own_ids_and_fields_and_nobody_elses(row: str) -> None:
+    """F-040, F-041: results follow their calls, and what stood before stays as it was."""
+    messages, to, ids = GIVEN[row]
+    found = given(messages, to, Redaction([]))
+    calls = [call for each in found for call in each.get("tool_calls", ())]
+    names = [call["id"] for call in calls]
+    assert [(NINE.fullmatch(one) and "9") or one for one in names] == ids
+    assert len(set(names)) == len(names)
+    assert [each["tool_call_id"] for each in found if each["role"] == "tool"] == names
+    assert found[: len(turn("", "", "c"))] == given(messages, to, Redaction([]))[:2]
+    assert given(messages[:1], to, Redaction([])) == found[:1]
+    assert KEPT not in json.dumps(found)
+    is_mine = (messages, to) == (MINE, "a")
+    assert ("reasoning" in found[0], calls[0].get("extra_content")) == (
+        (True, SIGNED["extra_content"]) if is_mine else (False, None)
+    )
+    assert "Hm" not in json.dumps(given(messages, to, Redaction(["EjQKMg"])))  # a secret since
+
+
+Wants = Callable[[Mapping[str, Json], Json], str]
+"""What a provider says of an answer in a request: it has sent these fields with these calls."""
+
+
+def deep_wants(sent: Mapping[str, Json], said: Json) -> str:
+    """Its own field as it was, and one that is not empty in any other answer."""
+    own = [sent[call["id"]] for call in said.get("tool_calls", ()) if call["id"] in sent]
+    wanted = own[0]["reasoning_content"] if own else NO_REASONING
+    is_right = said.get("reasoning_content") == wanted
+    return "" if is_right else "The `reasoning_content` in the thinking mode must be passed back."
+
+
+def gemini_wants(sent: Mapping[str, Json], said: Json) -> str:
+    """A signature at the first call: its own, or its word for none."""
+    call = said.get("tool_calls", [{}])[0]
+    is_right = not call or call.get("extra_content") == sent.get(call["id"], UNSIGNED)
+    return "" if is_right else "Function call is missing a thought_signature in functionCall parts."
+
+
+def mistral_wants(sent: Mapping[str, Json], said: Json) -> str:
+    """Nine letters or digits, and no field that it does not know."""
+    calls = said.get("tool_calls", ())
+    beside = [*said.keys() - {"role", "content", "tool_calls"}, *(c for c in calls if len(c) > 3)]
+    is_right = not beside and all(NINE.fullmatch(call["id"]) for call in calls)
+    return "" if is_right else f"Extra inputs, or ids: {beside}"
+
+
+@dataclass
+class Provider:
+    """A strict one, which makes two calls for each message and then answers."""
+
+    server: ModelServer
+    name: str
+    wants: Wants
+    sent: dict[str, Json] = field(default_factory=dict)
+    away: bool = False
+    complaints: int = 0
+
+    def answer(self, seen: Seen) -> Step:
+        if is_for_summary(seen.body):
+            return Text("They spoke of this and that.")
+        said = [each for each in seen.messages if each["role"] == "assistant"]
+        wrong = "".join(self.wants(self.sent, each) for each in said)
+        if self.away or wrong:
+            self.complaints += not self.away
+            return Fail(500 if self.away else 400, {"error": {"message": wrong}})
+        if [each["role"] for each in seen.messages[-6:]] == ["assistant", "tool", "tool"] * 2:
+            return Text(f"{self.name} says so")
+        n, is_gemini = len(self.sent), self.name == "gem"
+        form = "D681Pev{}{}" if self.name == "mist" else "call_00_{}_{}" + self.name
+        thought = {"reasoning_content": f"{SECRET} of {self.name} {n}" if n else ""}
+        signed = {"extra_content": {"google": {"thought_signature": f"{SECRET} of {self.name}"}}}
+        self.sent[form.format(n, 0)] = signed["extra_content"] if is_gemini else thought
+        first = Use("echo", {"say": "hi"}, form.format(n, 0), signed if is_gemini else {})
+        calls = (first, Use("echo", {"say": "on"}, form.format(n, 1)))
+        return Calls(calls, fields=thought if self.name == "deep" else {})
+
+
+@asynccontextmanager
+async def three(folder: Path) -> AsyncIterator[tuple[Llm, list[Provider]]]:
+    """DeepSeek, Gemini and Mistral in this order, at their strictest."""
+    async with AsyncExitStack() as stack:
+        found = []
+        for name, wants in (("deep", deep_wants), ("gem", gemini_wants), ("mist", mistral_wants)):
+            server = await stack.enter_async_context(ModelServer())
+            found.append(Provider(server, name, wants))
+            server.keyed(found[-1].answer)
+        backends = {each.name: Backend(base_url=each.server.url, model="m") for each in found}
+        yield Llm(backends=backends, roles=Roles(base=tuple(backends)), max_retries=0), found
+
+
+async def test_a_conversation_with_calls_goes_on_with_every_provider(tmp_path: Path) -> None:
+    """F-040, F-041: calls, a second one, failover in and out, a restart. What one server was told
+    begins with what it was told before, fields included (`tests/world/prefixes.py`)."""
+    async with three(tmp_path) as (llm, (deep, gem, mist)):
+        n = 0
+
+        async def say(house: House, *answers: str) -> None:
+            nonlocal n
+            for answer in answers:
+                n += 1
+                await house.incoming(f"message {n}")
+                assert (await house.said(n))[-1] == f"{answer} says so"
+
+        async with open_house(tmp_path, None, gates=[Gate()], llm=llm) as house, house.working():
+            await say(house, "deep", "deep")
+            deep.away = True
+            await say(house, "gem", "gem")
+            gem.away = True
+            await say(house, "mist", "mist")
+            deep.away = gem.away = False
+            await say(house, "deep")
+        async with open_house(tmp_path, None, gates=[Gate()], llm=llm) as house, house.working():
+            await say(house, "deep")
+            deep.away = True
+            await say(house, "gem")
+        # Learnt once, and once more after the restart.
+        assert (deep.complaints, gem.complaints, mist.complaints) == (2, 2, 0)
+        for one, other in permutations((deep, gem, mist), 2):
+            asked = json.dumps([seen.body for seen in one.server.requests])
+            assert f"{SECRET} of {other.name}" not in asked
+        ids = [
+            call["id"]
+            for each in deep.server.requests[-1].messages
+            for call in each.get("tool_calls", ())
+        ]
+        assert {one for one in ids if not NINE.fullmatch(one)} >= deep.sent.keys()
+        assert not {*gem.sent, *mist.sent} & {*ids}
+
+
+@pytest.mark.parametrize("record", [True, False])
+async def test_nothing_of_it_is_shown_or_exported(
+    terminal: Terminal, caplog: pytest.LogCaptureFixture, record: bool
+) -> None:
+    """F-040: nor in a fold, which counts it, and lies in no record of a question."""
+    caplog.set_level(logging.DEBUG, "wintermute")
+    async with three(terminal.data) as (llm, (deep, _, _)):
+        few = Context(keep_recent=4, trigger_after_turns=6)
+        deep.server.allow("fold")
+        more: Any = {"llm": replace(llm, record=record), "context": few}
+        async with house_of(terminal, deep.server, Gate(), **more) as house, house.working():
+            for n in range(4):
+                await tell(house, f"message {n}")
+                assert (await house.said(n + 1))[-1] == "deep says so"
+            said = await house.rows("SELECT * FROM turns")
+            (branch,) = await house.rows("SELECT id FROM branches")
+            casts = await house.casts.of_branch(branch["id"])
+            (step,) = [each for each in foldable(casts, 0) if each.turn.id == said[1]["id"]]
+            assert SECRET in step.whole
+            assert SECRET not in step.text
+            await house.incoming("/status", sender="@you:example.org")
+            shown = [*exported(terminal, branch["id"]), terminal.says("loom", "show", branch["id"])]
+            shown += [terminal.says("prompt"), await house.spoken()]
+            shown += await house.rows("SELECT * FROM model_calls")
+            shown += await house.rows("SELECT * FROM folds")
+        assert SECRET in json.dumps(said)
+        assert any(is_for_summary(r.body) for r in deep.server.requests)
+        assert SECRET not in json.dumps(shown) + caplog.text
+        assert not any(
+            is_for_summary(r.body) and SECRET in json.dumps(r.body) for r in deep.server.requests
+        )
+
+
+@pytest.mark.breaks("redaction", "forgetting", perhaps=True)
+@pytest.mark.parametrize("way", ["a message", "a memory", "an answer"])
+async def test_fields_go_with_what_was_in_view_when_they_were_made(
+    tmp_path: Path, model: ModelServer, way: str
+) -> None:
+    """F-040, M-030: those of turns after it in its scope, for nobody can search them; no others."""
+
+    def answer(seen: Seen) -> Step:
+        if seen.messages[-1]["role"] == "tool":
+            return Text("so be it")
+        wish = {"entry": "Ann has a zebrafinch", "source": "user_explicit"}
+        use = Use("append_memory", wish) if "zebra" in seen.last_user else Use("echo", {"say": "x"})
+        return Calls((use,), fields={"reasoning": f"{SECRET} of {seen.last_user}"})
+
+    model.keyed(answer)
+    async with (
+        open_house(tmp_path, model.url, gates=[Gate()], prompts=PROMPTS) as house,
+        house.working(),
+    ):
+        events = []
+        for text in ("before", "I have a zebrafinch", "after", "/new", "later"):
+            events.append(await house.incoming(text))
+            await house.settled()
+        await house.incoming("hello", room="!bob:test", sender="@bob:test", origin="other")
+        await house.settled()
+        await deliver(house)
+        if way == "a message":
+            await take_back(house, events[1])
+        elif way == "an answer":
+            (mine,) = await house.rows(
+                "SELECT event_id FROM outbox_parts ORDER BY outbox_id LIMIT 1 OFFSET 1"
+            )
+            async with house.database.transaction() as tx:
+                await Relations(house.stores, house.rooms).unsay(tx, ROOM, [mine["event_id"]])
+        else:
+            (fact,) = await house.rows("SELECT id FROM facts")
+            found = await house.stores.facts.get(fact["id"])
+            assert found
+            await forget(house.stores, [found])
+        await forgotten(house)
+        left = [
+            json.loads(row["kept"])["message"]["reasoning"]
+            for row in await house.rows("SELECT kept FROM turns WHERE kept <> '' ORDER BY seq")
+        ]
+        # Of an answer nobody knows any more when it was given.
+        others = ["hello"] if way == "an answer" else ["before", "hello"]
+        assert left == [f"{SECRET} of {text}" for text in others]
