@@ -112,7 +112,7 @@ class Refused(Failed):
     public = ModelRefused
 
 
-class Withheld(Refused):
+class Disallowed(Refused):
     """The content is refused: without what it complains of, a request could succeed (F-038)."""
 
     public = ContentRefused
