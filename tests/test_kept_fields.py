@@ -23,11 +23,13 @@ from tests.world.terminal import Terminal
 from wintermute.config.schema import Backend, Context, Llm, Roles
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import foldable
+from wintermute.conversation.view import messages
 from wintermute.ids import new_id
-from wintermute.llm.kept import KEPT, NO_REASONING, UNSIGNED, given
+from wintermute.llm.kept import KEPT, NO_REASONING, UNSIGNED, given, plain
 from wintermute.llm.wire import Gathering
+from wintermute.loom.records import BranchView
 from wintermute.matrix.relations import Relations
-from wintermute.messages import Json
+from wintermute.messages import Json, Request
 from wintermute.night.forgetting import forget
 
 __all__ = ["terminal"]
@@ -37,80 +39,50 @@ CALL = function("echo", "{}", index=0, id="c1")
 SIGNED: Json = {"extra_content": {"google": {"thought_signature": "EjQKMg=="}}}
 
 
-def details(*items: Json) -> Json:
-    return {"reasoning_details": [{"index": 0, **item} for item in items]}
-
-
-def called(*deltas: Json, call: Json = CALL) -> tuple[Json, ...]:
-    return (*deltas, tools(call))
-
-
-def of_message(**fields: Any) -> Json:
-    return {"message": fields, "calls": [{}]}
-
-
-TEXT, SUM = {"type": "reasoning.text", "format": "a"}, {"type": "reasoning.summary"}
-DATA = {"type": "reasoning.encrypted", "data": "gAA", "id": "rs_1"}
-BLOCK: Json = {"type": "thinking", "thinking": "so"}
-GATHERED: Mapping[str, tuple[tuple[Json, ...], Json | None]] = {
-    "an empty text, as DeepSeek sends it": (
-        called({"reasoning_content": ""}, {"reasoning_content": None}),
-        of_message(reasoning_content=""),
+TEXT, SUM = {"type": "reasoning.text", "index": 0}, {"type": "reasoning.summary", "index": 0}
+DATA = {"type": "reasoning.encrypted", "data": "gAA", "id": "rs_1", "index": 0}
+BLOCK, SIGNED_BLOCK = (
+    {"type": "thinking", "thinking": "so", **more} for more in ({}, {"signature": "E"})
+)
+WRITTEN = '<tool_call>{"name": "echo", "arguments": {}}</tool_call>'
+Row = tuple[list[Json], Json]
+GATHERED: Mapping[str, Row] = {
+    "DeepSeek's, empty": (
+        [{"reasoning_content": ""}, {"reasoning_content": None}],
+        {"reasoning_content": ""},
     ),
-    "texts grow": (
-        called({"reasoning": "I "}, {"reasoning": "see"}),
-        of_message(reasoning="I see"),
-    ),
-    "OpenRouter's Claude: pieces and a signature under one number": (
-        called(
-            details({**TEXT, "text": "", "signature": ""}),
-            details({**TEXT, "text": "This"}),
-            details({**TEXT, "text": " is"}),
-            details({**TEXT, "signature": "Et0B"}),
+    "a text that grows": ([{"reasoning": "I "}, {"reasoning": "see"}], {"reasoning": "I see"}),
+    "OpenRouter's of Claude: pieces, then a signature under the same number": (
+        [
+            {"reasoning_details": [{**TEXT, "text": "", "signature": ""}]},
+            *({"reasoning_details": [{**TEXT, "text": piece}]} for piece in ("This", " is")),
+            {"reasoning_details": [{**TEXT, "signature": "Et0B"}]},
             {"reasoning_details": []},
-        ),
-        of_message(**details({**TEXT, "text": "This is", "signature": "Et0B"})),
+        ],
+        {"reasoning_details": [{**TEXT, "text": "This is", "signature": "Et0B"}]},
     ),
-    "OpenRouter's GPT: two types under one number": (
-        called(details({**SUM, "summary": "Gre"}), details({**SUM, "summary": "et"}, DATA)),
-        of_message(**details({**SUM, "summary": "Greet"}, DATA)),
+    "OpenRouter's of GPT: two types under one number": (
+        [
+            {"reasoning_details": [{**SUM, "summary": "Gre"}]},
+            {"reasoning_details": [{**SUM, "summary": "et"}, DATA]},
+        ],
+        {"reasoning_details": [{**SUM, "summary": "Greet"}, DATA]},
     ),
     "blocks of an Anthropic layer, without numbers": (
-        called(
-            {"thinking_blocks": [BLOCK]},
-            {"thinking_blocks": [{**BLOCK, "signature": "Eq"}]},
-            {"thinking_blocks": [BLOCK]},
-        ),
-        of_message(
-            thinking_blocks=[{"type": "thinking", "thinking": "soso", "signature": "Eq"}, BLOCK]
-        ),
+        [{"thinking_blocks": [each]} for each in (BLOCK, SIGNED_BLOCK, BLOCK)],
+        {"thinking_blocks": [{**SIGNED_BLOCK, "thinking": "soso"}, BLOCK]},
     ),
-    "an object": (
-        called({"reasoning_content": {"text": "I "}}, {"reasoning_content": {"text": "see"}}),
-        of_message(reasoning_content={"text": "I see"}),
-    ),
-    "Gemini's signature of a call": (
-        called(call={**CALL, **SIGNED}),
-        {"message": {}, "calls": [SIGNED]},
-    ),
-    "the same in a part of its own": (
-        (*called(call=CALL), tools({"index": 0, **SIGNED})),
-        {"message": {}, "calls": [SIGNED]},
-    ),
-    "half characters": (called({"x": "\ud83d"}, {"x": "\ude00"}), of_message(x="😀")),
-    "half a character that stays half": (called({"x": "\ud83d"}), None),
-    "what every answer has": (called({"refusal": None, "annotations": [], "channel": "a"}), None),
-    "as much as is kept": (called({"x": "ä" * 32_000}), of_message(x="ä" * 32_000)),
-    "more than that": (called({"x": "ä" * 33_000}), None),
-    "a secret": (called({"x": ["so hun"]}, {"reasoning": "hun"}, {"reasoning": "ter2"}), None),
-    "an answer without calls": (({"reasoning_content": "Hm"}, {"content": "Hello"}), None),
-    "a call that stood in the text": (
-        (
-            {"reasoning": "Hm"},
-            {"content": '<tool_call>{"name": "echo", "arguments": {}}</tool_call>'},
-        ),
-        None,
-    ),
+    "an object": ([{"x": {"text": "I "}}, {"x": {"text": "see"}}], {"x": {"text": "I see"}}),
+    "Gemini's of a call": ([tools({**CALL, **SIGNED})], SIGNED),
+    "Gemini's in a part of its own": ([tools(CALL), tools({"index": 0, **SIGNED})], SIGNED),
+    "half characters": ([{"x": "\ud83d"}, {"x": "\ude00"}], {"x": "😀"}),
+    "half a character that stays half": ([{"x": "\ud83d"}], {}),
+    "what many answers have": ([{"refusal": None, "annotations": [], "channel": "a"}], {}),
+    "as much as is kept": ([{"x": "ä" * 32_000}], {"x": "ä" * 32_000}),
+    "more than that": ([{"x": "ä" * 33_000}], {}),
+    "a secret": ([{"x": ["so"]}, {"reasoning": "hun"}, {"reasoning": "ter2"}], {}),
+    "no call": ([{"reasoning_content": "Hm", "content": "Hello"}], {}),
+    "a call that stood in the text": ([{"reasoning": "Hm", "content": WRITTEN}], {}),
 }
 
 
@@ -118,12 +90,13 @@ GATHERED: Mapping[str, tuple[tuple[Json, ...], Json | None]] = {
 def test_what_stands_beside_text_and_calls_is_kept_as_it_was_sent(row: str) -> None:
     """F-040, L-089."""
     deltas, kept = GATHERED[row]
+    has_call = any(not delta.keys().isdisjoint(("content", "tool_calls")) for delta in deltas)
     gathering = Gathering(Redaction(["hunter2"]), {"echo": {}})
-    for delta in deltas:
+    for delta in (*deltas, {} if has_call else tools(CALL)):
         gathering.feed(b"data: %b\n" % json.dumps({"choices": [{"delta": delta}]}).encode())
     gathering.feed(b"data: [DONE]\n")
-    answer = gathering.answer(new_id)
-    assert (json.loads(answer.kept) if answer.kept else None) == kept
+    found = json.loads(gathering.answer(new_id).kept or '{"message": {}, "calls": [{}]}')
+    assert found["message"] | found["calls"][0] == kept
 
 
 def turn(by: str, name: str, *ids: str, kept: Json | None = None) -> list[Json]:
@@ -148,21 +121,17 @@ GIVEN: Mapping[str, tuple[list[Json], str, list[str]]] = {
 @pytest.mark.parametrize("row", GIVEN)
 def test_each_backend_gets_its_own_ids_and_fields_and_nobody_elses(row: str) -> None:
     """F-040, F-041: results follow their calls, and what stood before stays as it was."""
-    messages, to, ids = GIVEN[row]
-    found = given(messages, to, Redaction([]))
-    calls = [call for each in found for call in each.get("tool_calls", ())]
-    names = [call["id"] for call in calls]
+    asked, to, ids = GIVEN[row]
+    found = given(asked, to, Redaction([]))
+    names = [call["id"] for each in found for call in each.get("tool_calls", ())]
     assert [(NINE.fullmatch(one) and "9") or one for one in names] == ids
     assert len(set(names)) == len(names)
     assert [each["tool_call_id"] for each in found if each["role"] == "tool"] == names
-    assert found[: len(turn("", "", "c"))] == given(messages, to, Redaction([]))[:2]
-    assert given(messages[:1], to, Redaction([])) == found[:1]
+    assert given(asked[:1], to, Redaction([])) == found[:1]
     assert KEPT not in json.dumps(found)
-    is_mine = (messages, to) == (MINE, "a")
-    assert ("reasoning" in found[0], calls[0].get("extra_content")) == (
-        (True, SIGNED["extra_content"]) if is_mine else (False, None)
-    )
-    assert "Hm" not in json.dumps(given(messages, to, Redaction(["EjQKMg"])))  # a secret since
+    own = found[0].get("reasoning"), found[0]["tool_calls"][0].get("extra_content")
+    assert own == (("Hm", SIGNED["extra_content"]) if row == "its own" else (None, None))
+    assert "Hm" not in json.dumps(given(asked, to, Redaction(["EjQKMg"])))  # a secret since
 
 
 Wants = Callable[[Mapping[str, Json], Json], str]
@@ -275,37 +244,39 @@ async def test_a_conversation_with_calls_goes_on_with_every_provider(tmp_path: P
         assert not {*gem.sent, *mist.sent} & {*ids}
 
 
-@pytest.mark.parametrize("record", [True, False])
 async def test_nothing_of_it_is_shown_or_exported(
-    terminal: Terminal, caplog: pytest.LogCaptureFixture, record: bool
+    terminal: Terminal, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """F-040: nor in a fold, which counts it, and lies in no record of a question."""
+    """F-040: nor is it in a record of questions or in a summary, for which it counts."""
     caplog.set_level(logging.DEBUG, "wintermute")
     async with three(terminal.data) as (llm, (deep, _, _)):
-        few = Context(keep_recent=4, trigger_after_turns=6)
         deep.server.allow("fold")
-        more: Any = {"llm": replace(llm, record=record), "context": few}
-        async with house_of(terminal, deep.server, Gate(), **more) as house, house.working():
+        few: Any = {"context": Context(keep_recent=4, trigger_after_turns=6)}
+        opened = house_of(terminal, deep.server, Gate(), llm=replace(llm, record=True), **few)
+        async with opened as house, house.working():
             for n in range(4):
                 await tell(house, f"message {n}")
                 assert (await house.said(n + 1))[-1] == "deep says so"
-            said = await house.rows("SELECT * FROM turns")
-            (branch,) = await house.rows("SELECT id FROM branches")
-            casts = await house.casts.of_branch(branch["id"])
-            (step,) = [each for each in foldable(casts, 0) if each.turn.id == said[1]["id"]]
-            assert SECRET in step.whole
-            assert SECRET not in step.text
-            await house.incoming("/status", sender="@you:example.org")
-            shown = [*exported(terminal, branch["id"]), terminal.says("loom", "show", branch["id"])]
+            (branch,) = [row["id"] for row in await house.rows("SELECT id FROM branches")]
+            casts = await house.casts.of_branch(branch)
+            whole = [step.whole for step in foldable(casts, 0)]
+            said = messages(None, BranchView(None, casts))
+            shown: list[object] = [
+                exported(terminal, branch),
+                terminal.says("loom", "show", branch),
+            ]
             shown += [terminal.says("prompt"), await house.spoken()]
-            shown += await house.rows("SELECT * FROM model_calls")
-            shown += await house.rows("SELECT * FROM folds")
-        assert SECRET in json.dumps(said)
-        assert any(is_for_summary(r.body) for r in deep.server.requests)
+            shown += [
+                await house.rows(f"SELECT * FROM {name}") for name in ("model_calls", "folds")
+            ]
+            more, less = (
+                house.models.tokens("base", Request(each)) for each in (said, plain(said))
+            )
+        assert SECRET in json.dumps(whole)
+        assert more > less
+        shown += [r.body for r in deep.server.requests if is_for_summary(r.body)]
+        assert len(shown) > 6
         assert SECRET not in json.dumps(shown) + caplog.text
-        assert not any(
-            is_for_summary(r.body) and SECRET in json.dumps(r.body) for r in deep.server.requests
-        )
 
 
 @pytest.mark.breaks("redaction", "forgetting", perhaps=True)
