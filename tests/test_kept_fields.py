@@ -23,7 +23,7 @@ from tests.world.terminal import Terminal
 from wintermute.config.schema import Backend, Context, Llm, Roles
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import foldable
-from wintermute.conversation.view import messages
+from wintermute.conversation.view import messages, smaller
 from wintermute.ids import new_id
 from wintermute.llm.kept import KEPT, NO_REASONING, UNSIGNED, given, plain
 from wintermute.llm.wire import Gathering
@@ -101,7 +101,10 @@ def test_what_stands_beside_text_and_calls_is_kept_as_it_was_sent(row: str) -> N
 
 def turn(by: str, name: str, *ids: str, kept: Json | None = None) -> list[Json]:
     """A turn with calls of these ids and their results, as the loom shows it."""
-    calls = [{"id": each, "type": "function", "function": {"name": "echo"}} for each in ids]
+    calls = [
+        {"id": each, "type": "function", "function": {"name": "echo", "arguments": "{}"}}
+        for each in ids
+    ]
     text = json.dumps(kept) if kept else ""
     answer = {"role": "assistant", "content": None, "tool_calls": calls, KEPT: [by, name, text]}
     return [answer, *({"role": "tool", "tool_call_id": each, "content": "r"} for each in ids)]
@@ -132,6 +135,9 @@ def test_each_backend_gets_its_own_ids_and_fields_and_nobody_elses(row: str) -> 
     own = found[0].get("reasoning"), found[0]["tool_calls"][0].get("extra_content")
     assert own == (("Hm", SIGNED["extra_content"]) if row == "its own" else (None, None))
     assert "Hm" not in json.dumps(given(asked, to, Redaction(["EjQKMg"])))  # a secret since
+    less = smaller(tuple(asked), len(asked))  # where nothing else can go
+    assert less is None or "Hm" not in json.dumps(less)
+    assert (less is None) == ("Hm" not in json.dumps(asked))
 
 
 Wants = Callable[[Mapping[str, Json], Json], str]
@@ -244,6 +250,35 @@ async def test_a_conversation_with_calls_goes_on_with_every_provider(tmp_path: P
         assert not {*gem.sent, *mist.sent} & {*ids}
 
 
+@pytest.mark.parametrize(
+    "complaint",
+    [
+        "'messages.2' : property 'reasoning' is unsupported, did you mean 'role'?",  # Groq
+        "messages.2.assistant.reasoning: property 'messages.2.assistant.reasoning' is unsupported",
+        "Extra inputs are not permitted, field: 'messages[2].reasoning'",
+        "`messages[3].reasoning`: reasoning is not supported with this model",
+    ],
+)
+async def test_a_field_that_its_own_sender_refuses_goes_back_no_more(
+    tmp_path: Path, model: ModelServer, complaint: str
+) -> None:
+    """F-040, F-042."""
+
+    def answer(seen: Seen) -> Step:
+        if any("reasoning" in each for each in seen.messages):
+            return Fail(400, {"error": {"message": complaint}})
+        if seen.messages[-1]["role"] == "tool":
+            return Text("so be it")
+        return Calls((Use("echo", {"say": "x"}),), fields={"reasoning": "Hm"})
+
+    model.keyed(answer)
+    async with open_house(tmp_path, model.url, gates=[Gate()]) as house, house.working():
+        for n in (1, 2):
+            await house.incoming("hello")
+            assert await house.said(n) == ["so be it"] * n
+    assert len(model.requests) == 5
+
+
 async def test_nothing_of_it_is_shown_or_exported(
     terminal: Terminal, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -293,6 +328,10 @@ async def test_fields_go_with_what_was_in_view_when_they_were_made(
         use = Use("append_memory", wish) if "zebra" in seen.last_user else Use("echo", {"say": "x"})
         return Calls((use,), fields={"reasoning": f"{SECRET} of {seen.last_user}"})
 
+    async def kept() -> list[str]:
+        rows = await house.rows("SELECT kept FROM turns WHERE kept <> '' ORDER BY seq")
+        return [json.loads(row["kept"])["message"]["reasoning"] for row in rows]
+
     model.keyed(answer)
     async with (
         open_house(tmp_path, model.url, gates=[Gate()], prompts=PROMPTS) as house,
@@ -302,11 +341,13 @@ async def test_fields_go_with_what_was_in_view_when_they_were_made(
         for text in ("before", "I have a zebrafinch", "after", "/new", "later"):
             events.append(await house.incoming(text))
             await house.settled()
+        await house.incoming("elsewhere", room="!two:test")
         await house.incoming("hello", room="!bob:test", sender="@bob:test", origin="other")
         await house.settled()
         await deliver(house)
         if way == "a message":
             await take_back(house, events[1])
+            assert f"{SECRET} of after" not in await kept()  # at once
         elif way == "an answer":
             (mine,) = await house.rows(
                 "SELECT event_id FROM outbox_parts ORDER BY outbox_id LIMIT 1 OFFSET 1"
@@ -319,10 +360,6 @@ async def test_fields_go_with_what_was_in_view_when_they_were_made(
             assert found
             await forget(house.stores, [found])
         await forgotten(house)
-        left = [
-            json.loads(row["kept"])["message"]["reasoning"]
-            for row in await house.rows("SELECT kept FROM turns WHERE kept <> '' ORDER BY seq")
-        ]
         # Of an answer nobody knows any more when it was given.
         others = ["hello"] if way == "an answer" else ["before", "hello"]
-        assert left == [f"{SECRET} of {text}" for text in others]
+        assert await kept() == [f"{SECRET} of {text}" for text in others]

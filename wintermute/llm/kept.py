@@ -32,6 +32,9 @@ PLACEHOLDERS = {
     "extra_content": re.compile(r"thought.?signature", re.IGNORECASE),
 }
 """Fields that a backend may want of answers which it did not give, and how it complains."""
+UNWANTED = re.compile(
+    r"un(supported|known|expected|recogni)|extra|not .{0,9}(support|permit|allow)", re.I
+)
 NO_REASONING = " "  # Kimi, and some of DeepSeek's models, take an empty text for a missing one
 UNSIGNED = {
     "google": {"thought_signature": "skip_thought_signature_validator"}
