@@ -87,9 +87,9 @@ class Dialect:
         """The dialect with the fields of answers that a complaint asks for, or without its own."""
         beside = {name for each in messages for name in each} - OF_MESSAGE
         named = {name for name in beside if re.search(rf"\b{re.escape(name)}\b", complaint)}
-        if named and UNWANTED.search(complaint):
+        if named and UNWANTED.search(complaint.lower()):
             return replace(self, unwanted=self.unwanted | named)
-        fields = {name for name, told in PLACEHOLDERS.items() if told.search(complaint)}
+        fields = {name for name, word in PLACEHOLDERS.items() if word in complaint.lower()}
         return replace(self, placeholders=self.placeholders | fields)
 
     def _messages(self, messages: tuple[Json, ...]) -> tuple[Json, ...]:
