@@ -141,11 +141,11 @@ def test_each_backend_gets_its_own_ids_and_fields_and_nobody_elses(row: str) -> 
 
 
 Wants = Callable[[Mapping[str, Json], Json], str]
-"""What a provider says of an answer in a request: it has sent these fields with these calls."""
+"""Complaint about an answer in a request, by a provider that sent these fields with its calls."""
 
 
 def deep_wants(sent: Mapping[str, Json], said: Json) -> str:
-    """Its own field as it was, and one that is not empty in any other answer."""
+    """Want its own field as it was, and one that is not empty in any other answer."""
     own = [sent[call["id"]] for call in said.get("tool_calls", ()) if call["id"] in sent]
     wanted = own[0]["reasoning_content"] if own else NO_REASONING
     is_right = said.get("reasoning_content") == wanted
@@ -153,14 +153,14 @@ def deep_wants(sent: Mapping[str, Json], said: Json) -> str:
 
 
 def gemini_wants(sent: Mapping[str, Json], said: Json) -> str:
-    """A signature at the first call: its own, or its word for none."""
+    """Want a signature at the first call: its own, or its word for none."""
     call = said.get("tool_calls", [{}])[0]
     is_right = not call or call.get("extra_content") == sent.get(call["id"], UNSIGNED)
     return "" if is_right else "Function call is missing a thought_signature in functionCall parts."
 
 
 def mistral_wants(sent: Mapping[str, Json], said: Json) -> str:
-    """Nine letters or digits, and no field that it does not know."""
+    """Want nine letters or digits, and no field that it does not know."""
     calls = said.get("tool_calls", ())
     beside = [*said.keys() - {"role", "content", "tool_calls"}, *(c for c in calls if len(c) > 3)]
     is_right = not beside and all(NINE.fullmatch(call["id"]) for call in calls)

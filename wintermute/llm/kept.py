@@ -65,7 +65,7 @@ def _merged(old: Any, new: Any, key: str) -> Any:
 
 
 def _goes_on(one: Any, item: Any) -> bool:
-    """Whether it continues that item: OpenRouter numbers them by type, and signs the last part."""
+    """Compare items of a list: OpenRouter numbers them by type, and signs the last part of one."""
     if not (isinstance(one, dict) and isinstance(item, dict)):
         return False
     is_same = all(one.get(key) == item.get(key) for key in ("type", "index"))
