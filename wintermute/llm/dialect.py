@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from wintermute.config.schema import Backend
 from wintermute.llm.failures import NO_SYSTEM, NO_TURNS
+from wintermute.llm.kept import OF_MESSAGE, PLACEHOLDERS, UNWANTED
 from wintermute.messages import Json, Request
 
 TOOL_CHOICE = re.compile(r"tool.?choice", re.IGNORECASE)
@@ -32,6 +33,10 @@ class Dialect:
     """It is to make one call at a time."""
     tells_progress: bool = False
     """How much of a request it has read (llama.cpp); nobody knows what servers elsewhere refuse."""
+    placeholders: frozenset[str] = frozenset()
+    """Fields that every answer has to have, its own or not (F-040)."""
+    unwanted: frozenset[str] = frozenset()
+    """Fields that it sends with answers and refuses when they come back."""
 
     def body(self, request: Request, settings: Backend, most_tokens: int) -> Json:
         """The question in its words. `extra` of the configuration says what we do not."""
@@ -66,6 +71,8 @@ class Dialect:
             return replace(self, tells_progress=False)
         if "tool_choice" in body and TOOL_CHOICE.search(complaint):
             return replace(self, can_be_forced=False)
+        if (other := self._of_fields(complaint, body["messages"])) != self:
+            return other
         speaks = self.has_system and any(_role(each) == "system" for each in body["messages"])
         if NO_SYSTEM.search(complaint):
             return replace(self, has_system=False) if speaks else None
@@ -76,7 +83,18 @@ class Dialect:
             return replace(self, has_system=False) if speaks else None
         return None
 
+    def _of_fields(self, complaint: str, messages: Iterable[Json]) -> "Dialect":
+        """The dialect with the fields of answers that a complaint asks for, or without its own."""
+        beside = {name for each in messages for name in each} - OF_MESSAGE
+        named = {name for name in beside if re.search(rf"\b{re.escape(name)}\b", complaint)}
+        if named and UNWANTED.search(complaint.lower()):
+            return replace(self, unwanted=self.unwanted | named)
+        fields = {name for name, word in PLACEHOLDERS.items() if word in complaint.lower()}
+        return replace(self, placeholders=self.placeholders | fields)
+
     def _messages(self, messages: tuple[Json, ...]) -> tuple[Json, ...]:
+        if self.unwanted:
+            messages = tuple({k: m[k] for k in m if k not in self.unwanted} for m in messages)
         if not self.has_system:
             messages = _without_system(messages)
         return _in_turn(messages) if self.takes_turns_only or not self.has_system else messages
