@@ -45,7 +45,7 @@ def texts(found: Any) -> list[str]:
 @needs_the_model
 def test_a_question_that_says_nothing_finds_nobody(terminal: Terminal) -> None:
     """M-096: whatever its letters are like."""
-    terminal.says("memory", "add", "Nowak is my dentist")
+    terminal.says("memory", "add", "Knows Nowak")
     assert terminal.says("memory", "search", "and now?") == "Nothing fits.\n"
     assert "Nowak" in terminal.says("memory", "search", "who is Nowak?")
 
