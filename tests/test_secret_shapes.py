@@ -21,6 +21,7 @@ KEY, TOKEN, PASSWORD = "a private key", "a key or a token", "a password"
 CARD, RECOVERY, SEED = "the number of a card", "a recovery key", "a seed phrase"
 KINDS = (None, KEY, TOKEN, PASSWORD, CARD, RECOVERY, SEED)
 LANGUAGES = tomllib.loads((Path(__file__).parent / "secrets.toml").read_text("utf-8"))
+SURE = ("Sommer2024!", "hunter22", "Xk9-pq7")
 WORDS = "abandon ability able about above absent absorb abstract absurd abuse access accident"
 
 
@@ -182,15 +183,24 @@ def test_words_without_a_digit_are_never_a_token(text: str) -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_secret_is_told_from_talk_about_one_in_each_language(language: str) -> None:
-    """M-083, M-098: only the secret goes, and nine harmless sentences stay as they are."""
+    """M-083, M-098: only the secret goes, in any order of words; harmless sentences stay as they are."""
     for marked in LANGUAGES[language]["secret"]:
         text, (before, secret, after) = marked.replace("|", ""), marked.split("|")
         assert without_secrets(text) == f"{before}[secret]{after}"
         assert without_secrets(f"{text} {text}", theirs=text) == f"{text} {text}"
         assert without_secrets(text, theirs=f"Room {secret}") == f"{before}[secret]{after}"
     harmless = LANGUAGES[language]["harmless"]
-    assert len(harmless) == 9
+    assert len(harmless) >= 17
     assert [text for text in harmless if secret_kind(text)] == []
+
+
+@pytest.mark.parametrize("value", ["Sommer2024!", "hunter22", "Xk9-pq7", "4711", "correct-horse"])
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_whatever_people_type_is_hidden_in_the_same_sentences(language: str, value: str) -> None:
+    """M-083: a few digits or joined words only where the sentence says that they are the password."""
+    told = [marked.split("|") for marked in LANGUAGES[language]["secret"]]
+    missed = [a + value + b for a, _, b in told if value in without_secrets(a + value + b)]
+    assert len(missed) <= (0.05 if value in SURE else 0.35) * len(told)
 
 
 def test_people_who_just_talk_are_hardly_ever_refused() -> None:
