@@ -21,7 +21,6 @@ KEY, TOKEN, PASSWORD = "a private key", "a key or a token", "a password"
 CARD, RECOVERY, SEED = "the number of a card", "a recovery key", "a seed phrase"
 KINDS = (None, KEY, TOKEN, PASSWORD, CARD, RECOVERY, SEED)
 LANGUAGES = tomllib.loads((Path(__file__).parent / "secrets.toml").read_text("utf-8"))
-SURE = ("Sommer2024!", "hunter22", "Xk9-pq7")
 WORDS = "abandon ability able about above absent absorb abstract absurd abuse access accident"
 
 
@@ -194,13 +193,12 @@ def test_a_secret_is_told_from_talk_about_one_in_each_language(language: str) ->
     assert [text for text in harmless if secret_kind(text)] == []
 
 
-@pytest.mark.parametrize("value", ["Sommer2024!", "hunter22", "Xk9-pq7", "4711", "correct-horse"])
+@pytest.mark.parametrize("value", ["Sommer2024!", "hunter22", "Xk9-pq7", "zx81-cat"])
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_whatever_people_type_is_hidden_in_the_same_sentences(language: str, value: str) -> None:
-    """M-083: a few digits or joined words only where the sentence says that they are the password."""
+    """M-083: the sentence and the shape tell, no list of passwords."""
     told = [marked.split("|") for marked in LANGUAGES[language]["secret"]]
-    missed = [a + value + b for a, _, b in told if value in without_secrets(a + value + b)]
-    assert len(missed) <= (0.05 if value in SURE else 0.35) * len(told)
+    assert [a for a, _, b in told if value in without_secrets(f"{a}{value}{b}")] == []
 
 
 def test_people_who_just_talk_are_hardly_ever_refused() -> None:

@@ -154,7 +154,7 @@ def _passwords(text: str, table: _Table) -> Iterator[tuple[int, int]]:
         before = text[max(0, name.start() - 80) : name.start()]
         if (ends := of["end"].match(text, name.end())) and (said := of["is_the"].search(before)):
             # A year before the name, or more on both of its sides, rather tell something else.
-            more = bool(ends["more"]) + bool(said["whose"])
+            more = bool(ends["more"]) + (said["is"] is None)
             dated = more and of["year"].fullmatch(said["value"])
             if more < 2 and not dated and _is_value(said["value"], table, hyphens=True):
                 at = name.start() - len(before)
@@ -166,9 +166,10 @@ def _passwords(text: str, table: _Table) -> Iterator[tuple[int, int]]:
             if then is None:
                 continue
             joined = bool(of["joined"].match(text, then.end()))
-            own = far or joined or any(of["own"].findall(before[-40:]))
-            is_told = then.lastgroup == "is" and (own or then["is"].strip(" ,").lower() in TOLD)
-            weak = (far < 2 or joined) and (then.lastgroup == "mark" or bool(is_told))
+            verb = then["is"].strip(" ,—–-").lower() if then.lastgroup == "is" else ""
+            own = far or any(of["own"].findall(before[-40:]))
+            is_told = then.lastgroup == "mark" or verb in TOLD or (bool(verb) and own)
+            weak = (far < 2 and bool(is_told)) or (joined and then.lastgroup in ("mark", "is"))
             if span := _value(text, then, table, weak=weak):
                 yield span
                 break
