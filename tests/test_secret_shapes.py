@@ -214,7 +214,17 @@ def test_people_who_just_talk_are_hardly_ever_refused() -> None:
     "text",
     [
         word * 4_000
-        for word in ("password ", "key of ", "A1-", "BEGIN A ", "://a:b", "a.b-", "'", "ES")
+        for word in (
+            "password ",
+            "şifre ",
+            "key of ",
+            "A1-",
+            "BEGIN A ",
+            "://a:b",
+            "a.b-",
+            "'",
+            "ES",
+        )
     ]
     + [f"{name}{' ' * 20_000}" for name in ("password", "code:", "seed phrase")],
 )
