@@ -103,12 +103,19 @@ def own_name(stem: str) -> str:
 
 
 def sweep(part: Path, pattern: str) -> None:
-    """Remove the parts that a kill left beside a new one; others may still be written."""
-    before = part.stat().st_mtime - STALE
-    for other in part.parent.glob(pattern):
+    """Remove the parts that a kill left beside a new one."""
+    for other in left_parts(part, pattern):
         with suppress(OSError):
-            if other.lstat().st_mtime < before or _is_abandoned(other.name):
-                other.unlink()
+            other.unlink()
+
+
+def left_parts(beside: Path, pattern: str) -> Iterator[Path]:
+    """Find the parts that a kill left; others may still be written."""
+    before = beside.stat().st_mtime - STALE
+    for part in beside.parent.glob(pattern):
+        with suppress(OSError):
+            if part.lstat().st_mtime < before or _is_abandoned(part.name):
+                yield part
 
 
 def _is_abandoned(name: str) -> bool:
@@ -124,7 +131,8 @@ def put_in_place(part: Path, path: Path, seen: bytes | None) -> bool:
     """Give a new text the name of a file, unless that is no longer what was `seen`: then False.
 
     The two change places in one step: whatever an editor saved after the last look is found in the
-    place of the new text, and goes back. Raises: OSError.
+    place of the new text, and goes back, after a kill too: the name of a part tells which two texts
+    are safe elsewhere (`TextFile.recover`). Raises: OSError.
     """
     new = part.read_bytes()
     if problem := _renamed(part, path, NOREPLACE if seen is None else EXCHANGE):

@@ -17,7 +17,15 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
 from wintermute.errors import FileUnusable, MemoryFileUnusable
-from wintermute.files import content_of, decoded, own_name, put_in_place, sweep, sync_folder
+from wintermute.files import (
+    content_of,
+    decoded,
+    left_parts,
+    own_name,
+    put_in_place,
+    sweep,
+    sync_folder,
+)
 from wintermute.health.health import EditedFiles
 from wintermute.memory.fact import cleaned, key
 from wintermute.memory.sense import Heirs, succeeds
@@ -209,10 +217,26 @@ class TextFile:
 
         An edit that was saved since is never overwritten. Raises: MemoryFileUnusable.
         """
-        # Each writer has a name of its own: a shared one would put half of one's text in place.
-        part = self.path.with_name(own_name(f".{self.path.name}.part"))
+        part = self.part(text, seen)
         self.prepare(text, part)
         return self.place(part, seen)
+
+    def part(self, text: str, seen: bytes | None) -> Path:
+        """The file for a new text beside the old one, `seen`; its name tells both.
+
+        Each writer has a name of its own: a shared one would put half of one's text in place.
+        """
+        texts = f"{_digest(seen or b'')}.{_digest(text.encode())}"
+        return self.path.with_name(own_name(f".{self.path.name}.part.{texts}"))
+
+    def recover(self) -> None:
+        """Put an editor's save back in place that a kill left in the place of ours (F-066)."""
+        with suppress(OSError):
+            for part in left_parts(self.path, f".{self.path.name}.part.*"):
+                seen, ours = part.name.partition(".part.")[2].partition("_")[0].split(".")
+                is_theirs = _digest(part.read_bytes()) not in (seen, ours)
+                if is_theirs and _digest(self.path.read_bytes()) == ours:
+                    part.replace(self.path)
 
     def prepare(self, text: str, part: Path) -> None:
         """The new text, safe on the disk beside the old one. Raises: MemoryFileUnusable."""
@@ -220,6 +244,7 @@ class TextFile:
             folder = self.path.parent
             folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.mkdir(mode=0o700, exist_ok=True)
+            self.recover()
             _write(part, text.encode())
             sweep(part, f".{self.path.name}.part*")
 
@@ -248,6 +273,7 @@ class TextFile:
 
         Whoever is just about to place one is told that it cannot be written.
         """
+        self.recover()
         with suppress(OSError):
             for part in self.path.parent.glob(f".{self.path.name}.part*"):
                 part.unlink(missing_ok=True)
@@ -261,6 +287,10 @@ class TextFile:
                 with suppress(OSError):
                     part.unlink()
             raise MemoryFileUnusable(f"{self.name} cannot be written: {error.strerror}") from error
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
 def _write(path: Path, content: bytes) -> None:
