@@ -165,9 +165,7 @@ async def test_words_are_shown_and_forgotten_once_they_are_confirmed(
         assert len(await house.stores.facts.live("person:@bob:test")) == 1
 
 
-async def test_only_what_has_the_words_is_erased_and_what_is_like_it_is_named(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_only_what_has_the_words_is_erased(tmp_path: Path, model: ModelServer) -> None:
     """M-030: one word is not enough to be erased, a word that is none shows nothing."""
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
         await learn(house, model, "I have a dog called Rex", "Ann has a dog called Rex")
@@ -177,8 +175,7 @@ async def test_only_what_has_the_words_is_erased_and_what_is_like_it_is_named(
         *_, rex, nothing, alike = await house.said(5)
         assert "Ann has a dog called Rex" in rex
         assert "walks" not in rex
-        assert nothing == NOTHING_LIKE_IT
-        assert alike.startswith("No memory has these words.")
+        assert nothing == alike == NOTHING_LIKE_IT
         await house.incoming("/forget yes")
         assert (await house.said(6))[5] == NOT_ASKED
         await house.incoming("/forget dog Rex")
@@ -242,7 +239,7 @@ async def test_a_number_is_erased_by_all_of_its_digits(tmp_path: Path, model: Mo
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
         await learn(house, model, "My locker is 1234599", "Ann's locker is 1234599")
         await house.incoming("/forget 1234567")
-        assert "Ann's locker" not in (await house.said(2))[1].partition("Similar memories")[0]
+        assert "Ann's locker" not in (await house.said(2))[1]
         await house.incoming("/forget yes")
         assert (await house.said(3))[2] == NOT_ASKED
         assert len(await house.stores.facts.live(SCOPE)) == 1

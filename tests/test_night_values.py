@@ -1,20 +1,16 @@
 """Contradictions that a night settles alone or asks about, and the ways in which a person answers."""
 
-import shutil
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from tests.test_cli_night import YOU
 from tests.test_night_contradictions import APRIL, MARCH, MAY, SECOND
 from tests.test_night_in_chats import says
-from tests.world.house import PROMPTS
 from tests.world.missing import NO_MEANING
 from tests.world.model import ModelServer
 from tests.world.sleeping import SCOPE, Sleep, sleeping
-from tests.world.terminal import Terminal
-from wintermute.clock import SystemClock, stamp
+from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
 from wintermute.llm.embedded import EmbeddedEmbedder, is_there
 from wintermute.memory.values import differ_in_a_value, hands_over
@@ -155,19 +151,6 @@ async def test_a_person_says_which_is_true(
         assert sorted(await sleep.remembered()) == sorted([OLD, NEW])
         await sleep.night()
         assert len(sleep.pairs) == 1
-
-
-async def test_a_shell_says_which_is_true(
-    tmp_path: Path, model: ModelServer, terminal: Terminal
-) -> None:
-    """M-087: alike."""
-    shutil.copytree(PROMPTS, terminal.data / "prompts")
-    async with sleeping(terminal.data, model, owner=YOU) as sleep:
-        name = await asked(sleep, f"person:{YOU}")
-        async with sleep.house.database.transaction() as tx:  # for the shell has a clock of its own
-            await tx.execute("UPDATE nights SET ended_at = ?", (stamp(SystemClock().now()),))
-    assert terminal.says("night", "apply", name, "old") == f"{name} done\n"
-    assert [fact["text"] for fact in terminal.json("memory", "list")] == [OLD]
 
 
 async def test_five_are_asked_in_a_night_and_the_rest_waits(

@@ -19,7 +19,7 @@ from wintermute.changes.undo import PutInPlace
 from wintermute.db import Database, Transaction
 from wintermute.errors import MemoryFileUnusable
 from wintermute.files import to_its_end
-from wintermute.memory.core import Places, TextFile, bullets
+from wintermute.memory.core import Places, bullets
 from wintermute.memory.fact import key
 from wintermute.messages import Json
 from wintermute.secret_shapes import without_secrets

@@ -20,8 +20,8 @@ from wintermute.changes.change_sets import KEPT, Change, ChangeSet, ChangeSets, 
 from wintermute.changes.undo import PutInPlace, Undo, Undone, standing
 from wintermute.clock import stamp
 from wintermute.db import Database
-from wintermute.errors import ToolFailed
-from wintermute.files import sweep, sync_folder, to_its_end
+from wintermute.errors import FileUnusable, ToolFailed
+from wintermute.files import content_of, sweep, sync_folder, to_its_end
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.secret_shapes import without_secrets
@@ -147,17 +147,10 @@ def text_of(folder: Path, name: str) -> str | None:
     Raises: ToolFailed for what is not a plain text file.
     """
     try:
-        with open(folder / f"{name}{ENDING}", "rb", opener=_unfollowed) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ToolFailed(f"{shown(name)} is not a plain file")
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise ToolFailed(f"{shown(name)} has more than {MOST_BYTES} bytes")
-        return content.decode()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ToolFailed(f"{shown(name)} cannot be opened: {error.strerror}") from error
+        content = content_of(folder / f"{name}{ENDING}", MOST_BYTES, follow=False)
+        return None if content is None else content.decode()
+    except FileUnusable as problem:
+        raise ToolFailed(f"{shown(name)} {problem}") from problem
     except UnicodeDecodeError as error:
         raise ToolFailed(f"{shown(name)} is not a text file in UTF-8") from error
 

@@ -450,7 +450,10 @@ class Tasks:
         )
         for at in map(moment, told):  # one that was snoozed until then is not of the schedule
             before = at - timedelta(seconds=1)
-            if (next_due(schedule, before, self.zone), next_due(schedule, at, self.zone)) == (at, None):
+            if (next_due(schedule, before, self.zone), next_due(schedule, at, self.zone)) == (
+                at,
+                None,
+            ):
                 await complete(tx, [task.id], self._clock.now())
                 return await self.find(tx, task.id, None)
         return task
