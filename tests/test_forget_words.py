@@ -16,7 +16,7 @@ from tests.test_harvest import say
 from tests.world.house import PROMPTS, ROOM, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use, is_for_summary
 from tests.world.remembering import worded
-from wintermute.commands.forgetting import FORGET_WHAT, NOT_ASKED, NOTHING_LIKE_IT
+from wintermute.commands.forgetting import FORGET_WHAT, FORGETTING_HERE, NOT_ASKED, NOTHING_LIKE_IT
 from wintermute.db.traces import AllWords
 
 WORD = "zimtkanarie"
@@ -177,7 +177,7 @@ async def test_in_a_room_what_others_said_stays_and_their_forgetting_takes_nothi
         assert "- 2 messages of yours" in theirs
         assert "I leave 1 message of others in this room with these words" in theirs
         assert "private" not in theirs
-        await asked(house, "/forget yes", **CLUB, **BEN)
+        assert await asked(house, "/forget yes", **CLUB, **BEN) == FORGETTING_HERE
         await forgotten(house)
         mine = await asked(house, f"/forget {WORD}", **CLUB)
         assert "- 1 message of yours" in mine

@@ -181,25 +181,6 @@ async def test_a_line_that_names_nobody_goes_with_any_message(
         assert await night.house.rows("SELECT 1 FROM page_lines") == []
 
 
-async def test_a_page_of_which_nothing_is_left_waits_for_a_yes_to_go(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """M-082, M-079: of page and index the title is left, and the night asks."""
-    async with written(tmp_path, model, WRITTEN) as (night, shelf, _, events):
-        await take_back(night.house, *events)
-        await forgotten(night.house)
-        body = shelf.read(SHED).partition("# Shed\n")[2].split("\n")
-        assert [line for line in body if line and not line.startswith("Source: ")] == []
-        assert shelf.read(INDEX).endswith("- [[Shed]]\n")
-        assert await night.house.database.scrub()
-        assert found(tmp_path) == []
-        await night.night("pages")
-        [item] = await night.items("open")
-        assert (item.kind, item.before) == ("page removed", (SHED,))
-        await answered(night, f"/night yes {item.id}")
-        assert SHED not in shelf.pages()
-
-
 async def answered(night: Tidied, line: str) -> str:
     before = len(await night.house.spoken())
     await night.house.incoming(line)
