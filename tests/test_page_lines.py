@@ -14,6 +14,7 @@ from tests.test_forgetting_messages import forgotten
 from tests.test_forgetting_scopes import forget_all
 from tests.test_harvest import say
 from tests.test_kill_forgetting import OPEN, SCRUBBED
+from tests.test_night_pages import answered
 from tests.test_redactions import take_back
 from tests.world.bot import Bot
 from tests.world.house import PROMPTS, ROOM
@@ -179,12 +180,6 @@ async def test_a_line_that_names_nobody_goes_with_any_message(
         [row] = await night.house.rows("SELECT after FROM changes WHERE item = ?", SHED)
         assert not any(word in row["after"] for word in ("PIN 77", "erased"))
         assert await night.house.rows("SELECT 1 FROM page_lines") == []
-
-
-async def answered(night: Tidied, line: str) -> str:
-    before = len(await night.house.spoken())
-    await night.house.incoming(line)
-    return (await night.house.said(before + 1))[-1]
 
 
 @pytest.mark.parametrize("answer", ["yes", "no"])
