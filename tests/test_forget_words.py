@@ -144,6 +144,9 @@ async def test_it_never_says_that_nothing_is_remembered_while_the_words_are_in_v
         await asked(house, "/forget yes")
         await forgotten(house)
         assert await asked(house, f"/forget {WORD}") == NOTHING_LIKE_IT
+        await take(house, [json.dumps({"text": "tea", "id": "fact_b", "scope": "person:@b:test"})])
+        assert await asked(house, "/forget fact_b") == "I know no memory `fact_b` here."
+        assert await asked(house, "/forget yes") == NOT_ASKED
         for nothing in ("/forget", "/forget  ", "/forget 🐶!"):
             assert await asked(house, nothing) == FORGET_WHAT
         await say(house, ["And now?"])

@@ -27,7 +27,7 @@ from tests.world.model import (
 from tests.world.request_rules import is_for_core, is_for_reconstruction
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import stamp
-from wintermute.commands.forgetting import CHANGED_SINCE, NOT_ASKED, UNVOUCHED
+from wintermute.commands.forgetting import CHANGED_SINCE, UNVOUCHED
 from wintermute.memory.fact import Source, key
 from wintermute.night.forget_jobs import owe_forgetting
 
@@ -134,35 +134,6 @@ async def test_a_merged_memory_is_made_anew_from_what_is_left(
         assert rows == [{"text": "The bird sings at night", "queued": 1}]
         assert await house.database.scrub()
         assert found(tmp_path) == []
-
-
-async def test_words_are_shown_and_forgotten_once_they_are_confirmed(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """M-030: the question itself goes as well; what is unknown or of others is unknown."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        await learn(house, model, SAID, f"The bird is a {WORD}")
-        lines = [
-            json.dumps(
-                {"text": "Bob is fond of tea", "id": "fact_bobs", "scope": "person:@bob:test"}
-            )
-        ]
-        await take(house, lines)
-        await house.incoming("/forget fact_bobs")
-        await house.incoming("/forget yes")
-        await house.incoming(f"/forget {WORD}")
-        said = await house.said(4)
-        assert said[1:3] == ["I know no memory `fact_bobs` here.", NOT_ASKED]
-        assert f"The bird is a {WORD} (`fact_" in said[3]
-        await deliver(house)
-        assert len(await house.stores.facts.live(SCOPE)) == 1
-        await house.incoming("/forget yes")
-        assert (await house.said(5))[4].startswith("I forget it for good")
-        await deliver(house)
-        await forgotten(house)
-        assert await house.database.scrub()
-        assert found(tmp_path) == []
-        assert len(await house.stores.facts.live("person:@bob:test")) == 1
 
 
 async def test_who_forgets_two_things_in_a_hurry_forgets_both(

@@ -21,6 +21,7 @@ from wintermute.errors import FileUnusable
 # Without O_NONBLOCK opening a fifo would wait for its writer for ever.
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 HERE, NOREPLACE, EXCHANGE = -100, 1, 2
 """Flags of renameat2(2)."""
 STALE = 3_600.0  # seconds
@@ -95,6 +96,27 @@ def content_of(path: Path, most: int, *, follow: bool) -> bytes | None:
         raise FileUnusable(f"cannot be read: {error.strerror}") from error
     finally:
         os.close(descriptor)
+
+
+def write_new(
+    path: Path | str,
+    content: bytes,
+    mode: int = 0o600,
+    *,
+    like: os.stat_result | None = None,
+    folder: int | None = None,
+) -> None:
+    """Write a file that was not there; what it holds survives a power cut. Raises: OSError.
+
+    `like`: the file whose place it will take, and whose mode it has then. `folder`: as `dir_fd`.
+    """
+    descriptor = os.open(path, CREATE, mode, dir_fd=folder)
+    with os.fdopen(descriptor, "wb") as file:
+        if like is not None:
+            os.fchmod(descriptor, like.st_mode & 0o777)
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
 
 
 def own_name(stem: str) -> str:

@@ -8,7 +8,6 @@ import asyncio
 import codecs
 import hashlib
 import logging
-import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +24,7 @@ from wintermute.files import (
     put_in_place,
     sweep,
     sync_folder,
+    write_new,
 )
 from wintermute.health.health import EditedFiles
 from wintermute.memory.fact import cleaned, key
@@ -154,8 +154,6 @@ def freed(before: str, after: str, free: Collection[str], explicit: Sequence[str
 MOST_FILE_BYTES = 50_000_000
 MOST_LINE = 1_000_000
 
-WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-
 
 @dataclass(frozen=True, slots=True)
 class TextFile:
@@ -245,7 +243,7 @@ class TextFile:
             folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.mkdir(mode=0o700, exist_ok=True)
             self.recover()
-            _write(part, text.encode())
+            write_new(part, text.encode())
             sweep(part, f".{self.path.name}.part*")
 
     def place(self, part: Path, seen: bytes | None) -> bool:
@@ -291,14 +289,6 @@ class TextFile:
 
 def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=8).hexdigest()
-
-
-def _write(path: Path, content: bytes) -> None:
-    descriptor = os.open(path, WRITE, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
 
 
 MEMORIES = "MEMORIES.txt"

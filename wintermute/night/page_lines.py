@@ -150,7 +150,11 @@ async def keep_sources(
             known = [(change.path, digest(each)) for each in origin.lines]
             if change.path == INDEX and told:  # written by us: it says how a page begins
                 known = [*_begun(line, changes)]
-            old = await _of_lines(tx, known)
+            old = await tx.scalars(
+                "SELECT DISTINCT source FROM page_lines"
+                " WHERE (path, line) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))",
+                (json.dumps(known),),
+            )
             sources = {*origin.events, *old}
             if not origin.events and not (old and change.path == INDEX):
                 sources.add(raw)
@@ -168,14 +172,6 @@ def _begun(line: str, changes: Iterable[FileChange]) -> Iterable[KnownLine]:
     for change in filter(lambda each: is_page(each.path), changes):
         if {name_of(change.path), change.path.removesuffix(ENDING)} & links:
             yield change.path, digest(opening_line(change.after or ""))
-
-
-async def _of_lines(tx: Transaction, lines: Sequence[KnownLine]) -> list[str]:
-    return await tx.scalars(
-        "SELECT DISTINCT source FROM page_lines"
-        " WHERE (path, line) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))",
-        (json.dumps(lines),),
-    )
 
 
 async def drop_lines(tx: Transaction, lines: Collection[KnownLine]) -> None:
