@@ -204,6 +204,7 @@ def write_private(folder: Path, name: str, text: str) -> None:
         fresh.replace(folder / name)
         sync_folder(folder)
         sweep(folder / name, f"{name}.new_*")
+        (folder / f"{name}.new").unlink(missing_ok=True)  # as all writers called it once
     except OSError as error:
         with suppress(OSError):
             fresh.unlink()
