@@ -254,8 +254,13 @@ def _lost(
 
 def _lines(wiki: WikiStore) -> list[tuple[str, str]]:
     """Lines of all pages, and of the index, that say something."""
-    paths = (path for path in wiki.tree().names.paths if is_page(path) or path == INDEX)
-    return [(path, line) for path in paths for line in sourced(text_at(wiki.files, path) or "")]
+    texts = ((path, text_at(wiki.files, path) or "") for path in pages_of(wiki))
+    return [(path, line) for path, text in texts for line in sourced(text)]
+
+
+def pages_of(wiki: WikiStore) -> list[str]:
+    """The paths of all pages, and of the index."""
+    return sorted(path for path in wiki.tree().names.paths if is_page(path) or path == INDEX)
 
 
 def _of_job(files: StoreFolder, job: str) -> set[KnownLine]:
@@ -289,7 +294,7 @@ def _is_most(shared: Collection[str], least: int) -> bool:
 def asked_places(wiki: WikiStore) -> list[tuple[str, str]]:
     """The lines that people are asked about: where each is, and its digest."""
     asked, found = asked_lines(wiki.files), list[tuple[str, str]]()
-    for path in sorted({path for path, _ in _lines(wiki)}) if asked else ():
+    for path in pages_of(wiki) if asked else ():
         lines = enumerate((text_at(wiki.files, path) or "").splitlines(), 1)
         found += [(f"{path}, line {n}", digest(line)) for n, line in lines if digest(line) in asked]
     return found
