@@ -229,7 +229,7 @@ class TextFile:
 
     def recover(self) -> None:
         """Put an editor's save back in place that a kill left in the place of ours (F-066)."""
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             for part in left_parts(self.path, f".{self.path.name}.part.*"):
                 seen, ours = part.name.partition(".part.")[2].partition("_")[0].split(".")
                 is_theirs = _digest(part.read_bytes()) not in (seen, ours)
@@ -271,7 +271,6 @@ class TextFile:
 
         Whoever is just about to place one is told that it cannot be written.
         """
-        self.recover()
         with suppress(OSError):
             for part in self.path.parent.glob(f".{self.path.name}.part*"):
                 part.unlink(missing_ok=True)
