@@ -40,8 +40,6 @@ DropReason = Literal[
 MOST_WORDS = 0.5
 """The part of its words that tells a fact; with fewer, meaning has to be `LEAST_ALIKE`."""
 LEAST_ALIKE = 0.46
-UNKNOWN = frozenset({"el", "fi", "he", "hi"})
-"""Languages that the embedder has not learnt: all it says of them is alike, so meaning needs words."""
 SAME = 0.5
 """The part of a word that has to stand there in pieces, so that another form of it counts."""
 STRANGE = 0.34
@@ -57,8 +55,6 @@ LIKELIEST = 3
 SYLLABLE = re.compile("[\u3040-\u30ff\uac00-\ud7af]")
 ALPHABET = re.compile("[a-z\u00c0-\u058f\u0900-\u0dff]")
 FIRST_SIGN = "\u2e80"
-UNCASED = UNSPACED | {"ko", "hi", "he", "ar"}
-INFLECTED = frozenset({"ru", "pl", "fi", "el"})
 CLAUSE = re.compile(
     r"[,;:!?()\n\u060c\u3001\u3002\uff0c\u061b\u061f\u0964\u2014\u2013]|(?<=\w\w)\.(?=\s|$)"
 )
@@ -66,7 +62,7 @@ SENTENCE = re.compile(r"[^.!?;\u061f\u3002\u0964\n]*\w[^.!?;\u061f\u3002\u0964\n
 QUESTION = re.compile(r"[?;\u061f]\s*$")
 NOT_SPOKEN = re.compile(r"[^\w\s']")
 SUBJECT = re.compile(r"(?i)\b(?:the )?user(?![a-z])(?:['\u2019]\w+)?")
-NAME = re.compile(r"[^\W\d_][\w\u2019'-]*")
+NAME = re.compile(r"[^\W\d_][\w-]*")
 WEIGHTLESS = (
     *("user", "light", "not", "averse", "soft", "last", "next", "called", "days", "units"),
     *("habit", "maybe", "because", "owing"),
@@ -170,7 +166,7 @@ class Grounding:
         compared = _Compared(fact, numeric(bare, language), said, line, language)
         parts = (part.strip() for part in CLAUSE.split(text) if len(part.strip()) > PIECE)
         reason, share = compared.contradiction(), compared.share()
-        if not (reason or share) and language.name in UNKNOWN:
+        if not (reason or share) and "unlearnt" in language.traits:
             reason = "not said"
         told = not reason and share >= MOST_WORDS
         return Judged(fact, which, reason, told, bare.strip(" .,"), (text, *parts))
@@ -201,7 +197,9 @@ class _Compared:
     def contradiction(self) -> DropReason | None:
         """The first thing in the fact that does not stand in what was said, words aside."""
         language, mine, said = self._language, self._mine, self._said
-        more = language.has("habit", mine) and not language.has("habit", said)
+        once = language.has("last", said) or any(near.search(said) for _, near in language.near)
+        once = once or not (language.has("units", said) or language.has("days", said))
+        more = once and language.has("habit", mine) and not language.has("habit", said)
         unsure = language.has("maybe", self._told) and not language.has("maybe", mine)
         asks = QUESTION.search(self._told)
         checks: tuple[tuple[DropReason, Callable[[], bool]], ...] = (
@@ -230,7 +228,7 @@ class _Compared:
         known = {int(n) for n in NUMBER.findall(self._said)}
         numbers = {int(n) for n in NUMBER.findall(self._rest)} - known - {0}
         if known <= {int(n) for n in NUMBER.findall(self._mine)}:
-            numbers -= {1}  # a dog
+            numbers -= {1, len(self._language.which("days", self._said))}  # a dog
         evening = 18 if self._language.name == "th" else 12  # ten at night
         return any(not {n - 12, n - evening} & known or n > 23 for n in numbers)
 
@@ -238,12 +236,10 @@ class _Compared:
         """Tell if one of both denies, or shuns, what the other says."""
         tables, mine = self._language.tables, self._mine
         denies, averse, soft = (tables[name][0].search for name in ("not", "averse", "soft"))
-        clauses = self._clauses()
-        pairs = [(clause, self._shared(clause)) for clause in clauses]
+        pairs = [(clause, self._shared(clause)) for clause in self._clauses()]
         if denies(mine) or averse(mine):
-            shuns = [(denies(c) or averse(c) or soft(c)) for c in clauses]
-            told = [each for (_, each), shun in zip(pairs, shuns, strict=True) if shun]
-            return not any(shuns) or (not any(told) and any(each for _, each in pairs))
+            told = [each for c, each in pairs if denies(c) or averse(c) or soft(c)]
+            return not told or (not any(told) and any(each for _, each in pairs))
         if soft(mine):
             return any(denies(c) and soft(c) and each for c, each in pairs)
         pairs = [(c, each) for c, each in pairs if not soft(c)]
@@ -253,26 +249,20 @@ class _Compared:
 
     def _is_renamed(self) -> bool:
         """Tell if the fact has a name that was not said, or one thing in place of another."""
-        name, least = self._language.name, 0.6 if self._language.name in INFLECTED else 0.75
-        text = SUBJECT.sub(" ", self._fact)
-        capitals = " ".join(
-            folded(found[0])
-            for found in NAME.finditer(text)
-            if found[0][0].isupper() and text[: found.start()].strip() and name != "de"
-        )
-        for word in self._words:
-            strange = word in WORD.findall(capitals) or (
-                KATAKANA.fullmatch(word) and len(word) > PIECE
-            )
-            is_own = word[:PIECE] in folded(self._line.name)
-            if strange and not is_own and covered(word, self._known) < least:
-                return True
+        language = self._language
+        least = 0.6 if "inflected" in language.traits else 0.75
+        text = NAME.sub("", SUBJECT.sub(" ", self._fact).strip(), 1)
+        capitals = set() if "nouns" in language.traits else _capitals(text)
+        names = {w for w in self._words if KATAKANA.fullmatch(w) and len(w) > PIECE}
+        names |= capitals.intersection(self._words)
+        if any(covered(word, self._known) < least for word in names):
+            return True
         return self._is_called_otherwise() or self._is_replaced()
 
     def _is_called_otherwise(self) -> bool:
         """Tell if the word beside a "called" was not said."""
         language, text = self._language, self._rest
-        if language.name not in UNCASED:
+        if "uncased" not in language.traits:
             return False
         ends = [found.span() for found in language.tables["called"][0].finditer(text)]
         named = [_content(text[end:], language)[:1] for _, end in ends]
@@ -281,31 +271,40 @@ class _Compared:
         return any(covered(word, self._known) < STRANGE for each in named for word in each)
 
     def _is_replaced(self) -> bool:
-        """Tell if another word was said between two words of the fact; for names without capitals."""
-        name = self._language.name
-        if name not in {"ja", "ko", "hi", "he", "de"}:
+        """Tell if another word was said in the place of one of the fact; for names without capitals."""
+        language, traits, loose = self._language, self._language.traits, False
+        said, mine, new = _content(self._said, language), self._words, set(self._new)
+        weighty = set(said)
+        if "signs" in traits:
+            weighty, new = set("".join(said)), set("".join(mine))
+            said, mine = list(self._said), list(self._rest)
+        elif loose := "nouns" in traits or ("placed" in traits and len(new) == 1):
+            said, mine = WORD.findall(self._said), WORD.findall(self._rest)
+        elif "ordered" not in traits:
             return False
-        said = _content(self._said, self._language)
         mine = [
             w if w in said else next((s for s in said if covered(w, f" {s} ") >= SAME), w)
-            for w in self._words
+            for w in mine
         ]
         ops = SequenceMatcher(None, said, mine, autojunk=False).get_opcodes()
-        same = {"ko": 1, "ja": 1, "de": None}.get(name, 2)
+        befores = ("equal" if "ordered" in traits else "", *(op[0] for op in ops))
+        afters = (*(op[0] == "equal" and WORD.match(said[op[1]]) for op in ops[1:]), None)
         return any(
-            (before[0], op, after[0]) == ("equal", "replace", "equal")
-            and b - a == d - c == 1
-            and said[a][:same] != mine[c][:same]
-            and covered(mine[c], self._known) < STRANGE
-            and (name != "de" or mine[c].capitalize() in self._fact)
-            for before, (op, a, b, c, d), after in zip(ops, ops[1:], ops[2:], strict=False)
+            (before, op) == ("equal", "replace")
+            and (after or loose)
+            and b - a == d - c in ((2, 3) if "signs" in traits else (1,))
+            and weighty.issuperset(said[a:b])
+            and new.issuperset(mine[c:d])
+            and said[a][: 1 if mine[c] >= FIRST_SIGN else 2] not in mine[c]
+            and covered("".join(mine[c:d]), self._known) < STRANGE
+            and not language.has("kin", mine[c])
+            and ("nouns" not in traits or mine[c].capitalize() in self._fact)
+            for before, (op, a, b, c, d), after in zip(befores, ops, afters, strict=False)
         )
 
     def _gives_another_reason(self) -> bool:
         """Tell if most words of a reason that the fact gives were not said."""
         tables, mine = self._language.tables, self._mine
-        if len(self._clauses()) > 1:  # one of them may be the reason
-            return False
         parts = [CLAUSE.split(mine[m.end() :])[0] for m in tables["because"][0].finditer(mine)]
         most = 1 if self._language.name in UNSPACED else None
         reasons = [_content(part, self._language)[:most] for part in parts]
@@ -318,15 +317,29 @@ class _Compared:
         return [part for part in parts if part.strip()]
 
     def _is_about_others(self) -> bool:
-        """Tell if the fact names other relatives, or leaves out those the line begins with."""
-        language = self._language
-        theirs, ours = (language.which("kin", each) for each in (self._told, self._mine))
-        if ours or not theirs:
-            return bool(ours and theirs) and not ours & language.which("kin", self._said)
-        begins = [m.start() for kin in language.tables["kin"] for m in kin.finditer(self._told)]
-        piece = 1 if language.name in UNSPACED else PIECE
-        told = [self._told.find(w[:piece]) for w in self._words if w not in self._new]
-        return min(begins) < min((at for at in told if at >= 0), default=len(self._told))
+        """Tell if others did it: relatives that the fact leaves out, or whom the clause begins with."""
+        language, told = self._language, self._told
+        ours, kin = language.which("kin", self._mine), list(enumerate(language.tables["kin"]))
+        begins = [(m.start(), n) for n, each in kin for m in each.finditer(told)]
+        if not begins:
+            return not self._new and self._is_done_by_somebody()
+        first, piece = min(begins)[0], 1 if language.name in UNSPACED else PIECE
+        shared = [told.find(word[:piece]) for word in self._words if word not in self._new]
+        leads = first < min((at for at in shared if at >= 0), default=len(told))
+        led = {n for at, n in begins if at == first} if leads else {n for _, n in begins}
+        return bool(ours or leads) and not ours & led
+
+    def _is_done_by_somebody(self) -> bool:
+        """Tell if a name that the fact leaves out stands before what it tells: Tom bought a boat."""
+        clause = max(self._clauses(), key=lambda each: len(self._shared(each)), default="")
+        first, second, *_ = [*_content(clause, self._language), "", ""]
+        fact, names = _spaced(self._mine, self._language), _capitals(self._line.text)
+        return bool(
+            second
+            and clause.strip().startswith(first)
+            and (first in names or "uncased" in self._language.traits)
+            and covered(first, fact) < SAME <= covered(second, fact)
+        )
 
 
 def _meant(day: WrittenDate, meant: Sequence[DaySpan]) -> bool:
@@ -362,14 +375,19 @@ def _without_subject(fact: str, name: str, language: Language) -> str:
 
 def _content(text: str, language: Language, but: str = "") -> list[str]:
     """List the words of a text that say something, in its order; `but`: a table that counts as well."""
+    for _, pattern in language.near:
+        text = pattern.sub(" ", text)
     for name in (each for each in WEIGHTLESS if each != but):
         for pattern in language.tables.get(name, ()):
             text = pattern.sub(" ", text)
-    for _, pattern in language.near:
-        text = pattern.sub(" ", text)
     if language.name == "ja":  # what stands in hiragana is grammar
         text = KATAKANA.sub(r" \1 ", KANA.sub(" ", text))
     return [w for w in WORD.findall(text) if len(w) > 1 or language.name in UNSPACED]
+
+
+def _capitals(text: str) -> set[str]:
+    """The words that begin with a capital."""
+    return {word for m in NAME.findall(text) if m[0].isupper() for word in WORD.findall(folded(m))}
 
 
 def _spaced(text: str, language: Language) -> str:
