@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from difflib import SequenceMatcher
+from itertools import chain
 from typing import Literal
 
 from wintermute.memory.language import (
@@ -64,9 +65,9 @@ NOT_SPOKEN = re.compile(r"[^\w\s']")
 SUBJECT = re.compile(r"(?i)\b(?:the )?user(?![a-z])(?:['\u2019]\w+)?")
 NAME = re.compile(r"[^\W\d_][\w-]*")
 WEIGHTLESS = (
-    *("user", "light", "not", "averse", "soft", "last", "next", "called", "days", "units"),
-    *("habit", "maybe", "because", "owing"),
-)
+    "user", "light", "not", "averse", "soft", "last", "next", "called", "days", "units", "habit",
+    "maybe", "because", "owing",
+)  # fmt: skip
 """Tables of words that are judged by themselves, or say nothing."""
 
 
@@ -140,19 +141,15 @@ class Grounding:
         found = [self._by(fact, (n,)) for n in best]
         if not any(each.told for each in found):
             found += [self._by(fact, pair) for n in best for pair in self._pairs(n, words)]
-        ranked = [each for each in found if each.told] or [
-            each for each in found if each.is_undecided
-        ]
-        return (ranked or found or [Judged(fact, (), "not said")])[0]
+        none = Judged(fact, (), "not said")
+        return min(found, key=lambda each: (not each.told, bool(each.reason)), default=none)
 
     def _pairs(self, n: int, words: Sequence[str]) -> Iterator[tuple[int, int]]:
         """A line with another one of the same person: beside it, or with two words of the fact."""
         same = [k for k, line in enumerate(self._lines) if line.sender == self._lines[n].sender]
         for place, k in enumerate(same):
             if k != n:
-                shared = [
-                    w for w in words if len(w) > PIECE and covered(w, self._folded[k]) >= SAME
-                ]
+                shared = [w for w in words if w[PIECE:] and covered(w, self._folded[k]) >= SAME]
                 if abs(place - same.index(n)) == 1 or len(shared) > 1:
                     yield min(k, n), max(k, n)
 
@@ -201,27 +198,25 @@ class _Compared:
         once = once or not (language.has("units", said) or language.has("days", said))
         more = once and language.has("habit", mine) and not language.has("habit", said)
         unsure = language.has("maybe", self._told) and not language.has("maybe", mine)
-        asks = QUESTION.search(self._told)
+        ill = language.which("ill", mine) - language.which("ill", said)
         checks: tuple[tuple[DropReason, Callable[[], bool]], ...] = (
             ("other date", self._is_another_day),
             ("other number", self._is_another_number),
             ("other not", self._is_denied),
             ("other name", self._is_renamed),
             ("about others", self._is_about_others),
-            ("not said", lambda: bool(more or unsure or asks) or bool(self._more_of("ill"))),
+            ("not said", lambda: bool(more or unsure or ill or QUESTION.search(self._told))),
             ("not said", self._gives_another_reason),
         )
         return next((reason for reason, check in checks if check()), None)
-
-    def _more_of(self, table: str) -> set[int]:
-        return self._language.which(table, self._mine) - self._language.which(table, self._said)
 
     def _is_another_day(self) -> bool:
         on = self._line.on  # who names no day speaks of the day on which they speak
         meant = list(spans(self._said, self._language, on)) or [(on, on)]
         days = self._language.which("days", self._rest) - self._language.which("days", self._said)
+        short = [(a.weekday(), (b - a).days) for a, b in meant if (b - a).days < 7]
         return not all(_meant(each, meant) for each in self._dates) or not all(
-            any(_is_on(day, span) for span in meant) for day in days
+            any((day - begin) % 7 <= length for begin, length in short) for day in days
         )
 
     def _is_another_number(self) -> bool:
@@ -242,20 +237,18 @@ class _Compared:
             return not told or (not any(told) and any(each for _, each in pairs))
         if soft(mine):
             return any(denies(c) and soft(c) and each for c, each in pairs)
-        pairs = [(c, each) for c, each in pairs if not soft(c)]
-        over = [(denies(clause) or averse(clause), each) for clause, each in pairs]
+        over = [(denies(c) or averse(c), each) for c, each in pairs if not soft(c)]
         affirmed = {word for is_over, each in over if not is_over for word in each}
         return any(is_over and each - affirmed for is_over, each in over)
 
     def _is_renamed(self) -> bool:
         """Tell if the fact has a name that was not said, or one thing in place of another."""
-        language = self._language
-        least = 0.6 if "inflected" in language.traits else 0.75
+        traits = self._language.traits
+        least = 0.6 if "inflected" in traits else 0.75
         text = NAME.sub("", SUBJECT.sub(" ", self._fact).strip(), 1)
-        capitals = set() if "nouns" in language.traits else _capitals(text)
-        names = {w for w in self._words if KATAKANA.fullmatch(w) and len(w) > PIECE}
-        names |= capitals.intersection(self._words)
-        if any(covered(word, self._known) < least for word in names):
+        capitals = set() if "nouns" in traits else _capitals(text)
+        capitals |= {w for w in self._words if KATAKANA.fullmatch(w) and len(w) > PIECE}
+        if any(w in capitals and covered(w, self._known) < least for w in self._words):
             return True
         return self._is_called_otherwise() or self._is_replaced()
 
@@ -264,34 +257,34 @@ class _Compared:
         language, text = self._language, self._rest
         if "uncased" not in language.traits:
             return False
-        ends = [found.span() for found in language.tables["called"][0].finditer(text)]
-        named = [_content(text[end:], language)[:1] for _, end in ends]
+        found = language.tables["called"][0].finditer(text)
         if language.name == "ja":
-            named = [_content(text[:begin], language)[-1:] for begin, _ in ends]
+            named = [_content(text[: each.start()], language)[-1:] for each in found]
+        else:
+            named = [_content(text[each.end() :], language)[:1] for each in found]
         return any(covered(word, self._known) < STRANGE for each in named for word in each)
 
     def _is_replaced(self) -> bool:
         """Tell if another word was said in the place of one of the fact; for names without capitals."""
-        language, traits, loose = self._language, self._language.traits, False
+        language, traits = self._language, self._language.traits
         said, mine, new = _content(self._said, language), self._words, set(self._new)
         weighty = set(said)
         if "signs" in traits:
             weighty, new = set("".join(said)), set("".join(mine))
             said, mine = list(self._said), list(self._rest)
-        elif loose := "nouns" in traits or ("placed" in traits and len(new) == 1):
+        elif "placed" in traits:
             said, mine = WORD.findall(self._said), WORD.findall(self._rest)
-        elif "ordered" not in traits:
+        elif "ordered" in traits:
+            like = {w: [s for s in said if covered(w, f" {s} ") >= SAME] for w in mine}
+            mine = [w if w in said else [*like[w], w][0] for w in mine]
+        else:
             return False
-        mine = [
-            w if w in said else next((s for s in said if covered(w, f" {s} ") >= SAME), w)
-            for w in mine
-        ]
         ops = SequenceMatcher(None, said, mine, autojunk=False).get_opcodes()
-        befores = ("equal" if "ordered" in traits else "", *(op[0] for op in ops))
+        befores = ("equal" if "final" in traits else "", *(op[0] for op in ops))
         afters = (*(op[0] == "equal" and WORD.match(said[op[1]]) for op in ops[1:]), None)
         return any(
             (before, op) == ("equal", "replace")
-            and (after or loose)
+            and (after or "placed" in traits)
             and b - a == d - c in ((2, 3) if "signs" in traits else (1,))
             and weighty.issuperset(said[a:b])
             and new.issuperset(mine[c:d])
@@ -305,6 +298,8 @@ class _Compared:
     def _gives_another_reason(self) -> bool:
         """Tell if most words of a reason that the fact gives were not said."""
         tables, mine = self._language.tables, self._mine
+        if len(self._clauses()) > 1:  # one of them may be the reason
+            return False
         parts = [CLAUSE.split(mine[m.end() :])[0] for m in tables["because"][0].finditer(mine)]
         most = 1 if self._language.name in UNSPACED else None
         reasons = [_content(part, self._language)[:most] for part in parts]
@@ -333,13 +328,11 @@ class _Compared:
         """Tell if a name that the fact leaves out stands before what it tells: Tom bought a boat."""
         clause = max(self._clauses(), key=lambda each: len(self._shared(each)), default="")
         first, second, *_ = [*_content(clause, self._language), "", ""]
-        fact, names = _spaced(self._mine, self._language), _capitals(self._line.text)
-        return bool(
-            second
-            and clause.strip().startswith(first)
-            and (first in names or "uncased" in self._language.traits)
-            and covered(first, fact) < SAME <= covered(second, fact)
-        )
+        named = "uncased" in self._language.traits or first in _capitals(self._line.text)
+        if not (second and named and clause.strip().startswith(first)):
+            return False
+        fact = _spaced(self._mine, self._language)
+        return covered(first, fact) < SAME <= covered(second, fact)
 
 
 def _meant(day: WrittenDate, meant: Sequence[DaySpan]) -> bool:
@@ -353,21 +346,14 @@ def _meant(day: WrittenDate, meant: Sequence[DaySpan]) -> bool:
     )
 
 
-def _is_on(weekday: int, span: DaySpan) -> bool:
-    length = (span[1] - span[0]).days
-    return length < 7 and (weekday - span[0].weekday()) % 7 <= length
-
-
 def _without_subject(fact: str, name: str, language: Language) -> str:
     """A fact without who it is about: the user, or the display name in any case."""
     mine = language.tables["user"][0].sub(" ", folded(SUBJECT.sub(" ", fact)))
     for part in WORD.findall(folded(name)):
         stem, whole = re.escape(part[:-1]), re.escape(part)
-        forms = (
-            f"{stem}{LETTER}{{0,4}}"
-            if len(part) > SHORT
-            else f"(?:{whole}{LETTER}{{0,3}}|{stem}{LETTER})"
-        )
+        forms = f"(?:{whole}{LETTER}{{0,3}}|{stem}{LETTER})"
+        if len(part) > SHORT:
+            forms = f"{stem}{LETTER}{{0,4}}"
         cased = f"(?<!{LETTER}){forms}(?!{LETTER})(?:'{LETTER}+)?"
         mine = re.sub(whole if language.name in UNSPACED else cased, " ", mine)
     return " ".join(mine.split())
@@ -375,11 +361,9 @@ def _without_subject(fact: str, name: str, language: Language) -> str:
 
 def _content(text: str, language: Language, but: str = "") -> list[str]:
     """List the words of a text that say something, in its order; `but`: a table that counts as well."""
-    for _, pattern in language.near:
+    weightless = [language.tables[name] for name in WEIGHTLESS if name != but]
+    for pattern in (*(near for _, near in language.near), *chain(*weightless)):
         text = pattern.sub(" ", text)
-    for name in (each for each in WEIGHTLESS if each != but):
-        for pattern in language.tables.get(name, ()):
-            text = pattern.sub(" ", text)
     if language.name == "ja":  # what stands in hiragana is grammar
         text = KATAKANA.sub(r" \1 ", KANA.sub(" ", text))
     return [w for w in WORD.findall(text) if len(w) > 1 or language.name in UNSPACED]

@@ -141,8 +141,8 @@ def _pattern(name: str, words: str, key: str) -> re.Pattern[str]:
     prefix = PREFIXES.get(name, "")
     if name == "ar" and key == "not":  # "when" is no "to what not"
         prefix = "[وف]?"
-    begin = f"(?<![^\\W\\d]|[{MARKS}])" if key == "units" else f"(?<!{LETTER})"
-    return re.compile(f"{begin}{prefix}(?:{listed}){end}")
+    before = f"[^\\W\\d]|[{MARKS}]" if key == "units" else LETTER
+    return re.compile(f"(?<!{before}){prefix}(?:{listed}){end}")
 
 
 def folded(text: str) -> str:
