@@ -188,8 +188,7 @@ class _Compared:
 
     def share(self) -> float:
         """Return the part of the fact's words that was said; of two words one tells too little."""
-        told = len(self._words) - len(self._new)
-        return told / max(len(self._words), 3 if self._new else 1)
+        return (len(self._words) - len(self._new)) / max(len(self._words), 3 if self._new else 1)
 
     def contradiction(self) -> DropReason | None:
         """The first thing in the fact that does not stand in what was said, words aside."""
@@ -243,8 +242,7 @@ class _Compared:
 
     def _is_renamed(self) -> bool:
         """Tell if the fact has a name that was not said, or one thing in place of another."""
-        traits = self._language.traits
-        least = 0.6 if "inflected" in traits else 0.75
+        traits, least = self._language.traits, 0.6 if "inflected" in self._language.traits else 0.75
         text = NAME.sub("", SUBJECT.sub(" ", self._fact).strip(), 1)
         capitals = set() if "nouns" in traits else _capitals(text)
         capitals |= {w for w in self._words if KATAKANA.fullmatch(w) and len(w) > PIECE}
@@ -255,9 +253,7 @@ class _Compared:
     def _is_called_otherwise(self) -> bool:
         """Tell if the word beside a "called" was not said."""
         language, text = self._language, self._rest
-        if "uncased" not in language.traits:
-            return False
-        found = language.tables["called"][0].finditer(text)
+        found = language.tables["called"][0].finditer(text) if "uncased" in language.traits else ()
         if language.name == "ja":
             named = [_content(text[: each.start()], language)[-1:] for each in found]
         else:
@@ -270,7 +266,7 @@ class _Compared:
         said, mine, new = _content(self._said, language), self._words, set(self._new)
         weighty = set(said)
         if "signs" in traits:
-            weighty, new = set("".join(said)), set("".join(mine))
+            weighty, new = set("".join(said)), {*"".join(mine)}.difference(self._said)
             said, mine = list(self._said), list(self._rest)
         elif "placed" in traits:
             said, mine = WORD.findall(self._said), WORD.findall(self._rest)
@@ -289,7 +285,6 @@ class _Compared:
             and weighty.issuperset(said[a:b])
             and new.issuperset(mine[c:d])
             and said[a][: 1 if mine[c] >= FIRST_SIGN else 2] not in mine[c]
-            and covered("".join(mine[c:d]), self._known) < STRANGE
             and not language.has("kin", mine[c])
             and ("nouns" not in traits or mine[c].capitalize() in self._fact)
             for before, (op, a, b, c, d), after in zip(befores, ops, afters, strict=False)
