@@ -63,7 +63,7 @@ SENTENCE = re.compile(r"[^.!?;\u061f\u3002\u0964\n]*\w[^.!?;\u061f\u3002\u0964\n
 QUESTION = re.compile(r"[?;\u061f]\s*$")
 NOT_SPOKEN = re.compile(r"[^\w\s']")
 SUBJECT = re.compile(r"(?i)\b(?:the )?user(?![a-z])(?:['\u2019]\w+)?")
-NAME = re.compile(r"[^\W\d_][\w-]*")
+NAME = re.compile(r"[^\W\d_][\w\u2019'-]*")
 WEIGHTLESS = (
     "user", "light", "not", "averse", "soft", "last", "next", "called", "days", "units", "habit",
     "maybe", "because", "owing",
@@ -222,7 +222,7 @@ class _Compared:
         known = {int(n) for n in NUMBER.findall(self._said)}
         numbers = {int(n) for n in NUMBER.findall(self._rest)} - known - {0}
         if known <= {int(n) for n in NUMBER.findall(self._mine)}:
-            numbers -= {1, len(self._language.which("days", self._said))}  # a dog
+            numbers -= {1}  # a dog
         evening = 18 if self._language.name == "th" else 12  # ten at night
         return any(not {n - 12, n - evening} & known or n > 23 for n in numbers)
 
@@ -246,6 +246,7 @@ class _Compared:
         text = NAME.sub("", SUBJECT.sub(" ", self._fact).strip(), 1)
         capitals = set() if "nouns" in traits else _capitals(text)
         capitals |= {w for w in self._words if KATAKANA.fullmatch(w) and len(w) > PIECE}
+        capitals -= {w for w in capitals if w[:PIECE] in folded(self._line.name)}
         if any(w in capitals and covered(w, self._known) < least for w in self._words):
             return True
         return self._is_called_otherwise() or self._is_replaced()
@@ -316,14 +317,14 @@ class _Compared:
         first, piece = min(begins)[0], 1 if language.name in UNSPACED else PIECE
         shared = [told.find(word[:piece]) for word in self._words if word not in self._new]
         leads = first < min((at for at in shared if at >= 0), default=len(told))
-        led = {n for at, n in begins if at == first} if leads else {n for _, n in begins}
+        led = {n for at, n in begins if at == first} if leads else language.which("kin", self._said)
         return bool(ours or leads) and not ours & led
 
     def _is_done_by_somebody(self) -> bool:
         """Tell if a name that the fact leaves out stands before what it tells: Tom bought a boat."""
         clause = max(self._clauses(), key=lambda each: len(self._shared(each)), default="")
         first, second, *_ = [*_content(clause, self._language), "", ""]
-        named = "uncased" in self._language.traits or first in _capitals(self._line.text)
+        named = "signs" in self._language.traits or first in _capitals(self._line.text)
         if not (second and named and clause.strip().startswith(first)):
             return False
         fact = _spaced(self._mine, self._language)

@@ -138,9 +138,8 @@ def _pattern(name: str, words: str, key: str) -> re.Pattern[str]:
     if name in UNSPACED:
         return re.compile(rf"(?<!\d)(?:{listed})" if words[:1].isdigit() else f"(?:{listed})")
     end = "" if name == "ko" and key != "light" else f"(?!{LETTER})"
-    prefix = PREFIXES.get(name, "")
-    if name == "ar" and key == "not":  # "when" is no "to what not"
-        prefix = "[وف]?"
+    # In Arabic "when" is no "to what not".
+    prefix = "[وف]?" if (name, key) == ("ar", "not") else PREFIXES.get(name, "")
     before = f"[^\\W\\d]|[{MARKS}]" if key == "units" else LETTER
     return re.compile(f"(?<!{before}){prefix}(?:{listed}){end}")
 
