@@ -139,6 +139,20 @@ def origins(
     return found
 
 
+def renamed(told: LineOrigins, was: str | None, now: str | None) -> LineOrigins:
+    """Origins of the lines as they are `now`, each in the place of what it `was`.
+
+    Lines that are the same by now, and of another origin, came from all.
+    """
+    old, new = lines_of(was or ""), lines_of(now or "")
+    names = dict(zip(old, new, strict=True)) if len(old) == len(new) else {}
+    found: dict[str, LineOrigin] = {}
+    for line, origin in told.items():
+        name = names.get(line, line)
+        found[name] = origin if found.get(name, origin) == origin else LineOrigin()
+    return found
+
+
 async def keep_sources(
     tx: Transaction, changes: Sequence[FileChange], told: Mapping[str, LineOrigins], raw: str
 ) -> None:
