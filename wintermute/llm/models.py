@@ -45,8 +45,10 @@ from wintermute.llm.failures import (
     Empty,
     Failed,
     Outage,
+    Refused,
     TooLarge,
     Unreachable,
+    Withheld,
     pause_before,
 )
 from wintermute.llm.spelled import Spellings, spelled_calls
@@ -77,6 +79,18 @@ PERHAPS_BILLED = frozenset({"timeout", "cancelled", EMPTY})
 
 
 UNTRIED = Wait("")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a backend has answered its newest question.
+
+    `refusal`: why it did not, for a reason of its own, where the next one was asked (F-039).
+    `learnt`: in which other words it is asked since the start (F-042).
+    """
+
+    refusal: Refused | None
+    learnt: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +285,10 @@ class Models:
         self._clock = clock
         self._redact = redact
         self._chance = chance
+        self.news = asyncio.Event()
+        """Set when there is another standing."""
         self._answered: dict[str, float] = {}  # when last, by backend
+        self._refusals: dict[str, Refused | None] = {}  # of what was asked last, by backend
         self._waited_for = 0  # questions that somebody waits for
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -298,6 +315,14 @@ class Models:
     def names(self) -> tuple[str, ...]:
         """The backends' names."""
         return tuple(self._endpoints)
+
+    @property
+    def standings(self) -> dict[str, Standing]:
+        """How those stand that were asked since the start, by their names."""
+        return {
+            name: Standing(refusal, self._endpoints[name].learnt)
+            for name, refusal in self._refusals.items()
+        }
 
     async def ask(
         self,
@@ -377,13 +402,19 @@ class Models:
                 too_large = endpoint.settings.context_tokens
                 failures.append(failure)
                 refusals.append(_too_large(endpoint, failure))
-            except Outage as failure:
-                failures.append(failure)
-            except Failed as failure:
+            except Withheld as failure:  # nobody else is to see it either (F-038)
                 raise failure.public(str(failure)) from None
+            except Failed as failure:
+                failures.append(failure)
+                if isinstance(failure, Refused) and endpoints[n:]:
+                    self._stands(endpoint, failure)
             except BudgetSpent as problem:  # another one may cost less
                 spent.append(problem)
         raise refusals[0] if refusals else _verdict(failures, spent)
+
+    def _stands(self, endpoint: Endpoint, refusal: Refused | None) -> None:
+        self._refusals[endpoint.name] = refusal
+        self.news.set()
 
     async def answers(self, role: str, since: float) -> bool:
         """Whether a backend of the role has answered since then, by the steady clock, or does now.
@@ -499,7 +530,7 @@ class Models:
                 question.listener.failed(str(failure), unreachable=unreachable)
                 wish = failure.retry_after or 0.0
                 if number > self._llm.max_retries or wish > LONGEST_WISH:
-                    raise
+                    raise failure.at_last from None
                 outcomes.append(failure.outcome)
                 asked = asked_again(plain.request, outcomes)
                 wait = Wait(endpoint.name, number + 1, of, str(failure))
@@ -507,6 +538,7 @@ class Models:
                 question.listener.awaits(wait)
             else:
                 self._answered[endpoint.name] = self._clock.monotonic()
+                self._stands(endpoint, None)
                 return reply
             await self._clock.sleep(pause_before(number, wish, self._chance()))
             number += 1
@@ -556,10 +588,10 @@ def _too_large(endpoint: Endpoint, failure: TooLarge) -> RequestTooLarge:
 
 def _verdict(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
     """What to tell of a role none of whose backends answered."""
-    if not failures:
-        later = [problem for problem in spent if problem.until is not None]
-        return later[0] if later else ModelRefused(str(spent[0]))  # waiting would never end
     told = "; ".join(map(str, [*failures, *spent]))
+    if all(isinstance(failure, Refused) for failure in failures):  # waiting would never end
+        later = [problem.until for problem in spent if problem.until is not None]
+        return BudgetSpent(told, min(later)) if later else ModelRefused(told)
     if not spent and all(isinstance(failure, Empty) for failure in failures):
         return EmptyReply(told)
     return ModelUnavailable(told)
@@ -607,7 +639,8 @@ async def probe(name: str, backend: Backend, seconds: float) -> Probed:
         raise ModelUnavailable(f"{name} gave no answer in {seconds:g} s") from None
     finally:
         await endpoint.aclose()
-    return Probed(f"{name} answered in {loop.time() - began:.1f} s (model {model})", spells)
+    asked = f", asked {endpoint.learnt}" if endpoint.learnt else ""
+    return Probed(f"{name} answered in {loop.time() - began:.1f} s (model {model}{asked})", spells)
 
 
 def _spells(answer: Answer) -> bool | None:
