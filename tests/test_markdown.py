@@ -36,7 +36,7 @@ from wintermute.text import plain as marked
     ],
 )
 def test_markdown_becomes_html(markdown: str, expected: str) -> None:
-    """X-008."""
+    """X-008, F-052."""
     assert expected in html(markdown)
 
 
