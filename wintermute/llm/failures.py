@@ -103,7 +103,7 @@ class Refused(Failed):
     public = ModelRefused
 
 
-class Withheld(Refused):
+class ContentWithheld(Refused):
     """The content is refused: without what it complains of, a request could succeed (F-038)."""
 
     public = ContentRefused
@@ -143,14 +143,14 @@ def _failure(said: Complaint, headers: Mapping[str, str]) -> Failed:
     outcome = f"status_{said.status}" if said.status else "error"
     match said.kind:
         case "large":
-            return TooLarge("context", said.told, window=limit_in(said.text), complaint=said)
+            return TooLarge("context", said.advice, window=limit_in(said.text), complaint=said)
         case "content":
-            return Withheld("refused", said.told, complaint=said)
+            return ContentWithheld("refused", said.advice, complaint=said)
         case "pause":
-            return QuotaSpent(outcome, said.told, retry_after=wish, complaint=said)
+            return QuotaSpent(outcome, said.advice, retry_after=wish, complaint=said)
         case "passing" | "error":
-            return Outage(outcome, said.told, retry_after=wish, complaint=said)
-    return Refused("refused", said.told, complaint=said)
+            return Outage(outcome, said.advice, retry_after=wish, complaint=said)
+    return Refused("refused", said.advice, complaint=said)
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -6,7 +6,7 @@ Of each attempt the cost is reserved before it, and what it cost in the end is r
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -48,7 +48,7 @@ from wintermute.llm.failures import (
     Refused,
     TooLarge,
     Unreachable,
-    Withheld,
+    ContentWithheld,
     pause_before,
 )
 from wintermute.llm.spelled import Spellings, spelled_calls
@@ -82,14 +82,15 @@ UNTRIED = Wait("")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BackendStanding:
     """How a backend has answered its newest question.
 
-    `refusal`: why it did not, for a reason of its own, where the next one was asked (F-039).
-    `learnt`: in which other words it is asked since the start (F-042).
+    `problem`: why it did not, for a reason of its own, where the next one was asked (F-039), and
+    `cause` in one word. `learnt`: in which other words it is asked since the start (F-042).
     """
 
-    refusal: Refused | None
+    problem: str
+    cause: str
     learnt: str
 
 
@@ -317,10 +318,12 @@ class Models:
         return tuple(self._endpoints)
 
     @property
-    def standings(self) -> dict[str, Standing]:
+    def standings(self) -> dict[str, BackendStanding]:
         """How those stand that were asked since the start, by their names."""
         return {
-            name: Standing(refusal, self._endpoints[name].learnt)
+            name: BackendStanding(
+                str(refusal or ""), refusal.cause if refusal else "", self._endpoints[name].learnt
+            )
             for name, refusal in self._refusals.items()
         }
 
@@ -388,6 +391,7 @@ class Models:
         failures: list[Failed] = []
         refusals: list[RequestTooLarge] = []
         spent: list[BudgetSpent] = []
+        refused: dict[str, Refused | None] = {}
         too_large = 0
         endpoints = self._of(role, backend)
         for n, endpoint in enumerate(endpoints, 1):
@@ -397,23 +401,29 @@ class Models:
             size = tokens.size(meant)
             question = Question(role, meant, size, cast_id, began, listener, sources=sources)
             try:
-                return await self._persist(endpoint, question, endpoints[n:])
+                reply = await self._persist(endpoint, question, endpoints[n:])
             except TooLarge as failure:
                 too_large = endpoint.settings.context_tokens
                 failures.append(failure)
                 refusals.append(_too_large(endpoint, failure))
-            except Withheld as failure:  # nobody else is to see it either (F-038)
+            except ContentWithheld as failure:  # nobody else is to see it either (F-038)
                 raise failure.public(str(failure)) from None
             except Failed as failure:
                 failures.append(failure)
-                if isinstance(failure, Refused) and endpoints[n:]:
-                    self._stands(endpoint, failure)
+                if isinstance(failure, Refused):
+                    refused[endpoint.name] = failure
             except BudgetSpent as problem:  # another one may cost less
                 spent.append(problem)
-        raise refusals[0] if refusals else _verdict(failures, spent)
+            else:
+                self._stand(refused | {endpoint.name: None})
+                return reply
+        verdict = refusals[0] if refusals else _verdict(failures, spent)
+        if not isinstance(verdict, ModelRefused):  # which says it all itself
+            self._stand(refused)
+        raise verdict
 
-    def _stands(self, endpoint: Endpoint, refusal: Refused | None) -> None:
-        self._refusals[endpoint.name] = refusal
+    def _stand(self, refusals: Mapping[str, Refused | None]) -> None:
+        self._refusals |= refusals
         self.news.set()
 
     async def answers(self, role: str, since: float) -> bool:
@@ -538,7 +548,6 @@ class Models:
                 question.listener.awaits(wait)
             else:
                 self._answered[endpoint.name] = self._clock.monotonic()
-                self._stands(endpoint, None)
                 return reply
             await self._clock.sleep(pause_before(number, wish, self._chance()))
             number += 1

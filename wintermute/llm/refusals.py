@@ -30,9 +30,10 @@ ECHOED = frozenset(
     {"input", "flagged_input", "failed_generation", "prompt", "content", "messages", "ctx"}
 )
 """Fields in which servers repeat what they were sent."""
-CODE = re.compile(r'"(?:code|type|status|reason)"\s*:\s*"?([\w.-]{1,80})')
+CODE = re.compile(r'"(?:code|type|status|reason)"\s*:\s*"?([\w.-]{1,80})|"(flagged_input)"')
+MESSAGE = re.compile(rf'"(?:message|detail)"\s*:\s*"((?:[^"\\]|\\.){{1,{LONGEST_QUOTE}}})')
 DELAY = re.compile(
-    r"(?:retry|try again) (?:in|after) ((?:[\d.]{1,12}\s?(?:ms|h|m|s)\w{0,11}[\s,]*)+)",
+    r"(?:(?:retry|again) (?:in|after) |retryDelay\W{3,9})((?:[\d.]{1,12}\s?(?:ms|h|m|s)\w{0,11}[\s,]*)+)",
     re.IGNORECASE,
 )
 PART_OF_DELAY = re.compile(r"([\d.]+)\s?(ms|h|m|s)")
@@ -70,7 +71,7 @@ class Complaint:
         return _any(_table().remedies[remedy], self.text.lower())
 
     @property
-    def told(self) -> str:
+    def advice(self) -> str:
         """What it says and what to do, behind the name of who says it."""
         said = ": ".join(filter(None, (str(self.status or ""), self._quoted())))
         return _table().advice[self.kind].format(said=said or "without a reason")
@@ -89,23 +90,26 @@ def complaint(status: int, body: Any) -> Complaint:
         body = _decoded(body)
     if isinstance(body, str):
         text = _line(body)
-        quote = "" if text.startswith("<") else text[:LONGEST_QUOTE]
-        return Complaint(status, text, quote, frozenset(map(str.lower, CODE.findall(_ends(body)))))
+        codes = frozenset((code[1] or code[2]).lower() for code in CODE.finditer(text))
+        said = MESSAGE.search(text)
+        quote = said[1] if said else "" if text.startswith("<") else text[:LONGEST_QUOTE]
+        return Complaint(status, text, quote, codes, delay=_delay_in(text))
     if isinstance(body, list) and len(body) == 1:  # Gemini's
         (body,) = body
     parts = [(key, str(value)) for key, value in _parts(body)]
     of = dict(parts)
     text = _line(" ".join(_ends(value) for _, value in parts))
-    codes = {key.lower() for key in of} | {said.lower() for key, said in parts if key in CODES}
+    named = {key.lower() for key in of} | {said.lower() for key, said in parts if key in CODES}
     param = of.get("param") or of.get("loc", "")  # the last of a path, as FastAPI's
-    delay = seconds_in(of.get("retryDelay") or next(iter(DELAY.findall(text)), ""))
+    delay = _delay_in(f'retryDelay": "{of["retryDelay"]}' if "retryDelay" in of else text)
     quote = _quote(body) or text[:LONGEST_QUOTE]
-    return Complaint(status, text, quote, frozenset(codes), param, delay)
+    return Complaint(status, text, quote, frozenset(named), param, delay)
 
 
-def seconds_in(text: str) -> float | None:
-    """Seconds that are written as `3s`, `1.5 seconds` or `6m0s`; None: it is nothing of the kind."""
-    parts = PART_OF_DELAY.findall(text)
+def _delay_in(text: str) -> float | None:
+    """Seconds that are named as `in 3s`, `in 1.5 seconds` or `in 6m0s`."""
+    found = DELAY.search(text)
+    parts = PART_OF_DELAY.findall(found[1]) if found else []
     try:
         return sum(float(number) * SECONDS[unit] for number, unit in parts) if parts else None
     except ValueError:
@@ -128,14 +132,14 @@ class _Row:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _Refusals:
     rows: tuple[_Row, ...]
     remedies: Mapping[str, tuple[tuple[str, ...], ...]]
     advice: Mapping[str, str]
 
 
 @cache
-def _table() -> _Table:
+def _table() -> _Refusals:
     found = tomllib.loads((resources.files("wintermute.llm") / "refusals.toml").read_text("utf-8"))
     rows = tuple(
         _Row(
@@ -147,7 +151,7 @@ def _table() -> _Table:
         for row in found["rows"]
     )
     remedies = {name: _words(words) for name, words in found["remedies"].items()}
-    return _Table(rows, remedies, found["advice"])
+    return _Refusals(rows, remedies, found["advice"])
 
 
 def _words(words: Sequence[str]) -> tuple[tuple[str, ...], ...]:
