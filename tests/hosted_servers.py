@@ -19,7 +19,7 @@ from tests.servers import (
     usage,
     whole,
 )
-from wintermute.llm.failures import Empty, Outage, Refused, TooLarge, ContentWithheld
+from wintermute.llm.failures import ContentWithheld, Empty, Outage, Refused, TooLarge
 from wintermute.messages import Json
 
 router = partial(chunk, {"id": "gen-17", "provider": "Some", "model": "a/b", "created": 1})

@@ -17,12 +17,12 @@ from wintermute.errors import ContentRefused, ModelError, ModelRefused, ModelUna
 from wintermute.ids import new_id
 from wintermute.llm.backend import Endpoint
 from wintermute.llm.failures import (
+    ContentWithheld,
     Failed,
     Outage,
     QuotaSpent,
     Refused,
     TooLarge,
-    ContentWithheld,
     of_error,
     of_status,
 )

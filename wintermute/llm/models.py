@@ -42,13 +42,13 @@ from wintermute.llm.embedding_backend import BackendEmbedder, RecordedEmbeddings
 from wintermute.llm.failures import (
     LONGEST_WISH,
     NOTHING,
+    ContentWithheld,
     Empty,
     Failed,
     Outage,
     Refused,
     TooLarge,
     Unreachable,
-    ContentWithheld,
     pause_before,
 )
 from wintermute.llm.spelled import Spellings, spelled_calls
@@ -286,10 +286,11 @@ class Models:
         self._clock = clock
         self._redact = redact
         self._chance = chance
+        self.standings: dict[str, BackendStanding] = {}
+        """Of those backends that were asked since the start."""
         self.news = asyncio.Event()
-        """Set when there is another standing."""
+        """Set with each of these."""
         self._answered: dict[str, float] = {}  # when last, by backend
-        self._refusals: dict[str, Refused | None] = {}  # of what was asked last, by backend
         self._waited_for = 0  # questions that somebody waits for
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -316,16 +317,6 @@ class Models:
     def names(self) -> tuple[str, ...]:
         """The backends' names."""
         return tuple(self._endpoints)
-
-    @property
-    def standings(self) -> dict[str, BackendStanding]:
-        """How those stand that were asked since the start, by their names."""
-        return {
-            name: BackendStanding(
-                str(refusal or ""), refusal.cause if refusal else "", self._endpoints[name].learnt
-            )
-            for name, refusal in self._refusals.items()
-        }
 
     async def ask(
         self,
@@ -391,7 +382,7 @@ class Models:
         failures: list[Failed] = []
         refusals: list[RequestTooLarge] = []
         spent: list[BudgetSpent] = []
-        refused: dict[str, Refused | None] = {}
+        refused: dict[Endpoint, Refused] = {}
         too_large = 0
         endpoints = self._of(role, backend)
         for n, endpoint in enumerate(endpoints, 1):
@@ -411,19 +402,22 @@ class Models:
             except Failed as failure:
                 failures.append(failure)
                 if isinstance(failure, Refused):
-                    refused[endpoint.name] = failure
+                    refused[endpoint] = failure
             except BudgetSpent as problem:  # another one may cost less
                 spent.append(problem)
             else:
-                self._stand(refused | {endpoint.name: None})
+                self._stand(refused, endpoint)
                 return reply
         verdict = refusals[0] if refusals else _verdict(failures, spent)
         if not isinstance(verdict, ModelRefused):  # which says it all itself
             self._stand(refused)
         raise verdict
 
-    def _stand(self, refusals: Mapping[str, Refused | None]) -> None:
-        self._refusals |= refusals
+    def _stand(self, refused: Mapping[Endpoint, Refused], answered: Endpoint | None = None) -> None:
+        for each, why in refused.items():
+            self.standings[each.name] = BackendStanding(str(why), why.cause, each.learnt)
+        if answered:
+            self.standings[answered.name] = BackendStanding("", "", answered.learnt)
         self.news.set()
 
     async def answers(self, role: str, since: float) -> bool:

@@ -9,13 +9,14 @@ because somebody wrote about one. Of a long body only both ends are read, so tha
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from itertools import islice
 from typing import Any
 
+from wintermute.messages import Json
 from wintermute.text import clean
 
 LONGEST_PARSED = 32_000
@@ -24,19 +25,13 @@ END = 2_000
 MOST_PARTS = 300
 """Values of a body that are looked at."""
 LONGEST_QUOTE = 300
-AROUND = 100
-CODES = frozenset({"code", "type", "status", "reason", "error_code"})
-ECHOED = frozenset(
-    {"input", "flagged_input", "failed_generation", "prompt", "content", "messages", "ctx"}
-)
+ECHOED = frozenset({"input", "flagged_input", "failed_generation", "prompt", "content", "messages"})
 """Fields in which servers repeat what they were sent."""
-CODE = re.compile(r'"(?:code|type|status|reason)"\s*:\s*"?([\w.-]{1,80})|"(flagged_input)"')
-MESSAGE = re.compile(rf'"(?:message|detail)"\s*:\s*"((?:[^"\\]|\\.){{1,{LONGEST_QUOTE}}})')
+CODE = re.compile(r'"?\b(?:code|type|status|reason)"?\s*:\s*"?([\w.-]{1,80})')
 DELAY = re.compile(
-    r"(?:(?:retry|again) (?:in|after) |retryDelay\W{3,9})((?:[\d.]{1,12}\s?(?:ms|h|m|s)\w{0,11}[\s,]*)+)",
-    re.IGNORECASE,
+    r"(?:(?:retry|again) (?:in|after) |retryDelay\W{1,5})((?:[\d.]{1,12} ?(?:ms|h|m|s)\w{0,11}[ ,]*)+)"
 )
-PART_OF_DELAY = re.compile(r"([\d.]+)\s?(ms|h|m|s)")
+PART_OF_DELAY = re.compile(r"(\d+(?:\.\d+)?) ?(ms|h|m|s)")
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 MENDABLE = frozenset({"form", "tools", "system", "turns", "gone", "error"})
 """Kinds after which the request is asked in other words, if there are any (F-042)."""
@@ -44,136 +39,76 @@ MENDABLE = frozenset({"form", "tools", "system", "turns", "gone", "error"})
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """What a server says when it refuses. `status` 0: in an answer that began as a good one."""
+    """What a server says when it refuses. `status` 0: in an answer that began as a good one.
+
+    `param`: the field of the request that it names apart from its words. `delay`: seconds after
+    which it wants to be asked again, if it says so in its body.
+    """
 
     status: int
+    kind: str
     text: str
-    quote: str = ""
-    codes: frozenset[str] = frozenset()
-    param: str = ""
-    """The field of the request that it names, if it does so apart from its words."""
-    delay: float | None = None
-    """Seconds after which it wants to be asked again, if it says so in its body."""
-    kind: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "kind", _kind(self.status, self.codes, self.text.lower()))
+    quote: str
+    param: str
+    delay: float | None
 
     def names(self, name: str) -> bool:
         """Whether it is about a field of the request; a name that is also a word must be quoted."""
-        if self.param == name or any(f"{sign}{name}{sign}" in self.text for sign in "'\"`"):
-            return True
         plain = self.text.lower().replace("-", "_").replace(" ", "_")
-        return "_" in name and name in plain
+        quoted = any(f"{sign}{name}{sign}" in self.text for sign in "'\"`")
+        return self.param == name or quoted or ("_" in name and name in plain)
 
     def wants(self, remedy: str) -> bool:
         """Whether it asks for one of the remedies of the table."""
-        return _any(_table().remedies[remedy], self.text.lower())
+        return any(words in self.text.lower() for words in _table()["remedies"][remedy])
 
     @property
     def advice(self) -> str:
         """What it says and what to do, behind the name of who says it."""
-        said = ": ".join(filter(None, (str(self.status or ""), self._quoted())))
-        return _table().advice[self.kind].format(said=said or "without a reason")
-
-    def _quoted(self) -> str:
-        """What was said of roles stands somewhere behind the template that says it."""
-        ends = [self.text.lower().rfind(mark) for mark in ("alternat", "support", "enabled")]
-        if self.kind not in ("system", "turns") or max(ends) < 0:
-            return self.quote
-        return self.text[max(0, max(ends) - AROUND) : max(ends) + AROUND]
+        quote = self.text[-LONGEST_QUOTE:] if self.kind in ("system", "turns") else self.quote
+        said = ": ".join(filter(None, (str(self.status or ""), quote))) or "without a reason"
+        return str(_table()["advice"][self.kind]).format(said=said)
 
 
 def complaint(status: int, body: Any) -> Complaint:
     """What an answer says, given as its text or as what its text was read as."""
-    if isinstance(body, str):
-        body = _decoded(body)
-    if isinstance(body, str):
-        text = _line(body)
-        codes = frozenset((code[1] or code[2]).lower() for code in CODE.finditer(text))
-        said = MESSAGE.search(text)
-        quote = said[1] if said else "" if text.startswith("<") else text[:LONGEST_QUOTE]
-        return Complaint(status, text, quote, codes, delay=_delay_in(text))
+    body = _decoded(body)
     if isinstance(body, list) and len(body) == 1:  # Gemini's
         (body,) = body
-    parts = [(key, str(value)) for key, value in _parts(body)]
-    of = dict(parts)
-    text = _line(" ".join(_ends(value) for _, value in parts))
-    named = {key.lower() for key in of} | {said.lower() for key, said in parts if key in CODES}
-    param = of.get("param") or of.get("loc", "")  # the last of a path, as FastAPI's
-    delay = _delay_in(f'retryDelay": "{of["retryDelay"]}' if "retryDelay" in of else text)
-    quote = _quote(body) or text[:LONGEST_QUOTE]
-    return Complaint(status, text, quote, frozenset(named), param, delay)
-
-
-def _delay_in(text: str) -> float | None:
-    """Seconds that are named as `in 3s`, `in 1.5 seconds` or `in 6m0s`."""
+    parts = [(key, _ends(str(value))) for key, value in _parts(body)]
+    # With the names of fields, of which some say as much as their values.
+    text = " ".join(clean(_ends(" ".join(f"{key}: {value}" for key, value in parts))).split())
+    text = text.removeprefix(": ")
+    codes = frozenset(map(str.lower, CODE.findall(text)))
     found = DELAY.search(text)
-    parts = PART_OF_DELAY.findall(found[1]) if found else []
-    try:
-        return sum(float(number) * SECONDS[unit] for number, unit in parts) if parts else None
-    except ValueError:
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    kind: str
-    status: frozenset[int] = frozenset()
-    codes: frozenset[str] = frozenset()
-    words: tuple[tuple[str, ...], ...] = ()
-
-    def fits(self, status: int, codes: frozenset[str], text: str) -> bool:
-        if self.status and not self.status & {status, status // 100 or status}:
-            return False
-        if not (self.codes or self.words):
-            return True
-        return bool(self.codes & codes) or _any(self.words, text)
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusals:
-    rows: tuple[_Row, ...]
-    remedies: Mapping[str, tuple[tuple[str, ...], ...]]
-    advice: Mapping[str, str]
+    delays = PART_OF_DELAY.findall(found[1]) if found else []
+    return Complaint(
+        status,
+        _kind(status, codes, text.lower()),
+        text,
+        _quote(body) or ("" if text.startswith("<") else text[:LONGEST_QUOTE]),
+        next((value for key, value in reversed(parts) if key in ("param", "loc")), ""),
+        sum(float(number) * SECONDS[unit] for number, unit in delays) if delays else None,
+    )
 
 
 @cache
-def _table() -> _Refusals:
-    found = tomllib.loads((resources.files("wintermute.llm") / "refusals.toml").read_text("utf-8"))
-    rows = tuple(
-        _Row(
-            row["kind"],
-            frozenset(row.get("status", ())),
-            frozenset(row.get("codes", ())),
-            _words(row.get("words", ())),
-        )
-        for row in found["rows"]
-    )
-    remedies = {name: _words(words) for name, words in found["remedies"].items()}
-    return _Refusals(rows, remedies, found["advice"])
-
-
-def _words(words: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(each.split(" * ")) for each in words)
+def _table() -> Json:
+    return tomllib.loads((resources.files("wintermute.llm") / "refusals.toml").read_text("utf-8"))
 
 
 def _kind(status: int, codes: frozenset[str], text: str) -> str:
-    return next(row.kind for row in _table().rows if row.fits(status, codes, text))
-
-
-def _any(words: Sequence[tuple[str, ...]], text: str) -> bool:
-    return any(_stands(parts, text) for parts in words)
-
-
-def _stands(parts: Sequence[str], text: str) -> bool:
-    at = 0
-    for part in parts:
-        at = text.find(part, at)
-        if at < 0:
-            return False
-        at += len(part)
-    return True
+    """That of the first row that fits; the last one fits all."""
+    for row in _table()["rows"]:
+        known, words = row.get("codes", ()), row.get("words", ())
+        of = row.get("status", (status,))
+        if (status in of or status // 100 in of) and (
+            not (known or words)
+            or not codes.isdisjoint(known)
+            or any(each in text for each in words)
+        ):
+            return str(row["kind"])
+    raise LookupError(status)
 
 
 def _parts(body: Any) -> Iterator[tuple[str, Any]]:
@@ -182,20 +117,24 @@ def _parts(body: Any) -> Iterator[tuple[str, Any]]:
     while left and seen < MOST_PARTS:
         key, value = left.pop(0)
         seen += 1
-        if isinstance(value, str) and value.startswith("{"):  # a gateway's: what it was told
-            value = _decoded(value)
+        value = _decoded(value) if key else value  # a gateway's: what it was told itself
         if isinstance(value, dict):
-            fields = [*islice(value.items(), MOST_PARTS)]
-            yield from ((name, "") for name, _ in fields if name in ECHOED)
-            left += [(name, each) for name, each in fields if name not in ECHOED]
+            left += [
+                (name, "" if name in ECHOED else each)
+                for name, each in islice(value.items(), MOST_PARTS)
+            ]
         elif isinstance(value, list):
             left += [(key, each) for each in value[:MOST_PARTS]]
         elif value is not None:
             yield key, value
 
 
-def _decoded(body: str) -> Any:
-    if len(body) > LONGEST_PARSED:
+def _decoded(body: Any) -> Any:
+    if (
+        not isinstance(body, str)
+        or len(body) > LONGEST_PARSED
+        or body.lstrip()[:1] not in ("{", "[")
+    ):
         return body
     try:
         return json.loads(body)
@@ -208,11 +147,11 @@ def _quote(body: Any) -> str:
     for part in ("error", "message", "detail"):
         if isinstance(body, dict) and body.get(part):
             body = body[part]
-    return _line(body)[:LONGEST_QUOTE] if isinstance(body, str) else ""
-
-
-def _line(text: str) -> str:
-    return " ".join(clean(_ends(text)).split())
+    return (
+        " ".join(clean(body[:LONGEST_QUOTE]).split())
+        if isinstance(body, str) and body[:1] not in "<{["
+        else ""
+    )
 
 
 def _ends(text: str) -> str:
