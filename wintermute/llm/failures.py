@@ -53,11 +53,6 @@ class Failed(Exception):
         """What the server said, where it refused."""
 
     @property
-    def cause(self) -> str:
-        """One word for why; two refusals with the same one are no news (F-039)."""
-        return self.complaint.kind if self.complaint else self.outcome
-
-    @property
     def at_last(self) -> "Failed":
         """What it comes to once the retries are spent."""
         return self
@@ -90,7 +85,7 @@ class QuotaSpent(Outage):
     def at_last(self) -> Failed:
         if self.retry_after is not None:
             return self
-        return Refused("refused", str(self), complaint=self.complaint)
+        return Refused("quota", str(self), complaint=self.complaint)
 
 
 class Empty(Outage):
@@ -113,6 +108,16 @@ class TooLarge(Failed):
     """A shorter request could succeed."""
 
     public = ContextTooLarge
+
+
+KINDS: Mapping[str, type[Failed]] = {
+    "content": ContentWithheld,
+    "context": TooLarge,
+    "pause": QuotaSpent,
+    "passing": Outage,
+    "error": Outage,
+}
+"""The kinds of `refusals.toml` that are not simply refused."""
 
 
 def pause_before(attempt: int, wish: float, chance: float) -> float:
@@ -139,18 +144,15 @@ def of_error(error: Any) -> Failed:
 
 def _failure(said: Complaint, headers: Mapping[str, str]) -> Failed:
     wish = _retry_after(headers)
-    wish = said.delay if wish is None else wish
-    outcome = f"status_{said.status}" if said.status else "error"
-    match said.kind:
-        case "large":
-            return TooLarge("context", said.advice, window=limit_in(said.text), complaint=said)
-        case "content":
-            return ContentWithheld("refused", said.advice, complaint=said)
-        case "pause":
-            return QuotaSpent(outcome, said.advice, retry_after=wish, complaint=said)
-        case "passing" | "error":
-            return Outage(outcome, said.advice, retry_after=wish, complaint=said)
-    return Refused("refused", said.advice, complaint=said)
+    kind: type[Failed] = KINDS.get(said.kind, Refused)
+    outcome = f"status_{said.status}" if issubclass(kind, Outage) and said.status else said.kind
+    return kind(
+        outcome,
+        said.advice,
+        retry_after=said.delay if wish is None else wish,
+        window=limit_in(said.text) if kind is TooLarge else None,
+        complaint=said,
+    )
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

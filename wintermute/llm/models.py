@@ -6,7 +6,7 @@ Of each attempt the cost is reserved before it, and what it cost in the end is r
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -79,19 +79,6 @@ PERHAPS_BILLED = frozenset({"timeout", "cancelled", EMPTY})
 
 
 UNTRIED = Wait("")
-
-
-@dataclass(frozen=True, slots=True)
-class BackendStanding:
-    """How a backend has answered its newest question.
-
-    `problem`: why it did not, for a reason of its own, where the next one was asked (F-039), and
-    `cause` in one word. `learnt`: in which other words it is asked since the start (F-042).
-    """
-
-    problem: str
-    cause: str
-    learnt: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,8 +273,8 @@ class Models:
         self._clock = clock
         self._redact = redact
         self._chance = chance
-        self.standings: dict[str, BackendStanding] = {}
-        """Of those backends that were asked since the start."""
+        self.standings: dict[str, tuple[str, str] | None] = {}
+        """Why backends refused their newest question, in a word and in full; None: they answered."""
         self.news = asyncio.Event()
         """Set with each of these."""
         self._answered: dict[str, float] = {}  # when last, by backend
@@ -382,7 +369,7 @@ class Models:
         failures: list[Failed] = []
         refusals: list[RequestTooLarge] = []
         spent: list[BudgetSpent] = []
-        refused: dict[Endpoint, Refused] = {}
+        refused: dict[str, tuple[str, str] | None] = {}
         too_large = 0
         endpoints = self._of(role, backend)
         for n, endpoint in enumerate(endpoints, 1):
@@ -402,23 +389,22 @@ class Models:
             except Failed as failure:
                 failures.append(failure)
                 if isinstance(failure, Refused):
-                    refused[endpoint] = failure
+                    refused[endpoint.name] = (failure.outcome, str(failure))
             except BudgetSpent as problem:  # another one may cost less
                 spent.append(problem)
             else:
-                self._stand(refused, endpoint)
+                self.standings |= refused | {endpoint.name: None}
+                self.news.set()
                 return reply
         verdict = refusals[0] if refusals else _verdict(failures, spent)
         if not isinstance(verdict, ModelRefused):  # which says it all itself
-            self._stand(refused)
+            self.standings |= refused
+            self.news.set()
         raise verdict
 
-    def _stand(self, refused: Mapping[Endpoint, Refused], answered: Endpoint | None = None) -> None:
-        for each, why in refused.items():
-            self.standings[each.name] = BackendStanding(str(why), why.cause, each.learnt)
-        if answered:
-            self.standings[answered.name] = BackendStanding("", "", answered.learnt)
-        self.news.set()
+    def learnt(self, backend: str) -> str:
+        """In which other words a backend is asked since the start (F-042)."""
+        return self._endpoints[backend].learnt
 
     async def answers(self, role: str, since: float) -> bool:
         """Whether a backend of the role has answered since then, by the steady clock, or does now.

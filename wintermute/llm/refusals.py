@@ -25,6 +25,8 @@ END = 2_000
 MOST_PARTS = 300
 """Values of a body that are looked at."""
 LONGEST_QUOTE = 300
+TOLD = frozenset({"error", "message", "detail"})
+"""Fields that are written for people."""
 ECHOED = frozenset({"input", "flagged_input", "failed_generation", "prompt", "content", "messages"})
 """Fields in which servers repeat what they were sent."""
 CODE = re.compile(r'"?\b(?:code|type|status|reason)"?\s*:\s*"?([\w.-]{1,80})')
@@ -80,13 +82,14 @@ def complaint(status: int, body: Any) -> Complaint:
     text = " ".join(clean(_ends(" ".join(f"{key}: {value}" for key, value in parts))).split())
     text = text.removeprefix(": ")
     codes = frozenset(map(str.lower, CODE.findall(text)))
+    quote = next((value for key, value in parts if key in TOLD), text)
     found = DELAY.search(text)
     delays = PART_OF_DELAY.findall(found[1]) if found else []
     return Complaint(
         status,
         _kind(status, codes, text.lower()),
         text,
-        _quote(body) or ("" if text.startswith("<") else text[:LONGEST_QUOTE]),
+        "" if quote.startswith("<") else " ".join(clean(quote).split())[:LONGEST_QUOTE],
         next((value for key, value in reversed(parts) if key in ("param", "loc")), ""),
         sum(float(number) * SECONDS[unit] for number, unit in delays) if delays else None,
     )
@@ -140,18 +143,6 @@ def _decoded(body: Any) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         return body
-
-
-def _quote(body: Any) -> str:
-    """What it says for people, as one bounded line."""
-    for part in ("error", "message", "detail"):
-        if isinstance(body, dict) and body.get(part):
-            body = body[part]
-    return (
-        " ".join(clean(body[:LONGEST_QUOTE]).split())
-        if isinstance(body, str) and body[:1] not in "<{["
-        else ""
-    )
 
 
 def _ends(text: str) -> str:

@@ -1,7 +1,7 @@
 """The owner hears which model refuses to work, and `status` names it, until it has answered again."""
 
 from wintermute.conversation.state import Speaker
-from wintermute.llm.models import BackendStanding, Models
+from wintermute.llm.models import Models
 from wintermute.mailbox.outbox import EVER
 from wintermute.stores import Stores
 from wintermute.work.deliveries import Deliveries
@@ -20,21 +20,20 @@ class BackendNotices:
         self._speaker = speaker
 
     async def run(self) -> None:
-        """Look, until cancelled. What an earlier run learnt of how to ask is not known any more."""
-        health, seen = self._stores.health, dict[str, BackendStanding]()
-        for each in await health.parts():
-            if each.part.startswith(PART) and each.state == "ok":
-                await health.note(each.part, "ok", ANSWERS)
+        """Look, until cancelled."""
+        known: dict[str, str] = {}
         while True:
             await self._models.news.wait()
             self._models.news.clear()
-            for name, standing in self._models.standings.items():
-                if standing.problem:  # again each time: its owner may have had no chat
-                    await health.note(f"{PART}{name}", "warn", standing.problem)
-                    await self._tell(f"{PART}{name}: {standing.cause}", standing.problem)
-                elif seen.get(name) != standing:
-                    await self._answered(f"{PART}{name}", standing.learnt)
-                seen[name] = standing
+            for name, refusal in self._models.standings.items():
+                part, learnt = f"{PART}{name}", self._models.learnt(name)
+                if refusal is not None:  # told again each time: its owner may have had no chat
+                    known.pop(name, None)
+                    await self._stores.health.note(part, "warn", refusal[1])
+                    await self._tell(f"{part}: {refusal[0]}", refusal[1])
+                elif known.get(name) != learnt:
+                    known[name] = learnt
+                    await self._answered(part, learnt)
 
     async def _answered(self, part: str, learnt: str) -> None:
         health, outbox = self._stores.health, self._stores.outbox
@@ -48,7 +47,7 @@ class BackendNotices:
         text = NOTICE.format(problem=problem)
         async with stores.database.transaction() as tx:
             home = await (await Deliveries.now(tx, stores, self._speaker)).home(tx, owner, None)
-            if home and await stores.outbox.notice_once(
-                tx, key, EVER, home.id, text, meant_for=owner
-            ):
-                self._speaker.speak(home.id)
+            if home:
+                await stores.outbox.notice_once(tx, key, EVER, home.id, text, meant_for=owner)
+        if home:
+            self._speaker.speak(home.id)
