@@ -46,6 +46,7 @@ from wintermute.llm.failures import (
     Empty,
     Failed,
     Outage,
+    QuotaSpent,
     Refused,
     TooLarge,
     Unreachable,
@@ -520,7 +521,9 @@ class Models:
                 question.listener.failed(str(failure), unreachable=unreachable)
                 wish = failure.retry_after or 0.0
                 if number > self._llm.max_retries or wish > LONGEST_WISH:
-                    raise failure.at_last from None
+                    if isinstance(failure, QuotaSpent) and failure.retry_after is None:
+                        raise Refused("quota", str(failure)) from None
+                    raise
                 outcomes.append(failure.outcome)
                 asked = asked_again(plain.request, outcomes)
                 wait = Wait(endpoint.name, number + 1, of, str(failure))

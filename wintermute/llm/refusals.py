@@ -74,13 +74,10 @@ class Complaint:
 
 def complaint(status: int, body: Any) -> Complaint:
     """What an answer says, given as its text or as what its text was read as."""
-    body = _decoded(body)
-    if isinstance(body, list) and len(body) == 1:  # Gemini's
-        (body,) = body
     parts = [(key, _ends(str(value))) for key, value in _parts(body)]
     # With the names of fields, of which some say as much as their values.
-    text = " ".join(clean(_ends(" ".join(f"{key}: {value}" for key, value in parts))).split())
-    text = text.removeprefix(": ")
+    text = " ".join(f"{key}: {value}" if key else value for key, value in parts)
+    text = " ".join(clean(_ends(text)).split())
     codes = frozenset(map(str.lower, CODE.findall(text)))
     quote = next((value for key, value in parts if key in TOLD), text)
     found = DELAY.search(text)
@@ -120,7 +117,7 @@ def _parts(body: Any) -> Iterator[tuple[str, Any]]:
     while left and seen < MOST_PARTS:
         key, value = left.pop(0)
         seen += 1
-        value = _decoded(value) if key else value  # a gateway's: what it was told itself
+        value = _decoded(value)  # also in a field of a gateway: what it was told itself
         if isinstance(value, dict):
             left += [
                 (name, "" if name in ECHOED else each)
@@ -133,14 +130,8 @@ def _parts(body: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _decoded(body: Any) -> Any:
-    if (
-        not isinstance(body, str)
-        or len(body) > LONGEST_PARSED
-        or body.lstrip()[:1] not in ("{", "[")
-    ):
-        return body
     try:
-        return json.loads(body)
+        return json.loads(body) if isinstance(body, str) and len(body) <= LONGEST_PARSED else body
     except (ValueError, RecursionError):
         return body
 
