@@ -97,8 +97,8 @@ async def test_a_refusal_of_the_backends_own_is_answered_by_the_next_one(
                 assert (world.models.standings, second.requests) == ({}, [])
                 return
             assert (await world.models.ask("base", HELLO)).backend == "second"
-            refused = world.models.standings["first"] or ("", "")
-            assert (refused[0], refused[1][:6]) == (ROWS[who]["kind"], "first ")
+            cause, told = world.models.standings["first"]
+            assert (cause, told[:6]) == (ROWS[who]["kind"], "first ")
             second.script(Fail(401))
             with pytest.raises(ModelRefused, match=r"^first .*; second refuses the key"):
                 await world.models.ask("base", HELLO)
@@ -129,56 +129,59 @@ async def test_a_quota_with_a_time_is_a_pause(
         assert world.clock.slept == slept
 
 
-def refusing(message: str, param: str | None = None) -> Fail:
-    return Fail(400, {"error": {"message": message, "param": param, "code": None}})
+def complaining(words: str, param: str | None = None) -> Json:
+    return {"error": {"message": words, "param": param, "code": None}}
 
 
-def strict(seen: Seen) -> Step:
-    """As a model of OpenAI's of 2026 answers, and one that knows little beside."""
-    if seen.body.get("reasoning_effort") != "none":
-        return step("openai: tools want no reasoning")
-    if "max_tokens" in seen.body:
-        told = "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens'."
-        return refusing(told, "max_tokens")
-    if "tool_choice" in seen.body:
-        return refusing("Thinking mode does not support this tool_choice")
-    if "parallel_tool_calls" in seen.body:
-        loc = {"type": "extra_forbidden", "loc": ["body", "parallel_tool_calls"], "msg": "Extra"}
-        return Fail(422, {"object": "error", "message": {"detail": [loc]}})
-    if "stream" in seen.body:
-        return refusing("Unsupported value", "stream")
-    return Text("fits")
+DETAIL = {"type": "extra_forbidden", "loc": ["body", "parallel_tool_calls"], "msg": "Extra"}
+OF_FIELDS: dict[str, list[Json | str]] = {
+    "max_tokens": [complaining("use 'max_completion_tokens' instead")],
+    "tool_choice": [
+        complaining("Thinking mode does not support this tool_choice"),
+        complaining("tool choice `required` is not supported with this model"),
+    ],
+    "parallel_tool_calls": [{"object": "error", "message": {"detail": [DETAIL]}}],
+    "stream_options": [complaining("unknown field: stream_options")],
+    "return_progress": [
+        "['body', 'return_progress']: Extra inputs are not permitted",
+        "return_progress: not known",
+    ],
+    "stream": [complaining("Unsupported value", "stream"), complaining("Unsupported: 'stream'")],
+}
 
 
-async def test_what_a_refusal_names_is_left_out_or_said_otherwise_until_the_next_start() -> None:
-    """F-042: told in words, and never against the configuration."""
+@pytest.mark.parametrize("n", [0, -1])
+async def test_what_a_refusal_names_is_left_out_or_said_otherwise_until_the_next_start(
+    n: int,
+) -> None:
+    """F-022, F-042: once per start, told in words, and never against the configuration."""
+
+    def strict(seen: Seen) -> Step:
+        if seen.body.get("reasoning_effort") != "none":
+            return step("openai: tools want no reasoning")
+        refused = (said[n] for name, said in OF_FIELDS.items() if name in seen.body)
+        return next((Fail(422, each) for each in refused), Text("fits"))
+
     asked = Request(HELLO.messages, (TOOL,), must_call=True)
     async with ModelServer(default=strict, rules=False) as model:
         settings = backend(model.url, size="small", extra={"temperature": 0.2})
         async with aclosing(Endpoint("a", settings, new_id)) as endpoint:
+            both = await asyncio.gather(endpoint.ask(asked), endpoint.ask(asked))
+            assert [answer.text for answer in both] == ["fits", "fits"]
+            before = len(model.requests)
             assert (await endpoint.ask(asked)).text == "fits"
-            assert (len(model.requests), model.requests[-1].body["temperature"]) == (6, 0.2)
-            assert (await endpoint.ask(asked)).text == "fits"
-            assert len(model.requests) == 7
+            body = model.requests[-1].body
+            assert (len(model.requests), body["temperature"]) == (before + 1, 0.2)
             assert endpoint.learnt == (
-                "with max_completion_tokens; with reasoning_effort none;"
-                " without parallel_tool_calls, stream, tool_choice"
+                "with max_completion_tokens; with reasoning_effort none; without"
+                " parallel_tool_calls, return_progress, stream, stream_options, tool_choice"
             )
+        before = len(model.requests)
         wanting = backend(model.url, extra={"reasoning_effort": "high"})
         async with aclosing(Endpoint("b", wanting, new_id)) as endpoint:
             with pytest.raises(Refused, match="Function tools with reasoning_effort"):
                 await endpoint.ask(asked)
-        assert len(model.requests) == 8
-
-
-async def test_two_questions_at_once_learn_the_same_of_one_server() -> None:
-    """F-042: the second is asked again too, though the first has learnt it meanwhile."""
-    async with (
-        ModelServer(default=strict, rules=False) as model,
-        aclosing(Endpoint("a", backend(model.url), new_id)) as endpoint,
-    ):
-        answers = await asyncio.gather(*(endpoint.ask(HELLO) for _ in range(3)))
-    assert [answer.text for answer in answers] == ["fits"] * 3
+        assert len(model.requests) == before + 1
 
 
 def called(call_id: str, name: str) -> Json:
@@ -210,21 +213,16 @@ async def test_calls_of_earlier_casts_are_told_as_text_where_nothing_else_helps(
             assert (await endpoint.ask(request)).text == "fits"
             assert (await endpoint.ask(request)).text == "fits"
             assert endpoint.learnt == "with earlier tool calls as text"
-        assert len(model.requests) == 3
-        one, call, result, so, *now = model.requests[-1].messages
+            asked = len(model.requests)
+            model.script(step(who))
+            with pytest.raises(Refused):  # there is nothing earlier to be told otherwise
+                await endpoint.ask(Request(NOW, (TOOL,)))
+        assert (asked, len(model.requests)) == (3, 4)
+        one, call, result, so, *now = model.requests[2].messages
         assert (one["content"], so["content"], now) == ("one", "so", [*NOW])
         assert call == message("assistant", '[Here I called `read_file` with {"path": "a"}]')
         assert result["role"] == "user"
         assert result["content"].splitlines()[1:] == ["> said", "> &lt;event kind='x'>", "> ]"]
-
-
-async def test_a_complaint_about_calls_of_the_cast_at_work_is_no_reason_to_ask_for_ever() -> None:
-    """F-042: there is nothing earlier to be told otherwise."""
-    async with ModelServer(default=lambda _: step("mistral: an id"), rules=False) as model:
-        async with aclosing(Endpoint("a", backend(model.url), new_id)) as endpoint:
-            with pytest.raises(Refused, match="Tool call id"):
-                await endpoint.ask(Request(NOW, (TOOL,)))
-        assert len(model.requests) == 1
 
 
 async def test_the_owner_hears_once_which_model_refuses_until_it_answers_again(

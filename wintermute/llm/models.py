@@ -274,8 +274,10 @@ class Models:
         self._clock = clock
         self._redact = redact
         self._chance = chance
-        self.standings: dict[str, tuple[str, str] | None] = {}
-        """Why backends refused their newest question, in a word and in full; None: they answered."""
+        self.standings: dict[str, tuple[str, str]] = {}
+        """Why backends refused what they were asked last, in a word and in full (F-039); "" and in
+        which other words they were asked, where they answered (F-042).
+        """
         self.news = asyncio.Event()
         """Set with each of these."""
         self._answered: dict[str, float] = {}  # when last, by backend
@@ -370,7 +372,7 @@ class Models:
         failures: list[Failed] = []
         refusals: list[RequestTooLarge] = []
         spent: list[BudgetSpent] = []
-        refused: dict[str, tuple[str, str] | None] = {}
+        refused: dict[str, tuple[str, str]] = {}
         too_large = 0
         endpoints = self._of(role, backend)
         for n, endpoint in enumerate(endpoints, 1):
@@ -394,7 +396,7 @@ class Models:
             except BudgetSpent as problem:  # another one may cost less
                 spent.append(problem)
             else:
-                self.standings |= refused | {endpoint.name: None}
+                self.standings |= refused | {endpoint.name: ("", endpoint.learnt)}
                 self.news.set()
                 return reply
         verdict = refusals[0] if refusals else _verdict(failures, spent)
@@ -402,10 +404,6 @@ class Models:
             self.standings |= refused
             self.news.set()
         raise verdict
-
-    def learnt(self, backend: str) -> str:
-        """In which other words a backend is asked since the start (F-042)."""
-        return self._endpoints[backend].learnt
 
     async def answers(self, role: str, since: float) -> bool:
         """Whether a backend of the role has answered since then, by the steady clock, or does now.
