@@ -12,12 +12,11 @@ import pytest
 from tests.test_llm_models import DEAD, HELLO, KEY, backend
 from tests.world.clock import SYSTEM
 from tests.world.listener import Listening
-from tests.world.model import Drip, Events, Fail, Hang, ModelServer, Step, Text, Trickle
+from tests.world.model import Drip, Events, Hang, ModelServer, Step, Trickle
 from wintermute.ids import new_id
 from wintermute.llm.backend import Endpoint, Wait
 from wintermute.llm.failures import Outage
 from wintermute.messages import Json
-
 
 ROLE = {"choices": [{"delta": {"role": "assistant", "content": ""}}]}
 THOUGHT = {"choices": [{"delta": {"reasoning": "hm"}}]}

@@ -26,7 +26,6 @@ from tests.world.model import (
     ModelServer,
     NullChoices,
     Plain,
-    Seen,
     Slow,
     Step,
     Text,

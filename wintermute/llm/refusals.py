@@ -23,7 +23,6 @@ LONGEST_PARSED = 32_000
 END = 2_000
 """Characters that are read of each end of a text: servers quote a template before they complain."""
 MOST_PARTS = 300
-"""Values of a body that are looked at."""
 LONGEST_QUOTE = 300
 TOLD = frozenset({"error", "message", "detail"})
 """Fields that are written for people."""
@@ -41,10 +40,9 @@ MENDABLE = frozenset({"form", "tools", "system", "turns", "gone", "error"})
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """What a server says when it refuses. `status` 0: in an answer that began as a good one.
+    """What a server says when it refuses; with `status` 0, in an answer that began as a good one.
 
-    `param`: the field of the request that it names apart from its words. `delay`: seconds after
-    which it wants to be asked again, if it says so in its body.
+    `param`: the field of the request that it names beside its words; `delay`: the seconds.
     """
 
     status: int
@@ -102,12 +100,10 @@ def _kind(status: int, codes: frozenset[str], text: str) -> str:
     for row in _table()["rows"]:
         known, words = row.get("codes", ()), row.get("words", ())
         of = row.get("status", (status,))
-        if (status in of or status // 100 in of) and (
-            not (known or words)
-            or not codes.isdisjoint(known)
-            or any(each in text for each in words)
-        ):
-            return str(row["kind"])
+        if status in of or status // 100 in of:
+            said = not codes.isdisjoint(known) or any(each in text for each in words)
+            if said or not (known or words):
+                return str(row["kind"])
     raise LookupError(status)
 
 
@@ -119,10 +115,8 @@ def _parts(body: Any) -> Iterator[tuple[str, Any]]:
         seen += 1
         value = _decoded(value)  # also in a field of a gateway: what it was told itself
         if isinstance(value, dict):
-            left += [
-                (name, "" if name in ECHOED else each)
-                for name, each in islice(value.items(), MOST_PARTS)
-            ]
+            fields = islice(value.items(), MOST_PARTS)
+            left += [(name, "" if name in ECHOED else each) for name, each in fields]
         elif isinstance(value, list):
             left += [(key, each) for each in value[:MOST_PARTS]]
         elif value is not None:
