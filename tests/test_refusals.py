@@ -263,3 +263,8 @@ async def test_the_owner_hears_once_which_model_refuses_until_it_answers_again(
         assert "answers, asked without stream_options" in (await says("/status", 1))[0]
         now[0] = step("openai: a wrong key")
         assert (await says("six", 2))[1].startswith("paid refuses the key")
+        config = json.loads(daemon.config.read_text())
+        config["llm"]["roles"]["base"] = [config["llm"]["backends"].pop("paid") and "spare"]
+        daemon.config.write_text(json.dumps(config))
+        await daemon.restart()
+        assert "**backend paid** (ok): no longer in config.yaml" in (await says("/status", 1))[0]

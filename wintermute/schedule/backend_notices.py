@@ -20,6 +20,9 @@ class BackendNotices:
     async def run(self) -> None:
         """Look, until cancelled."""
         answered: dict[str, str] = {}
+        for each in await self._stores.health.parts():
+            if each.part.removeprefix("backend ") not in (*self._models.names, each.part):
+                await self._stores.health.note(each.part, "ok", "no longer in config.yaml")
         while True:
             await self._models.news.wait()
             self._models.news.clear()
