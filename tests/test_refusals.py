@@ -16,7 +16,7 @@ from wintermute.errors import ContentRefused, ModelError, ModelRefused, ModelUna
 from wintermute.ids import new_id
 from wintermute.llm.backend import Endpoint
 from wintermute.llm.failures import (
-    ContentWithheld,
+    Disallowed,
     Failed,
     Outage,
     QuotaSpent,
@@ -30,7 +30,7 @@ from wintermute.messages import Json, Request
 FILE = Path(__file__).parent / "refusals.toml"
 ROWS: dict[str, Json] = {row["who"]: row for row in tomllib.loads(FILE.read_text("utf-8"))["rows"]}
 WAITS: dict[str, type[Failed]] = {"pause": QuotaSpent, "passing": Outage, "error": Outage}
-KINDS = {"content": ContentWithheld, "context": TooLarge, **WAITS}
+KINDS = {"content": Disallowed, "context": TooLarge, **WAITS}
 PADDING = "x" * 1_000_000
 LONG = ["[" * 30_000, '{"a":' * 5_000, '"1s1s1s ' * 3_900, "retry in 1" * 3_000, PADDING]
 

@@ -87,7 +87,7 @@ class Refused(Failed):
     public = ModelRefused
 
 
-class ContentWithheld(Refused):
+class Disallowed(Refused):
     """The content is refused: without what it complains of, a request could succeed (F-038)."""
 
     public = ContentRefused
@@ -100,7 +100,7 @@ class TooLarge(Failed):
 
 
 KINDS: Mapping[str, type[Failed]] = {
-    "content": ContentWithheld,
+    "content": Disallowed,
     "context": TooLarge,
     "pause": QuotaSpent,
     "passing": Outage,

@@ -42,7 +42,7 @@ from wintermute.llm.embedding_backend import BackendEmbedder, RecordedEmbeddings
 from wintermute.llm.failures import (
     LONGEST_WISH,
     NOTHING,
-    ContentWithheld,
+    Disallowed,
     Empty,
     Failed,
     Outage,
@@ -387,7 +387,7 @@ class Models:
                 too_large = endpoint.settings.context_tokens
                 failures.append(failure)
                 refusals.append(_too_large(endpoint, failure))
-            except ContentWithheld as failure:  # nobody else is to see it either (F-038)
+            except Disallowed as failure:  # nobody else is to see it either (F-038)
                 raise failure.public(str(failure)) from None
             except Failed as failure:
                 failures.append(failure)
