@@ -96,12 +96,13 @@ async def test_a_refusal_of_the_backends_own_is_answered_by_the_next_one(
                     await world.models.ask("base", HELLO)
                 assert (world.models.standings, second.requests) == ({}, [])
                 return
-            assert (await world.models.ask("base", HELLO)).backend == "second"
-            cause, told = world.models.standings["first"]
-            assert (cause, told[:6]) == (ROWS[who]["kind"], "first ")
             second.script(Fail(401))
             with pytest.raises(ModelRefused, match=r"^first .*; second refuses the key"):
                 await world.models.ask("base", HELLO)
+            assert world.models.standings == {}  # which said it all
+            assert (await world.models.ask("base", HELLO)).backend == "second"
+            cause, told = world.models.standings["first"]
+            assert (cause, told[:6]) == (ROWS[who]["kind"], "first ")
             second.script(*[Fail(500)] * 3)
             with pytest.raises(ModelUnavailable, match=r"^first .*; second answered 500"):
                 await world.models.ask("base", HELLO)

@@ -24,11 +24,11 @@ END = 2_000
 """Characters that are read of each end of a text: servers quote a template before they complain."""
 MOST_PARTS = 300
 LONGEST_QUOTE = 300
-TOLD = frozenset({"error", "message", "detail"})
-"""Fields that are written for people."""
+TOLD = frozenset({"error", "message", "detail", "raw"})
+"""Fields that are written for people; in the last a gateway says what it was told."""
 ECHOED = frozenset({"input", "flagged_input", "failed_generation", "prompt", "content", "messages"})
 """Fields in which servers repeat what they were sent."""
-CODE = re.compile(r'"?\b(?:code|type|status|reason)"?\s*:\s*"?([\w.-]{1,80})')
+CODE = re.compile(r'"?\b(?:error_)?(?:code|type|status|reason)"?\s*:\s*"?([\w.-]{1,80})')
 DELAY = re.compile(
     r"(?:(?:retry|again) (?:in|after) |retryDelay\W{1,5})((?:[\d.]{1,12} ?(?:ms|h|m|s)\w{0,11}[ ,]*)+)"
 )
@@ -77,7 +77,7 @@ def complaint(status: int, body: Any) -> Complaint:
     text = " ".join(f"{key}: {value}" if key else value for key, value in parts)
     text = " ".join(clean(_ends(text)).split())
     codes = frozenset(map(str.lower, CODE.findall(text)))
-    quote = next((value for key, value in parts if key in TOLD), text)
+    quote = ": ".join(dict.fromkeys(said for key, said in parts if key in TOLD)) or text
     found = DELAY.search(text)
     delays = PART_OF_DELAY.findall(found[1]) if found else []
     return Complaint(
