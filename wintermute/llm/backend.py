@@ -185,7 +185,7 @@ class Endpoint:
         self, client: "Client", request: Request, most_tokens: int | None, listener: Listener
     ) -> Answer:
         """Ask, and once more in simpler words for each that this server turns out not to know."""
-        longest = most_tokens or self.settings.longest_answer
+        first, longest = self._dialect, most_tokens or self.settings.longest_answer
         while True:
             dialect = self._dialect  # of this request: another question may learn meanwhile
             body = dialect.body(request, self.settings, longest)
@@ -194,8 +194,9 @@ class Endpoint:
             except UnicodeEncodeError:  # half characters, in file names for one
                 request = _encodable(request)
             except Failed as failure:
-                said = failure.complaint
-                other = dialect.without(said, body, self.settings) if said else None
+                other = dialect.without(failure.complaint, body, self.settings)
+                if other is None and isinstance(failure, Refused):
+                    self._dialect = first  # nothing of it helped
                 if other is None:
                     raise
                 self._dialect = other
