@@ -52,6 +52,7 @@ from wintermute.llm.failures import (
     Unreachable,
     pause_before,
 )
+from wintermute.llm.kept import KEPT
 from wintermute.llm.spelled import Spellings, spelled_calls
 from wintermute.llm.tokens import BYTES_PER_TOKEN, Counted, TokenCounts, believed, said
 from wintermute.llm.windows import has_one_slot, room, too_small
@@ -71,7 +72,7 @@ ANSWER = "Answer now."
 ANSWER_OR_CALL = "Answer now, or call a tool if one is needed."
 CALL = "Answer with a call now."
 """What is wished for: without tools, with them, or where only a call is an answer."""
-FRAME = frozenset({"role", "type"})
+FRAME = frozenset({"role", "type", KEPT})
 """Words of the protocol, which stay what they are should one of them be a password."""
 EMPTY = "empty"
 """The outcome of an attempt that was answered with neither text nor calls."""
@@ -166,6 +167,8 @@ class _Trial:
             backend=endpoint.name,
             model=answer.model or endpoint.settings.model,
             ms=ms,
+            sender=endpoint.sender,
+            kept=answer.kept,
         )
         return self.reply
 
@@ -379,7 +382,7 @@ class Models:
             if endpoint.settings.context_tokens <= too_large:
                 continue
             meant = replace(hidden.of(endpoint.settings.size), small=None)
-            size = tokens.size(meant)
+            size = tokens.size(endpoint.given(meant))
             question = Question(role, meant, size, cast_id, began, listener, sources=sources)
             try:
                 reply = await self._persist(endpoint, question, endpoints[n:])
@@ -442,7 +445,8 @@ class Models:
     def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
         """How many a request has for the first backend, as far as can be told by now."""
         first = self._of(role, backend)[0]
-        return first.measure.corrected(tokens.size(request.of(first.settings.size)))
+        whole = first.given(request.of(first.settings.size))
+        return first.measure.corrected(tokens.size(whole))
 
     def sizes(self, role: str, backend: str | None = None) -> tuple[Size, ...]:
         """For which sizes of models a request is needed, that of the first backend first."""

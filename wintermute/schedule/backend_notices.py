@@ -26,7 +26,7 @@ class BackendNotices:
         while True:
             await self._models.news.wait()
             self._models.news.clear()
-            for name, (cause, told) in self._models.standings.items():
+            for name, (cause, told) in [*self._models.standings.items()]:
                 if cause:  # again each time: its owner may have had no chat
                     answered.pop(name, None)
                     await self._stores.health.note(f"backend {name}", "warn", told)
