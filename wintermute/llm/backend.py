@@ -192,22 +192,26 @@ class Endpoint:
         self, client: "Client", request: Request, most_tokens: int | None, listener: Listener
     ) -> Answer:
         """Ask, and once more in simpler words for each that this server turns out not to know."""
-        longest = most_tokens or self.settings.longest_answer
+        first, longest = self._dialect, most_tokens or self.settings.longest_answer
         while True:
-            body = self._dialect.body(self.given(request), self.settings, longest)
+            dialect = self._dialect  # of this request: another question may learn meanwhile
+            body = dialect.body(self.given(request), self.settings, longest)
             try:
                 return await self._answer(client, body, offered(request), listener)
             except UnicodeEncodeError:  # half characters, in file names for one
                 request = _encodable(request)
-            except Refused as refusal:
-                if not self._learnt_from(str(refusal), body):
+            except Failed as failure:
+                other = dialect.without(failure.complaint, body, self.settings)
+                if other is None and isinstance(failure, Refused):
+                    self._dialect = first  # nothing of it helped
+                if other is None:
                     raise
+                self._dialect = other
 
-    def _learnt_from(self, complaint: str, body: Json) -> bool:
-        """Whether the complaint is about something that we can do without from now on."""
-        before, dialect = self._dialect, self._dialect.without(complaint, body)
-        self._dialect = dialect or before
-        return self._dialect != before  # else `extra` of the configuration wants it
+    @property
+    def learnt(self) -> str:
+        """In which other words it is asked since the start, for a person (F-042)."""
+        return self._dialect.learnt
 
     async def _answer(
         self, client: "Client", body: Json, tools: Mapping[str, Json], listener: Listener
