@@ -20,6 +20,7 @@ from wintermute.errors import (
     EmptyReply,
     ModelError,
     ModelRefused,
+    ModelSilent,
     ModelUnavailable,
     QuestionWithdrawn,
 )
@@ -562,7 +563,7 @@ def _verdict(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
     told = "; ".join(map(str, [*failures, *spent]))
     if not spent and all(isinstance(failure, Empty) for failure in failures):
         return EmptyReply(told)
-    return ModelUnavailable(told)
+    return ModelSilent(told) if failures[-1].outcome == "timeout" else ModelUnavailable(told)
 
 
 PARAMETERS = {"type": "object", "properties": {"answer": {"type": "string"}}}
