@@ -268,7 +268,7 @@ class Gathering:
             raise Outage("connection", f"broke off its answer ({finish})")
         if finish in (ENDLESS, CUT) and not self._may_be_all(text, calls):
             raise Outage("connection", "ended the stream before the answer was complete")
-        if not text.strip() and not calls and (finish == CUT or finish not in BROKEN_OFF):
+        if not text.strip() and not calls and self._reason not in BROKEN_OFF:
             raise Empty(
                 "empty",
                 f"answered with neither text nor calls (finish_reason {finish[:40]})",
@@ -296,16 +296,18 @@ class Gathering:
             arguments = json.dumps({"title": title}, ensure_ascii=False)
             yield _hidden(Call(new_id("call"), "recall", arguments, "tag"), self._redact)
 
-    def _how_it_ended(self, allowed: int, *, named: bool) -> str:
+    @property
+    def _reason(self) -> str:
+        """The server's reason for the end, in our word."""
         if self._refusal and not self._markup.text.strip():
             return "refusal"
         given = _name(self._redact(self._finish))
-        told, used = (
-            self.complete or not self._streamed,
-            self._usage.tokens_out if self._usage else 0,
-        )
-        finish = FINISH.get(given.lower(), given)
-        return ending(finish, told=told, named=named, used=used, allowed=allowed)
+        return FINISH.get(given.lower(), given)
+
+    def _how_it_ended(self, allowed: int, *, named: bool) -> str:
+        told = self.complete or not self._streamed
+        used = self._usage.tokens_out if self._usage else 0
+        return ending(self._reason, told=told, named=named, used=used, allowed=allowed)
 
     def _may_be_all(self, text: str, calls: Sequence[Call]) -> bool:
         """Whether what came before a stream simply ended can be an answer (F-018)."""
