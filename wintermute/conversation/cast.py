@@ -146,7 +146,6 @@ class Loop:
         except TimeoutError:
             if not question.expired():
                 raise
-            running.so_far = ""
             running.went_on()
             return None
 

@@ -196,7 +196,6 @@ class CastState:
 
     def asked(self) -> None:
         """The model is asked."""
-        self.so_far = self.fell_silent = ""
         self.watch.asked()
         self.held()
 
@@ -217,6 +216,7 @@ class CastState:
 
     def went_on(self) -> None:
         """It begins to answer, or will not: time runs again."""
+        self.so_far = ""
         if self._asked_at is not None:
             waited = self._clock.monotonic() - self._asked_at
             self._asked_at = None
@@ -231,7 +231,7 @@ class CastState:
 
     def failed(self, problem: str, *, unreachable: bool) -> None:
         """It will not answer this time."""
-        self.so_far, self.fell_silent = "", self.so_far
+        self.fell_silent = self.so_far
         self.went_on()
         self.watch.failed(problem, unreachable=unreachable)
 
