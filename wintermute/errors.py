@@ -32,6 +32,7 @@ WintermuteError
 ├── ToolFailed                  an expected failure of a tool; becomes an observation
 └── ModelError                  a model call that gave no usable answer
     ├── ModelUnavailable        outage: every backend of the role tried, retries spent
+    │   └── ModelSilent         the last one asked sent nothing more, perhaps amid its answer
     ├── ModelRefused            the request itself or its key is wrong: a person must fix it
     ├── ContextTooLarge         the request does not fit the model's window
     │   └── PromptTooLarge      because of a part of the prompt that a person can shorten
@@ -200,6 +201,10 @@ class ModelError(WintermuteError):
 
 class ModelUnavailable(ModelError):
     """Every backend of the role was tried as often as allowed (L-034)."""
+
+
+class ModelSilent(ModelUnavailable):
+    """The last backend that was asked sent nothing more for too long (F-063)."""
 
 
 class ModelRefused(ModelError):

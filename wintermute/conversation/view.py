@@ -14,7 +14,7 @@ from typing import Any
 from wintermute.llm.kept import KEPT
 from wintermute.loom.records import BranchView, Cast, Fold, Observation, Turn
 from wintermute.memory.ranking import Query
-from wintermute.messages import Call, Json
+from wintermute.messages import BROKEN_OFF, Call, Json
 from wintermute.prompt.assemble import (
     CORE,
     DIVIDER,
@@ -46,6 +46,9 @@ MOST_RESULT_CHARACTERS = 50_000  # L-026
 MOST_REPLY_CHARACTERS = 500  # of the last reply, as part of what memory is asked (P-012)
 ERASED = "[this message was erased]"  # a redaction or `forget`; many servers refuse empty messages
 UNANSWERED = "[no answer was given]"
+CUT_OFF = (
+    "this answer was cut off, so none of its calls is carried out: call again, with less at once"
+)
 CALL_DONE = "Call `done` with your complete answer."
 DECAYING = ("recall", "read_file", "fetch_url")  # L-056
 AGE = re.compile(r"\[written .* ago\]")
@@ -238,7 +241,6 @@ def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Itera
     if not turn.calls:
         yield {"role": "assistant", "content": turn.utterance or None}
         return
-    unrun = "the cast had ended" if cast.state != "running" else ""
     done = next((seen for seen in turn.observations if _is_answer(seen)), None)
     calls = turn.calls[: done.n] if done else turn.calls
     tags = {n: tag for n, call in enumerate(calls) if (tag := _tag(call))}
@@ -252,14 +254,21 @@ def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Itera
         yield {**message, "tool_calls": called, KEPT: [by, turn.id, turn.kept]}
         said = []
     for n, call in named.items():
-        content = _result(seen.get(n), unrun, hidden)
+        content = _result(seen.get(n), _unrun(turn, cast, n), hidden)
         yield {"role": "tool", "tool_call_id": call.id, "content": content}
     if tags:
         yield {"role": "assistant", "content": "\n".join([*said, *tags.values()])}
-        told = (_told(seen.get(n), unrun, hidden) for n in tags)
+        told = (_told(seen.get(n), _unrun(turn, cast, n), hidden) for n in tags)
         yield {"role": "user", "content": "\n".join(told)}
     if done is not None:
         yield {"role": "assistant", "content": as_text(done.result) or UNANSWERED}
+
+
+def _unrun(turn: Turn, cast: Cast, n: int) -> str:
+    """Why a call has no result: its answer was cut, which is told once (F-071), or the cast ended."""
+    if turn.finish_reason in BROKEN_OFF:
+        return "see above" if n else CUT_OFF
+    return "the cast had ended" if cast.state != "running" else ""
 
 
 def _called(call: Call) -> Json:

@@ -49,6 +49,8 @@ BROKEN_OFF = {
     "length": "*This is cut off: it reached the longest answer that `max_output_tokens` allows.*",
     "content_filter": "*The model's provider withheld the answer, or the rest of it.*",
     "refusal": "*The model refused to answer this.*",
+    "cut": "*This may be cut off: its server ended it without saying that it is complete.*",
+    "silent": "*This is cut off: nothing more came from the model.*",
 }
 """Why there is no more, as the last line of what there is (F-019)."""
 

@@ -20,6 +20,7 @@ from wintermute.errors import (
     EmptyReply,
     ModelError,
     ModelRefused,
+    ModelSilent,
     ModelUnavailable,
     QuestionWithdrawn,
 )
@@ -585,7 +586,7 @@ def _verdict(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
         return BudgetSpent(told, min(later)) if later else ModelRefused(told)
     if not spent and all(isinstance(failure, Empty) for failure in failures):
         return EmptyReply(told)
-    return ModelUnavailable(told)
+    return ModelSilent(told) if failures[-1].outcome == "timeout" else ModelUnavailable(told)
 
 
 PARAMETERS = {"type": "object", "properties": {"answer": {"type": "string"}}}
