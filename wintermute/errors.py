@@ -33,6 +33,8 @@ WintermuteError
 └── ModelError                  a model call that gave no usable answer
     ├── ModelUnavailable        outage: every backend of the role tried, retries spent
     ├── ModelRefused            the request itself or its key is wrong: a person must fix it
+    │   └── ContentRefused      for what it says: without that it may go well
+    │       └── ContextRefused  and not for the newest message alone
     ├── ContextTooLarge         the request does not fit the model's window
     │   └── PromptTooLarge      because of a part of the prompt that a person can shorten
     ├── BudgetSpent             the day's ceiling leaves no room for another call
@@ -208,6 +210,10 @@ class ModelRefused(ModelError):
 
 class ContentRefused(ModelRefused):
     """A provider refuses what the request says, and no other one is asked with it (F-038)."""
+
+
+class ContextRefused(ContentRefused):
+    """What is in view is refused without the newest message as well; the text names it (F-038)."""
 
 
 class ContextTooLarge(ModelError):

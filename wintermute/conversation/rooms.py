@@ -38,7 +38,8 @@ def next_row(rows: Sequence[Waiting], now: float) -> tuple[Waiting | None, float
     """Which row is next, and if none is, until when to wait; by the steady clock (F-015).
 
     Strict order, but a seed goes first, and events and what passes by go past a message that waits
-    for the model (L-072, F-035); an event that waits is passed by all.
+    for the model (L-072, F-035); an event that waits is passed by all. What fails alone comes last
+    in `rows`, and so in the order (F-060).
     """
     rows = sorted(rows, key=lambda row: not row.is_seed)
     kept = next((row for row in rows if keeps_place(row)), None)
@@ -117,6 +118,11 @@ class Rooms:
         taken, _ = self._running.get(conversation_id, (None, None))
         return self._trouble.waits_in(taken, conversation_id)
 
+    async def open_rows(self, conversation_id: str) -> list[Waiting]:
+        """What could be next in a conversation; what fails alone is behind the rest (F-060)."""
+        aside = self._trouble.aside(conversation_id)
+        return await self._stores.inbox.open_rows(conversation_id, aside)
+
     async def tell_now(self, row: Waiting) -> None:
         """Say at once of a message that waits for a model that is away, that it does."""
         await self._trouble.tell_now(row)
@@ -148,7 +154,7 @@ class Rooms:
             while True:
                 bell.clear()
                 seconds = await self._trouble.attend(conversation_id)
-                rows = await self._stores.inbox.open_rows(conversation_id)
+                rows = await self.open_rows(conversation_id)
                 row, until = next_row(rows, self._clock.monotonic())
                 if row is not None:
                     await self._take(row)
@@ -226,7 +232,7 @@ class Rooms:
         if wait is None:
             return
         taken, _ = self._running.get(conversation_id, (None, None))
-        rows = await self._stores.inbox.open_rows(conversation_id)
+        rows = await self.open_rows(conversation_id)
         behind = [row for row in rows if row.kind == "command" and row.event_id != taken]
         if behind and wait > 0:
             self._trouble.remind(conversation_id, wait)
@@ -235,7 +241,13 @@ class Rooms:
         for row in behind:
             if passes_by(row, rows):
                 await self._guarded(row, self._command(row, Stop()))
-        if self.waits(conversation_id) == 0:  # still
+        if self.waits(conversation_id) != 0:
+            return
+        aside = self._trouble.aside(conversation_id)
+        others = any(keeps_place(row) and row.event_id not in aside for row in rows)
+        if taken in aside and others:
+            self._trouble.let_pass(taken)
+        else:
             await self._tell_kept(behind)
 
     async def _end(

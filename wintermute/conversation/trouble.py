@@ -2,13 +2,13 @@
 
     an attempt fails ─▶ nobody is there to ask: told at once (F-036), and tried again once
                          somebody is
-                     ─▶ else, after 45 s: does it answer others?
-                            yes: tried again now, then told, and given up after three casts or
-                                 half an hour (F-021)
+                     ─▶ else, after 8 s: does it answer others?
+                            yes: those behind it go first (F-060), then it is tried again, told,
+                                 and given up after three casts or half an hour (F-021)
                             no, after a minute: an outage, told once (L-034)
     it answers again ─▶ told where it was said to be away, if that was longer than a minute
 
-While a cast is at work, `run` sees to it; while its message waits, the worker of its room does.
+`run` sees to casts at work and to what fails alone; to what else waits, the worker of its room.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ from wintermute.stores import Stores
 MINUTE = 60.0
 GRACE = 2.0
 """Seconds in which a server that was just started anew is not told to be away."""
-LOOKS = 45.0
-"""Seconds until it is asked whether others are answered: so that a person hears within a minute."""
-TELLS = 55.0
+LOOKS = 8.0
+"""Seconds until it is asked whether others are answered: known within 20, for a probe takes 11."""
+TELLS = 30.0
 """Seconds until a person is told that their message fails alone."""
 KNOCKS = 10.0
 """Seconds between looks whether a server that refused connections is there again."""
@@ -60,6 +60,7 @@ class Failing:
     `alone`: whether others are answered; None: not known yet. `casts`: how many have ended in vain
     though somebody was there to ask; `hit`: whether that is so of the one at work.
     `then`: what has come since the newest failure; an answer that has begun is waited for.
+    `passed`: it was taken from work for those that wait behind it.
     `knocked`, `looked`: when it was last seen whether anybody listens, or answers others.
     """
 
@@ -73,6 +74,7 @@ class Failing:
     casts: int = 0
     hit: bool = False
     given_up: bool = False
+    passed: bool = False
     at_work: bool = True
     then: Since = "nothing"
     knocked: float = 0.0
@@ -182,6 +184,27 @@ class Trouble:
         )
         self._bell.set()
 
+    def aside(self, conversation_id: str) -> set[str]:
+        """The messages of a conversation that fail alone: the others go first (F-060)."""
+        return {
+            event_id
+            for event_id, failing in self._failing.items()
+            if failing.alone
+            and not failing.given_up
+            and failing.row.conversation_id == conversation_id
+        }
+
+    def let_pass(self, event_id: str) -> None:
+        """Take a message that fails alone from work: it is tried again behind the others (F-060)."""
+        failing = self._failing[event_id]
+        self._failing[event_id] = replace(failing, passed=True)
+        failing.stop.press()
+
+    def is_last(self, row: Waiting) -> bool:
+        """Whether a message that fails alone is asked about for the last time (F-021)."""
+        failing = self._failing.get(row.event_id)
+        return bool(failing and failing.alone and failing.casts == MOST_CASTS - 1)
+
     def remind(self, conversation_id: str, seconds: float) -> None:
         """Somebody is to look at a conversation again after so long."""
         self._wakes[conversation_id] = self._clock.monotonic() + seconds
@@ -197,7 +220,7 @@ class Trouble:
                 for conversation_id in [key for key, at in self._wakes.items() if at <= now]:
                     del self._wakes[conversation_id]
                     wake(conversation_id)
-                steps = self._steps(at_work=True)
+                steps = self._steps()
                 if look is not None and not look.done():
                     steps = [each for each in steps if each[1] != "look"]
                 await self._take_due(steps, now, wake)
@@ -222,12 +245,14 @@ class Trouble:
                 self._speaker.speak(reading.row.conversation_id)
         return [at for at, _ in due if at > now]
 
-    def _steps(self, *, at_work: bool) -> list[DueStep]:
-        """What is to be done about messages at work, or those that wait, and when."""
+    def _steps(self, waits_in: str | None = None) -> list[DueStep]:
+        """What `run` is to do, and when; `waits_in`: what the worker of this conversation is to do."""
         return [
             (step[1], step[0], failing)
             for failing in self._failing.values()
-            if failing.at_work == at_work and (step := next_step(failing))
+            if (failing.at_work or failing.alone or failing.row.conversation_id == waits_in)
+            and (waits_in is None or not (failing.at_work or failing.alone))
+            and (step := next_step(failing))
         ]
 
     def _is_due(self, due: DueStep, now: float) -> bool:
@@ -257,11 +282,7 @@ class Trouble:
     async def attend(self, conversation_id: str) -> float:
         """See to what waits in a conversation; how many seconds until that is due again."""
         while True:
-            steps = [
-                each
-                for each in self._steps(at_work=False)
-                if each[2].row.conversation_id == conversation_id
-            ]
+            steps = self._steps(waits_in=conversation_id)
             if not steps:
                 return inf
             due, first, failing = min(steps, key=lambda each: each[0])
@@ -330,10 +351,11 @@ class Trouble:
         return _given_up(failing.problem)
 
     async def _again(self, row: Waiting) -> None:
-        """Let a message that waits be tried at once."""
+        """Let a message that waits be tried at once; `/stop` still knows that it was tried."""
         async with self._database.transaction() as tx:
-            if await self._inbox.is_waiting(tx, row.event_id):
-                await self._inbox.mark(tx, row.event_id, "waiting")
+            found = await self._inbox.find(tx, row.event_id)
+            if found is not None and found.state == "waiting":
+                await self._inbox.mark(tx, row.event_id, "waiting", self._clock.monotonic())
 
     def _change(self, row: Waiting, change: Callable[[Failing], Failing]) -> None:
         """Note what is known of a message now, if it still fails."""
@@ -387,8 +409,12 @@ class Trouble:
             await self._health.note("model", "fail", outcome.text)
         if failing is None:
             return outcome
+        if failing.passed and outcome.reason == "stopped":
+            outcome = Outcome("truncated", "model_unavailable", failing.problem)
         casts = failing.casts + int(failing.hit)
-        failing = replace(failing, at_work=False, then="nothing", casts=casts, hit=False)
+        failing = replace(
+            failing, at_work=False, then="nothing", casts=casts, hit=False, passed=False
+        )
         if failing.given_up and outcome.reason in ("stopped", "model_unavailable"):
             self._forget(row)
             return _given_up(failing.problem)

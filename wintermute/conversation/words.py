@@ -37,9 +37,27 @@ ALONE = (
     " `/stop` drops it."
 )
 GIVEN_UP = (
-    "I could not answer this, and have stopped trying: {problem}. The model answers other messages,"
-    " so it may be about this one: try other words, or less at once."
+    "I could not answer this message{when}, and have stopped trying: {problem}. The model answers"
+    " other messages, so it may be about this one, which I no longer look at: try other words, or"
+    " less at once."
 )
+REFUSED = (
+    "The model's provider refuses your message{when} for what it says. I no longer look at it."
+    " Please write it in other words. You can delete it, and `/new` leaves all of this behind."
+)
+CONTEXT_REFUSED = (
+    "{problem}. I did not answer your message{when}. `/new` leaves behind what was said; messages,"
+    " memories and pages that are deleted are gone from my view as well."
+)
+PROBLEMS = {
+    "given_up": GIVEN_UP,
+    "content_refused": REFUSED,
+    "context_refused": CONTEXT_REFUSED,
+    "budget": BUDGET,
+    "context_too_large": TOO_LARGE,
+    "empty_reply": EMPTY,
+    "internal_error": INTERNAL,
+}
 KEPT = "`{word}` has its turn once your earlier message is answered; `/stop` drops that message."
 READING = "I am still waiting for {model}, which needs a while for long texts{read}."
 READ = "; {read:,} of {total:,} tokens read"
@@ -59,8 +77,8 @@ PART_READ = (
 )
 
 
-def reply_text(outcome: Outcome) -> str:
-    """What the person reads at the end of a cast, as Markdown."""
+def reply_text(outcome: Outcome, when: str = "") -> str:
+    """What the person reads at the end of a cast, as Markdown. `when`: that of the message."""
     if outcome.state == "terminated" and outcome.part_read and outcome.text:
         shown, whole = outcome.part_read
         return f"{outcome.text}\n\n{PART_READ.format(shown=shown, whole=whole)}"
@@ -71,11 +89,5 @@ def reply_text(outcome: Outcome) -> str:
         return LIMITS[outcome.reason] + said
     if outcome.reason in BROKEN_OFF:
         return f"{outcome.text}\n\n{BROKEN_OFF[outcome.reason]}".strip()
-    if outcome.reason == "given_up":
-        return GIVEN_UP.format(problem=outcome.text)
-    if outcome.reason == "budget":
-        return BUDGET.format(problem=outcome.text)
-    if outcome.reason == "context_too_large":
-        return TOO_LARGE.format(problem=outcome.text)
-    fixed = {"empty_reply": EMPTY, "internal_error": INTERNAL}
-    return fixed.get(outcome.reason, outcome.text)
+    told = PROBLEMS.get(outcome.reason, "{problem}")
+    return told.format(problem=outcome.text, when=f" of {when}" if when else "")

@@ -138,6 +138,8 @@ def of_status(status: int, body: str, headers: Mapping[str, str]) -> Failed:
     quote = _quote(_decoded(body))
     if QUOTA.search(body):
         return Refused("refused", f"has no quota left ({status}{quote}): check plan and billing")
+    if status == 400 and '"code": "content_filter"' in body:
+        return Withheld("withheld", f"refuses what the request says ({status}{quote})")
     if status >= 400 and NO_TOOLS.search(body):
         advice = "choose a model that does, in config.yaml, or turn them on in its server"
         return Refused("refused", f"supports no tool calls ({status}{quote}): {advice}")
