@@ -252,12 +252,13 @@ async def test_forgetting_waits_for_what_is_still_to_be_sent(terminal: Terminal)
         (("import", "nope.jsonl"), 2, "No such file"),
         (("export", "/nope/all.jsonl"), 1, "No such file"),
         (("list", "--scope", f"{BOB} and more"), 2, "write person:@name:server or room:!id"),
+        (("add", os.fsdecode(b"Likes Gr\xfcn")), 2, r"Likes Gr\udcfcn is not UTF-8 text: set LANG"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(
     terminal: Terminal, words: tuple[str, ...], code: int, told: str
 ) -> None:
-    """L-082."""
+    """L-082, F-050."""
     assert told in terminal.refuses("memory", *words, code=code)
 
 

@@ -1,6 +1,7 @@
 """Disks that are full, locked or spoilt: we wait and say so, nothing is lost, nobody reads a traceback."""
 
 import asyncio
+import os
 import resource
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from tests.world.proxy import Answer, Proxy, pass_before
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.terminal import Terminal
 from tests.world.warm import Interpreter
+from wintermute.db import LONGEST_LOG, open_database
 from wintermute.matrix.outbox import KEPT_BACK
 
 HOLD = """
@@ -399,3 +401,21 @@ async def test_a_command_beside_a_locked_database_gives_up(terminal: Terminal) -
     told = done.stderr.decode()
     assert (done.returncode, told.count("\n")) == (1, 1)
     assert "let the program that holds it end, then try again" in told
+
+
+async def test_a_log_that_a_reader_keeps_long_is_named_and_shrinks_again(
+    terminal: Terminal,
+) -> None:
+    """F-068: with its file and its size, as long as somebody reads."""
+    file = terminal.data / "wintermute.db"
+    log = file.with_name("wintermute.db-wal")
+    async with open_database(file) as database:
+        async with locked(file, "DEFERRED"):
+            terminal.says("memory", "add", "Has a dog")
+            os.truncate(log, 65 << 20)  # what nobody could write back
+            for command in ("check", "status"):
+                assert f"{log} has 65 MB: " in terminal.run(command).stdout.decode()
+        for name in ("x" * (5 << 20), "y"):  # more than a log is to hold, and the next change
+            async with database.transaction() as tx:
+                await tx.execute("INSERT INTO counters (name, value) VALUES (?, 1)", (name,))
+        assert log.stat().st_size <= LONGEST_LOG

@@ -28,10 +28,15 @@ from wintermute.text import plain as marked
         ("[x](matrix:u/a:e.org)", '<a href="matrix:u/a:e.org">x</a>'),
         ("one\ntwo", "<p>one<br>\ntwo</p>"),
         ("a\n\n---\n\nb", "<hr>"),
+        (r"so \(a_1 + a_2\) *is* it", r"so \(a_1 + a_2\) <em>is</em> it"),
+        ("$$\n\\begin{a}\n= x \\\\\n- y*2*\n$$", "\\begin{a}<br>\n= x \\\\<br>\n- y*2*<br>\n$$"),
+        (r"1. \[x^2\]", r"<li>\[x^2\]</li>"),
+        (r"`\(a\)` for $5 and $6 *now*", r"<code>\(a\)</code> for $5 and $6 <em>now</em>"),
+        (r"C:\temp", r"C:\temp"),
     ],
 )
 def test_markdown_becomes_html(markdown: str, expected: str) -> None:
-    """X-008."""
+    """X-008, F-052."""
     assert expected in html(markdown)
 
 
@@ -104,6 +109,9 @@ def test_a_notice_with_marks_has_both_forms() -> None:
         (f"- {marked('[P5] #task_1: 1 < 2 & *3*')}", "- [P5] #task_1: 1 < 2 & *3*"),
         (marked("# no heading_"), "# no heading_"),
         (marked(r"C:\[new]"), r"C:\[new]"),
+        (marked(r"\(a\) [b] \[c\]"), r"\(a\) [b] \[c\]"),
+        (r"\(a_1\) is \*so\*; \[x \\ y\]", r"\(a_1\) is *so*; \[x \\ y\]"),
+        ("$$\na \\\\ b\n$$", "$$\na \\\\ b\n$$"),
         (r"say `\[x]` and ``a`\*`` \*so\*", r"say `\[x]` and ``a`\*`` *so*"),
         (r"\`no code\`, \` \*", "`no code`, ` *"),
         ("```\n\\[x]\n```\n\\[y]", "```\n\\[x]\n```\n[y]"),

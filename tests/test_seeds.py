@@ -35,12 +35,11 @@ async def test_the_first_message_is_answered_after_the_greeting(
             assert await house.said(3) == ["Hello, I am here.", "echo: one", "echo: two"]
             await house.incoming("three")
             assert (await house.said(4))[3] == "echo: three"
-        (seed,) = await events(house)
         row = await house.one("SELECT origin, direct, sender FROM inbox WHERE kind = 'event'")
     assert row == {"origin": "system", "direct": 1, "sender": ANN}
     first = model.requests[0].messages[1]
     assert first["role"] == "user"
-    assert first["content"].startswith(f'<event kind="conversation_seed" id="{seed}">\n')
+    assert first["content"].startswith('<event kind="conversation_seed" id="seed">\n')
     assert first["content"].endswith("\n</event>")
     assert shipped_prompts()["SEED_en.txt"].strip() in first["content"]
     shown = [message["content"] for message in model.requests[1].messages[1:]]
@@ -48,7 +47,7 @@ async def test_the_first_message_is_answered_after_the_greeting(
 
 
 async def test_new_greets_at_once_and_not_again(tmp_path: Path, model: ModelServer) -> None:
-    """P-056: also when messages wait behind it."""
+    """P-056, P-067: also when messages wait behind it, and as a server has read it before."""
     model.keyed(greet)
     async with open_house(tmp_path, model.url, language="en") as house:
         for text in ("one", "/new", "two"):
@@ -59,6 +58,10 @@ async def test_new_greets_at_once_and_not_again(tmp_path: Path, model: ModelServ
     assert said[:2] == ["Hello, I am here.", "echo: one"]
     assert "fresh start" in said[2]
     assert said[3:] == ["Hello, I am here.", "echo: two"]
+    first, second = (
+        each.messages for each in model.requests if "conversation_seed" in each.last_user
+    )
+    assert first == second
 
 
 async def test_events_alone_do_not_open_a_conversation(tmp_path: Path, model: ModelServer) -> None:

@@ -37,6 +37,7 @@ def page_on(glass: Glass, clock: Callable[[], float] = lambda: 0.0) -> MarkdownP
         ("[site](https://example.org)", "site (https://example.org)"),
         ("![cat](https://example.org/cat.png)", "!cat (https://example.org/cat.png)"),
         ("> said she", "▌ said she"),
+        (r"so \(a_1\) *is*", r"so \(a_1\) is"),
         ("a <b>c</b> & <div>\n\n<p>x</p>", "a <b>c</b> & <div>\n\n<p>x</p>"),
         ("[odd](javascript:alert(1)) &#x202e;&#27;[2J", "[odd](javascript:alert(1)) [2J"),
         ("a\x1b]8;;file:///etc\x07b\x1b[2J\u202e", "a]8;;file:///etcb[2J"),

@@ -10,6 +10,15 @@ TAG = re.compile(
     r"|tasks|first|second)\b(?!-\w))",
     re.IGNORECASE,
 )
+MATH_BEGINS = re.compile(r"\\[(\[]|\$\$")
+CODE_OR_MATH = re.compile(
+    r"(?P<code>^[ >]*(?P<fence>`{3,}|~{3,})(?:.|\n)*?(?:^[ >]*(?P=fence)|\Z)|^(?: {4}|\t).*$"
+    r"|(?<!`)(?P<run>`+)(?!`).*?(?<!`)(?P=run)(?!`))"
+    r"|\$\$(?:(?!\n\n)[^`$]){1,2000}\$\$"
+    r"|(?<!\\)(?:\\\((?:(?!\n\n)[^`]){1,2000}?(?<!\\)\\\)|\\\[(?:(?!\n\n)[^`]){1,2000}?(?<!\\)\\\])",
+    re.MULTILINE,
+)
+PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
 BIDI_CONTROLS = frozenset(
     "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
 )
@@ -53,6 +62,18 @@ def one_line(text: str) -> str:
             or not (mark in BIDI_CONTROLS or unicodedata.category(mark) in {"Cc", "Cs"})
         )
     return " ".join(text.split())
+
+
+def with_math(markdown: str) -> str:
+    """Markdown in which the marks of LaTeX stand for themselves (F-052); a single `$` is money.
+
+    Code stays as it is, a line of it also where it is only indented.
+    """
+    if not MATH_BEGINS.search(markdown):
+        return markdown
+    return CODE_OR_MATH.sub(
+        lambda found: found[0] if found["code"] else PUNCTUATION.sub(r"\\\g<0>", found[0]), markdown
+    )
 
 
 def untagged(text: str) -> str:

@@ -21,7 +21,7 @@ from wintermute.clock import CheckedClock, SystemClock
 from wintermute.config.read import BACKENDS
 from wintermute.config.schema import UNTOUCHED, Backend, Config, is_untouched
 from wintermute.config.secrets import Redaction, secret_values
-from wintermute.db import is_unmade, open_database, prove_free
+from wintermute.db import LONGEST_LOG, is_unmade, open_database, prove_free
 from wintermute.errors import (
     ConfigurationError,
     DatabaseOutdated,
@@ -122,12 +122,19 @@ def login_files(config: Config) -> list[Finding]:
 
 
 async def database(path: Path) -> Finding:
-    """Whole, not from a newer version, and not locked by another program (F-008)."""
+    """Whole, not from a newer version, not locked (F-008), its log no longer than it should be (F-068)."""
     if is_unmade(path):
         return Finding("database", "ok", "will be made at first start")
     try:
         async with open_database(path, read_only=True):
             await prove_free(path)
+            log = path.with_name(f"{path.name}-wal")
+            size = log.stat().st_size if log.exists() else 0
+            if size > LONGEST_LOG:
+                held = (
+                    "a program that reads the database keeps it so long -> end it, or let it finish"
+                )
+                return Finding("database", "warn", f"{log} has {size >> 20} MB: {held}")
             return Finding("database", "ok", str(path))
     except DatabaseOutdated as error:
         return Finding("database", "warn", str(error))

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from wintermute import __version__
-from wintermute.cli.options import CONFIG, LazyGroup, redacted, visible
+from wintermute.cli.options import CONFIG, GIVEN, LazyGroup, redacted, refuse_broken, visible
 from wintermute.errors import ConfigurationError, WintermuteError
 
 VERBS = {
@@ -32,8 +32,13 @@ VERBS = {
 class Program(LazyGroup):
     """All commands, and what becomes of an expected failure."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[GIVEN] = tuple(args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
+            refuse_broken(ctx.meta[GIVEN])
             return super().invoke(ctx)
         except WintermuteError as error:
             for line in redacted(ctx, str(error)).split("\n"):

@@ -4,25 +4,31 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from os.path import lexists
 from pathlib import Path
 from typing import Any
 
 import click
 
-from wintermute.errors import WintermuteError
+from wintermute.errors import ConfigurationError, WintermuteError
 
 CONFIG = "wintermute.config"
 REDACT = "wintermute.redact"
-"""Keys of click's `Context.meta`: the path of the configuration, and what hides its secrets."""
+GIVEN = "wintermute.given"
+"""Keys of click's `Context.meta`: the path of the configuration, what hides its secrets, all words."""
 
 
 STEERING = re.compile(
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 """Characters that move a cursor, end a line, or reverse the text there."""
+
+
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Python's sign for a byte of a command line that is no text."""
 
 
 def _remember(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
@@ -104,6 +110,18 @@ def write_whole(file: str, content: bytes) -> None:
             out.write(content)
     except OSError as error:
         raise WintermuteError(f"{file} cannot be written: {error.strerror}") from None
+
+
+def refuse_broken(words: Iterable[str]) -> None:
+    """Refuse words whose bytes are no text, as a terminal of another encoding sends (F-050).
+
+    A file may be called so. Raises: ConfigurationError.
+    """
+    for word in words:
+        if SURROGATE.search(word) and not lexists(word):
+            raise ConfigurationError(
+                f"{visible(word[:60])} is not UTF-8 text: set LANG to a UTF-8 locale, and type it again"
+            )
 
 
 def redacted(ctx: click.Context, text: str) -> str:

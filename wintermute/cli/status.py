@@ -55,7 +55,7 @@ async def _facts(config: Config) -> list[Finding]:
         )
     database = await check.database(path)
     here = [_daemon(config.data_dir), check.disk(config.data_dir)]
-    here += [database] if database.state == "fail" else []
+    here += [database] if database.state != "ok" else []
     here += [*check.login_files(config), *asked]
     places = Places(config.data_dir, config.owner)
     known = {each.name for each in stored if each.state == "warn"}

@@ -102,12 +102,13 @@ class Branching:
         """Store the seed of a branch in which nobody spoke yet; False when there is nothing to sow.
 
         `cause` is the message or command that opens the branch (P-055, P-056, P-060). The id of a
-        seed is its branch's, so there is only one.
+        seed's row is its branch's, so there is only one.
         """
         if self._seed is None or await self._casts.addressed(tx, branch_id):
             return False
         seed_id = f"{SEED}{branch_id}"
-        body = event("conversation_seed", seed_id, self._seed.text())
+        # The same each time: what a server has read of a room's beginning serves the next (P-067).
+        body = event("conversation_seed", "seed", self._seed.text())
         return await self._inbox.store_event(tx, cause, seed_id, body)
 
     async def fork(self, tx: Transaction, row: Waiting, branch: str) -> tuple[str, str]:

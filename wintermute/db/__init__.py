@@ -10,12 +10,19 @@ from wintermute.db.database import (
     open_database,
     prove_free,
 )
-from wintermute.db.driver import Error, IntegrityError, OperationalError, loads_vectors
+from wintermute.db.driver import (
+    LONGEST_LOG,
+    Error,
+    IntegrityError,
+    OperationalError,
+    loads_vectors,
+)
 from wintermute.db.full_text import ERASES
 from wintermute.db.migrate import UpgradeCopy
 
 __all__ = [
     "ERASES",
+    "LONGEST_LOG",
     "Database",
     "Error",
     "IntegrityError",

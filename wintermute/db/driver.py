@@ -36,7 +36,14 @@ PRAGMAS = (
     "PRAGMA temp_store=MEMORY",
     "PRAGMA cache_size=-1000",  # KiB, twice; beyond that the file is in the cache of the system
 )
-WRITER = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "PRAGMA wal_autocheckpoint=1000")
+LONGEST_LOG = 64 * 1024 * 1024
+"""Bytes to which a log shrinks again once nobody reads what stands in it (F-068)."""
+WRITER = (
+    "PRAGMA journal_mode=WAL",
+    "PRAGMA synchronous=FULL",
+    "PRAGMA wal_autocheckpoint=1000",
+    f"PRAGMA journal_size_limit={LONGEST_LOG}",
+)
 READER = ("PRAGMA query_only=ON",)
 
 

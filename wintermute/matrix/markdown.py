@@ -70,7 +70,9 @@ def json_size(value: Json) -> int:
 def plain(markdown: str) -> str:
     """Markdown is readable as it is, but for backslashes that say that a mark is none."""
     source = text.clean(markdown)
-    return ROOM.sub(INERT, source if len(source) > RENDERED_MOST else unescaped(source))
+    return ROOM.sub(
+        INERT, source if len(source) > RENDERED_MOST else unescaped(text.with_math(source))
+    )
 
 
 def unescaped(source: str) -> str:
@@ -93,7 +95,7 @@ def html(markdown: str) -> str:
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": NESTED_MOST, "breaks": True})
     parser.enable(["table", "strikethrough"])
     parser.add_render_rule("image", described)
-    tokens = parser.parse(source)
+    tokens = parser.parse(text.with_math(source))
     if any(token.nesting == 1 and token.level >= NESTED_MOST - 1 for token in tokens):
         return literal(source)  # the parser drops what is nested deeper
     safe = nh3.clean(

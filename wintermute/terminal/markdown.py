@@ -18,7 +18,7 @@ from rich.syntax import Syntax
 from rich.theme import Theme
 
 from wintermute.terminal.screen import DIM, PLAIN, Screen
-from wintermute.text import harmless
+from wintermute.text import harmless, with_math
 
 MOST = 12_000
 """Characters of a block that is drawn; the parser is quadratic in places, so more is shown as it is."""
@@ -83,7 +83,7 @@ def blocks(text: str) -> list[str]:
     if len(text) > MOST:
         return [text]
     lines = text.splitlines(keepends=True)
-    starts = sorted({0, *_starts(PARSER.parse(text)), len(lines)})
+    starts = sorted({0, *_starts(PARSER.parse(with_math(text))), len(lines)})
     return ["".join(lines[begin:end]) for begin, end in pairwise(starts)]
 
 
@@ -124,7 +124,7 @@ class Renderer:
 
     def _drawn(self, text: str) -> list[str]:
         markdown = _Markdown("", hyperlinks=False)
-        markdown.parsed = PARSER.parse(text)
+        markdown.parsed = PARSER.parse(with_math(text))
         width = max(NARROWEST, self._size().columns - 1)
         rows = self._console.render_lines(
             markdown, self._console.options.update_width(width), pad=False
