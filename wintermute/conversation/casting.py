@@ -282,8 +282,7 @@ class Replies:
             return None  # kept for its id alone: it was nothing to us, or its text expired (F-030)
         ended = await self._casts.reasons(tx, [found.event_id])
         refused = found.state == "ignored" and found.kind != "context" and found.body
-        refused = refused or not REFUSED.isdisjoint(ended)
-        if refused or found.state in ("locked", "untrusted"):
+        if refused or not REFUSED.isdisjoint(ended) or found.state in ("locked", "untrusted"):
             return Record(None)
         quote = Quote(found.sender, found.sender_name, found.body)
         return Record(quote, f"{PERSON}{found.sender}" if found.direct else ANYBODY)

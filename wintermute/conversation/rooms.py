@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from typing import Protocol
 
 from wintermute.clock import Clock, until_set
@@ -12,7 +12,7 @@ from wintermute.conversation.state import Speaker, Stop
 from wintermute.conversation.trouble import Trouble
 from wintermute.db import Transaction
 from wintermute.errors import StorageBlocked, WintermuteError
-from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.inbox import LAST, Waiting
 from wintermute.stores import Stores
 
 KEEP_PLACE = frozenset({"/new", "/compact", "/undo"})
@@ -38,8 +38,7 @@ def next_row(rows: Sequence[Waiting], now: float) -> tuple[Waiting | None, float
     """Which row is next, and if none is, until when to wait; by the steady clock (F-015).
 
     Strict order, but a seed goes first, and events and what passes by go past a message that waits
-    for the model (L-072, F-035); an event that waits is passed by all. What fails alone comes last
-    in `rows`, and so in the order (F-060).
+    for the model (L-072, F-035); an event that waits is passed by all.
     """
     rows = sorted(rows, key=lambda row: not row.is_seed)
     kept = next((row for row in rows if keeps_place(row)), None)
@@ -47,6 +46,22 @@ def next_row(rows: Sequence[Waiting], now: float) -> tuple[Waiting | None, float
     later = [row.not_before for row in free if row.not_before is not None and row.not_before > now]
     due = next((row for row in free if row.not_before not in later), None)
     return due, min(later) if later and not due else None
+
+
+def in_order(rows: Sequence[Waiting], aside: Collection[str]) -> list[Waiting]:
+    """The rows, with those that fail alone behind the messages that came after them (F-060).
+
+    No such message goes past a command that keeps its place.
+    """
+
+    def place(row: Waiting) -> tuple[float, float]:
+        if row.event_id not in aside:
+            return row.seq, 0.0
+        commands = (each for each in rows if each.kind == "command" and keeps_place(each))
+        fence = min((each.seq for each in commands if each.seq > row.seq), default=LAST)
+        return fence - 0.5, row.not_before or 0.0
+
+    return sorted(rows, key=place)
 
 
 def keeps_place(row: Waiting) -> bool:
@@ -119,9 +134,9 @@ class Rooms:
         return self._trouble.waits_in(taken, conversation_id)
 
     async def open_rows(self, conversation_id: str) -> list[Waiting]:
-        """What could be next in a conversation; what fails alone is behind the rest (F-060)."""
+        """What could be next in a conversation, in order."""
         aside = self._trouble.aside(conversation_id)
-        return await self._stores.inbox.open_rows(conversation_id, aside)
+        return in_order(await self._stores.inbox.open_rows(conversation_id, aside), aside)
 
     async def tell_now(self, row: Waiting) -> None:
         """Say at once of a message that waits for a model that is away, that it does."""
@@ -243,9 +258,8 @@ class Rooms:
                 await self._guarded(row, self._command(row, Stop()))
         if self.waits(conversation_id) != 0:
             return
-        aside = self._trouble.aside(conversation_id)
-        others = any(keeps_place(row) and row.event_id not in aside for row in rows)
-        if taken in aside and others:
+        first = next(filter(keeps_place, rows), None)
+        if first and first.event_id != taken and taken in self._trouble.aside(conversation_id):
             self._trouble.let_pass(taken)
         else:
             await self._tell_kept(behind)

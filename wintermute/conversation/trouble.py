@@ -8,7 +8,7 @@
                             no, after a minute: an outage, told once (L-034)
     it answers again ─▶ told where it was said to be away, if that was longer than a minute
 
-`run` sees to casts at work and to what fails alone; to what else waits, the worker of its room.
+`run` sees to casts at work and to what fails alone, the worker of a room to what waits in it.
 """
 
 import asyncio
@@ -246,12 +246,18 @@ class Trouble:
         return [at for at, _ in due if at > now]
 
     def _steps(self, waits_in: str | None = None) -> list[DueStep]:
-        """What `run` is to do, and when; `waits_in`: what the worker of this conversation is to do."""
+        """What is to be done, and when: by `run`, or by the worker of the conversation `waits_in`.
+
+        That worker may be busy with those that go past what fails alone.
+        """
         return [
             (step[1], step[0], failing)
             for failing in self._failing.values()
-            if (failing.at_work or failing.alone or failing.row.conversation_id == waits_in)
-            and (waits_in is None or not (failing.at_work or failing.alone))
+            if (
+                failing.at_work or failing.alone
+                if waits_in is None
+                else not failing.at_work and failing.row.conversation_id == waits_in
+            )
             and (step := next_step(failing))
         ]
 

@@ -51,7 +51,8 @@ DECAYING = ("recall", "read_file", "fetch_url")  # L-056
 AGE = re.compile(r"\[written .* ago\]")
 INTERRUPTED = "interrupted: outcome unknown"
 BETWEEN = re.compile(
-    r'<event kind="[^"]*" id="[^"]*">\n.*?\n</event>\n\n|<room_context>\n.*?</room_context>\n', re.DOTALL
+    r'<event kind="[^"]*" id="[^"]*">\n.*?\n</event>\n\n|<room_context>\n.*?</room_context>\n',
+    re.DOTALL,
 )
 """What stands in an intent before its message."""
 REFUSED = frozenset({"content_refused", "context_refused", "given_up"})
