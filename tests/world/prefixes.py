@@ -49,6 +49,7 @@ Cause = Literal[
     "tools",
     "layout system",
     "restored copy",
+    "refusal",
 ]
 """The closed list. Of a restored copy the requests before are others than those that were made."""
 CAUSES: tuple[Cause, ...] = get_args(Cause)
@@ -56,7 +57,7 @@ ANYWHERE: frozenset[Cause] = frozenset({"restored copy"})
 SYSTEM: frozenset[Cause] = frozenset(
     {"edited prompt", "edited core", "edited wiki", "failover", "forgetting", "layout system"}
 )
-TAKEN_BACK: frozenset[Cause] = frozenset({"redaction", "forgetting"})
+TAKEN_BACK: frozenset[Cause] = frozenset({"redaction", "forgetting", "refusal"})
 """May change whatever was said, and leave out messages."""
 ANOTHER_WAY: frozenset[Cause] = frozenset({"edit", "fork"})
 """From a message of a person on something else was said."""
@@ -188,6 +189,7 @@ class Prefixes:
         """How many branches began, as far as their first requests differ."""
         self._leaves: list[_Leaf] = []
         self._said: set[str] = set()
+        self._apart = False
         self._allowed: set[Cause] = set()
         self._perhaps: set[Cause] = set()
         self.allow(*causes)
@@ -200,7 +202,8 @@ class Prefixes:
 
     def saw(self, body: Json) -> None:
         """A request arrived."""
-        if _is_apart(body):
+        self._apart = _is_apart(body)
+        if self._apart:
             return
         now = rendered(body)
         text = now.text
@@ -215,7 +218,7 @@ class Prefixes:
     def answered(self, message: Json) -> None:
         """What the newest request was answered with."""
         self._said |= _said(message)
-        if self._leaves:
+        if self._leaves and not self._apart:
             leaf = self._leaves[-1]
             self.began += leaf.begins and not leaf.answered
             leaf.answered = True

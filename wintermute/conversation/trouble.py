@@ -132,10 +132,10 @@ class Trouble:
         """From now on a message waits: for others of its person, or for more from the model."""
         self._silent[row.conversation_id] = self._clock.monotonic()
 
-    def asked(self, row: Waiting) -> None:
+    def asked(self, row: Waiting, stop: Stop) -> None:
         """A model was asked about a message."""
         self.silent(row)
-        self._change(row, lambda now: replace(now, at_work=True))
+        self._change(row, lambda now: replace(now, stop=stop, at_work=True))
 
     def awaits(self, row: Waiting, wait: Wait) -> None:
         """Nothing has come yet in answer to a message."""
@@ -499,7 +499,7 @@ class _Watched:
         self._watch = watch
 
     def asked(self) -> None:
-        self._trouble.asked(self._row)
+        self._trouble.asked(self._row, self._stop)
         self._watch.asked()
 
     def awaits(self, wait: Wait) -> None:
