@@ -454,8 +454,8 @@ class Asking:
     async def _require_rest(self, running: CastState) -> None:
         """Ask with what is in view but for the newest message. Raises: ContextRefused."""
         cast, settings, past = running.cast, running.settings, running.past
-        rest = [each for each in past.casts if not _is_for(cast, each)]
-        harmless = replace(cast, id="", event_id=None, intent=HARMLESS, block="", turns=())
+        rest = (each for each in past.casts if each.key != cast.key)
+        harmless = replace(cast, intent=HARMLESS, block="", turns=())
         looks = Looks(settings.prompt.layout, self._hidden)
         shown = messages(running.prompt, replace(past, casts=(*rest, harmless)), looks)
         request = self._request(running, RequestView(shown, running.size))
@@ -634,10 +634,5 @@ class Asking:
 
 def _kept(running: CastState) -> int:
     """How many messages may be cut, but not left out: those from the current intent on."""
-    mine = tuple(each for each in running.past.casts if _is_for(running.cast, each))
+    mine = tuple(each for each in running.past.casts if each.key == running.cast.key)
     return len(messages(None, BranchView(None, mine), Looks(running.settings.prompt.layout)))
-
-
-def _is_for(cast: Cast, other: Cast) -> bool:
-    """Whether another cast is for the same message."""
-    return (other.event_id or other.id) == (cast.event_id or cast.id)

@@ -49,17 +49,13 @@ def next_row(rows: Sequence[Waiting], now: float) -> tuple[Waiting | None, float
 
 
 def in_order(rows: Sequence[Waiting], aside: Collection[str]) -> list[Waiting]:
-    """The rows, with those that fail alone behind the messages that came after them (F-060).
-
-    No such message goes past a command that keeps its place.
-    """
+    """The rows: those that fail alone behind all up to a command that keeps its place (F-060)."""
+    fences = [row.seq for row in rows if row.kind == "command" and keeps_place(row)]
 
     def place(row: Waiting) -> tuple[float, float]:
         if row.event_id not in aside:
             return row.seq, 0.0
-        commands = (each for each in rows if each.kind == "command" and keeps_place(each))
-        fence = min((each.seq for each in commands if each.seq > row.seq), default=LAST)
-        return fence - 0.5, row.not_before or 0.0
+        return next((n for n in fences if n > row.seq), LAST) - 0.5, row.not_before or 0.0
 
     return sorted(rows, key=place)
 
@@ -246,7 +242,7 @@ class Rooms:
         wait = self.waits(conversation_id)
         if wait is None:
             return
-        taken, _ = self._running.get(conversation_id, (None, None))
+        taken, stop = self._running.get(conversation_id, (None, None))
         rows = await self.open_rows(conversation_id)
         behind = [row for row in rows if row.kind == "command" and row.event_id != taken]
         if behind and wait > 0:
@@ -256,11 +252,11 @@ class Rooms:
         for row in behind:
             if passes_by(row, rows):
                 await self._guarded(row, self._command(row, Stop()))
+        first = next((row.event_id for row in rows if keeps_place(row)), taken)
         if self.waits(conversation_id) != 0:
             return
-        first = next(filter(keeps_place, rows), None)
-        if first and first.event_id != taken and taken in self._trouble.aside(conversation_id):
-            self._trouble.let_pass(taken)
+        if stop and first != taken and taken in self._trouble.aside(conversation_id):
+            stop.press()
         else:
             await self._tell_kept(behind)
 

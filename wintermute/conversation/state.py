@@ -251,10 +251,6 @@ class CastState:
         )
         self.cast = replace(self.cast, intent=mine.intent, block=mine.block, turns=turns)
 
-    def strip(self) -> None:
-        """Only the message itself is shown of what came since the last answer (F-038)."""
-        self.cast = replace(self.cast, bare=True)
-
     def told(self, block: str) -> None:
         """A block stands at the end now: behind the newest turn in view, or behind the intent."""
         newest = self.newest

@@ -67,7 +67,7 @@ class Telling:
             return False
         async with self._database.transaction() as tx:
             await self._casts.strip(tx, bare.id)
-        running.strip()
+        running.cast = bare
         return True
 
     async def keep(self, running: CastState, text: str) -> str:

@@ -60,7 +60,6 @@ class Failing:
     `alone`: whether others are answered; None: not known yet. `casts`: how many have ended in vain
     though somebody was there to ask; `hit`: whether that is so of the one at work.
     `then`: what has come since the newest failure; an answer that has begun is waited for.
-    `passed`: it was taken from work for those that wait behind it.
     `knocked`, `looked`: when it was last seen whether anybody listens, or answers others.
     """
 
@@ -74,7 +73,6 @@ class Failing:
     casts: int = 0
     hit: bool = False
     given_up: bool = False
-    passed: bool = False
     at_work: bool = True
     then: Since = "nothing"
     knocked: float = 0.0
@@ -186,19 +184,8 @@ class Trouble:
 
     def aside(self, conversation_id: str) -> set[str]:
         """The messages of a conversation that fail alone: the others go first (F-060)."""
-        return {
-            event_id
-            for event_id, failing in self._failing.items()
-            if failing.alone
-            and not failing.given_up
-            and failing.row.conversation_id == conversation_id
-        }
-
-    def let_pass(self, event_id: str) -> None:
-        """Take a message that fails alone from work: it is tried again behind the others (F-060)."""
-        failing = self._failing[event_id]
-        self._failing[event_id] = replace(failing, passed=True)
-        failing.stop.press()
+        alone = [each for each in self._failing.values() if each.alone and not each.given_up]
+        return {each.row.event_id for each in alone if each.row.conversation_id == conversation_id}
 
     def is_last(self, row: Waiting) -> bool:
         """Whether a message that fails alone is asked about for the last time (F-021)."""
@@ -220,7 +207,8 @@ class Trouble:
                 for conversation_id in [key for key, at in self._wakes.items() if at <= now]:
                     del self._wakes[conversation_id]
                     wake(conversation_id)
-                steps = self._steps()
+                # The worker of its room may be busy with what goes past a message that fails alone.
+                steps = [each for each in self._steps() if each[2].at_work or each[2].alone]
                 if look is not None and not look.done():
                     steps = [each for each in steps if each[1] != "look"]
                 await self._take_due(steps, now, wake)
@@ -245,20 +233,12 @@ class Trouble:
                 self._speaker.speak(reading.row.conversation_id)
         return [at for at, _ in due if at > now]
 
-    def _steps(self, waits_in: str | None = None) -> list[DueStep]:
-        """What is to be done, and when: by `run`, or by the worker of the conversation `waits_in`.
-
-        That worker may be busy with those that go past what fails alone.
-        """
+    def _steps(self) -> list[DueStep]:
+        """What is to be done, and when."""
         return [
             (step[1], step[0], failing)
             for failing in self._failing.values()
-            if (
-                failing.at_work or failing.alone
-                if waits_in is None
-                else not failing.at_work and failing.row.conversation_id == waits_in
-            )
-            and (step := next_step(failing))
+            if (step := next_step(failing))
         ]
 
     def _is_due(self, due: DueStep, now: float) -> bool:
@@ -288,7 +268,11 @@ class Trouble:
     async def attend(self, conversation_id: str) -> float:
         """See to what waits in a conversation; how many seconds until that is due again."""
         while True:
-            steps = self._steps(waits_in=conversation_id)
+            steps = [
+                each
+                for each in self._steps()
+                if each[2].row.conversation_id == conversation_id and not each[2].at_work
+            ]
             if not steps:
                 return inf
             due, first, failing = min(steps, key=lambda each: each[0])
@@ -415,15 +399,13 @@ class Trouble:
             await self._health.note("model", "fail", outcome.text)
         if failing is None:
             return outcome
-        if failing.passed and outcome.reason == "stopped":
-            outcome = Outcome("truncated", "model_unavailable", failing.problem)
         casts = failing.casts + int(failing.hit)
-        failing = replace(
-            failing, at_work=False, then="nothing", casts=casts, hit=False, passed=False
-        )
+        failing = replace(failing, at_work=False, then="nothing", casts=casts, hit=False)
         if failing.given_up and outcome.reason in ("stopped", "model_unavailable"):
             self._forget(row)
             return _given_up(failing.problem)
+        if failing.alone and outcome.reason == "stopped":  # others go first: `/stop` forgets it
+            outcome = Outcome("truncated", "model_unavailable", failing.problem)
         if outcome.reason != "model_unavailable":
             self._forget(row)
             return outcome

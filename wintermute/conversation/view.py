@@ -9,7 +9,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from operator import itemgetter
 from typing import Any
 
 from wintermute.loom.records import BranchView, Cast, Fold, Observation, Turn
@@ -114,27 +113,21 @@ def opening(fold: Fold | None) -> str:
 
 
 def unseen(casts: Sequence[Cast]) -> frozenset[str]:
-    """The casts for messages that fail, or are refused, and keep nothing else from an answer.
-
-    They stand in no request but their own (F-038, F-060).
-    """
-    ends = {cast.event_id or cast.id: cast.reason for cast in casts}
-    return frozenset(cast.id for cast in casts if ends[cast.event_id or cast.id] in UNSEEN)
+    """The casts for messages that fail or are refused: in no request but theirs (F-038, F-060)."""
+    ends = {cast.key: cast.reason for cast in casts}
+    return frozenset(cast.id for cast in casts if ends[cast.key] in UNSEEN)
 
 
 def shown_casts(casts: Sequence[Cast]) -> tuple[Cast, ...]:
-    """The casts in view: all for one event where the last of them is, for others passed it.
+    """The casts in view, without those that gave nothing and were begun again.
 
-    Without those that were not answered and begun again for the same event.
+    All for one message are where the last of them is: others may have gone past it (F-060).
     """
-    last = {cast.event_id or cast.id: n for n, cast in enumerate(casts)}
-    gone = unseen(casts)
+    gone, last = unseen(casts), {cast.key: n for n, cast in enumerate(casts)}
     return tuple(
         bared(cast)
-        for place, cast in sorted(
-            ((last[cast.event_id or cast.id], cast) for cast in casts), key=itemgetter(0)
-        )
-        if cast.id not in gone and (casts[place] is cast or any(map(is_shown, cast.turns)))
+        for cast in sorted(casts, key=lambda cast: last[cast.key])
+        if cast.id not in gone and (casts[last[cast.key]] is cast or any(map(is_shown, cast.turns)))
     )
 
 

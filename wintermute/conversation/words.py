@@ -8,7 +8,6 @@ LIMITS = {
     "max_tokens": "I stopped: this used more tokens than `loop.max_tokens` allows.",
 }
 EMPTY = "The model gave an empty answer several times. Please try again, or say it differently."
-TOO_LARGE = "This does not fit into the model's window, even shortened: {problem}."
 INTERNAL = "Something went wrong inside me; the log has the details. Your other chats go on."
 UNSAID = (
     "I looked up what the wiki has about this, and then did not put it into words. Please ask once"
@@ -23,7 +22,6 @@ RESULT = "Work that was handed out here before this room changed has ended:\n\n{
 STOPPED = "Stopped."
 NOTHING_RUNNING = "Nothing was running."
 NO_SUCH_SUB_SESSION = "No sub-session `{id}` is at work here. `/sessions` lists them."
-BUDGET = "{problem}. I keep your messages and answer them then; reminders and commands go on."
 EDITED = "[This message was changed. For its earlier wording you had already done: {effects}. That still stands.]\n\n"
 OUTAGE = (
     "The model does not answer ({problem}). I keep your message and go on trying; `/stop` drops it."
@@ -36,28 +34,6 @@ ALONE = (
     "I get no answer to this message ({problem}), though the model answers others. I try again;"
     " `/stop` drops it."
 )
-GIVEN_UP = (
-    "I could not answer this message{when}, and have stopped trying: {problem}. The model answers"
-    " other messages, so it may be about this one, which I no longer look at: try other words, or"
-    " less at once."
-)
-REFUSED = (
-    "The model's provider refuses your message{when} for what it says. I no longer look at it."
-    " Please write it in other words. You can delete it, and `/new` leaves all of this behind."
-)
-CONTEXT_REFUSED = (
-    "{problem}. I did not answer your message{when}. `/new` leaves behind what was said; messages,"
-    " memories and pages that are deleted are gone from my view as well."
-)
-PROBLEMS = {
-    "given_up": GIVEN_UP,
-    "content_refused": REFUSED,
-    "context_refused": CONTEXT_REFUSED,
-    "budget": BUDGET,
-    "context_too_large": TOO_LARGE,
-    "empty_reply": EMPTY,
-    "internal_error": INTERNAL,
-}
 KEPT = "`{word}` has its turn once your earlier message is answered; `/stop` drops that message."
 READING = "I am still waiting for {model}, which needs a while for long texts{read}."
 READ = "; {read:,} of {total:,} tokens read"
@@ -75,6 +51,21 @@ PART_READ = (
     "*I could read only {shown:,} of the {whole:,} characters of your message: more of it does not"
     " fit into the model's window.*"
 )
+
+
+PROBLEMS = {
+    "empty_reply": EMPTY,
+    "internal_error": INTERNAL,
+    "context_too_large": "This does not fit into the model's window, even shortened: {problem}.",
+    "budget": "{problem}. I keep your messages and answer them then; reminders and commands go on.",
+    "given_up": "I could not answer this message{when}, and have stopped trying: {problem}. The model"
+    " answers other messages, so it may be about this one, which I no longer look at: try other"
+    " words, or less at once.",
+    "content_refused": "The model's provider refuses your message{when} for what it says. I no longer"
+    " look at it: please write it in other words. You can delete it, or begin afresh with `/new`.",
+    "context_refused": "{problem}. I did not answer your message{when}. You can delete what it is"
+    " about, or begin afresh with `/new`.",
+}
 
 
 def reply_text(outcome: Outcome, when: str = "") -> str:

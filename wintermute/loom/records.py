@@ -73,6 +73,11 @@ class Cast:
     """Its message is shown without what came between the last answer and it (F-038)."""
 
     @property
+    def key(self) -> str:
+        """What all casts for one message have in common."""
+        return self.event_id or self.id
+
+    @property
     def last_words(self) -> str:
         """What the model said last: all there is to show when the cast is cut short."""
         said = [turn.utterance.strip() for turn in self.turns if turn.utterance.strip()]
