@@ -282,7 +282,7 @@ class Replies:
             return None  # kept for its id alone: it was nothing to us, or its text expired (F-030)
         ended = await self._casts.reasons(tx, [found.event_id])
         refused = found.state == "ignored" and found.kind != "context" and found.body
-        if refused or not REFUSED.isdisjoint(ended) or found.state in ("locked", "untrusted"):
+        if refused or REFUSED.intersection(ended) or found.state in ("locked", "untrusted"):
             return Record(None)
         quote = Quote(found.sender, found.sender_name, found.body)
         return Record(quote, f"{PERSON}{found.sender}" if found.direct else ANYBODY)
@@ -363,7 +363,8 @@ class Casting:
             if given_up := self._trouble.given_up(row):
                 async with self._database.transaction() as tx:
                     if await self._inbox.is_waiting(tx, row.event_id):
-                        await self.reply(tx, row, words.reply_text(given_up, self._when(row)))
+                        when = in_words(row.sent_at, self._zone)
+                        await self.reply(tx, row, words.reply_text(given_up, when))
                 return
             turnstile = self._turnstiles[row.sender]
             if turnstile.locked():
@@ -538,13 +539,8 @@ class Casting:
                 key, said = f"budget {until.isoformat()}", words.reply_text(outcome)
                 await self.tell_once(tx, row, key, said)
         else:
-            said = words.reply_text(outcome, self._when(row))
+            said = words.reply_text(outcome, in_words(row.sent_at, self._zone))
             await self.reply(tx, row, said, cast.id, meant_for=scope)
-
-    def _when(self, row: Waiting) -> str:
-        sent = row.sent_at.astimezone(self._zone)
-        today = self._clock.now().astimezone(self._zone).date()
-        return f"{sent:%H:%M}" if sent.date() == today else f"{sent:%Y-%m-%d %H:%M}"
 
     async def tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:
         """Say something about a row in its room, and never again under the same key."""

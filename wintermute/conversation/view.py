@@ -49,10 +49,7 @@ CALL_DONE = "Call `done` with your complete answer."
 DECAYING = ("recall", "read_file", "fetch_url")  # L-056
 AGE = re.compile(r"\[written .* ago\]")
 INTERRUPTED = "interrupted: outcome unknown"
-BETWEEN = re.compile(
-    r'<event kind="[^"]*" id="[^"]*">\n.*?\n</event>\n\n|<room_context>\n.*?</room_context>\n',
-    re.DOTALL,
-)
+BETWEEN = re.compile(r"(?s)<event kind=.*?\n</event>\n\n|<room_context>\n.*?</room_context>\n")
 """What stands in an intent before its message."""
 REFUSED = frozenset({"content_refused", "context_refused", "given_up"})
 UNSEEN = REFUSED | {"model_unavailable"}

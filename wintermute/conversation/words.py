@@ -51,20 +51,16 @@ PART_READ = (
     "*I could read only {shown:,} of the {whole:,} characters of your message: more of it does not"
     " fit into the model's window.*"
 )
-
-
 PROBLEMS = {
     "empty_reply": EMPTY,
     "internal_error": INTERNAL,
     "context_too_large": "This does not fit into the model's window, even shortened: {problem}.",
     "budget": "{problem}. I keep your messages and answer them then; reminders and commands go on.",
     "given_up": "I could not answer this message{when}, and have stopped trying: {problem}. The model"
-    " answers other messages, so it may be about this one, which I no longer look at: try other"
-    " words, or less at once.",
+    " answers others, so it may be about this one, which I no longer look at: try other words.",
     "content_refused": "The model's provider refuses your message{when} for what it says. I no longer"
     " look at it: please write it in other words. You can delete it, or begin afresh with `/new`.",
-    "context_refused": "{problem}. I did not answer your message{when}. You can delete what it is"
-    " about, or begin afresh with `/new`.",
+    "context_refused": "{problem}. I did not answer your message{when}. Delete that, or use `/new`.",
 }
 
 
