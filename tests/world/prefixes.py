@@ -49,7 +49,6 @@ Cause = Literal[
     "tools",
     "layout system",
     "restored copy",
-    "refusal",
 ]
 """The closed list. Of a restored copy the requests before are others than those that were made."""
 CAUSES: tuple[Cause, ...] = get_args(Cause)
@@ -57,7 +56,7 @@ ANYWHERE: frozenset[Cause] = frozenset({"restored copy"})
 SYSTEM: frozenset[Cause] = frozenset(
     {"edited prompt", "edited core", "edited wiki", "failover", "forgetting", "layout system"}
 )
-TAKEN_BACK: frozenset[Cause] = frozenset({"redaction", "forgetting", "refusal"})
+TAKEN_BACK: frozenset[Cause] = frozenset({"redaction", "forgetting"})
 """May change whatever was said, and leave out messages."""
 ANOTHER_WAY: frozenset[Cause] = frozenset({"edit", "fork"})
 """From a message of a person on something else was said."""
