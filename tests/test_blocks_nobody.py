@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.test_history import row
-from tests.test_llm_models import backend
 from tests.test_trouble import LONG, POISON, poisoned
-from tests.world.clock import WITHIN, HeldClock, promptly
+from tests.world.clock import WITHIN, HeldClock
 from tests.world.house import House, open_house
-from tests.world.model import Fail, Hang, ModelServer, Seen, Slow, Text
-from wintermute.config.schema import Llm, Roles
+from tests.world.model import Fail, Hang, ModelServer, Seen, Step
 from wintermute.conversation.rooms import in_order
 
 
@@ -26,52 +24,44 @@ async def said(house: House, clock: HeldClock, text: str) -> list[str]:
     return await house.spoken()
 
 
-@pytest.mark.parametrize("retries", [0, 99])
+@pytest.mark.parametrize(("retries", "then"), [(0, Fail(500)), (99, Fail(500)), (0, Hang())])
 async def test_those_behind_a_message_that_fails_alone_go_first_and_then_it_is_answered_once(
-    tmp_path: Path, model: ModelServer, retries: int
+    tmp_path: Path, model: ModelServer, retries: int, then: Step
 ) -> None:
     """F-060, F-035: within 25 s, also where it is at work; what keeps its place stays behind it."""
-    clock, is_over = HeldClock(), False
-    model.keyed(lambda seen: None if is_over else poisoned(seen))
+    clock, is_over, asked = HeldClock(), False, asyncio.Semaphore(0)
+
+    def choose(seen: Seen) -> Step | None:
+        if is_over or POISON not in seen.last_user:
+            return None
+        asked.release()
+        return then if any(POISON in each.last_user for each in model.requests) else Fail(500)
+
+    model.keyed(choose)
     opened = open_house(tmp_path, model.url, clock=clock, retries=retries, wards=LONG)
     async with opened as house, house.working():
         await house.incoming(POISON)
         await clock.asleep()
-        for text in ("behind", "/new", "fresh"):
-            await house.incoming(text)
+        await house.incoming("behind")
         await said(house, clock, "echo: behind")
         assert clock.monotonic() <= 25
+        await asked.acquire()
+        await asked.acquire()
         is_over = True
+        for text in ("late", "/new", "fresh"):
+            await house.incoming(text)
         told = await said(house, clock, "echo: fresh")
         await house.settled()
-    [asked] = [json.dumps(seen.body) for seen in model.requests if seen.last_user == "behind"]
-    assert POISON not in asked
+    shown = [json.dumps(seen.body) for seen in model.requests if "late" in seen.last_user]
+    assert not any(POISON in body for body in shown)
     answers = [text.split()[-1] for text in told if "`" not in text]
-    assert answers == ["behind", POISON, "before.", "fresh"]
-
-
-async def test_a_message_that_comes_while_the_failed_one_is_tried_again_does_not_wait(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """F-060: though its next attempt says nothing at all; `/stop` drops what was tried."""
-    clock, steps = HeldClock(), iter([Fail(500)])
-    model.keyed(lambda seen: next(steps, Hang()) if POISON in seen.last_user else None)
-    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
-        await house.incoming(POISON)
-        await clock.asleep()
-        await clock.move(8)
-        await model.request_arrived(2)
-        await house.incoming("behind")
-        await house.said(1)
-        await house.incoming("/stop")
-        assert await house.said(2) == ["echo: behind", "Stopped."]
-        await house.settled()
+    assert answers == ["behind", "late", POISON, "before.", "fresh"]
 
 
 async def test_after_a_restart_it_is_in_nobodys_way_for_longer(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    """F-060: what was known is gone with the process; the order of the room is that of its rows."""
+    """F-060: what was known is gone with the process; `/stop` drops what was tried, and it alone."""
     model.keyed(poisoned)
     for text in ("behind", "after"):
         clock = HeldClock()
@@ -81,25 +71,11 @@ async def test_after_a_restart_it_is_in_nobodys_way_for_longer(
             await house.incoming(text)
             told = await said(house, clock, f"echo: {text}")
             assert clock.monotonic() <= 25
-    assert told == ["echo: behind", "echo: after"]
-
-
-async def test_all_backends_are_asked_at_once_whether_they_answer_others(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """F-060: one that is silent makes nobody ask the next one later."""
-    gate = asyncio.Event()
-    model.keyed(lambda _: Slow(gate, Text("ok")))
-
-    def second(seen: Seen) -> Fail:
-        gate.set()
-        return Fail(500)
-
-    async with ModelServer(default=second) as other:
-        known = {"a": backend(model.url), "b": backend(other.url)}
-        llm = Llm(backends=known, roles=Roles(base=tuple(known)))
-        async with open_house(tmp_path, None, llm=llm) as house, promptly(5):
-            assert await house.models.answers("base", house.clock.monotonic())
+            if text == "after":
+                await house.incoming("/stop")
+                told = await said(house, clock, "Stopped.")
+                await house.settled()
+    assert told == ["echo: behind", "echo: after", "Stopped."]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
 from tests.world.model import Fail, ModelServer, Seen, Step, Text, is_for_summary
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.config.schema import Context, MemoryHarvest
-from wintermute.conversation.view import bared, shown_casts
+from wintermute.conversation.view import shown_casts
 from wintermute.loom.records import Cast, Turn
 from wintermute.prompt.gather import event
 
@@ -130,30 +130,20 @@ async def test_a_refused_message_is_in_no_summary_no_quote_and_no_harvest(
     assert any(map(is_harvest, later))
 
 
-DUE = event("scheduled_task", "task_1", "a task")
-QUOTE = "<replied_to>\nyou: a\n</replied_to>\nb"
-GROUP = "<room_context>\nBen (@b:x): a\n</room_context>\n"
-CAST = Cast("c", "b", "$1", "e", "", "owner", {}, "running", None, None, NOON, (), "block")
-
-
-@pytest.mark.parametrize(
-    ("said", "left"),
-    [("a", "a"), (f"{DUE}\n\n{DUE}\n\n{GROUP}{QUOTE}", QUOTE), (DUE, DUE)],
-)
-def test_of_a_bare_message_stays_what_its_author_said(said: str, left: str) -> None:
-    """F-038: with what they reply to."""
-    shown = bared(replace(CAST, intent=said, bare=True))
-    assert (shown.intent, shown.block) == (left, "")
-
-
-def test_what_failed_or_was_refused_stands_where_it_was_tried_again_or_nowhere() -> None:
-    """F-038, F-060: whatever was said meanwhile."""
+def test_a_cast_is_shown_where_it_was_tried_last_if_it_was_answered_and_bare_if_it_had_to_be() -> (
+    None
+):
+    """F-038, F-060: in no request is what failed or was refused, whatever it said on its way."""
     rows = (
         "1 model_unavailable,2 text,1 text,3 content_refused,4 given_up,5 stopped,6 context_refused"
     )
-    turns = (Turn("t", None, "half", (), "stop", 1, 1),)
+    due, quote = event("scheduled_task", "task_1", "due"), "<replied_to>\nyou: a\n</replied_to>\nb"
+    intent = f"{due}\n\n{due}\n\n<room_context>\nBen (@b:x): a\n</room_context>\n{quote}"
+    base = Cast("", "b", None, "e", intent, "owner", {}, "running", None, None, NOON, (), "block")
     ends = [row.split() for row in rows.split(",")]
-    casts = [replace(CAST, id=f"{n}", event_id=e, reason=r) for n, (e, r) in enumerate(ends)]
+    casts = [replace(base, id=f"{n}", event_id=e, reason=r) for n, (e, r) in enumerate(ends)]
     assert [cast.id for cast in shown_casts(casts)] == ["1", "2", "5"]
-    half = [replace(cast, turns=turns) for cast in casts]
-    assert [cast.id for cast in shown_casts(half)] == ["1", "0", "2", "5"]
+    turn = Turn("t", None, "half", (), "stop", 1, 1)
+    shown = shown_casts([replace(cast, turns=(turn,), bare=True) for cast in casts])
+    assert [cast.id for cast in shown] == ["1", "0", "2", "5"]
+    assert {(cast.intent, cast.block) for cast in shown} == {(quote, "")}
