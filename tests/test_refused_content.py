@@ -10,7 +10,7 @@ import pytest
 from tests.test_changes import WHY
 from tests.test_harvest import harvested, is_harvest, talking
 from tests.world.clock import NOON, HeldClock
-from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
+from tests.world.house import ANN, PROMPTS, ROOM, open_house
 from tests.world.model import Fail, ModelServer, Seen, Step, Text, is_for_summary
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.config.schema import Context, MemoryHarvest
@@ -32,12 +32,6 @@ def filtering(seen: Seen) -> Step | None:
     if is_harvest(seen):
         return Text('{"contents": []}')
     return Text("brief") if is_for_summary(seen.body) else None
-
-
-async def remember(house: House, text: str) -> None:
-    async with house.database.transaction() as tx:
-        scope = f"person:{ANN}"
-        await house.stores.facts.add(tx, WHY, text, "user_explicit", scope=scope)
 
 
 @pytest.mark.breaks("edit")
@@ -68,44 +62,42 @@ async def test_a_refused_message_is_named_by_a_reply_and_never_asked_again_after
     assert [*map(shows, model.requests[asked:])] == [False, False]
 
 
-@pytest.mark.parametrize("where", ["line", "memory", "message"])
+@pytest.mark.parametrize(
+    ("where", "requests", "told"),
+    [
+        ("line", "0100", "and this?"),
+        ("memory", "01010", "and this?"),
+        ("message", "0100", "refuses your message of Monday, 2026-05-04 14:00"),
+        (
+            "before",
+            "11110",
+            "whatever is asked with it: user memories, skills, what was said before",
+        ),
+    ],
+)
 async def test_what_came_between_the_last_answer_and_the_message_is_left_out_first(
-    tmp_path: Path, model: ModelServer, where: str
+    tmp_path: Path, model: ModelServer, where: str, requests: str, told: str
 ) -> None:
-    """F-038, L-006: at once and for good, once a message; a memory is told anew with the next one."""
-    model.keyed(filtering)
-    told: dict[str, Any] = {"prompts": PROMPTS} if where == "memory" else {}
+    """F-038, L-006: for good; a memory is told anew with the next one, and nothing older is left out."""
+    home: dict[str, Any] = {"prompts": PROMPTS} if where in ("memory", "before") else {}
     group: dict[str, Any] = {"scope": f"room:{ROOM}"} if where == "line" else {}
-    async with open_house(tmp_path, model.url, **told) as house, house.working():
-        await house.incoming("hello", **group)
-        await house.said(1)
-        if group:
-            await house.incoming(f"a {BAD} line", kind="context", sender="@ben:test", **group)
-        elif told:
-            await remember(house, f"a {BAD} fact")
-        await house.incoming(BAD if where == "message" else "and this?", **group)
-        said = (await house.said(2))[1]
-        await house.incoming("next", **group)
-        assert (await house.said(3))[2].endswith("next")
-    assert ("refuses your message of" in said) == (where == "message")
-    assert [*map(shows, model.requests)] == [False, True, False, *[True] * bool(told), False]
-
-
-async def test_what_else_is_in_view_is_named_and_nothing_older_is_left_out(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """F-038: of a provider that grew stricter; `/new` is the way out."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        await remember(house, "likes tea")
-        await house.incoming(f"a {BAD} word")
+    async with open_house(tmp_path, model.url, clock=HeldClock(), **home) as house, house.working():
+        await house.incoming(f"a {BAD} word" if where == "before" else "hello", **group)
         await house.said(1)
         model.keyed(filtering)
-        for text in ("and this?", "/new", "and now?"):
-            await house.incoming(text)
-        said = await house.said(4)
-    assert "user memories, skills, what was said before" in said[1]
-    assert said[3] == "echo: and now?"
-    assert [*map(shows, model.requests)] == [*[True] * 4, False]
+        if group:
+            await house.incoming(f"a {BAD} line", kind="context", sender="@ben:test", **group)
+        async with house.database.transaction() as tx:
+            fact = f"a {BAD} fact" if where == "memory" else "likes tea"
+            add = house.stores.facts.add
+            await add(tx, WHY, fact, "user_explicit", scope=f"person:{ANN}")
+        await house.incoming(BAD if where == "message" else "and this?", **group)
+        assert told in (await house.said(2))[1]
+        for text in ["/new", "next"][where != "before" :]:
+            await house.incoming(text, **group)
+        await house.settled()
+        assert (await house.spoken())[-1].endswith("next")
+    assert "".join(str(int(shows(seen))) for seen in model.requests) == requests
 
 
 @pytest.mark.breaks("fold", perhaps=True)
