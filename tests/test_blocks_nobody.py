@@ -78,14 +78,10 @@ async def test_after_a_restart_it_is_in_nobodys_way_for_longer(
     assert told == ["echo: behind", "echo: after", "Stopped."]
 
 
-@pytest.mark.parametrize(
-    ("aside", "order"),
-    [((), "12/45"), ((1,), "21/45"), ((1, 2), "21/45"), ((4,), "12/54"), ((1, 4, 5), "21/54")],
-)
-def test_what_fails_alone_stands_before_what_keeps_its_place(
-    aside: tuple[int, ...], order: str
-) -> None:
+def test_what_fails_alone_stands_before_what_keeps_its_place() -> None:
     """F-060, F-035: of several that first which may be tried again first."""
     rows = [replace(row(seq=n), event_id=f"{n}", not_before=100.0 - n) for n in range(1, 6)]
     rows[2] = replace(rows[2], event_id="/", kind="command", body="/new")
-    assert "".join(each.event_id for each in in_order(rows, {*map(str, aside)})) == order
+    table = {"": "12/45", "1": "21/45", "12": "21/45", "4": "12/54", "145": "21/54"}
+    for aside, order in table.items():
+        assert "".join(each.event_id for each in in_order(rows, set(aside))) == order

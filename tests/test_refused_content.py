@@ -29,9 +29,8 @@ def shows(seen: Seen) -> bool:
 def filtering(seen: Seen) -> Step | None:
     if shows(seen):
         return FILTERED
-    if is_harvest(seen):
-        return Text('{"contents": []}')
-    return Text("brief") if is_for_summary(seen.body) else None
+    aside = is_harvest(seen) or is_for_summary(seen.body)
+    return Text('{"contents": []}') if aside else None
 
 
 @pytest.mark.breaks("edit")
@@ -57,8 +56,7 @@ async def test_a_refused_message_is_named_by_a_reply_and_never_asked_again_after
     later = await ann.send(chat, "and now?")
     await ann.wait_for_count(chat, daemon.user_id, 3)
     await ann.edit(chat, later, "or now?")
-    said = await ann.wait_for_count(chat, daemon.user_id, 4)
-    assert [each.body for each in said[2:]] == ["echo: and now?", "echo: or now?"]
+    await ann.wait_for_count(chat, daemon.user_id, 4)
     assert [*map(shows, model.requests[asked:])] == [False, False]
 
 
@@ -68,11 +66,7 @@ async def test_a_refused_message_is_named_by_a_reply_and_never_asked_again_after
         ("line", "0100", "and this?"),
         ("memory", "01010", "and this?"),
         ("message", "0100", "refuses your message of Monday, 2026-05-04 14:00"),
-        (
-            "before",
-            "11110",
-            "whatever is asked with it: user memories, skills, what was said before",
-        ),
+        ("before", "11110", "whatever is asked: skills, what was said before"),
     ],
 )
 async def test_what_came_between_the_last_answer_and_the_message_is_left_out_first(
@@ -81,16 +75,17 @@ async def test_what_came_between_the_last_answer_and_the_message_is_left_out_fir
     """F-038, L-006: for good; a memory is told anew with the next one, and nothing older is left out."""
     home: dict[str, Any] = {"prompts": PROMPTS} if where in ("memory", "before") else {}
     group: dict[str, Any] = {"scope": f"room:{ROOM}"} if where == "line" else {}
-    async with open_house(tmp_path, model.url, clock=HeldClock(), **home) as house, house.working():
+    clock = HeldClock()
+    async with open_house(tmp_path, model.url, clock=clock, **home) as house, house.working():
         await house.incoming(f"a {BAD} word" if where == "before" else "hello", **group)
         await house.said(1)
         model.keyed(filtering)
+        await clock.move(1)
         if group:
             await house.incoming(f"a {BAD} line", kind="context", sender="@ben:test", **group)
         async with house.database.transaction() as tx:
             fact = f"a {BAD} fact" if where == "memory" else "likes tea"
-            add = house.stores.facts.add
-            await add(tx, WHY, fact, "user_explicit", scope=f"person:{ANN}")
+            await house.stores.facts.add(tx, WHY, fact, "user_explicit", scope=f"person:{ANN}")
         await house.incoming(BAD if where == "message" else "and this?", **group)
         assert told in (await house.said(2))[1]
         for text in ["/new", "next"][where != "before" :]:
@@ -122,18 +117,14 @@ async def test_a_refused_message_is_in_no_summary_no_quote_and_no_harvest(
     assert any(map(is_harvest, later))
 
 
-def test_a_cast_is_shown_where_it_was_tried_last_if_it_was_answered_and_bare_if_it_had_to_be() -> (
-    None
-):
+def test_what_is_shown_is_where_it_was_tried_last_and_bare_if_it_had_to_be() -> None:
     """F-038, F-060: in no request is what failed or was refused, whatever it said on its way."""
-    rows = (
-        "1 model_unavailable,2 text,1 text,3 content_refused,4 given_up,5 stopped,6 context_refused"
-    )
+    ends = ["1 model_unavailable", "2 text", "1 text", "3 content_refused", "4 given_up"]
+    rows = [each.split() for each in [*ends, "5 stopped", "6 context_refused"]]
     due, quote = event("scheduled_task", "task_1", "due"), "<replied_to>\nyou: a\n</replied_to>\nb"
     intent = f"{due}\n\n{due}\n\n<room_context>\nBen (@b:x): a\n</room_context>\n{quote}"
     base = Cast("", "b", None, "e", intent, "owner", {}, "running", None, None, NOON, (), "block")
-    ends = [row.split() for row in rows.split(",")]
-    casts = [replace(base, id=f"{n}", event_id=e, reason=r) for n, (e, r) in enumerate(ends)]
+    casts = [replace(base, id=f"{n}", event_id=e, reason=r) for n, (e, r) in enumerate(rows)]
     assert [cast.id for cast in shown_casts(casts)] == ["1", "2", "5"]
     turn = Turn("t", None, "half", (), "stop", 1, 1)
     shown = shown_casts([replace(cast, turns=(turn,), bare=True) for cast in casts])

@@ -91,7 +91,7 @@ GAIN = 0.75  # share of what is folded that a summary saves
 CHUNK = 0.8  # share of the summariser's window for what it reads
 FEWEST_LETTERS = 12
 HARMLESS = "Reply with: ok"
-IN_VIEW = "The provider refuses what I have in view, whatever is asked with it: {parts}"
+IN_VIEW = "The provider refuses what I have in view, whatever is asked: {parts}"
 FoldCause = Literal["size", "full", "overflow", "asked"]
 """It is much, more than fits by our own count, or by the server's; or somebody wants it."""
 
