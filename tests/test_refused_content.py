@@ -19,7 +19,6 @@ from wintermute.loom.records import Cast, Turn
 from wintermute.prompt.gather import event
 
 BAD = "forbidden"
-FILTERED = Fail(400, {"error": {"message": "filtered", "code": "content_filter"}})
 
 
 def shows(seen: Seen) -> bool:
@@ -28,12 +27,11 @@ def shows(seen: Seen) -> bool:
 
 def filtering(seen: Seen) -> Step | None:
     if shows(seen):
-        return FILTERED
+        return Fail(400, {"error": {"message": "filtered", "code": "content_filter"}})
     aside = is_harvest(seen) or is_for_summary(seen.body)
     return Text('{"contents": []}') if aside else None
 
 
-@pytest.mark.breaks("edit")
 async def test_a_refused_message_is_named_by_a_reply_and_never_asked_again_after_a_kill(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -42,21 +40,18 @@ async def test_a_refused_message_is_named_by_a_reply_and_never_asked_again_after
     ann = await person("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon)
-    await ann.send(chat, "hello")
-    await ann.wait_for_count(chat, daemon.user_id, 1)
     sent = await ann.send(chat, f"a {BAD} word")
-    told = (await ann.wait_for_count(chat, daemon.user_id, 2))[1]
+    told = (await ann.wait_for_count(chat, daemon.user_id, 1))[0]
     await daemon.kill()
     asked = len(model.requests)
-    assert "refuses your message of " in told.body
-    assert "/new" in told.body
+    assert all(words in told.body for words in ("refuses your message of ", "/new"))
     assert BAD not in told.body
     assert told.content["m.relates_to"] == {"m.in_reply_to": {"event_id": sent}}
     await daemon.start()
     later = await ann.send(chat, "and now?")
-    await ann.wait_for_count(chat, daemon.user_id, 3)
+    await ann.wait_for_count(chat, daemon.user_id, 2)
     await ann.edit(chat, later, "or now?")
-    await ann.wait_for_count(chat, daemon.user_id, 4)
+    await ann.wait_for_count(chat, daemon.user_id, 3)
     assert [*map(shows, model.requests[asked:])] == [False, False]
 
 
@@ -106,15 +101,14 @@ async def test_a_refused_message_is_in_no_summary_no_quote_and_no_harvest(
         await house.incoming("a long story " * 20)
         refused = await house.incoming(f"a {BAD} word")
         await house.said(2)
-        asked = len(model.requests)
+        model.requests.clear()
         await house.incoming("why?", replies_to=refused)
         await house.incoming("/compact")
         await house.incoming("and now?")
         await harvested(house)
-    later = model.requests[asked:]
-    assert not any(map(shows, later))
-    assert any(is_for_summary(seen.body) for seen in later)
-    assert any(map(is_harvest, later))
+    assert not any(map(shows, model.requests))
+    assert any(is_for_summary(seen.body) for seen in model.requests)
+    assert any(map(is_harvest, model.requests))
 
 
 def test_what_is_shown_is_where_it_was_tried_last_and_bare_if_it_had_to_be() -> None:
