@@ -30,7 +30,7 @@ NEXT = (
     "SELECT seq, id, room_id, kind, body, late_after AS after, late_mark AS mark, meant_for,"
     " reacts_to, apart, answers, cause, changes, iif((SELECT reason FROM casts WHERE id = cast_id)"
     "  IN ('content_refused', 'context_refused', 'given_up'), coalesce((SELECT edits FROM inbox"
-    "   WHERE event_id = answers), answers), NULL) AS replies_to FROM outbox"
+    "   WHERE event_id = answers), iif(answers LIKE '$%', answers, NULL)), NULL) AS replies_to FROM outbox"
     " WHERE room_id = ? AND conversation_id = ? AND state = 'waiting'"
     " ORDER BY apart DESC, reacts_to IS NOT NULL, seq LIMIT 1"
 )
