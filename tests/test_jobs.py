@@ -254,12 +254,12 @@ async def begun(house: House, bench: Bench, n: int) -> None:
 
 
 @pytest.mark.slow
-async def test_three_crashes_end_a_job_and_ordinary_restarts_do_not(
+async def test_three_crashes_put_a_job_off_and_ordinary_restarts_do_not(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    """What a kill leaves behind is a copy of the folder as it was at that moment."""
-    bench = Bench(hang)
-    folders: Sequence[Path] = [tmp_path / str(n) for n in range(4)]
+    """M-095: what a kill leaves behind is a copy of the folder as it was at that moment."""
+    bench, clock = Bench(hang), FakeClock()
+    folders: Sequence[Path] = [tmp_path / str(n) for n in range(5)]
     folders[0].mkdir()
     async with opened(folders[0], model, bench) as house, house.working():
         await talked(house)
@@ -268,22 +268,29 @@ async def test_three_crashes_end_a_job_and_ordinary_restarts_do_not(
     for n in range(4):
         async with opened(folders[0], model, bench) as house, house.working():
             await begun(house, bench, n + 2)
-    for n, (folder, after) in enumerate(pairwise(folders)):
-        async with opened(folder, model, bench) as house, house.working():
+    for n, (folder, after) in enumerate(pairwise(folders[:4])):
+        async with opened(folder, model, bench, clock) as house, house.working():
             await begun(house, bench, n + 6)
             shutil.copytree(folder, after)
-    for _ in range(2):  # and no start tries it again
-        async with opened(folders[3], model, bench) as house, house.working():
-            await became(house, a="failed")
+    for _ in range(2):  # and no start tries it again before its time
+        async with opened(folders[3], model, bench, clock) as house, house.working():
+            await became(house, a="waiting")
             assert (await house.said(2))[1:] == [
-                "A piece of `tidy` was interrupted by three crashes. I leave it; everything else"
-                " goes on."
+                "A piece of `tidy` was interrupted by three crashes. I try it again after an hour, a"
+                " day, a week; everything else goes on."
             ]
+    clock.advance(3600)
+    async with opened(folders[3], model, bench, clock) as house, house.working():
+        await begun(house, bench, 9)
+        shutil.copytree(folders[3], folders[4])
     bench.do = well
-    async with opened(folders[3], model, bench) as house, house.working():
+    clock.advance(23 * 3600)
+    async with opened(folders[4], model, bench, clock) as house, house.working():
         await owe(house, "b")
-        await became(house, a="failed", b="done")
-    assert bench.begun[8:] == ["b"]
+        await became(house, a="waiting", b="done")
+    clock.advance(3600)
+    async with opened(folders[4], model, bench, clock) as house, house.working():
+        await became(house, a="done", b="done")
 
 
 PERSISTS = JobPolicy(persists=True)

@@ -48,12 +48,17 @@ USABLE = {
     "bare": GOOD,
     "in a fence": f"```json\n{GOOD}\n```",
     "in a fence without a name": f"\n```\n{GOOD}\n```\n",
+    "words around it": f"Here it is [1]: {GOOD} - {{all}} of it.",
+    "a fence in words": f"Sure!\n```json\n{GOOD}\n```\nAnything else?",
+    "twice the same": f"{GOOD}\n\nAgain: {GOOD}",
+    "beside another value": f'I read {{"text": "x"}} and answer {GOOD}',
 }
 BAD: dict[str, tuple[Step, str]] = {
     "cut off by its length": (Text(GOOD, finish="length"), "cut off"),
     "cut in its middle": (Text(GOOD[:-4]), "no JSON"),
     "words": (Text("There is nothing worth keeping."), "no JSON"),
-    "words around it": (Text(f"Here it is: {GOOD}"), "no JSON"),
+    "two answers": (Text(f'{GOOD} or {{"contents": []}}'), "two different answers"),
+    "in a list": (Text(f"[{GOOD}]"), "no JSON object"),
     "a web page": (Text("<html><body>502</body></html>"), "no JSON"),
     "a list": (Text('["Ann is vegetarian."]'), "no JSON object"),
     "a key more": (Text('{"contents": [], "scope": "person:@eve"}'), "belong there"),
@@ -74,7 +79,7 @@ BAD: dict[str, tuple[Step, str]] = {
 
 @pytest.mark.parametrize("text", USABLE.values(), ids=USABLE)
 async def test_an_answer_counts_with_or_without_a_fence(tmp_path: Path, text: str) -> None:
-    """M-072."""
+    """M-072, M-094."""
     async with asked(tmp_path, Text(text)) as (models, server):
         assert await picked(models) == ("Ann is vegetarian.",)
     [request] = server.requests

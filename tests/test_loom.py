@@ -35,10 +35,10 @@ INSERT INTO casts (id, branch_id, event_id, entity_id, intent, origin, wards, pr
     '{NOW}', '{NOW}'),
     ('cast_r', 'b', '$f', 'ent2', 'hello', 'owner', '{{}}', 'h', 'running', NULL, NULL, '{NOW}', NULL);
 INSERT INTO turns (id, cast_id, parent_id, entity_id, utterance, calls, finish_reason, backend,
-    model, tokens_in, tokens_out, tokens_cached, ms, error, created_at, prompt_hash)
+    model, tokens_in, tokens_out, tokens_cached, ms, error, created_at, prompt_hash, sender, kept)
     VALUES ('t', 'cast', NULL, 'ent', 'hi', '[{{"id": 1}}]', 'stop', 'b', 'm', 1, 2, 3, 4, NULL,
-    '{NOW}', 'h'),
-    ('t2', 'cast', 't', 'ent', '', '[]', 'x', '', '', 0, 0, 0, 0, 'away', '{NOW}', NULL);
+    '{NOW}', 'h', 's', '{{}}'),
+    ('t2', 'cast', 't', 'ent', '', '[]', 'x', '', '', 0, 0, 0, 0, 'away', '{NOW}', NULL, '', '');
 INSERT INTO observations (turn_id, n, gate, args, result, tool_call_id, via, state, started_at,
     completed_at)
     VALUES ('t', 0, 'echo', '{{"a": 1}}', '"r"', 'c0', 'call', 'completed', '{NOW}', '{NOW}'),
@@ -57,7 +57,7 @@ COLUMNS = {
     "casts": "seq id branch_id event_id entity_id intent origin taint wards prompt_hash state reason"
     " result started_at ended_at block fold_refused bare",
     "turns": "seq id cast_id parent_id entity_id utterance calls finish_reason backend model"
-    " tokens_in tokens_out tokens_cached ms error created_at prompt_hash waited_ms block",
+    " tokens_in tokens_out tokens_cached ms error created_at prompt_hash waited_ms block sender kept",
     "observations": "seq turn_id n gate args result is_error tool_call_id via state started_at"
     " completed_at",
     "folds": "seq id branch_id from_turn to_turn summary tokens_before tokens_after created_at"
@@ -84,6 +84,7 @@ ALLOWED = [
     "UPDATE casts SET intent = '', prompt_hash = NULL WHERE id = 'cast'",
     "UPDATE prompts SET text = '' WHERE hash = 'h'",
     "UPDATE turns SET utterance = '', calls = '[]' WHERE id = 't'",
+    "UPDATE turns SET kept = '' WHERE id = 't'",
     "UPDATE turns SET utterance = '', calls = '[]', error = '' WHERE id = 't2'",
     "UPDATE observations SET state = 'completed', result = '1', is_error = 1, completed_at = 'now'"
     " WHERE n = 1",

@@ -10,6 +10,7 @@ import pytest
 from tests.test_night_in_chats import says, slept
 from tests.test_night_turns import asked, named, pairs, price
 from tests.world.clock import HeldClock
+from tests.world.house import House
 from tests.world.model import ModelServer
 from tests.world.nights import SmallNight, begin, look, opened
 from tests.world.sleeping import FTS, SCOPE, sleeping
@@ -179,7 +180,7 @@ async def test_what_somebody_put_back_is_decided_by_no_later_night_alone(
 async def test_a_budget_that_is_too_small_for_one_question_says_so(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    """Issue 21, 7: it is no night like others, and waiting does not help."""
+    """M-093, issue 21, 7: it is no night like others, and waiting does not help."""
     small = SmallNight(asks_model=True, budget=10)
     clock = HeldClock()
     async with opened(tmp_path, model, clock, night=small) as house:
@@ -188,6 +189,19 @@ async def test_a_budget_that_is_too_small_for_one_question_says_so(
         said = await says(house, "/night")
         assert "one question alone may take" in said
         assert "raise dreaming.budget" in said
+        asked = await dreamt(house)
+        assert asked.startswith("Done, and nothing was changed: the rest waits for the next night.")
+        assert "Why: one question alone may take" in asked
+
+
+async def dreamt(house: House) -> str:
+    """What is told of a night that was asked for, when it is over."""
+    before = len(await house.spoken())
+    async with house.working():
+        await house.incoming("/dream")
+        await house.said(before + 1)
+    await look(house)
+    return (await house.spoken())[-1]
 
 
 async def test_a_later_night_whose_merge_went_with_an_older_one_says_so(

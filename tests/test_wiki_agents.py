@@ -315,13 +315,19 @@ def test_a_program_that_writes_into_the_store_itself_is_somebody_who_edits(
 
 
 def test_a_dry_run_of_a_program_prints_the_diff(terminal: Terminal, shelf: Shelf) -> None:
-    """W-064: it reads the raw copy that would be made."""
+    """W-064: it reads the raw copy that would be made; what would be refused is said, with exit 1."""
     configured(terminal, GOOD + "assert raw.read_text().startswith('I have planted')")
     talk = shelf.conversation()
     before = {path: path.read_bytes() for path in shelf.root.rglob("*") if path.is_file()}
     done = consolidate(terminal, talk, "--dry-run")
     assert done.returncode == 0, done
     assert b"+Tulips by the [[Pond]].\n" in done.stdout
+    configured(terminal, "put('semantic/Garden.md', garden.read_text() + '\\n[[Nowhere]]\\n')")
+    bad = consolidate(terminal, talk, "--dry-run")
+    assert (bad.returncode, b"+[[Nowhere]]\n" in bad.stdout) == (1, True)
+    assert b"nothing of this would be changed: broken link" in bad.stderr
+    told = json.loads(consolidate(terminal, talk, "--dry-run", "--json").stdout)
+    assert "broken link" in told["refused"]
     after = {path: path.read_bytes() for path in shelf.root.rglob("*") if path.is_file()}
     assert after == before
     assert copies(terminal) == []

@@ -3,9 +3,18 @@
 from datetime import date
 
 from tests.test_cli_reconstruct import asks
-from tests.test_consolidation import Writer, block, consolidate, plan, updated
+from tests.test_consolidation import (
+    BAD_PAGES,
+    POND,
+    Writer,
+    block,
+    consolidate,
+    plan,
+    ready,
+    updated,
+)
 from tests.world.model import ModelServer
-from tests.world.shelf import INDEX, Shelf, page
+from tests.world.shelf import GARDEN, INDEX, Shelf, page
 from tests.world.terminal import Terminal
 from wintermute.night.page_writer import OF_FILES
 from wintermute.templates import CONSOLIDATION, shipped_prompts
@@ -37,3 +46,29 @@ async def test_pages_of_one_name_are_shown_and_planned_by_their_paths(
     assert (done.returncode, shelf.job()["changed_files"]) == (0, [OTHER])
     assert block(writer.plans[0], "entries") == "- Roses\n- episodic/Garden\n- semantic/Garden"
     assert block(writer.calls[OTHER], "entries") == "- Roses\n- semantic/Garden"
+
+
+async def test_a_bad_page_does_not_cost_the_others(terminal: Terminal, model: ModelServer) -> None:
+    """M-094: what would link to it says its name."""
+    shelf = Shelf.make(terminal.data / "wiki")
+    ready(terminal, model, **{POND: BAD_PAGES["no frontmatter"]})
+    done = await consolidate(terminal, shelf.conversation())
+    job = shelf.job()
+    assert (done.returncode, job["status"], job["changed_files"]) == (0, "applied", [GARDEN])
+    assert "There are 12 tulips by the Pond." in shelf.read(GARDEN)
+    assert f"- {POND} was not written: " in shelf.read(f"sleep/{job['name']}/report.md")
+
+
+async def test_a_link_that_leads_nowhere_is_told_once_and_then_is_none(
+    terminal: Terminal, model: ModelServer
+) -> None:
+    """M-094: of any kind; those in code, and to what a person has still to write, stay."""
+    shelf = Shelf.make(terminal.data / "wiki")
+    links = "[[The moon]], [[../../etc/passwd|all]], [[episodic-raw/20260504/x/0009-user]], `[[x]]`"
+    ready(terminal, model, **{POND: page(f"# Pond\n\nBy the [[Garden]]: {links}.")})
+    done = await consolidate(terminal, shelf.conversation())
+    assert done.returncode == 0, done
+    says = "By the [[Garden]]: The moon, all, episodic-raw/20260504/x/0009-user, `[[x]]`."
+    assert says in shelf.read(POND)
+    told = [str(seen.messages[-1]["content"]) for seen in model.requests]
+    assert sum("[[The moon]] leads nowhere" in each for each in told) == 1

@@ -3,11 +3,10 @@
     waiting ─▶ running ─▶ done
        ▲          ├─ put off, or failed: it waits again
        ╰──────────╯
-                  ╰─▶ failed: three times in a row in the same way, six times in whatever way,
-                      or by three crashes
+                  ╰─▶ failed: three times in a row in the same way, or six times in whatever way
 
 A job that failed so often stops its series, which is all jobs of its name and scope: what is
-wrong with one is wrong with the next. One that crashed is over alone.
+wrong with one is wrong with the next. One that crashes is put off ever longer (M-095).
 """
 
 import json
@@ -119,8 +118,7 @@ class Jobs:
     async def is_owed(self, tx: Transaction, name: str, scope: str) -> bool:
         """Whether one of this series waits, or the series is stopped."""
         return await tx.exists(
-            "SELECT 1 FROM jobs WHERE name = ? AND state IN ('waiting', 'failed') AND scope = ?"
-            " AND (state = 'waiting' OR attempts > 0)",
+            "SELECT 1 FROM jobs WHERE name = ? AND state IN ('waiting', 'failed') AND scope = ?",
             (name, scope),
         )
 
@@ -140,7 +138,7 @@ class Jobs:
             "UPDATE jobs SET state = 'running', waits_for = '' WHERE id IN (SELECT j.id FROM jobs j"
             " WHERE j.name = :name AND j.state = 'waiting'"
             " AND (j.not_before IS NULL OR j.not_before <= :now) AND NOT EXISTS (SELECT 1 FROM jobs f"
-            "  WHERE f.name = j.name AND f.scope = j.scope AND f.state = 'failed' AND f.attempts > 0)"
+            "  WHERE f.name = j.name AND f.scope = j.scope AND f.state = 'failed')"
             " ORDER BY j.created_at, j.id LIMIT :most) RETURNING *",
             {"name": name, "now": stamp(self._clock.now()), "most": most},
         )
@@ -159,7 +157,8 @@ class Jobs:
         """What an earlier run left at work. What failed is tried anew: the reason may be gone."""
         await tx.execute(
             "UPDATE jobs SET state = 'waiting', attempts = 0, failures = 0, not_before = NULL,"
-            " ended_at = NULL WHERE name = ? AND attempts > 0 AND state IN ('waiting', 'failed')",
+            " ended_at = NULL WHERE name = ?"
+            " AND (state = 'failed' OR (state = 'waiting' AND attempts > 0))",
             (name,),
         )
         rows = await tx.rows(
@@ -236,14 +235,6 @@ class Jobs:
             return "three times in the same way"
         is_mixed = attempts < MOST_FAILURES and failures == MOST_OF_ANY
         return "six times in a row, the last time" if is_mixed else ""
-
-    async def crashed(self, tx: Transaction, job: Job, error: str) -> None:
-        """It was interrupted too often. No start tries it again: that would crash for ever."""
-        await tx.execute(
-            "UPDATE jobs SET state = 'failed', attempts = 0, last_error = ?, ended_at = ?"
-            " WHERE id = ?",
-            (error, stamp(self._clock.now()), job.id),
-        )
 
     async def emptied(self, tx: Transaction, job_id: str) -> None:
         """Nothing is kept of what it was to do."""

@@ -105,6 +105,7 @@ class Reply:
 
     `finish_reason` is `stop`, `tool_calls`, one of `BROKEN_OFF`, or a server's own word.
     `waited_ms`: how much of `ms` passed before the first tokens of its attempts (F-017).
+    `kept`: fields of an answer with calls for its `sender` alone, see `llm.kept`.
     """
 
     text: str
@@ -116,6 +117,8 @@ class Reply:
     ms: int
     """Wall time of the whole question in milliseconds, retries included."""
     waited_ms: int = 0
+    sender: str = ""
+    kept: str = ""
 
     @property
     def is_whole(self) -> bool:

@@ -51,16 +51,19 @@ class Use:
     name: str
     arguments: Json | str = field(default_factory=dict)
     id: str | None = None
+    fields: Json = field(default_factory=dict)
+    """What a provider sends beside it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Calls tools, in this order."""
+    """Calls tools, in this order; `fields`: what a provider sends beside them."""
 
     calls: tuple[Use, ...]
     text: str = ""
     finish: Finish | None = "tool_calls"
     usage: Usage | None = USUAL
+    fields: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +373,8 @@ class ModelServer:
         async with self._arrived:
             self.requests.append(seen)
             self._arrived.notify_all()
-        self.prefixes.saw(seen.body)
+        if not (isinstance(step, Fail) and step.status == 400):  # that one nobody has read
+            self.prefixes.saw(seen.body)
         if told := _told(step, len(self.requests)):
             self.prefixes.answered(told)
         return await self._take(step, _Exchange(request, seen, len(self.requests), self._closing))
@@ -439,7 +443,8 @@ class _Exchange:
         options = self._seen.body.get("stream_options") or {}
         if step.usage and options.get("include_usage"):
             events.append({"choices": [], "usage": _usage(step.usage)})
-        return await self.stream([self._delta({"role": "assistant"}), *events, "[DONE]"])
+        fields = step.fields if isinstance(step, Calls) else {}
+        return await self.stream([self._delta({"role": "assistant", **fields}), *events, "[DONE]"])
 
     def whole(self, step: Text | Calls | Empty) -> web.Response:
         text, calls = _content(step, self._n)
@@ -554,9 +559,8 @@ def _content(step: Text | Calls | Empty, n: int) -> tuple[str, list[Json]]:
         arguments = use.arguments
         text = arguments if isinstance(arguments, str) else json.dumps(arguments)
         function = {"name": use.name, "arguments": text}
-        calls.append(
-            {"id": use.id or f"call_{n}_{position}", "type": "function", "function": function}
-        )
+        name = use.id or f"call_{n}_{position}"
+        calls.append({"id": name, "type": "function", "function": function, **use.fields})
     return step.text, calls
 
 

@@ -29,6 +29,7 @@ from tests.world.request_rules import is_for_json, is_for_summary
 from wintermute.conversation.toolbox import DONE
 from wintermute.conversation.view import INTERRUPTED, UNANSWERED
 from wintermute.db import driver
+from wintermute.llm.kept import OF_CALL, OF_MESSAGE
 from wintermute.llm.models import PROBE, QUESTION
 from wintermute.messages import Json
 
@@ -137,11 +138,17 @@ def rendered(body: Json) -> Rendered:
         parts = [head, content if isinstance(content, str) else _json(content)]
         for call in calls:
             parts += [str(call["function"][key]) for key in ("name", "arguments")]
+        parts += [_json(value) for each in (message, *calls) for value in _beside(each)]
         messages.append("".join(parts))
         if message.get("role") == "assistant":
             said |= _said(message)
     tools = _json(body["tools"]) if body.get("tools") else ""
     return Rendered(tools, tuple(messages), frozenset(said))
+
+
+def _beside(message: Json) -> list[object]:
+    """What a provider wants back with an answer or a call."""
+    return [message[key] for key in sorted(message.keys() - OF_MESSAGE - OF_CALL)]
 
 
 def _said(message: Json) -> set[str]:

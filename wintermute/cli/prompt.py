@@ -22,6 +22,7 @@ from wintermute.conversation.view import (
     smaller,
 )
 from wintermute.ids import new_id
+from wintermute.llm.kept import KEPT, plain
 from wintermute.llm.models import Models
 from wintermute.llm.tokens import estimate
 from wintermute.loom.reading import LoomReader
@@ -174,7 +175,8 @@ def _said(past: BranchView, looks: Looks) -> Iterator[PromptPart]:
         yield PromptPart("conversation", SUMMARY, estimate(text), text)
     if past.casts:
         told = sum(estimate(text) for text in blocks(past)) if looks.layout == "append" else 0
-        tokens = max(0, estimate(list(said)) - told)
+        kept = sum(estimate(each[KEPT][-1]) for each in said if KEPT in each)
+        tokens = max(0, estimate(plain(said)) + kept - told)
         yield PromptPart("conversation", counted(len(said), "message"), tokens, "")
 
 

@@ -10,7 +10,7 @@ cast was stopped, or is still at work) `RecordEnds`. What was too large then is 
 import difflib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -28,6 +28,7 @@ from wintermute.errors import (
 from wintermute.llm import tokens
 from wintermute.llm.backend import UNHEARD, Listener
 from wintermute.llm.calls import Recorded
+from wintermute.llm.kept import plain
 from wintermute.llm.models import asked_again
 from wintermute.loom.records import Cast, Turn
 from wintermute.messages import Json, Reply, Request, Size
@@ -215,6 +216,7 @@ class Script:
 
     def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
         """Whether a request fits is what the record says: estimates depend on what else was asked."""
+        request = replace(request, messages=plain(request.messages))
         if role == COMPACTION:
             return tokens.size(request)
         if self._fits(request):
@@ -257,7 +259,9 @@ class Script:
     def _plain(self, request: Request) -> Request:
         """As the record has it: JSON, without secrets."""
         messages, tools = json.loads(
-            json.dumps([self._redact.tree(request.messages), self._redact.tree(request.tools)])
+            json.dumps(
+                [self._redact.tree(plain(request.messages)), self._redact.tree(request.tools)]
+            )
         )
         return Request(tuple(messages), tuple(tools), request.must_call)
 

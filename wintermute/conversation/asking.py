@@ -42,6 +42,7 @@ from wintermute.errors import (
     PromptTooLarge,
 )
 from wintermute.llm.backend import UNHEARD, Listener
+from wintermute.llm.kept import KEPT
 from wintermute.loom.records import BranchView, Cast, Fold, Turn
 from wintermute.messages import Json, Reply, Request, Size
 from wintermute.prompt.gather import Recall
@@ -153,6 +154,7 @@ def _line(message: Json, most: int | None = RESULT_CHARACTERS) -> str:
         for call in message.get("tool_calls", ())
     ]
     said = [f"[assistant]\n{message['content']}"] if message["content"] else []
+    said += [message[KEPT][-1]] if most is None and KEPT in message else []
     return "\n".join([*said, *calls])
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+from wintermute.llm.kept import KEPT
 from wintermute.loom.records import BranchView, Cast, Fold, Observation, Turn
 from wintermute.memory.ranking import Query
 from wintermute.messages import Call, Json
@@ -272,16 +273,18 @@ def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Itera
     done = next((seen for seen in turn.observations if _is_answer(seen)), None)
     calls = turn.calls[: done.n] if done else turn.calls
     tags = {n: tag for n, call in enumerate(calls) if (tag := _tag(call))}
-    named = {n: name for n, name in enumerate(_call_ids(calls)) if n not in tags}
+    named = {n: call for n, call in enumerate(calls) if n not in tags}
     seen = {observation.n: observation for observation in turn.observations}
     said = [turn.utterance] if turn.utterance else []
     if named:
-        called = [_called(name, calls[n]) for n, name in named.items()]
-        yield {"role": "assistant", "content": turn.utterance or None, "tool_calls": called}
+        by = turn.sender if all(call.via == "call" for call in named.values()) else ""
+        message = {"role": "assistant", "content": turn.utterance or None}
+        called = [_called(call) for call in named.values()]
+        yield {**message, "tool_calls": called, KEPT: [by, turn.id, turn.kept]}
         said = []
-    for n, name in named.items():
+    for n, call in named.items():
         content = _result(seen.get(n), unrun, hidden)
-        yield {"role": "tool", "tool_call_id": name, "content": content}
+        yield {"role": "tool", "tool_call_id": call.id, "content": content}
     if tags:
         yield {"role": "assistant", "content": "\n".join([*said, *tags.values()])}
         told = (_told(seen.get(n), unrun, hidden) for n in tags)
@@ -290,9 +293,9 @@ def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Itera
         yield {"role": "assistant", "content": as_text(done.result) or UNANSWERED}
 
 
-def _called(name: str, call: Call) -> Json:
+def _called(call: Call) -> Json:
     function = {"name": call.name, "arguments": _valid(call.arguments)}
-    return {"id": name, "type": "function", "function": function}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _tag(call: Call) -> str | None:
@@ -308,17 +311,6 @@ def _tag(call: Call) -> str | None:
 
 def _is_answer(seen: Observation) -> bool:
     return seen.gate == "done" and seen.completed and not seen.is_error
-
-
-def _call_ids(calls: Sequence[Call]) -> list[str]:
-    """Call ids, made different where a model used one twice: each result needs its own (L-017)."""
-    names: list[str] = []
-    for n, call in enumerate(calls):
-        name = call.id or "call"
-        while name in names:
-            name = f"{name}~{n}"
-        names.append(name)
-    return names
 
 
 def _valid(arguments: str) -> str:
@@ -392,6 +384,7 @@ def smaller(messages: tuple[Json, ...], kept: int) -> tuple[Json, ...] | None:
         without_memories(messages, share=0.5)
         or _without_oldest(messages, kept)
         or _cut(messages, {"tool"})
+        or _without_fields(messages)
         or _without_arguments(messages)
         or _cut(messages, {"user", "assistant"})
         or without_memories(messages)
@@ -546,6 +539,15 @@ def _without_arguments(messages: tuple[Json, ...]) -> tuple[Json, ...] | None:
     short = json.dumps({"shortened": _ends(function["arguments"], 100)}, ensure_ascii=False)
     calls[k] = {**calls[k], "function": {**function, "arguments": short}}
     return (*messages[:n], {**messages[n], "tool_calls": calls}, *messages[n + 1 :])
+
+
+def _without_fields(messages: tuple[Json, ...]) -> tuple[Json, ...] | None:
+    """Without the fields that a provider wants back with the oldest calls."""
+    for n, message in enumerate(messages):
+        if KEPT in message and message[KEPT][-1]:
+            bare = {**message, KEPT: [*message[KEPT][:-1], ""]}
+            return (*messages[:n], bare, *messages[n + 1 :])
+    return None
 
 
 def _ends(content: str, keep: int) -> str:

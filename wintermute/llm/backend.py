@@ -14,6 +14,7 @@ from wintermute.config.secrets import UNHIDDEN, Redaction, StreamRedactor
 from wintermute.ids import NewId
 from wintermute.llm.dialect import Dialect
 from wintermute.llm.failures import Failed, Outage, Refused
+from wintermute.llm.kept import given, sender
 from wintermute.llm.tokens import Measure
 from wintermute.llm.windows import is_private
 from wintermute.llm.wire import Answer, Gathering
@@ -114,6 +115,7 @@ class Endpoint:
         self.name = name
         self.settings = settings
         self.measure = Measure()
+        self.sender = sender(name, settings)
         self._redact = redact
         self._new_id = new_id
         self._found_to_spell = spells
@@ -135,6 +137,11 @@ class Endpoint:
             return await self._asked(client, request, most_tokens, listener)
         except Failed as failure:
             raise failure.told_by(self.name, self._key, self._redact) from None
+
+    def given(self, request: Request) -> Request:
+        """The request with what this backend is given back (F-040, F-041)."""
+        fields = self._dialect.placeholders
+        return replace(request, messages=given(request.messages, self.sender, self._redact, fields))
 
     async def fetch(
         self, path: str, body: Json, seconds: float, read: Callable[[bytes], Found]
@@ -185,22 +192,26 @@ class Endpoint:
         self, client: "Client", request: Request, most_tokens: int | None, listener: Listener
     ) -> Answer:
         """Ask, and once more in simpler words for each that this server turns out not to know."""
-        longest = most_tokens or self.settings.longest_answer
+        first, longest = self._dialect, most_tokens or self.settings.longest_answer
         while True:
-            body = self._dialect.body(request, self.settings, longest)
+            dialect = self._dialect  # of this request: another question may learn meanwhile
+            body = dialect.body(self.given(request), self.settings, longest)
             try:
                 return await self._answer(client, body, offered(request), listener)
             except UnicodeEncodeError:  # half characters, in file names for one
                 request = _encodable(request)
-            except Refused as refusal:
-                if not self._learnt_from(str(refusal), body):
+            except Failed as failure:
+                other = dialect.without(failure.complaint, body, self.settings)
+                if other is None and isinstance(failure, Refused):
+                    self._dialect = first  # nothing of it helped
+                if other is None:
                     raise
+                self._dialect = other
 
-    def _learnt_from(self, complaint: str, body: Json) -> bool:
-        """Whether the complaint is about something that we can do without from now on."""
-        before, dialect = self._dialect, self._dialect.without(complaint, body)
-        self._dialect = dialect or before
-        return self._dialect != before  # else `extra` of the configuration wants it
+    @property
+    def learnt(self) -> str:
+        """In which other words it is asked since the start, for a person (F-042)."""
+        return self._dialect.learnt
 
     async def _answer(
         self, client: "Client", body: Json, tools: Mapping[str, Json], listener: Listener

@@ -5,7 +5,7 @@ The worst case of a call is reserved before it is sent, and settled after.
 
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
@@ -17,6 +17,7 @@ from wintermute.db.text_search import NOWHERE, OF_BRANCHES, OURS_SINCE, Kept, Tr
 from wintermute.db.values import columns, insert, reader
 from wintermute.errors import BudgetSpent, QuestionWithdrawn
 from wintermute.ids import NewId
+from wintermute.llm.kept import plain
 from wintermute.messages import Json, Reply, Request, Usage
 
 SUM = "SELECT coalesce(sum(tokens), 0) AS tokens, coalesce(sum(usd), 0) AS usd FROM reservations WHERE day = ?"
@@ -263,11 +264,12 @@ class ModelCalls:
             is_kept = self._record and attempt.reply is not None
             if is_kept and sources is not None:
                 is_kept = await sources.stand(tx)
+            asked = replace(attempt.request, messages=plain(attempt.request.messages))
             values |= {
                 "id": call_id,
                 "attempt": attempt.number,
-                "request": attempt.request if is_kept else None,
-                "answer": attempt.reply if is_kept else None,
+                "request": asked if is_kept else None,
+                "answer": replace(attempt.reply, kept="") if attempt.reply and is_kept else None,
                 "sources": sources.ids if is_kept and sources else None,
             }
             await tx.execute(*insert("model_calls", values | {"created_at": now}))

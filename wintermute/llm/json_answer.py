@@ -20,6 +20,9 @@ from wintermute.templates import fill
 from wintermute.text import shortened, untagged
 
 FENCE = re.compile(r"\A```[a-zA-Z]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
+BEGINS = re.compile(r"[\[{]")
+MOST_TRIED = 50
+"""Places in an answer at which no value begins after all."""
 ATTEMPTS = 2
 """The question, and once more with what is wrong with its answer (M-072)."""
 THE_SAME = 12
@@ -133,12 +136,33 @@ async def proved_answer(
 def _read(reply: Reply, template: str, read: Callable[[Json], T]) -> T:
     if not reply.is_whole:
         raise Unfit("it was cut off before its end: make it shorter")
-    text = reply.text.strip()
-    fenced = FENCE.match(text)
-    try:
-        found = json.loads(fenced[1] if fenced else text)
-    except (ValueError, RecursionError) as error:
-        raise Unfit("it is no JSON") from error
+    problem, fit = Unfit("it is no JSON"), list[T]()
+    for found in reversed(_values(reply.text)):
+        try:
+            fit.append(_proved(found, template, read))
+        except Unfit as unfit:
+            problem = unfit
+    if len(fit) > 1:
+        raise Unfit("it holds two different answers: give one")
+    if not fit:
+        raise problem
+    return fit[0]
+
+
+def _values(text: str) -> list[Any]:
+    """The different JSON values of a text, also within prose and fences (M-094)."""
+    decoder, found, at, tried = json.JSONDecoder(), list[Any](), 0, 0
+    while tried < MOST_TRIED and (begins := BEGINS.search(text, at)):
+        try:
+            value, at = decoder.raw_decode(text, begins.start())
+        except (ValueError, RecursionError):
+            at, tried = begins.end(), tried + 1
+        else:
+            found += [value] if value not in found else []
+    return found
+
+
+def _proved(found: Any, template: str, read: Callable[[Json], T]) -> T:
     if not isinstance(found, dict):
         raise Unfit("it is no JSON object")
     if any(_repeats(said, template) for said in _texts(found)):

@@ -42,13 +42,17 @@ from wintermute.llm.embedding_backend import BackendEmbedder, RecordedEmbeddings
 from wintermute.llm.failures import (
     LONGEST_WISH,
     NOTHING,
+    Disallowed,
     Empty,
     Failed,
     Outage,
+    QuotaSpent,
+    Refused,
     TooLarge,
     Unreachable,
     pause_before,
 )
+from wintermute.llm.kept import KEPT
 from wintermute.llm.spelled import Spellings, spelled_calls
 from wintermute.llm.tokens import BYTES_PER_TOKEN, Counted, TokenCounts, believed, said
 from wintermute.llm.windows import has_one_slot, room, too_small
@@ -68,7 +72,7 @@ ANSWER = "Answer now."
 ANSWER_OR_CALL = "Answer now, or call a tool if one is needed."
 CALL = "Answer with a call now."
 """What is wished for: without tools, with them, or where only a call is an answer."""
-FRAME = frozenset({"role", "type"})
+FRAME = frozenset({"role", "type", KEPT})
 """Words of the protocol, which stay what they are should one of them be a password."""
 EMPTY = "empty"
 """The outcome of an attempt that was answered with neither text nor calls."""
@@ -163,6 +167,8 @@ class _Trial:
             backend=endpoint.name,
             model=answer.model or endpoint.settings.model,
             ms=ms,
+            sender=endpoint.sender,
+            kept=answer.kept,
         )
         return self.reply
 
@@ -271,6 +277,9 @@ class Models:
         self._clock = clock
         self._redact = redact
         self._chance = chance
+        self.standings: dict[str, tuple[str, str]] = {}
+        """Why backends refused, in a word and in full; or "", and how they were asked otherwise."""
+        self.news = asyncio.Event()  # of these
         self._answered: dict[str, float] = {}  # when last, by backend
         self._waited_for = 0  # questions that somebody waits for
         self._quiet = asyncio.Event()
@@ -363,27 +372,38 @@ class Models:
         failures: list[Failed] = []
         refusals: list[RequestTooLarge] = []
         spent: list[BudgetSpent] = []
+        refused: dict[str, tuple[str, str]] = {}
         too_large = 0
         endpoints = self._of(role, backend)
         for n, endpoint in enumerate(endpoints, 1):
             if endpoint.settings.context_tokens <= too_large:
                 continue
             meant = replace(hidden.of(endpoint.settings.size), small=None)
-            size = tokens.size(meant)
+            size = tokens.size(endpoint.given(meant))
             question = Question(role, meant, size, cast_id, began, listener, sources=sources)
             try:
-                return await self._persist(endpoint, question, endpoints[n:])
+                reply = await self._persist(endpoint, question, endpoints[n:])
             except TooLarge as failure:
                 too_large = endpoint.settings.context_tokens
                 failures.append(failure)
                 refusals.append(_too_large(endpoint, failure))
-            except Outage as failure:
-                failures.append(failure)
-            except Failed as failure:
+            except Disallowed as failure:  # nobody else is to see it either (F-038)
                 raise failure.public(str(failure)) from None
+            except Failed as failure:
+                failures.append(failure)
+                if isinstance(failure, Refused):
+                    refused[endpoint.name] = (failure.outcome, str(failure))
             except BudgetSpent as problem:  # another one may cost less
                 spent.append(problem)
-        raise refusals[0] if refusals else _verdict(failures, spent)
+            else:
+                self.standings |= refused | {endpoint.name: ("", endpoint.learnt)}
+                self.news.set()
+                return reply
+        verdict = refusals[0] if refusals else _verdict(failures, spent)
+        if not isinstance(verdict, ModelRefused):  # which says it all itself
+            self.standings |= refused
+            self.news.set()
+        raise verdict
 
     async def answers(self, role: str, since: float) -> bool:
         """Whether a backend of the role has answered since then, by the steady clock, or does now.
@@ -422,7 +442,8 @@ class Models:
     def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
         """How many a request has for the first backend, as far as can be told by now."""
         first = self._of(role, backend)[0]
-        return first.measure.corrected(tokens.size(request.of(first.settings.size)))
+        whole = first.given(request.of(first.settings.size))
+        return first.measure.corrected(tokens.size(whole))
 
     def sizes(self, role: str, backend: str | None = None) -> tuple[Size, ...]:
         """For which sizes of models a request is needed, that of the first backend first."""
@@ -499,6 +520,8 @@ class Models:
                 question.listener.failed(str(failure), unreachable=unreachable)
                 wish = failure.retry_after or 0.0
                 if number > self._llm.max_retries or wish > LONGEST_WISH:
+                    if isinstance(failure, QuotaSpent) and failure.retry_after is None:
+                        raise Refused("quota", str(failure)) from None
                     raise
                 outcomes.append(failure.outcome)
                 asked = asked_again(plain.request, outcomes)
@@ -556,10 +579,10 @@ def _too_large(endpoint: Endpoint, failure: TooLarge) -> RequestTooLarge:
 
 def _verdict(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
     """What to tell of a role none of whose backends answered."""
-    if not failures:
-        later = [problem for problem in spent if problem.until is not None]
-        return later[0] if later else ModelRefused(str(spent[0]))  # waiting would never end
     told = "; ".join(map(str, [*failures, *spent]))
+    if all(isinstance(failure, Refused) for failure in failures):  # waiting would never end
+        later = [problem.until for problem in spent if problem.until is not None]
+        return BudgetSpent(told, min(later)) if later else ModelRefused(told)
     if not spent and all(isinstance(failure, Empty) for failure in failures):
         return EmptyReply(told)
     return ModelUnavailable(told)
@@ -607,7 +630,8 @@ async def probe(name: str, backend: Backend, seconds: float) -> Probed:
         raise ModelUnavailable(f"{name} gave no answer in {seconds:g} s") from None
     finally:
         await endpoint.aclose()
-    return Probed(f"{name} answered in {loop.time() - began:.1f} s (model {model})", spells)
+    asked = f", asked {endpoint.learnt}" if endpoint.learnt else ""
+    return Probed(f"{name} answered in {loop.time() - began:.1f} s (model {model}{asked})", spells)
 
 
 def _spells(answer: Answer) -> bool | None:

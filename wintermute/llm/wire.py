@@ -12,6 +12,7 @@ from typing import Any
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.ids import NewId
 from wintermute.llm.failures import NOTHING, Empty, Outage, of_error
+from wintermute.llm.kept import OF_CALL, OF_MESSAGE, as_kept, gather
 from wintermute.llm.markup import Markup, Written
 from wintermute.llm.spelled import may_be_calls, spelled_calls
 from wintermute.llm.usage import count, reported
@@ -94,8 +95,6 @@ MOST_BYTES = 32 * 1024 * 1024
 """Of one answer on the wire. Streams spend some 250 bytes on a token."""
 LONGEST_NAME = 200
 STREAM_FIELDS = (b":", b"event:", b"id:", b"retry:")
-REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking")
-"""Fields in which servers put what a model thinks before it answers: never shown (F-020)."""
 BROKE_DOWN = frozenset({"error", "abort", "insufficient_system_resource", "network_error"})
 """What servers say of an answer that they could not end."""
 FINISH = {
@@ -119,6 +118,7 @@ class Answer:
     finish_reason: str
     usage: Usage | None
     model: str
+    kept: str = ""
 
 
 class _Call:
@@ -128,8 +128,10 @@ class _Call:
         self.id = ""
         self.name = ""
         self.arguments: list[str] = []
+        self.fields: Json = {}
 
     def extend(self, delta: Json) -> None:
+        gather(self.fields, delta, OF_CALL)
         self.id = self.id or _string(delta.get("id"))
         function = _mapping(delta.get("function"))
         name = _string(function.get("name"))
@@ -192,6 +194,7 @@ class Gathering:
         self._refusal: list[str] = []
         self._calls: list[_Call] = []
         self._slots: dict[int, _Call] = {}
+        self._fields: Json = {}
         self._finish = ""
         self._usage: Usage | None = None
         self._model = ""
@@ -253,7 +256,13 @@ class Gathering:
                 f"answered with neither text nor calls (finish_reason {finish[:40]})",
                 usage=self._usage or NOTHING,
             )
-        return Answer(text, calls, finish, self._usage, _name(self._redact(self._model)))
+        model = _name(self._redact(self._model))
+        return Answer(text, calls, finish, self._usage, model, self._kept())
+
+    def _kept(self) -> str:
+        """Fields that go back with the calls; those that stood in the text are told without (F-040)."""
+        fields = [call.fields for call in self._calls if call.name.strip()]
+        return as_kept(self._fields, fields, self._redact) if fields else ""
 
     def _all_calls(self, new_id: NewId) -> tuple[Call, ...]:
         """What the model called; if it said nothing else, also in its text (F-020)."""
@@ -332,7 +341,8 @@ class Gathering:
             self.begun = True
             self._markup.feed(text)
         self._refusal.extend(_texts(message.get("refusal")))
-        self.begun = self.begun or any(message.get(field) for field in REASONING)
+        gather(self._fields, message, OF_MESSAGE)  # among them what a model thinks: never shown
+        self.begun = self.begun or any(self._fields.values())
         self._take_calls(message.get("tool_calls"))
         if message.get("function_call"):  # the shape before tools
             self._take_calls([{"index": 0, "function": message["function_call"]}])

@@ -226,6 +226,8 @@ class Casts:
             waited_ms=reply.waited_ms,
             error=error,
             backend=reply.backend,
+            sender=reply.sender,
+            kept=reply.kept,
         )
         calls = [
             {"id": c.id, "name": c.name, "arguments": c.arguments}
@@ -317,7 +319,7 @@ class Casts:
             asked,
         )
         turns = await tx.execute(
-            "UPDATE turns SET utterance = '', calls = '[]', block = '',"
+            "UPDATE turns SET utterance = '', calls = '[]', block = '', kept = '',"
             f" error = iif(error IS NULL, NULL, '') WHERE {_ENDED}"
             " AND (utterance, calls, coalesce(error, '')) <> ('', '[]', '')"
             f" AND (cast_id {_OURS} OR {TURNS.rows()})",
@@ -364,7 +366,7 @@ class Casts:
         """Blank what an ended cast said, and summaries of it: its answer was taken back."""
         for change in (
             "UPDATE casts SET result = '' WHERE id = ? AND state <> 'running'",
-            "UPDATE turns SET utterance = '', calls = '[]', block = '',"
+            "UPDATE turns SET utterance = '', calls = '[]', block = '', kept = '',"
             f" error = iif(error IS NULL, NULL, '') WHERE cast_id = ? AND {_ENDED}",
             "UPDATE observations SET args = NULL, result = '' WHERE turn_id IN (SELECT id FROM turns"
             f" WHERE cast_id = ? AND {_ENDED})",
@@ -460,12 +462,18 @@ class Casts:
     async def _forget_folds(self, tx: Transaction, asked: Mapping[str, str]) -> None:
         """Blank the summaries of what is forgotten, which may say it in other words.
 
-        Also where the prompts of their conversations repeat them.
+        Also where the prompts of their conversations repeat them, and the fields made since (F-040).
         """
         of_events = (  # a cast without a turn is summed up with the turns that follow
             "(SELECT b.conversation_id, c.seq, (SELECT max(t.seq) FROM turns t WHERE t.cast_id = c.id)"
             " AS last_turn FROM casts c"
             f" JOIN branches b ON b.id = c.branch_id WHERE c.id {_OF_EVENTS})"
+        )
+        await tx.execute(
+            f"UPDATE turns SET kept = '' WHERE kept <> '' AND cast_id IN (SELECT c.id FROM {of_events} e"
+            " JOIN branches b ON b.conversation_id = e.conversation_id"
+            " JOIN casts c ON c.branch_id = b.id AND c.seq >= e.seq)",
+            asked,
         )
         asked = {**NOWHERE.asked(FOLDS), **asked}
         rows = await tx.rows(
@@ -498,6 +506,14 @@ class Casts:
                 f"UPDATE {kept.table} SET {text} = '' WHERE {kept.rows()}", asked
             )
         return gone
+
+    async def forget_fields(self, tx: Transaction, scopes: Sequence[str], since: str) -> None:
+        """Keep none of the fields of turns that were made since then where these scopes talk."""
+        await tx.execute(
+            f"UPDATE turns SET kept = '' WHERE kept <> '' AND {OURS_SINCE} AND cast_id IN"
+            f" (SELECT id FROM casts WHERE branch_id IN {OF_BRANCHES})",
+            {"scopes": json.dumps(list(scopes)), "since": since},
+        )
 
     async def running(self, event_id: str) -> Cast | None:
         """The cast for this event that has begun and not ended, if any."""

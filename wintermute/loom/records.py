@@ -47,6 +47,9 @@ class Turn:
     """Its place among all turns."""
     block: str = ""
     """What changed by other hands until its calls had run; it stands behind their results."""
+    sender: str = ""
+    """Backend and model that made its calls and are given back what is `kept`; see `llm.kept`."""
+    kept: str = ""
 
 
 @dataclass(frozen=True, slots=True)

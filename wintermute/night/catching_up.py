@@ -88,8 +88,9 @@ class CatchUp:
 
     async def foreseen(self, work: PhaseWork) -> str:
         """How much would be read, and brought together with what is known."""
-        owed = await self._owed(work.scope) if self._config.memory_harvest.enabled else []
-        fresh = await self._nights.unjudged(work.scope, [digest for _, digest in owed])
+        owed = await self._owed() if self._config.memory_harvest.enabled else []
+        digests = [digest for scope, _, digest in owed if scope == work.scope]
+        fresh = await self._nights.unjudged(work.scope, digests)
         queued = sum(  # a list is read whole, whatever waits
             queue.facts
             for queue in await self._stores.facts.queues(self._stores.database)
@@ -104,14 +105,20 @@ class CatchUp:
             )
         return f"{'; '.join(would)}: not tried here" if would else ""
 
+    async def waiting(self) -> set[str]:
+        """The scopes of which something is to be read, or brought together."""
+        read = await self._owed() if self._config.memory_harvest.enabled else []
+        queues = await self._stores.facts.queues(self._stores.database)
+        return {scope for scope, *_ in read} | {queue.scope for queue in queues}
+
     async def _read(self, work: PhaseWork) -> list[str]:
         """What to know of it. Raises: WintermuteError."""
         settings, failed = self._config.memory_harvest, 0
         reading = Harvest(
             *(self._stores, work.models, self._texts.harvest, settings, self._quiet, self._clock)
         )
-        for name, digest in await self._owed(work.scope):
-            if not await self._nights.unjudged(work.scope, [digest]):
+        for scope, name, digest in await self._owed():
+            if scope != work.scope or not await self._nights.unjudged(scope, [digest]):
                 continue
             try:
                 await reading.catch_up(name)
@@ -122,18 +129,21 @@ class CatchUp:
                     await self._nights.judge(tx, work.scope, [digest])
         return [f"{counted(failed, 'conversation')} could not be read"] if failed else []
 
-    async def _owed(self, scope: str) -> list[tuple[str, str]]:
-        """The conversations of a scope with enough that is new, and what tells that from other news."""
+    async def _owed(self) -> list[tuple[str, str, str]]:
+        """The conversations with enough that is new: scope, id, and what tells that from other news."""
         async with self._stores.database.transaction() as tx:
             found = [
-                (each.conversation_id, _digest(each))
+                (each.scope, each.conversation_id, _digest(each))
                 for each in await self._harvests.backlogs(tx)
-                if each.scope == scope and due(each, self._config.memory_harvest) is not None
+                if due(each, self._config.memory_harvest) is not None
             ]
             again = [
-                (each.conversation_id, digest_of("again", each.conversation_id, str(each.again)))
+                (
+                    each.scope,
+                    each.conversation_id,
+                    digest_of("again", each.conversation_id, str(each.again)),
+                )
                 for each in await self._harvests.owed_again(tx)
-                if each.scope == scope
             ]
         return [*found, *again]
 

@@ -408,7 +408,9 @@ async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> tuple[int,
         records = await stores.model_calls.forget(tx, asked, found, known)
     async with transaction() as tx:
         blanked, running = await stores.casts.forget(tx, events, found)
+    since = await _since(stores, gone)
     async with transaction() as tx:
+        await stores.casts.forget_fields(tx, gone.scopes, since)
         records += blanked + await stores.casts.forget_prompts(tx, found)
     async with transaction() as tx:
         records += await stores.edits.forget(tx, events, found)

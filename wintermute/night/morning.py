@@ -17,7 +17,15 @@ from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.messages import ROOM
 from wintermute.night.nights import Night, NightItem, Nights
-from wintermute.night.report import NightMessage, failed, message, report_event, told_of
+from wintermute.night.report import (
+    WAITS,
+    NightMessage,
+    failed,
+    left_over,
+    message,
+    report_event,
+    told_of,
+)
 from wintermute.stores import Stores
 from wintermute.tasks.due import instant
 from wintermute.work.deliveries import Deliveries
@@ -133,8 +141,11 @@ class Morning:
     ) -> None:
         nights = [night for night, _ in told]
         broken = sum(len(failed(night)) for night in nights) if self._is_owners(scope) else 0
+        known = self._known(scope)
+        waits = any(left_over(night, known) for night in nights)
         today = self._clock.now().astimezone(self._stores.tasks.zone).date()
-        said = message(told_of(nights, today), [i for _, items in told for i in items], broken)
+        items = [item for _, of_night in told for item in of_night]
+        said = message(told_of(nights, today), items, broken, left=waits)
         await self._put(tx, home, scope, said, [night.id for night in nights])
 
     async def _put(
@@ -157,6 +168,10 @@ class Morning:
     def _is_owners(self, scope: str) -> bool:
         return self._stores.owner.owns(scope)
 
+    def _known(self, scope: str) -> tuple[str, ...]:
+        """Of which scopes is told there: of what is nobody's, the owner."""
+        return ("", scope) if self._is_owners(scope) else (scope,)
+
     async def report_to(
         self, tx: Transaction, night: Night, conversation_id: str
     ) -> Collection[str]:
@@ -164,11 +179,19 @@ class Morning:
         held = await self._stores.conversations.get(conversation_id)
         everything = await self._nights.items(tx, night.id, states=("done", "open"))
         items = [item for item in everything if item.scope == held.scope]
-        known = ("", held.scope) if self._stores.owner.owns(held.scope) else (held.scope,)
+        known = self._known(held.scope)
         broken = [tally for tally in failed(night) if tally.scope in known]
-        said = message("Done", items, len(broken))
+        waits = left_over(night, known)
+        said = message("Done", items, len(broken), left=bool(waits))
         here = " here; others are told in their chats" if everything else ""
-        lines = [said.text or f"Done: there was nothing to tidy{here}."]
+        notes = [tally.note for tally in night.phases if tally.scope in known and tally.note]
+        nothing = (
+            "Done, and nothing was changed" if notes else f"Done: there was nothing to tidy{here}"
+        )
+        lines = [said.text or f"{nothing}{f': {WAITS}' if waits else ''}."]
+        lines += (
+            [f"Why: {'; '.join(dict.fromkeys(tally.note for tally in waits))}."] if waits else []
+        )
         lines += [f"{tally.name} failed: {tally.note}" for tally in broken[:MOST_BROKEN]]
         await self._put(tx, held, held.scope, NightMessage("\n".join(lines), said.asks), [night.id])
         return (held.id,)

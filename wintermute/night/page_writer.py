@@ -14,15 +14,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, Protocol, cast
 
-from wintermute.errors import FileUnusable
+from wintermute.errors import AnswerUnusable, FileUnusable
 from wintermute.files import to_its_end
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import FENCE, Unfit, answer_in_json, only, proved_answer
 from wintermute.llm.tokens import estimate
 from wintermute.messages import Json, Reply, Request
 from wintermute.night.agents import CONVERSATION, PageTask, PageWork
-from wintermute.night.page_lines import LineOrigins, origins, unmarked
+from wintermute.night.page_lines import LineOrigins, origins, renamed, unmarked
 from wintermute.night.raw_material import Consolidations
+from wintermute.secret_shapes import without_secrets
 from wintermute.templates import Template, fill
 from wintermute.text import clean, one_line, shortened, untagged
 from wintermute.wiki.asked_lines import asked_lines, with_asked, without_asked
@@ -32,12 +33,14 @@ from wintermute.wiki.links import (
     INDEX,
     RAW,
     Names,
+    Unresolved,
     alike,
     is_open_fence,
     is_page,
     links_in,
     name_of,
     resolve,
+    unlinked,
 )
 from wintermute.wiki.page_jobs import text_at
 from wintermute.wiki.pages import (
@@ -289,12 +292,14 @@ class PageWriter:
         texts: dict[str, FileChange] = {}
         lines: dict[str, LineOrigins] = {}
         plan: list[PlannedPage] = []
+        failed: dict[str, AnswerUnusable] = {}
+        there = task.view.after((), [f"{task.raw}/{name}" for name, _ in task.talk.files])
         window, known_names = self._model.window, KnownNames(task.view.names)
         parts = pieces(task.talk.blocks, min(MOST_PIECE, int(SHARE * window)))
         for n, part in enumerate(parts, 1):
             piece = "\n".join(part.values())
             self._progress(f"part {n} of {len(parts)}: which pages it is about")
-            view = task.view.after(texts.values())
+            view = there.after(texts.values())
             names = known_names.about(piece, int(NAMES_SHARE * window))
             names += [shortest_link(view.names, path) for path in texts]
             pages = await self._plan(task, view, piece, list(dict.fromkeys(names)))
@@ -304,10 +309,23 @@ class PageWriter:
             for k, page in enumerate(pages, 1):
                 self._progress(f"part {n} of {len(parts)}: {page.path} ({k} of {len(pages)})")
                 known, told = texts.get(page.path), lines.get(page.path, {})
-                done = await self._page(task, page, shown, known, told)
-                texts[page.path], lines[page.path] = done
+                try:
+                    done = await self._page(task, page, shown, known, told)
+                except AnswerUnusable as problem:  # one bad page does not cost the others
+                    failed[page.path] = problem
+                else:
+                    texts[page.path], lines[page.path] = done
+        if failed and not texts:
+            raise next(iter(failed.values()))
+        view = there.after(texts.values())
+        for path, change in texts.items():
+            left = _dead(change.after or "", change.before or "", view)
+            after = unlinked(change.after or "", left)
+            texts[path] = replace(change, after=after)
+            lines[path] = renamed(lines[path], change.after, after)
         said = [{"path": p.path, "action": p.action, "reason": p.reason} for p in plan]
         reasons = [f"- {page.path}: {page.reason}" for page in plan] or ["Nothing is worth a page."]
+        reasons += [f"- {path} was not written: {problem}" for path, problem in failed.items()]
         return PageWork(
             tuple(texts.values()),
             frozenset(page.path for page in plan),
@@ -364,11 +382,21 @@ class PageWriter:
             {name: untagged(value) for name, value in values.items()}
             | {"instructions": self._instructions(task), "today": task.today.isoformat()},
         )
+        answers: list[str] = []
+
+        def read(reply: Reply) -> str:
+            answers.append(page_in(reply, title))
+            if len(answers) == 1 and (dead := _dead(answers[0], now, shown.view, names)):
+                told = "name what has no page without brackets, or link to what stands in the list"
+                raise Unfit(f"[[{dead[0]}]] leads nowhere: {told}", "a link of it leads nowhere")
+            return answers[-1]
+
         text = await proved_answer(
-            *(self._model, ROLE, question, lambda reply: page_in(reply, title), AGAIN),
+            *(self._model, ROLE, question, read, AGAIN),
             sources=self._sources(task),
         )
-        text, marks = unmarked(text, now, shown.part)
+        # Here, as where it is stored (M-083): lines are known by what they say then.
+        text, marks = unmarked(without_secrets(text, whole), now, shown.part)
         events = dict(enumerate(task.talk.sources, 1))
         said = {n: (block, events.get(n, ())) for n, block in shown.part.items()}
         text = with_asked(cited(text, task.raw, _citation(task), now), whole, asked)
@@ -420,6 +448,20 @@ def _linked(text: str, view: StoreView) -> Iterator[str]:
         path = resolve(link, view.names, view.look, near=False)
         if isinstance(path, str) and is_page(path):
             yield link
+
+
+def _dead(text: str, before: str, view: StoreView, names: Collection[str] = ()) -> tuple[str, ...]:
+    """The links of a text that lead nowhere, but for those that it has had `before` (M-094).
+
+    `names`: pages that will be there.
+    """
+    return tuple(
+        link
+        for link in links_in(text)
+        if link not in names
+        and isinstance(resolve(link, view.names, view.look, near=False), Unresolved)
+        and link not in links_in(before)
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

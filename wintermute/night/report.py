@@ -1,7 +1,7 @@
 """A night in words, without a model: in a line, in a list, and for the model itself."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import PurePosixPath
@@ -67,6 +67,7 @@ LEADS: Mapping[str, tuple[str, str]] = {
 OUTSIDE = "left out here, /night {} shows it", "its words came from outside"
 """What a model is told of an item from outside: what is there in the place of words, and why."""
 FORGOTTEN = "words were forgotten"
+WAITS = "the rest waits for the next night"
 STATES = {
     "planned": "still to be done",
     "open": "waits for your yes or no",
@@ -219,13 +220,19 @@ def told_of(nights: Sequence[Night], today: date) -> str:
     return f"Tidied since {first.date - timedelta(days=1)}"
 
 
-def message(lead: str, items: Sequence[NightItem], failed: int = 0) -> NightMessage:
-    """Two or three lines for people; no text where nothing was done and nothing is asked."""
+def message(
+    lead: str, items: Sequence[NightItem], failed: int = 0, *, left: bool = False
+) -> NightMessage:
+    """Two or three lines for people; no text where nothing was done and nothing is asked.
+
+    `left`: something waits for the next night (M-093).
+    """
     done, asked = done_words(items), [item for item in items if item.state == "open"]
     if not done and not asked:
         return NightMessage("")
     said = [part for part in (done, counted(len(asked), "question") if asked else "") if part]
     broken = [f"{counted(failed, 'phase')} failed"] if failed else []
+    broken += [WAITS] if left else []
     can_undo = any(item.state == "done" and item.change_set for item in items)
     back = ", `/night undo` takes it back" if can_undo else ""
     line = f"{lead}: {'; '.join([*said, *broken])}. `/night` shows all{back}."
@@ -265,6 +272,11 @@ def _told(item: NightItem) -> str:
     change = FORGOTTEN if is_forgotten(item) else change
     why = f" ({one_line(item.reason)})" if item.reason else ""
     return f"{item.id} {item.kind}, {state.get(item.state, item.state)}: {change}{why}"
+
+
+def left_over(night: Night, scopes: Collection[str]) -> list[PhaseTally]:
+    """The phases of these scopes that could not do all."""
+    return [each for each in night.phases if each.status == "left" and each.scope in scopes]
 
 
 def failed(night: Night) -> list[PhaseTally]:

@@ -240,6 +240,15 @@ class ForeseenChore(Protocol):
         ...
 
 
+@runtime_checkable
+class AwaitedChore(Protocol):
+    """A chore for which some wait already when a night begins (M-093)."""
+
+    async def waiting(self) -> set[str]:
+        """Their scopes."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Programme:
     """What a night does. `facts`, `more`: guarded together, and one by one; the rest does its own work.
@@ -411,6 +420,8 @@ class Tidying:
             if not turn.is_left or turn.calls:
                 newest.setdefault(turn.scope, -turn.age)
         new = await scopes_with_news(self._stores.database, night.began_at)
+        for chore in self._programme.first:
+            new |= await chore.waiting() if isinstance(chore, AwaitedChore) else set()
         return Turns(newest, frozenset(left), frozenset(left | new))
 
     async def _scopes(self, night: Night, turns: "Turns") -> list[str]:

@@ -7,7 +7,7 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import nlargest
@@ -76,6 +76,16 @@ def links_in(text: str) -> tuple[str, ...]:
         if len(found) >= MOST_LINKS:
             break
     return tuple(found)
+
+
+def unlinked(text: str, dead: Collection[str]) -> str:
+    """A text in which links to these targets are the words that they show; code stays as it is."""
+    pieces, at = list[str](), 0
+    for match in LINK.finditer(without_code(text)):
+        if target_of(match[2]) in dead:
+            pieces += [text[at : match.start()], match[2].replace("\\|", "|").rpartition("|")[2]]
+            at = match.end()
+    return "".join([*pieces, text[at:]])
 
 
 def target_of(inside: str) -> str:

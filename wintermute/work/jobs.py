@@ -29,10 +29,12 @@ STOPPED = (
     "`{name}` failed {often}{whose}: {error}. I stopped it, and try again when I"
     " am started anew; everything else goes on."
 )
-CRASHED = "A piece of `{name}` was interrupted by three crashes{whose}. I leave it; everything else goes on."
+CRASHED = "A piece of `{name}` was interrupted by three crashes{whose}. I try it again after an hour, a day, a week; everything else goes on."
 GOES_ON = "`{name}` failed {often}{whose}: {error}. I go on trying, and `/status` shows it."
 INTERRUPTED = "A piece of `{name}` was interrupted by three crashes{whose}. I try it once an hour; everything else goes on."
-LATER = timedelta(hours=1)
+LATER = (timedelta(hours=1), timedelta(days=1), timedelta(weeks=1))
+"""After three crashes, four, and each one more (M-095); what persists waits an hour each time."""
+AFTER_CRASHES = "a crash interrupted it each time"
 BUG = "internal error, see the log"
 CHANGED = "what it was about has changed meanwhile"
 AWAY: Mapping[type[WintermuteError], str] = {
@@ -120,12 +122,9 @@ class JobKind:
         for job in found:
             if job.crashes < MOST_CRASHES:
                 continue
-            if self._policy.persists:
-                await jobs.put_off(
-                    tx, job.id, self._clock.now() + LATER, "it goes on until it is done"
-                )
-            else:
-                await jobs.crashed(tx, job, "interrupted by three crashes")
+            pauses = LATER[:1] if self._policy.persists else LATER
+            pause = pauses[min(job.crashes - MOST_CRASHES, len(pauses) - 1)]
+            await jobs.put_off(tx, job.id, self._clock.now() + pause, AFTER_CRASHES)
             if job.crashes == MOST_CRASHES:
                 text = INTERRUPTED if self._policy.persists else CRASHED
                 news |= {*await self._tell_owner(tx, job, text)}

@@ -1,0 +1,139 @@
+"""Fields that a provider sends beside text and calls (F-040), and the ids of calls (F-041). Pure.
+
+answer with calls ─▶ `gather` ─▶ JSON with the turn ─▶ `KEPT` of its message ─▶ its sender alone
+"""
+
+import hashlib
+import json
+import re
+import string
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from wintermute.config.schema import Backend
+from wintermute.config.secrets import Redaction
+from wintermute.messages import Json
+
+KEPT = "_kept"
+"""Of a message with calls: its `sender`, its turn, and its fields. No server ever sees this key."""
+MOST_BYTES = 64 * 1024
+OF_MESSAGE = {
+    *("role", "content", "tool_calls", "tool_call_id", "refusal", "function_call", "name", "audio"),
+    *("images", "annotations", "citations", "channel", "token_ids", "logprobs"),
+}
+"""Fields of an answer that are read elsewhere, or that no request may have."""
+OF_CALL = {"id", "index", "type", "function"}
+STEADY = {"type", "id", "format", "name", "signature", "thought_signature"}
+"""Texts that each part of a stream has whole; all others grow."""
+STILL_GROWING = 64  # of the items of a list, the last ones
+LETTERS = string.ascii_letters + string.digits
+PLACEHOLDERS = {"reasoning_content": "reasoning_content", "extra_content": "thought"}
+"""Fields that a backend may want of answers which it did not give, and the word it complains with."""
+UNWANTED = re.compile(
+    r"un(supported|known|expected|recogni)|extra inputs|not .{,9}(support|permit|allow)"
+)
+NO_REASONING = " "  # Kimi, and some of DeepSeek's models, take an empty text for a missing one
+# Google's word for calls that its model did not make (ai.google.dev, Thought signatures).
+UNSIGNED = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+
+
+def gather(found: Json, part: Json, known: Collection[str]) -> None:
+    """Add to `found` what a part of an answer has beside the fields that are `known`."""
+    try:
+        for key in part:
+            if key not in known and part[key] is not None:
+                found[key] = _merged(found.get(key), part[key], key)
+    except RecursionError:  # no provider means that
+        found.clear()
+
+
+def _merged(old: Any, new: Any, key: str) -> Any:
+    match old, new:
+        case str(), str():
+            return (new or old) if key in STEADY else old + new
+        case dict(), dict():
+            return old | {name: _merged(old.get(name), new[name], name) for name in new}
+        case list(), list():
+            for item in new:
+                near = reversed(range(len(old))[-STILL_GROWING:])
+                at = next((n for n in near if _goes_on(old[n], item)), len(old))
+                merged = [_merged(old[at], item, key), *old[at + 1 :]] if at < len(old) else [item]
+                old[at:] = merged
+            return old
+        case _:
+            return old if new is None else new
+
+
+def _goes_on(one: Any, item: Any) -> bool:
+    """Compare items of a list: OpenRouter numbers them by type, and signs the last part of one."""
+    if not (isinstance(one, dict) and isinstance(item, dict)):
+        return False
+    is_same = all(one.get(key) == item.get(key) for key in ("type", "index"))
+    return is_same and not (one.get("signature") or one.get("data"))
+
+
+def as_kept(message: Json, calls: Sequence[Json], redact: Redaction) -> str:
+    """The fields of an answer and of each of its calls, as JSON; "": there are none, or too many.
+
+    With a secret of ours in it nothing is kept (L-089), for what is changed is of no use.
+    """
+    value = {"message": message, "calls": list(calls)}
+    try:
+        fits = bool(message or any(calls)) and redact.tree(value) == value
+        text = json.dumps(value)  # read again, the halves of a character are one
+        size = len(json.dumps(json.loads(text), ensure_ascii=False).encode())
+    except (RecursionError, UnicodeEncodeError):
+        return ""
+    return text if fits and size <= MOST_BYTES else ""
+
+
+def sender(name: str, settings: Backend) -> str:
+    """A backend and its model, as turns know them: at another address it is another one."""
+    told = f"{name}\n{settings.base_url}\n{settings.model}"
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def plain(messages: Iterable[Json]) -> tuple[Json, ...]:
+    """Messages as they are on record, for no backend."""
+    return tuple({key: each[key] for key in each if key != KEPT} for each in messages)
+
+
+def given(
+    messages: Iterable[Json], to: str, redact: Redaction, placeholders: Collection[str] = ()
+) -> tuple[Json, ...]:
+    """Messages as they go `to` a sender: with its own fields and ids, and neither of any other.
+
+    An id that stands twice is made anew the second time, so that what stood before stays as it was.
+    """
+    taken, names, found = set[str](), iter(list[str]()), list[Json]()
+    for message in messages:
+        if KEPT in message:
+            message = _answer(message, to, redact, taken)
+            names = iter([call["id"] for call in message["tool_calls"]])
+        elif message["role"] == "tool" and (name := next(names, "")):
+            message = {**message, "tool_call_id": name}
+        found.append(_filled(message, placeholders))
+    return tuple(found)
+
+
+def _answer(message: Json, to: str, redact: Redaction, taken: set[str]) -> Json:
+    by, turn, kept = message[KEPT]
+    is_ours = kept and by == to and redact(kept) == kept  # there may be a new secret
+    own, calls = json.loads(kept) if is_ours else {}, list[Json]()
+    for n, call in enumerate(message["tool_calls"]):
+        name = call["id"]
+        if by != to or not name or name in taken:  # nine of these, which Mistral wants
+            made = hashlib.sha256(f"{turn}\n{n}\n{name}".encode("utf-8", "replace")).digest()
+            name = "".join(LETTERS[byte % len(LETTERS)] for byte in made[:9])
+        taken.add(name)
+        calls.append({**call, "id": name, **(own["calls"][n] if own else {})})
+    return {**plain([message])[0], "tool_calls": calls, **own.get("message", {})}
+
+
+def _filled(message: Json, placeholders: Collection[str]) -> Json:
+    if message["role"] == "assistant" and "reasoning_content" in placeholders:
+        message = {"reasoning_content": NO_REASONING, **message}
+    calls = message.get("tool_calls", ())
+    if "extra_content" in placeholders and calls and not any("extra_content" in c for c in calls):
+        message = {**message, "tool_calls": [{**calls[0], "extra_content": UNSIGNED}, *calls[1:]]}
+    return message
