@@ -34,6 +34,8 @@ WintermuteError
     ├── ModelUnavailable        outage: every backend of the role tried, retries spent
     │   └── ModelSilent         the last one asked sent nothing more, perhaps amid its answer
     ├── ModelRefused            the request itself or its key is wrong: a person must fix it
+    │   └── ContentRefused      for what it says: without that it may go well
+    │       └── ContextRefused  and not for the newest message alone
     ├── ContextTooLarge         the request does not fit the model's window
     │   └── PromptTooLarge      because of a part of the prompt that a person can shorten
     ├── BudgetSpent             the day's ceiling leaves no room for another call
@@ -213,6 +215,10 @@ class ModelRefused(ModelError):
 
 class ContentRefused(ModelRefused):
     """A provider refuses what the request says, and no other one is asked with it (F-038)."""
+
+
+class ContextRefused(ContentRefused):
+    """What is in view is refused without the newest message as well; the text names it (F-038)."""
 
 
 class ContextTooLarge(ModelError):

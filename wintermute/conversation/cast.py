@@ -27,6 +27,8 @@ from wintermute.conversation.view import as_text, recalls_in_vain
 from wintermute.errors import (
     BudgetSpent,
     ConfigurationError,
+    ContentRefused,
+    ContextRefused,
     ContextTooLarge,
     EmptyReply,
     ModelError,
@@ -44,6 +46,8 @@ log = logging.getLogger(__name__)
 
 REASONS: tuple[tuple[type[ModelError], str], ...] = (
     (ModelUnavailable, "model_unavailable"),
+    (ContextRefused, "context_refused"),
+    (ContentRefused, "content_refused"),
     (ModelRefused, "model_refused"),
     (PromptTooLarge, "prompt_too_large"),
     (ContextTooLarge, "context_too_large"),
