@@ -211,8 +211,9 @@ async def _login(config: Config, health: Health, externals: Externals) -> Sessio
                 await health.note("homeserver", "fail", str(error))
             trouble = str(error)
             externals.supervisor.status(f"waits for the homeserver: {error}")
+            pause = error.retry_after or LOGIN_PAUSE
         externals.supervisor.pulse()
-        await externals.clock.sleep(LOGIN_PAUSE)
+        await externals.clock.sleep(pause)
 
 
 @asynccontextmanager

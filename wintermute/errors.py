@@ -15,6 +15,7 @@ WintermuteError
 │   ├── DiskFull                no room for what has to be kept
 │   └── DatabaseLocked          another program does not let go of it
 ├── HomeserverUnavailable       no answer, or one that says "later": try again
+│   ├── AccountBlocked          it refuses the bot's account until a person does something
 │   └── KeyStoreBlocked         the keys cannot be written now, so encryption waits as well
 ├── SendRefused                 the homeserver will never accept this event as it is
 │   └── ApprovalNeeded          it wants a password, or a person at a web page, for this request
@@ -110,6 +111,10 @@ class HomeserverUnavailable(WintermuteError):
         """The status of the HTTP answer; 0: there was none."""
         self.retry_after = retry_after
         """Seconds the server asked us to wait, if it named a time."""
+
+
+class AccountBlocked(HomeserverUnavailable):
+    """The homeserver refuses the bot's account until a person does something (F-046)."""
 
 
 class KeyStoreBlocked(HomeserverUnavailable):
