@@ -66,6 +66,8 @@ class Externals:
     supervisor: Supervisor = field(default_factory=lambda: Supervisor(environment(), SystemClock()))
     logs: Redaction = field(default_factory=lambda: Redaction(()))
     """What hides secrets from the logs, which are set up before there is a login."""
+    take_over: bool = False
+    """Whoever started us wants any other installation on the account to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +246,7 @@ async def open_wintermute(
         people.restore(await known.people(), await known.signed())
         hide(*client.secrets)
         await stores.health.note("casts", "ok", "no internal error since the start")
-        copies = Copies(client, database, clock, ids)
+        copies = Copies(client, database, clock, ids, take_over=externals.take_over)
         sender = Sender(client, stores, copies, clock, policy)
         speaker = MatrixSpeaker(client, stores, sender, policy, matrix, clock)
         verifications = Verifications(client, stores, policy, clock)

@@ -21,8 +21,8 @@ from typing import Any, Literal
 from nio import AsyncClient
 from peewee import DatabaseError, OperationalError, PeeweeException, SqliteDatabase
 
-from wintermute.errors import KeyStoreBlocked, SendRefused
-from wintermute.matrix.http import call, path
+from wintermute.errors import KeyStoreBlocked
+from wintermute.matrix.http import AccountData
 from wintermute.matrix.inbox import mapping
 from wintermute.messages import Json
 
@@ -234,6 +234,7 @@ class Epochs:
     def __init__(self, nio: AsyncClient, store: KeyStore) -> None:
         self._nio = nio
         self._store = store
+        self._data = AccountData(nio)
 
     @property
     def beside_keys(self) -> frozenset[str] | None:
@@ -254,17 +255,8 @@ class Epochs:
 
     async def served(self) -> str:
         """What the homeserver has; "" for nothing that we could have written."""
-        try:
-            return value_in(await call(self._nio, "GET", self._target))
-        except SendRefused as error:
-            if error.code != "M_NOT_FOUND":
-                raise
-            return ""
+        return value_in(await self._data.get(EPOCH + self._nio.device_id))
 
     async def serve(self, value: str) -> None:
         """Give the homeserver a value."""
-        await call(self._nio, "PUT", self._target, {"epoch": value})
-
-    @property
-    def _target(self) -> str:
-        return path("user", self._nio.user_id, "account_data", EPOCH + self._nio.device_id)
+        await self._data.put(EPOCH + self._nio.device_id, {"epoch": value})

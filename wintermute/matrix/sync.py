@@ -176,7 +176,7 @@ class Sync:
         self._wake_all(woken)
         self._token_refusals = 0
         self.caught_up.set()
-        await self._copies.heard(batch.epoch, first=first)
+        await self._copies.heard(batch, first=first)
         if not first:
             said = {r.room_id: r.events for r in batch.joined if r.room_id not in invited}
             await self._copies.overheard(await self._restored.unknown(said))
