@@ -174,7 +174,7 @@ class Copies:
 
         What the first one brings may be what was met and replaced as we arrived.
         """
-        await self._beside.heard(batch.installations)
+        await self._beside.look_at(batch.installations)
         value = batch.epoch
         if first and value in self._foreign:
             return

@@ -152,7 +152,7 @@ class AccountData:
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
 
-    async def get(self, kind: str) -> Json | None:
+    async def kept_under(self, kind: str) -> Json | None:
         """What stands under a type; None for nothing. Raises: SendRefused, HomeserverUnavailable."""
         try:
             return await call(self._client, "GET", self._target(kind))
@@ -161,7 +161,7 @@ class AccountData:
                 raise
             return None
 
-    async def put(self, kind: str, content: Json) -> None:
+    async def keep_under(self, kind: str, content: Json) -> None:
         """Put it in the place of what stands there. Raises: SendRefused, HomeserverUnavailable."""
         await call(self._client, "PUT", self._target(kind), content)
 

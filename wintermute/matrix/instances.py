@@ -106,7 +106,7 @@ class Installations:
         if self._ours.at:
             return
         try:
-            other = read_installation(await self._data.get(AT_WORK))
+            other = read_installation(await self._data.kept_under(AT_WORK))
         except SendRefused as error:
             log.warning("account data refused reason=%s", error)
             other = None
@@ -119,7 +119,7 @@ class Installations:
             await self._health.note(PART, "ok", "no other one uses this account")
         await self._write(ours)
 
-    async def heard(self, told: tuple[tuple[str, Installation], ...]) -> None:
+    async def look_at(self, told: tuple[tuple[str, Installation], ...]) -> None:
         """A sync told of these; ours is written again when it is time. Raises: AnotherInstallationRuns."""
         now, again = self._ms(), False
         for kind, other in told:
@@ -139,7 +139,7 @@ class Installations:
 
     async def _put(self, kind: str, installation: Installation) -> None:
         try:
-            await self._data.put(kind, asdict(installation))
+            await self._data.keep_under(kind, asdict(installation))
         except SendRefused as error:
             log.warning("account data refused reason=%s", error)
 

@@ -255,8 +255,8 @@ class Epochs:
 
     async def served(self) -> str:
         """What the homeserver has; "" for nothing that we could have written."""
-        return value_in(await self._data.get(EPOCH + self._nio.device_id))
+        return value_in(await self._data.kept_under(EPOCH + self._nio.device_id))
 
     async def serve(self, value: str) -> None:
         """Give the homeserver a value."""
-        await self._data.put(EPOCH + self._nio.device_id, {"epoch": value})
+        await self._data.keep_under(EPOCH + self._nio.device_id, {"epoch": value})
