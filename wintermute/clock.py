@@ -167,10 +167,6 @@ class CheckedClock:
         """What the homeserver's clock shows."""
         self._server = ClockReading(date, self.monotonic())
 
-    def server_now(self) -> datetime:
-        """What the homeserver's clock shows by now; ours where it was not heard."""
-        return self._server.at(self.monotonic()) if self._server else self.now()
-
     def by_ours(self, sent_at: datetime) -> datetime:
         """When something was sent, if the homeserver's clock is behind: it is no older for that."""
         now = ClockReading(self.now(), self.monotonic())

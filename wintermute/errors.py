@@ -8,8 +8,7 @@ WintermuteError
 │   ├── LoginRefused            the homeserver does not accept our token or password
 │   │   ├── LoginExpired        it wants the same device to log in again (soft logout)
 │   │   └── LoginEnded          it does not know our token any more
-│   ├── AnotherCopyRuns         two daemons use copies of one data folder with one device
-│   └── AnotherInstallationRuns two data folders use one account
+│   └── AnotherCopyRuns         two daemons use one account, or copies of one data folder
 ├── DeviceSpent                 our keys went back to a copy, and new ones are refused: another device
 ├── DataFolderInUse             another daemon holds this data folder: exit code 1 (T-039)
 ├── StorageBlocked              our database cannot be written now: nothing is half written
@@ -84,11 +83,7 @@ class LoginEnded(LoginRefused):
 
 
 class AnotherCopyRuns(ConfigurationError):
-    """Somebody else speaks as our device with our keys (F-009)."""
-
-
-class AnotherInstallationRuns(ConfigurationError):
-    """Somebody else speaks for our account, with a device of their own (F-047)."""
+    """Somebody else speaks for our account, or as our device with our keys (F-009, F-047)."""
 
 
 class DeviceSpent(WintermuteError):

@@ -40,11 +40,19 @@ from wintermute.ids import NewId
 from wintermute.mailbox.rooms import Moves
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
-from wintermute.matrix.http import AccountData, RenewingClient, call, path
+from wintermute.matrix.http import RenewingClient, call, path
 from wintermute.matrix.inbox import OUTBOX_KEY, Account, Policy, RoomView, may_read
-from wintermute.matrix.instances import AT_WORK, REFUSED, met_in
+from wintermute.matrix.instances import read_installation
 from wintermute.matrix.kept_login import Session, store_file
-from wintermute.matrix.key_store import EPOCH, PATIENCE, Epochs, blocked, newest_in
+from wintermute.matrix.key_store import (
+    AT_WORK,
+    EPOCH,
+    PATIENCE,
+    Epochs,
+    blocked,
+    newest_in,
+    value_in,
+)
 from wintermute.matrix.keys import Keys, keep_before_upload
 from wintermute.matrix.login import renewed, store_problem
 from wintermute.matrix.marks import Marks, load_marks
@@ -138,16 +146,11 @@ class MatrixClient:
         self.poll = Poll()
         self.sessions = Sessions(nio)
         self.epochs = Epochs(nio, keys.store)
-        self.account_data = AccountData(nio)
         self.people = keys.people
 
     def by_our_clock(self, sent_at: datetime) -> datetime:
         """When an event was sent that the homeserver says was sent then."""
         return sent_at if self._dates is None else self._dates.by_ours(sent_at)
-
-    def served_now(self, otherwise: Clock) -> datetime:
-        """What the homeserver's clock shows, or ours where it was not heard."""
-        return otherwise.now() if self._dates is None else self._dates.server_now()
 
     @property
     def identity(self) -> IdentityState:
@@ -213,8 +216,8 @@ class MatrixClient:
 
         The keys that came along are not: they have to be stored, which may be impossible for long.
         """
-        kinds = [EPOCH + self.account.device_id, AT_WORK, REFUSED]
-        wanted = SYNC_FILTER | {"account_data": {"types": kinds}}
+        epoch = EPOCH + self.account.device_id
+        wanted = SYNC_FILTER | {"account_data": {"types": [epoch, AT_WORK]}}
         query: dict[str, Any] = {"filter": json.dumps(wanted, separators=(",", ":"))}
         if since:
             query["since"] = since
@@ -239,8 +242,8 @@ class MatrixClient:
         self.poll.heard()
         if since != self._since:  # what came until then is stored
             self._since, self._owners = since, {}
-        epoch = newest_in(raw, self.account.device_id)
-        return replace(batch, epoch=epoch, installations=met_in(raw))
+        at_work = read_installation(newest_in(raw, AT_WORK))
+        return replace(batch, epoch=value_in(newest_in(raw, epoch)), installation=at_work)
 
     def _begin_anew(self) -> None:
         """Drop the known rooms and keys: a sync without a token never names what went away."""

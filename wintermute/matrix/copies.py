@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock, in_words, stamp
@@ -123,14 +122,10 @@ class Copies:
         """`take_over`: other installations on our account give way to this one (F-047)."""
         self._client = client
         self._health = Health(database, clock)
-        ours = (client.marks.installation, client.account.device_id, 0, 0, take_over)
-        self._beside = Installations(
-            client.account_data,
-            self._health,
-            clock,
-            partial(client.served_now, clock),
-            Installation(*ours),
+        ours = Installation(
+            client.marks.installation, client.account.device_id, takes_over=take_over
         )
+        self._beside = Installations(client.epochs, self._health, clock, ours)
         self._database = database
         self._clock = clock
         self._new_id = new_id
@@ -149,8 +144,7 @@ class Copies:
         A value of ours can be put there later, while the key store is blocked: nothing is encrypted
         before that, and what is said in clear shows in the rooms.
 
-        Raises: AnotherInstallationRuns; AnotherCopyRuns; KeyStoreBlocked while nobody can know or
-        keep whose it is.
+        Raises: AnotherCopyRuns; KeyStoreBlocked while nobody can know or keep whose it is.
         """
         await self._beside.arrive()
         if self._replaced_at is not None or (self._looked and self._client.keys.store.trouble):
@@ -170,11 +164,11 @@ class Copies:
             await self.replace()
 
     async def heard(self, batch: SyncBatch, *, first: bool) -> None:
-        """A sync brought a value: whose is it? Raises: AnotherCopyRuns, AnotherInstallationRuns.
+        """A sync brought a value: whose is it? Raises: AnotherCopyRuns.
 
         What the first one brings may be what was met and replaced as we arrived.
         """
-        await self._beside.look_at(batch.installations)
+        await self._beside.look_at(batch.installation)
         value = batch.epoch
         if first and value in self._foreign:
             return

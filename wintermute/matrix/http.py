@@ -146,29 +146,6 @@ async def _call(
     return _answer(response, content)
 
 
-class AccountData:
-    """Values that the homeserver keeps for our account, and shows to nobody else."""
-
-    def __init__(self, client: AsyncClient) -> None:
-        self._client = client
-
-    async def kept_under(self, kind: str) -> Json | None:
-        """What stands under a type; None for nothing. Raises: SendRefused, HomeserverUnavailable."""
-        try:
-            return await call(self._client, "GET", self._target(kind))
-        except SendRefused as error:
-            if error.code != "M_NOT_FOUND" and error.status != 404:  # with M_FORBIDDEN at Dendrite
-                raise
-            return None
-
-    async def keep_under(self, kind: str, content: Json) -> None:
-        """Put it in the place of what stands there. Raises: SendRefused, HomeserverUnavailable."""
-        await call(self._client, "PUT", self._target(kind), content)
-
-    def _target(self, kind: str) -> str:
-        return path("user", self._client.user_id, "account_data", kind)
-
-
 def date_of(header: str) -> datetime | None:
     """What a `Date` says, if that is a time one can count with."""
     try:

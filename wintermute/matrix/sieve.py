@@ -105,7 +105,7 @@ class SyncBatch:
     """One sync response. `for_nio` is the same in nio's shape; `malformed` counts what is not.
 
     `verifications` are those between devices; `owners` are of the sessions whose keys came; `epoch`
-    is the value of `key_store.Epochs`, if it is new; `installations` as `instances` reads them.
+    is the value of `key_store.Epochs`, if it is new; `installation` that which is at work.
     """
 
     next_batch: str
@@ -120,7 +120,7 @@ class SyncBatch:
     for_nio: Json
     owners: tuple[tuple[GroupSession, Device], ...] = ()
     epoch: str = ""
-    installations: tuple[tuple[str, Installation], ...] = ()
+    installation: Installation | None = None
 
     def tells_readers(self, room: RoomBatch) -> bool:
         """Whether it says anything new of who may be in a room: a large one is not read for less."""
