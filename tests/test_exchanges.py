@@ -1,5 +1,6 @@
 """Somebody who answers the bot at once, each time, is a program: it is answered once a minute."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,12 +21,8 @@ def played(*steps: Step) -> TalkPace:
     exchange, now = TalkPace(), START
     for sender, later in steps:
         now += later
-        exchange = heard_after(exchange, sender, now) if sender else TalkPace(now, *rest(exchange))
+        exchange = heard_after(exchange, sender, now) if sender else replace(exchange, said_ms=now)
     return exchange
-
-
-def rest(exchange: TalkPace) -> tuple[str, int, str]:
-    return exchange.sender, exchange.streak, exchange.paced
 
 
 ROUND: tuple[Step, ...] = (("", 5000), ("bot", 2000))
@@ -37,7 +34,8 @@ PACED = ROUND * 10
     [
         (ROUND * 9, ""),
         (PACED, "bot"),
-        ((("", 0), *(("bot", 100),) * 10), "bot"),
+        ((("", 0), *(("bot", 100),) * 30), ""),
+        ((("", 5000), ("bot", 100), ("bot", 100)) * 10, "bot"),
         ((*ROUND * 9, ("", 5000), ("bot", 2001), *ROUND * 9), ""),
         ((*ROUND * 9, ("ann", 50), *ROUND * 9), ""),
         ((*ROUND * 9, ("ann", 50), *ROUND * 10), "bot"),

@@ -4,7 +4,7 @@ What comes meanwhile is kept as lines of context; the newest becomes a message w
 """
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 from wintermute.db import Database, Transaction
 
@@ -18,12 +18,14 @@ HELD = "kind = 'context' AND not_before IS NOT NULL"
 class TalkPace:
     """The end of what was said in a room. `said_ms`: when we spoke last, by the homeserver's clock.
 
-    `streak`: quick answers of the `sender` in a row; `paced`: who is answered once a minute.
+    `streak`: quick answers of the `sender` in a row, the last to what we said at `answered_ms`;
+    `paced`: who is answered once a minute.
     """
 
     said_ms: int = 0
     sender: str = ""
     streak: int = 0
+    answered_ms: int = 0
     paced: str = ""
 
 
@@ -33,9 +35,11 @@ def heard_after(before: TalkPace, sender: str, at_ms: int) -> TalkPace:
     if sender == before.paced:
         return TalkPace(before.said_ms) if gap > SLOW_MS else before
     quick = 0 <= gap <= QUICK_MS
+    if quick and (sender, before.said_ms) == (before.sender, before.answered_ms):
+        return before  # several lines at once answer us once
     streak = before.streak + 1 if quick and sender == before.sender else int(quick)
     paced = sender if streak >= MOST_QUICK else before.paced
-    return replace(before, sender=sender, streak=streak, paced=paced)
+    return TalkPace(before.said_ms, sender, streak, before.said_ms, paced)
 
 
 class Exchanges:

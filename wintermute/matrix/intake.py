@@ -228,8 +228,9 @@ class Intake:
                 await self._verifies(tx, event, opened.event, room_id)
 
     async def _spoke(self, tx: Transaction, event: Json, room_id: str) -> None:
-        """Know when we spoke last, by the homeserver's clock (F-048)."""
-        if event["type"] in ("m.room.message", "m.room.encrypted"):
+        """Know when we spoke last, by the homeserver's clock; an answer that grows is one (F-048)."""
+        edits = mapping(event["content"].get("m.relates_to")).get("rel_type") == "m.replace"
+        if event["type"] in ("m.room.message", "m.room.encrypted") and not edits:
             exchange = await self.exchanges.of_room(tx, room_id)
             exchange = replace(exchange, said_ms=event["origin_server_ts"])
             await self.exchanges.store_exchange(tx, room_id, exchange)
