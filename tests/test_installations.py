@@ -51,6 +51,7 @@ def test_another_installation_is_one_with_another_device_and_a_sign_of_life(
     [
         (OURS, LATER, False),
         (OURS, EARLIER, True),
+        (OURS, replace(OURS, name="other", device_id="OTHER"), True),
         (OURS, replace(LATER, takes_over=True), True),
         (OURS, replace(EARLIER, takes_over=True), True),
         (replace(OURS, takes_over=True), EARLIER, False),
@@ -68,12 +69,6 @@ def test_the_first_stays_unless_one_takes_over_or_it_slept(
     assert gives_way(ours, other) is expected
     if other.since - ours.at < YOUNG:
         assert gives_way(other, ours) is not expected
-
-
-def test_two_that_wrote_in_the_same_second_do_not_both_stay_or_go() -> None:
-    """F-047."""
-    other = replace(OURS, name="other", device_id="OTHER")
-    assert gives_way(OURS, other) is not gives_way(other, OURS)
 
 
 @pytest.mark.parametrize(

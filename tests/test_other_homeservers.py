@@ -26,12 +26,6 @@ async def at_home(
     return daemon, other
 
 
-def test_each_difference_has_its_source() -> None:
-    """F-059."""
-    assert all(each.name and each.source for each in DIFFERENCES)
-    assert len({each.name for each in DIFFERENCES}) == len(DIFFERENCES)
-
-
 async def test_a_bot_comes_in_talks_and_is_started_again(
     homeserver: Homeserver, person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:

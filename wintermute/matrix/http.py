@@ -40,8 +40,8 @@ LOGIN_EXPIRED = (
 )
 SLOW_DOWN = "the homeserver asks us to slow down"
 ACCOUNT_SECONDS = 60.0
-NAMED = ("consent_uri", "admin_contact")
 ADDRESS = re.compile(r"(?:https?://|mailto:|matrix:|@)[\w.~:/?#@&=%+,;-]{1,500}", re.ASCII)
+"""An address that says nothing else, in a terminal or in Markdown."""
 CodeMeaning = Literal["login", "account", "later"]
 CODES: Mapping[str, tuple[CodeMeaning, str]] = {
     "M_UNKNOWN_TOKEN": ("login", LOG_IN_AGAIN),
@@ -177,9 +177,10 @@ def refuse(status: int, answer: Json) -> None:
     if meaning == "login":
         raise LoginEnded(text) if (status, code) == (401, "M_UNKNOWN_TOKEN") else LoginRefused(text)
     if meaning == "account":
-        address = next(filter(None, map(_address, map(answer.get, NAMED))), "")
-        told = text.format(at=f": {address}" if address else "")
-        raise AccountBlocked(f"the homeserver refuses us: {told}", ACCOUNT_SECONDS, status)
+        named = [answer.get(key) for key in ("consent_uri", "admin_contact")]
+        shown = [f": {at}" for at in named if isinstance(at, str) and ADDRESS.fullmatch(at)]
+        told = f"the homeserver refuses us: {text.format(at=''.join(shown[:1]))}"
+        raise AccountBlocked(told, ACCOUNT_SECONDS, status)
     if status == 401 and isinstance(answer.get("flows"), list):
         raise approval(answer)
     if status == 429 or text == SLOW_DOWN:
@@ -193,11 +194,6 @@ def refuse(status: int, answer: Json) -> None:
         told = f"the homeserver answered {status} {code or ''}".strip() + hint
         raise HomeserverUnavailable(told, status=status)
     raise SendRefused(f"{code}: {str(answer.get('error'))[:300]}", code, status)
-
-
-def _address(named: object) -> str:
-    """An address that a refusal names; "" for one that could say something else to its reader."""
-    return named if isinstance(named, str) and ADDRESS.fullmatch(named) else ""
 
 
 def approval(answer: Json) -> ApprovalNeeded:
