@@ -73,7 +73,8 @@ class Exchanges:
             woken = await tx.scalars(
                 "UPDATE inbox SET kind = 'message', state = 'waiting', not_before = NULL"
                 " WHERE kind = 'context' AND seq IN (SELECT max(seq) FROM inbox"
-                f"  WHERE {there} AND ({HELD} OR kind = 'message') GROUP BY conversation_id)"
+                f"  WHERE {there} AND ({HELD} OR kind = 'message' AND state <> 'ignored')"
+                "  GROUP BY conversation_id)"
                 " RETURNING conversation_id",
                 (json.dumps(found),),
             )
