@@ -44,6 +44,16 @@ async def test_a_bot_comes_in_talks_and_is_started_again(
     assert other.met == {each.name for each in DIFFERENCES if each.told is not DIFFERENCES[0].told}
 
 
+async def test_a_password_at_a_homeserver_that_has_no_login_is_told(
+    person: NewPerson, bot: NewBot, proxy: Proxy
+) -> None:
+    """F-059: it does not wait for what will never be there."""
+    daemon = await bot(await person("ann"), via=proxy.url, start=False)
+    Other(proxy)
+    code, told = await daemon.command("run")
+    assert (code, "it takes no passwords; set" in told) == (2, True), told
+
+
 @pytest.mark.slow
 async def test_edits_redactions_mentions_and_members_are_what_they_are_at_synapse(
     homeserver: Homeserver,

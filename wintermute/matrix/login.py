@@ -209,12 +209,15 @@ async def _by_password(matrix: Matrix, folder: Path, device_id: str | None = Non
     async with _anonymous(matrix.homeserver) as nio:
         try:
             answer = await call(nio, "POST", path("login"), body)
-        except SendRefused as error:
+        except (SendRefused, HomeserverUnavailable) as error:
+            if isinstance(error, HomeserverUnavailable) and not _knows_no_login(error):
+                raise
+            code = error.code if isinstance(error, SendRefused) else "M_UNRECOGNIZED"
             advice = "check matrix.user_id and matrix.password"
             if not await _takes_passwords(nio):
                 advice = f"it takes no passwords; set {NEW_TOKEN}"
             raise LoginRefused(
-                f"the homeserver refuses the login of {matrix.user_id} ({error.code}): {advice}"
+                f"the homeserver refuses the login of {matrix.user_id} ({code}): {advice}"
             ) from error
         problem = ""
         if answer.get("user_id") != matrix.user_id:
@@ -244,8 +247,18 @@ async def _ways_to_log_in(matrix: Matrix) -> str:
     return f"matrix.password{instead} (or {NEW_TOKEN})"
 
 
+def _knows_no_login(error: HomeserverUnavailable) -> bool:
+    """Whether a Matrix server has no such route: one with an OAuth server may have none (F-059)."""
+    return error.status == 404 and "M_UNRECOGNIZED" in str(error)
+
+
 async def _takes_passwords(nio: AsyncClient) -> bool:
-    flows = (await call(nio, "GET", path("login"))).get("flows")
+    try:
+        flows = (await call(nio, "GET", path("login"))).get("flows")
+    except HomeserverUnavailable as error:
+        if not _knows_no_login(error):
+            raise
+        return False
     kinds = map(mapping, flows if isinstance(flows, list) else [])
     return any(kind.get("type") == "m.login.password" for kind in kinds)
 
