@@ -13,6 +13,10 @@ BROKEN_OFF = ("length", "content_filter", "refusal")
 """Why an answer may have ended before its end: too long, withheld, or refused (F-019)."""
 ENDLESS = "eof"
 """How an answer ended of which nobody said that it is whole (F-018)."""
+UNREADABLE = "unreadable_call"
+"""The tool that a mark calls which led to no call of any: there is none of that name (F-044)."""
+OPENED, CLOSED = "<context>\n", "\n</context>"
+"""The beginning and the end of what we tell with a message."""
 PERSON = "person:"
 """How the scope of a person begins, followed by their id."""
 ROOM = "room:"
@@ -86,13 +90,14 @@ class Request:
     """One question to a model: chat-completions messages and tool definitions.
 
     `must_call`: text alone is no answer to it (F-022). `small`: what a small model is asked instead;
-    None: the same.
+    None: the same. `tainted`: text from outside is among them.
     """
 
     messages: tuple[Json, ...]
     tools: tuple[Json, ...] = ()
     must_call: bool = False
     small: "Request | None" = None
+    tainted: bool = False
 
     def of(self, size: Size) -> "Request":
         """The question as a model of this size is asked it."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from wintermute.loom.records import BranchView, Cast, Fold, Observation, Turn
 from wintermute.memory.ranking import Query
-from wintermute.messages import Call, Json
+from wintermute.messages import CLOSED, OPENED, Call, Json
 from wintermute.prompt.assemble import (
     CORE,
     DIVIDER,
@@ -28,9 +28,7 @@ from wintermute.prompt.assemble import (
     pieces,
 )
 from wintermute.prompt.block import (
-    CLOSED,
     LEFT_OUT_BEFORE,
-    OPENED,
     Layout,
     fewer_memories,
     of_result,

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from wintermute.llm.failures import Failed, Outage, Refused
 from wintermute.llm.tokens import Measure
 from wintermute.llm.windows import is_private
 from wintermute.llm.wire import Answer, Gathering
+from wintermute.llm.written import View
 from wintermute.messages import Json, Request
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ class Endpoint:
         while True:
             body = self._dialect.body(request, self.settings, longest)
             try:
-                return await self._answer(client, body, offered(request), listener)
+                return await self._answer(client, body, request, listener)
             except UnicodeEncodeError:  # half characters, in file names for one
                 request = _encodable(request)
             except Refused as refusal:
@@ -203,10 +204,14 @@ class Endpoint:
         return self._dialect != before  # else `extra` of the configuration wants it
 
     async def _answer(
-        self, client: "Client", body: Json, tools: Mapping[str, Json], listener: Listener
+        self, client: "Client", body: Json, request: Request, listener: Listener
     ) -> Answer:
         gathering = Gathering(
-            self._redact, tools, aloud=self._thinks_aloud, spells=await self._spells()
+            self._redact,
+            offered(request),
+            aloud=self._thinks_aloud,
+            spells=await self._spells(),
+            view=View.of(request),
         )
         shown = StreamRedactor(self._redact, listener.said)
         listener.asked()

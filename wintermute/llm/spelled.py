@@ -95,16 +95,17 @@ class _Elements(HTMLParser):
 def _values(body: str) -> list[Any]:
     """The JSON values of which a text consists, also in the doubled braces of a template."""
     if not body.startswith("{{"):
-        return _all_values(body)
+        return json_values(body)
     for each in (body[1:-1], body[1:], body.replace("{{", "{").replace("}}", "}")):
         try:
-            return _all_values(each)
+            return json_values(each)
         except ValueError:
             continue
     raise ValueError(body[:20])
 
 
-def _all_values(body: str) -> list[Any]:
+def json_values(body: str) -> list[Any]:
+    """The JSON values of which a text consists. Raises: ValueError."""
     decoder, at, found = json.JSONDecoder(strict=False), 0, []
     while at < len(body):
         value, at = decoder.raw_decode(body, at)

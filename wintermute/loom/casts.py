@@ -103,8 +103,9 @@ class Casts:
             reason=None,
             result=None,
             started_at=self._clock.now(),
+            taint=taint,
         )
-        await tx.execute(*insert("casts", columns(cast, "turns") | {"taint": taint}))
+        await tx.execute(*insert("casts", columns(cast, "turns")))
         return cast
 
     async def end(

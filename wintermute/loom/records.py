@@ -69,6 +69,8 @@ class Cast:
     """What the prompt brought with the intent, which it stands behind."""
     fold_refused: int = 0
     """Of how many turns a summary was asked for that was of no use (L-042)."""
+    taint: bool = False
+    """Text from outside is in it, or was in what it came from (L-037)."""
 
     @property
     def last_words(self) -> str:
