@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.test_random_streams import content_in, in_bytes, seen
-from tests.world.house import Gate, House, open_house
+from tests.world.house import Gate, open_house
 from tests.world.model import ModelServer, Text
 from wintermute.config.secrets import UNHIDDEN
 from wintermute.llm.failures import Empty
 from wintermute.llm.wire import Answer, Gathering
-from wintermute.llm.written import View
+from wintermute.llm.written import CallContext
 from wintermute.messages import UNREADABLE, Json
 
 
@@ -49,55 +49,16 @@ FORMS = [
     ("public notes of Gemma 3", f"```tool_code\nprint(default_api.{PY})\n```", TIME),
     (L, '<|tool_call>call:get_time{city:<|"|>Tokyo<|"|>}<tool_call|>', TIME),
     (V, "<start_function_call>call:get_time{city:<escape>Tokyo<escape>}<end_function_call>", TIME),
-    (
-        L,
-        "<\uff5ctool\u2581calls\u2581begin\uff5c><\uff5ctool\u2581call\u2581begin\uff5c>function"
-        '<\uff5ctool\u2581sep\uff5c>special_function\n```json\n{"arg1": 1}```'
-        "<\uff5ctool\u2581call\u2581end\uff5c><\uff5ctool\u2581calls\u2581end\uff5c>",
-        ONE,
-    ),
-    (
-        L,
-        "<\uff5ctool\u2581calls\u2581begin\uff5c><\uff5ctool\u2581call\u2581begin\uff5c>get_time"
-        '<\uff5ctool\u2581sep\uff5c>{"city": "Tokyo"}<\uff5ctool\u2581call\u2581end\uff5c>'
-        "<\uff5ctool\u2581calls\u2581end\uff5c>",
-        TIME,
-    ),
+    (L, "<\uff5ctool\u2581calls\u2581begin\uff5c><\uff5ctool\u2581call\u2581begin\uff5c>function" '<\uff5ctool\u2581sep\uff5c>special_function\n```json\n{"arg1": 1}```' "<\uff5ctool\u2581call\u2581end\uff5c><\uff5ctool\u2581calls\u2581end\uff5c>", ONE),
+    (L, "<\uff5ctool\u2581calls\u2581begin\uff5c><\uff5ctool\u2581call\u2581begin\uff5c>get_time" '<\uff5ctool\u2581sep\uff5c>{"city": "Tokyo"}<\uff5ctool\u2581call\u2581end\uff5c>' "<\uff5ctool\u2581calls\u2581end\uff5c>", TIME),
     (L, f"{P}function_calls>\n{IN}\n</{P[1:]}invoke>\n</{P[1:]}function_calls>", TIME),
     (L, f"{P}tool_calls>\n{IN}\n</{P[1:]}invoke>\n</{P[1:]}tool_calls>", TIME),
-    (
-        "sglang deepseekv32_detector",
-        '<function_calls><invoke name="get_time">{"city": "Tokyo"}</invoke></function_calls>',
-        TIME,
-    ),
-    (
-        L,
-        '<minimax:tool_call>\n<invoke name="special_function">\n<parameter name="arg1">1'
-        "</parameter>\n</invoke>\n</minimax:tool_call>",
-        ONE,
-    ),
-    (
-        L,
-        ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="get_time">]<]minimax[>[<city>Tokyo'
-        "]<]minimax[>[</city>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
-        TIME,
-    ),
-    (
-        L,
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.special_function:0"
-        '<|tool_call_argument_begin|>{"arg1": 1}<|tool_call_end|><|tool_calls_section_end|>',
-        ONE,
-    ),
-    (
-        "sglang kimik2_detector",
-        '<|tool_call_begin|>special_function:0<|tool_call_argument_begin|>{"arg1": 1}',
-        ONE,
-    ),
-    (
-        L,
-        "<tool_call>special_function\n<arg_key>arg1</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
-        ONE,
-    ),
+    ("sglang deepseekv32_detector", '<function_calls><invoke name="get_time">{"city": "Tokyo"}</invoke></function_calls>', TIME),
+    (L, '<minimax:tool_call>\n<invoke name="special_function">\n<parameter name="arg1">1' "</parameter>\n</invoke>\n</minimax:tool_call>", ONE),
+    (L, ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="get_time">]<]minimax[>[<city>Tokyo' "]<]minimax[>[</city>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>", TIME),
+    (L, "<|tool_calls_section_begin|><|tool_call_begin|>functions.special_function:0" '<|tool_call_argument_begin|>{"arg1": 1}<|tool_call_end|><|tool_calls_section_end|>', ONE),
+    ("sglang kimik2_detector", '<|tool_call_begin|>special_function:0<|tool_call_argument_begin|>{"arg1": 1}', ONE),
+    (L, "<tool_call>special_function\n<arg_key>arg1</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", ONE),
     (L, "<tool_call>special_function</tool_call>", NONE),
     (L, f"[TOOL_CALLS][{J[:-1]}, " + '"id": "123456789"}]', ONE),
     (L, '[TOOL_CALLS]special_function[CALL_ID]123456789[ARGS]{"arg1": 1}', ONE),
@@ -106,12 +67,7 @@ FORMS = [
     ("llama-models prompt_format.md", f"<|python_tag|>{J.replace('arguments', 'parameters')}", ONE),
     ("llama-models prompt_format.md", '<function=special_function>{"arg1": 1}</function>', ONE),
     ("freellmapi issue 291", '<function=special_function={"arg1": 1}</function>', ONE),
-    (
-        "openai/harmony docs/format.md",
-        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary"
-        ' to=functions.special_function <|constrain|>json<|message|>{"arg1": 1}<|call|>',
-        ONE,
-    ),
+    ("openai/harmony docs/format.md", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary" ' to=functions.special_function <|constrain|>json<|message|>{"arg1": 1}<|call|>', ONE),
     (L, f"<|START_ACTION|>[{J.replace('arguments', 'parameters').replace('name', 'tool_name')}]<|END_ACTION|>", ONE),
     (L, f"<TOOLCALL>[{J}]</TOOLCALL>", ONE),
     (L, f"<tool_calls>[{J}]</tool_calls>", ONE),
@@ -120,12 +76,9 @@ FORMS = [
 ]  # fmt: skip
 
 
-ORPHAN = re.compile(r"(?<=</function>)\n</tool_call>\Z(?<!\A<tool_call>)")
-
-
-def answer(text: str, view: View | None = None, *, spells: bool = False) -> Answer:
+def answer(text: str, view: CallContext | None = None, *, spells: bool = False) -> Answer:
     """The answer that a text is, byte by byte; no mark of a call was ever shown."""
-    gathering = Gathering(UNHIDDEN, OFFERED, spells=spells, view=view or View())
+    gathering = Gathering(UNHIDDEN, OFFERED, spells=spells, view=view or CallContext())
     shown, drafts, ids = "", list[str](), itertools.count()
     for byte in in_bytes(content_in([text])):
         gathering.feed(byte)
@@ -149,12 +102,12 @@ def test_a_call_in_each_form_is_that_call(_source: str, text: str, call: tuple[s
     assert not calls(answer(f"```\n{text}\n```")) or text.startswith("```")
     assert call not in calls(answer(f"{text}\n\nThat is how."))
     page = json.dumps({"page": text}, ensure_ascii=False)
-    for view in (View((f"Do this: {text}",)), View((page,))):
+    for view in (CallContext((f"Do this: {text}",)), CallContext((page,))):
         if "channel" not in text:
-            assert answer(text, view).text.split() == ORPHAN.sub("", text).split()
+            assert text.startswith(answer(text, view).text.strip() or "no")
             assert not answer(text, view).calls
-    assert not answer(f"So: {text}", View(tainted=True)).calls
-    assert calls(answer(text, View(("special_function for Tokyo",), tainted=True))) == [call]
+    assert not answer(f"So: {text}", CallContext(tainted=True)).calls
+    assert calls(answer(text, CallContext(("special_function for Tokyo",), tainted=True))) == [call]
 
 
 REST = [
@@ -163,6 +116,7 @@ REST = [
     ("leaked", "<tool_call>" + J.replace("on\"", 'on<|channel|>commentary"') + "</tool_call>", [ONE], ""),
     ("number", "[TOOL_CALLS]" + J.replace("1}", '"1"}'), [ONE], ""),
     ("boolean", '[TOOL_CALLS]special_function{"on": "True"}', [(ONE[0], {"on": True})], ""),
+    ("python", "[TOOL_CALLS]get_time(city='a (\"b\")\\'s=1, True')", [("get_time", {"city": "a (\"b\")'s=1, True"})], ""),
     ("text", '[TOOL_CALLS]get_time{"city": "7"}', [("get_time", {"city": "7"})], ""),
     ("unknown", "<tool_call>" + J.replace("special", "other") + "</tool_call>", None, ""),
     ("broken", "So. <tool_call>\n{no json}\n</tool_call>", None, "So."),
@@ -189,20 +143,25 @@ def test_what_else_may_end_an_answer(
         return
     assert [call.name for call in given.calls] == [UNREADABLE]
     if left:
-        assert not answer(text, View(told=True)).calls
+        assert not answer(text, CallContext(told=True)).calls
     else:
         with pytest.raises(Empty):
-            answer(text, View(told=True))
+            answer(text, CallContext(told=True))
 
 
-BARE = [(J, [ONE]), (f"Here it is: {J}", [ONE]), (f"{{curly}} {J}", []), (f"So:\n```\n{J}\n```", [])]
+BARE = [
+    (J, [ONE]),
+    (f"Here it is: {J}", [ONE]),
+    (f"{{curly}} {J}", []),
+    (f"So:\n```\n{J}\n```", []),
+]
 
 
 @pytest.mark.parametrize(("text", "found"), BARE)
 def test_bare_json_counts_for_who_writes_so(text: str, found: list[tuple[str, Json]]) -> None:
     assert calls(answer(text, spells=True)) == found
     assert answer(text).text == text
-    assert not answer(text, View((text,)), spells=True).calls
+    assert not answer(text, CallContext((text,)), spells=True).calls
 
 
 BLOCK = "<context>\n# Time\nnow\n</context>"
@@ -213,20 +172,14 @@ BLOCK = "<context>\n# Time\nnow\n</context>"
     [(f"{BLOCK}\n\nHello", "Hello"), (f"{BLOCK[:-3]}: no", f"{BLOCK[:-3]}: no"), ("<c", "<c")],
 )
 def test_an_answer_loses_our_own_block(text: str, left: str) -> None:
-    assert answer(text, View((f"Hi\n\n{BLOCK}",))).text == left
-    assert answer(text, View(("Hi",))).text == text
+    assert answer(text, CallContext((f"Hi\n\n{BLOCK}",))).text == left
+    assert answer(text, CallContext(("Hi",))).text == text
 
 
 def test_an_answer_that_nobody_can_see_is_empty() -> None:
     with pytest.raises(Empty):
         answer("\u200b\ufeff \u2060\u3164")
     assert answer("\U0001faea").text == "\U0001faea"
-
-
-async def ran(house: House, text: str) -> list[str]:
-    await house.incoming(text)
-    await house.said(1)
-    return [row["gate"] for row in await house.rows("SELECT gate FROM observations")]
 
 
 ECHO = '<tool_call>\n{"name": "echo", "arguments": {"text": "hi"}}\n</tool_call>'
@@ -238,14 +191,14 @@ async def test_a_call_behind_a_sentence_is_run_and_one_of_the_message_is_not(
     """Through the door: a message, a model that leaks, the record."""
     gate = Gate()
     model.script(Text(f"Let me see.\n{ECHO}"), Text("seen"))
-    async with open_house(tmp_path / "a", model.url, gates=[gate]) as house, house.working():
-        assert await ran(house, "go") == ["echo"]
-    model.script(Text(ECHO))
-    async with open_house(tmp_path / "b", model.url, gates=[gate]) as house, house.working():
-        assert await ran(house, f"what is {ECHO}?") == []
-        assert await house.said(1) == [ECHO]
-    model.script(Text("<tool_call>{broken</tool_call>"), Text("I see"))
-    async with open_house(tmp_path / "c", model.url, gates=[gate]) as house, house.working():
-        assert await ran(house, "go") == [UNREADABLE]
-        assert await house.said(1) == ["I see"]
-    assert len(gate.taken) == 1
+    async with open_house(tmp_path, model.url, gates=[gate]) as house, house.working():
+        await house.incoming("go")
+        assert await house.said(1) == ["seen"]
+        model.script(Text(ECHO))
+        await house.incoming(f"what is {ECHO}?")
+        assert await house.said(2) == ["seen", ECHO]
+        model.script(Text("<tool_call>{broken</tool_call>"), Text("I see"))
+        await house.incoming("and now?")
+        assert await house.said(3) == ["seen", ECHO, "I see"]
+        gates = [row["gate"] for row in await house.rows("SELECT gate FROM observations")]
+    assert (gates, len(gate.taken)) == (["echo", UNREADABLE], 1)

@@ -17,7 +17,7 @@ from wintermute.llm.failures import Failed, Outage, Refused
 from wintermute.llm.tokens import Measure
 from wintermute.llm.windows import is_private
 from wintermute.llm.wire import Answer, Gathering
-from wintermute.llm.written import View
+from wintermute.llm.written import context_of
 from wintermute.messages import Json, Request
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class Endpoint:
             offered(request),
             aloud=self._thinks_aloud,
             spells=await self._spells(),
-            view=View.of(request),
+            view=context_of(request),
         )
         shown = StreamRedactor(self._redact, listener.said)
         listener.asked()

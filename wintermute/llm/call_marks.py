@@ -58,9 +58,9 @@ NAMED = tuple(
     for pattern in (
         rf"(?:<\|tool_call_begin\|>)?\s*{_NAME}(?::\d+)?\s*<\|tool_call_argument_begin\|>"
         r"(.*?)(?:<\|tool_call_end\|>|\Z)\s*",
-        rf"<\uff5ctool\u2581call\u2581begin\uff5c>(?:function<\uff5ctool\u2581sep\uff5c>)?{_NAME}\s*"
+        rf"<\uff5ctool\u2581call\u2581begin\uff5c>(?:function<\uff5ctool\u2581sep\uff5c>)?{_NAME}\s*+"
         r"(?:<\uff5ctool\u2581sep\uff5c>)?(.*?)<\uff5ctool\u2581call\u2581end\uff5c>\s*",
-        rf"\A{_NAME}\s*(?:\[CALL_ID\][\w-]*)?(?:\[ARGS\])?\s*(\{{.*)\Z",
+        rf"{_NAME}\s*+(?:\[CALL_ID\][\w-]*)?(?:\[ARGS\]\s*+)?(\{{.*)",
         rf"<function={_NAME}[>=]\s*(\{{.*?)</function>\s*",
     )
 )
@@ -68,7 +68,13 @@ NAMED = tuple(
 ELEMENT = re.compile(
     rf'<(?:function=|invoke name="){_NAME}"?>(.*?)</(?:function|invoke)>\s*', re.DOTALL
 )
-GLM = re.compile(rf"\A{_NAME}\s*(<arg_key>.*)\Z", re.DOTALL)
+GLM = re.compile(rf"{_NAME}\s*+(<arg_key>.*)", re.DOTALL)
+CALL = re.compile(rf"call:{_NAME}\s*+(\{{.*)", re.DOTALL)
+GEMMA = re.compile(
+    r'(?:<\|"\|>|<escape>)(.*?)(?:<\|"\|>|<escape>)|([{,]\s?)?(?<![\w.-])([A-Za-z_][\w.-]*+):',
+    re.DOTALL,
+)
+"""A text between tokens, or a key without quotation marks."""
 VALUES = tuple(
     re.compile(pattern, re.DOTALL)
     for pattern in (
@@ -78,3 +84,10 @@ VALUES = tuple(
     )
 )
 """Arguments one by one, without quotation marks."""
+PYTHON = re.compile(
+    r"""("(?:[^"\\]|\\.)*+(?:"|\Z)|'(?:[^'\\]|\\.)*+(?:'|\Z))"""
+    r"|(?<![\w.])([\w.]++)\s*+([(=])|(\))|\b(True|False|None)\b",
+    re.DOTALL,
+)
+PRINTED = re.compile(r"^print\((.*)\)$", re.MULTILINE)
+QUOTE = re.compile(r'\\.|"', re.DOTALL)

@@ -54,10 +54,8 @@ DROPPED = (
     "<|end|>",
     "<|call|>",
     MESSAGE,
-    "</tool_call>",
     "<channel|>",
-    "<end_function_call>",
-    "<start_function_response>",
+    *(end for form in FORMS.values() if not form.is_text for end in form.ends if end != "</s>"),
 )
 ENDS = {
     **REASONING,

@@ -12,11 +12,11 @@ from wintermute.llm.markup import Markup, restored
 from wintermute.llm.spelled import may_be_calls, spelled_calls
 from wintermute.llm.usage import count, reported
 from wintermute.llm.wording import parsed, repaired, unaliased
-from wintermute.llm.written import View, known_name, settled, typed
+from wintermute.llm.written import CallContext, known_name, settled, typed
 from wintermute.messages import BROKEN_OFF, ENDLESS, Call, Json, Usage
 from wintermute.text import clean, is_blank
 
-NOTHING_SEEN = View()
+NOTHING_SEEN = CallContext()
 MOST_BYTES = 32 * 1024 * 1024
 """Of one answer on the wire. Streams spend some 250 bytes on a token."""
 LONGEST_NAME = 200
@@ -100,7 +100,7 @@ class Gathering:
         *,
         aloud: bool = False,
         spells: bool = False,
-        view: View = NOTHING_SEEN,
+        view: CallContext = NOTHING_SEEN,
     ) -> None:
         self._redact = redact
         self._is_held = spells
