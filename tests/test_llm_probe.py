@@ -34,7 +34,7 @@ CALL = {"name": "done", "arguments": {"answer": "ok"}}
         (Text(f"```json\n{json.dumps(CALL)}\n```"), True),
         (Text(f"{{{json.dumps(CALL)}}}"), True),
         (Text(f"<tool_call>{json.dumps(CALL)}</tool_call>"), None),  # read as one everywhere
-        (Text(f"Here: {json.dumps(CALL)}"), True),
+        (Text(f"Here: {json.dumps(CALL)}"), None),
     ],
 )
 async def test_whether_a_model_writes_its_calls_as_text_is_seen(

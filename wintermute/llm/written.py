@@ -21,6 +21,9 @@ from wintermute.llm.call_marks import (
     LEAKED,
     NAMED,
     PREFIXES,
+    PRINTED,
+    PYTHON,
+    QUOTE,
     UNWANTED,
     VALUES,
 )
@@ -32,10 +35,10 @@ from wintermute.messages import CLOSED, OPENED, UNREADABLE, Json, Request
 MOST_WRITTEN = 1_000_000
 """Characters of calls written as text; no call of ours needs as many."""
 WORD = re.compile(r"\w+")
-ESCAPE = re.compile(r' string=\\*"\w+|\\[nrt]')
+ESCAPE = re.compile(r'\[CALL_ID\]\w+|:\d+(?=\s*<)| string=\\*"\w+|\\[nrt]')
 FILLER = re.compile(
     r"name|arguments|parameters?|args?|functions?|tool(_name)?|default_api|invoke|call|string"
-    r"|arg_(key|value)|escape|dsml|minimax|type"
+    r"|arg_(key|value)|escape|json|sep|tool_calls?_\w+|constrain|message|dsml|minimax|type"
 )
 """Words of the forms, in which two writings of one call differ."""
 KINDS: dict[type, set[str]] = {
@@ -73,10 +76,14 @@ class CallContext:
         ]
         bare = re.compile(rf'[>"=:.]\s*{re.escape(name)}[\s\\]*["<>({{]')
         for text in self.texts:
-            if name not in text:
-                continue
-            words = _words(text) if pairs else ""
-            if all(pair in words for pair in pairs) and (pairs or bare.search(text)):
+            if name in text and not pairs and bare.search(text):
+                return True
+            words = _words(text) if name in text and pairs else ""
+            called = (
+                _words(f"{name}{pair}") in words or _words(f"{pair}{name}") in words
+                for pair in pairs
+            )
+            if words and all(pair in words for pair in pairs) and any(called):
                 return True
         return False
 
