@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_group_lines import begin, line
 from tests.test_random_streams import content_in, in_bytes, seen
-from tests.world.house import Gate, open_house
+from tests.world.clock import FakeClock
+from tests.world.house import ROOM, Gate, open_house
 from tests.world.model import ModelServer, Text
 from wintermute.config.secrets import UNHIDDEN
 from wintermute.llm.failures import Empty
@@ -202,3 +204,17 @@ async def test_a_call_behind_a_sentence_is_run_and_one_of_the_message_is_not(
         assert await house.said(3) == ["seen", ECHO, "I see"]
         gates = [row["gate"] for row in await house.rows("SELECT gate FROM observations")]
     assert (gates, len(gate.taken)) == (["echo", UNREADABLE], 1)
+
+
+async def test_in_a_cast_with_words_of_others_a_call_behind_a_sentence_is_text(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    clock, gate, text = FakeClock(), Gate(), f"So.\n{ECHO}"
+    model.script(Text(text), Text(ECHO), Text("seen"))
+    async with open_house(tmp_path, model.url, clock=clock, gates=[gate]) as house, house.working():
+        await begin(house, clock)
+        for n, said in enumerate((text, "seen")):
+            await line(house, "let us see")
+            await house.incoming(f"go {n}", scope=f"room:{ROOM}")
+            assert (await house.said(n + 1))[n] == said
+            assert len(gate.taken) == n

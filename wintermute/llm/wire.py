@@ -201,7 +201,7 @@ class Gathering:
         if self._is_held:
             text = markup.text + restored(markup.tail, whole=True)
             spelled = spelled_calls(text, self._offered)
-            if spelled and not any(view.holds(*call) for call in spelled):
+            if spelled and not view.holds(spelled):
                 markup.withdraw()
                 return spelled
         stays, calls = settled(markup.tail, markup.text, self._offered, view, is_whole=is_whole)

@@ -7,31 +7,17 @@ have put it there: quoted, standing in view already, or behind something in a ta
 import html
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wintermute.llm.call_marks import (
-    BARE,
-    CALL,
-    ELEMENT,
-    FENCE,
-    GEMMA,
-    GLM,
-    LEAKED,
-    NAMED,
-    PREFIXES,
-    PRINTED,
-    PYTHON,
-    QUOTE,
-    UNWANTED,
-    VALUES,
-)
+from wintermute.llm import call_marks as marks
 from wintermute.llm.markup import TURN_ENDS, Written, restored
 from wintermute.llm.spelled import calls_in, json_values, spelled_calls
 from wintermute.llm.wording import parsed, repaired, unaliased
 from wintermute.messages import CLOSED, OPENED, UNREADABLE, Json, Request
 
+MOST_CALLS = 100
 MOST_WRITTEN = 1_000_000
 """Characters of calls written as text; no call of ours needs as many."""
 WORD = re.compile(r"\w+")
@@ -68,24 +54,27 @@ class CallContext:
         found = (text[text.rfind(OPENED) :] for text in self.texts if OPENED in text)
         return tuple(text[: text.find(CLOSED) + len(CLOSED)] for text in found if CLOSED in text)
 
-    def holds(self, name: str, arguments: str) -> bool:
-        """Whether the call stands in one of the texts, in whatever form."""
-        pairs = [
-            _words(f"{key} {value if isinstance(value, str) else json.dumps(value)}")
-            for key, value in (parsed(arguments) or {}).items()
-        ]
-        bare = re.compile(rf'[>"=:.]\s*{re.escape(name)}[\s\\]*["<>({{]')
+    def holds(self, calls: Collection[NamedCall]) -> bool:
+        """Whether one of the calls stands in one of the texts, in whatever form."""
         for text in self.texts:
-            if name in text and not pairs and bare.search(text):
-                return True
-            words = _words(text) if name in text and pairs else ""
-            called = (
-                _words(f"{name}{pair}") in words or _words(f"{pair}{name}") in words
-                for pair in pairs
-            )
-            if words and all(pair in words for pair in pairs) and any(called):
+            near = [call for call in calls if call[0] in text]
+            words = _words(text) if near else ""
+            if any(_stands(name, parsed(arguments) or {}, text, words) for name, arguments in near):
                 return True
         return False
+
+
+def _stands(name: str, arguments: Json, text: str, words: str) -> bool:
+    pairs = [
+        _words(f"{key} {value if isinstance(value, str) else json.dumps(value)}")
+        for key, value in arguments.items()
+    ]
+    if not pairs:
+        return re.search(rf'[>"=:.]\s*{re.escape(name)}[\s\\]*["<>({{]', text) is not None
+    called = (
+        _words(name) + pair[1:] in words or pair + _words(name)[1:] in words for pair in pairs
+    )
+    return all(pair in words for pair in pairs) and any(called)
 
 
 def context_of(request: Request) -> CallContext:
@@ -122,14 +111,14 @@ def settled(
             continue
         if calls := written_calls(piece, offered):
             found += calls
-        elif piece.form.is_text and piece.form is not FENCE:
+        elif piece.form.is_text and piece.form is not marks.FENCE:
             first, found, broken = n + 1, [], []
         else:
             broken.append(piece)
     text = restored(tail[:first] if offered else tail)
     is_behind = view.tainted and bool((before + text).strip())
     quoted = any(isinstance(piece, Written) and piece.quoted for piece in tail[first:])
-    if found and (is_behind or quoted or any(view.holds(*call) for call in found)):
+    if found and (len(found) > MOST_CALLS or is_behind or quoted or view.holds(found)):
         return text + restored(tail[first:], whole=True), []
     if broken and is_whole and not (view.told or quoted):
         found.append((UNREADABLE, json.dumps({"text": broken[0].body[:2000]}, ensure_ascii=False)))
@@ -143,7 +132,7 @@ def written_calls(written: Written, offered: Mapping[str, Json]) -> list[NamedCa
     """
     if len(written.body) > MOST_WRITTEN:
         return []
-    if written.form is BARE:
+    if written.form is marks.BARE:
         return spelled_calls(written.body, offered)
     try:
         found = [unaliased(*each) for each in _read(written, offered)]
@@ -157,8 +146,8 @@ def known_name(name: str, offered: Mapping[str, Json]) -> str:
     """The tool that a name with a prefix or a leaked token means; else the name as it is."""
     if name in offered:
         return name
-    bare = LEAKED.sub("", name).strip()
-    named = (bare.removeprefix(prefix) for prefix in ("", *PREFIXES))
+    bare = marks.LEAKED.sub("", name).strip()
+    named = (bare.removeprefix(prefix) for prefix in ("", *marks.PREFIXES))
     return next((each for each in named if each in offered), name)
 
 
@@ -184,15 +173,17 @@ def _types(name: str, key: str, offered: Mapping[str, Json]) -> set[str]:
 
 def _read(written: Written, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
     body = written.body
-    for part in UNWANTED:
+    for part in marks.UNWANTED:
         body = body.replace(part, "")
     for end in TURN_ENDS:
         body = body.removesuffix(end).rstrip()
     if written.form.name:
         yield written.form.name, _object(body)
-    elif named := next(filter(None, (_all(each, body) for each in NAMED)), None):
+    elif named := next(filter(None, (_all(each, body) for each in marks.NAMED)), None):
         yield from ((name, _object(arguments)) for name, arguments in named)
-    elif elements := _all(ELEMENT, body) or (_all(GLM, body) if "<arg_key>" in body else []):
+    elif elements := _all(marks.ELEMENT, body) or (
+        _all(marks.GLM, body) if "<arg_key>" in body else []
+    ):
         for name, inside in elements:
             yield name, _given(known_name(name, offered), inside, offered)
     else:
@@ -201,10 +192,12 @@ def _read(written: Written, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
 
 def _listed(body: str, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
     if body.startswith("call:"):
-        yield from ((name, _object(GEMMA.sub(_piece, rest))) for name, rest in _all(CALL, body))
+        yield from (
+            (name, _object(marks.GEMMA.sub(_piece, rest))) for name, rest in _all(marks.CALL, body)
+        )
         return
     if not body.lstrip("[ \n").startswith("{"):
-        body = PYTHON.sub(_json_of, PRINTED.sub(r"\1", body))
+        body = marks.PYTHON.sub(_json_of, marks.PRINTED.sub(r"\1", body))
     for value in json_values(body):
         for each in value if isinstance(value, list) else [value]:
             name = next(iter(each), "")
@@ -217,7 +210,7 @@ def _json_of(found: re.Match[str]) -> str:
     """A part of a call as Python has it, in JSON."""
     text, name, mark, end, constant = found.groups()
     if text:
-        return f'"{QUOTE.sub(_quote, text[1:-1])}"'
+        return f'"{marks.QUOTE.sub(_quote, text[1:-1])}"'
     if name:
         return f'"{name}":' if mark == "=" else f'{{"name":"{name}","arguments":{{'
     return "}}" if end else CONSTANTS[constant]
@@ -255,7 +248,7 @@ def _given(name: str, inside: str, offered: Mapping[str, Json]) -> str:
     inside = inside.strip()
     if inside[:1] in ("", "{"):
         return _object(inside)
-    pairs = next(filter(None, (_all(each, inside) for each in VALUES)), None)
+    pairs = next(filter(None, (_all(each, inside) for each in marks.VALUES)), None)
     if pairs is None:
         raise ValueError(inside[:20])
     given = {key: _bare(value, _types(name, key, offered)) for key, value in pairs}
