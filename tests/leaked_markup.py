@@ -84,10 +84,10 @@ LEAKED = (
     ),
     Sent(
         "lm studio",
-        "lfm's form of a call, which is nobody's",
+        "lfm's form of a call",
         whole({"content": '<|tool_call_start|>[read_file(path="a")]<|tool_call_end|>'}),
         "lmstudio-ai/lmstudio-bug-tracker issue 1979",
-        failure=Empty,
+        calls=(("read_file", {"path": "a"}),),
     ),
     Sent(
         "lm studio",

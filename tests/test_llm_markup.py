@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.world.clock import cheap
 from wintermute.llm.markup import Markup, Written
-from wintermute.llm.wire import written_calls
+from wintermute.llm.written import written_calls
 from wintermute.messages import Json
 
 
@@ -21,9 +21,11 @@ def read(text: str, cuts: list[int], *, aloud: bool = False) -> tuple[str, list[
         markup.feed(text[first:last])
         shown = looked(markup, shown)
     markup.end()
+    calls = [piece for piece in markup.tail if isinstance(piece, Written)]
+    markup.settle()
     shown = looked(markup, shown)
     assert shown == markup.text
-    return shown, markup.calls
+    return shown, calls
 
 
 def looked(markup: Markup, shown: str) -> str:
@@ -148,7 +150,7 @@ QWEN = "<function=a>\n<parameter=n>\n7\n</parameter>\n<parameter=t>\n7\n</parame
 )
 def test_calls_written_as_text(text: str, calls: list[tuple[str, Json]]) -> None:
     _, written = read(text, [])
-    found = written_calls(written, OFFERED)
+    found = [call for each in written for call in written_calls(each, OFFERED)]
     assert [(name, json.loads(arguments)) for name, arguments in found] == calls
 
 

@@ -98,6 +98,8 @@ def tagged(chance: random.Random, name: str, given: Json) -> str:
     forms = (
         f"<tool_call>\n{call}\n</tool_call>",
         f"[TOOL_CALLS][{call}]",
+        f"<|tool_call_start|>[{call}]<|tool_call_end|>",
+        f"<|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>{written}",
         f"[TOOL_CALLS]{name}[ARGS]{written}",
         f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{written}<|call|>",
     )
@@ -372,6 +374,9 @@ HEAVY: dict[str, Callable[[], bytes]] = {
     "nothing but beginnings": lambda: content_in("<" * MANY),
     "closing tags": lambda: content_in(["so </think>"] * MANY),
     "calls as text": lambda: content_in(['<tool_call>{"name": "done"}'] * MANY),
+    "functions as text": lambda: content_in(["<tool_call>", *["<function=done>{"] * MANY]),
+    "Python that never closes": lambda: content_in(["<|tool_call_start|>", *["f(a="] * MANY]),
+    "calls in many marks": lambda: content_in(['<function=done>{"a": 1}</function>\n'] * MANY),
     "channels": lambda: content_in(["<|channel|>"] * MANY),
     "struck text": lambda: content_in(["<s>"] * MANY),
     "spans that never close": lambda: content_in(SPANS),

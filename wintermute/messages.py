@@ -17,6 +17,10 @@ ENDLESS = "eof"
 """How an answer ended whose server has never said of one that it is whole (F-018)."""
 SILENT = "silent"
 """How what there is of an answer ended in which nothing more came (F-063)."""
+UNREADABLE = "unreadable_call"
+"""The tool that a mark calls which led to no call of any: there is none of that name (F-044)."""
+OPENED, CLOSED = "<context>\n", "\n</context>"
+"""The beginning and the end of what we tell with a message."""
 PERSON = "person:"
 """How the scope of a person begins, followed by their id."""
 ROOM = "room:"
@@ -90,13 +94,14 @@ class Request:
     """One question to a model: chat-completions messages and tool definitions.
 
     `must_call`: text alone is no answer to it (F-022). `small`: what a small model is asked instead;
-    None: the same.
+    None: the same. `tainted`: text from outside is among them.
     """
 
     messages: tuple[Json, ...]
     tools: tuple[Json, ...] = ()
     must_call: bool = False
     small: "Request | None" = None
+    tainted: bool = False
 
     def of(self, size: Size) -> "Request":
         """The question as a model of this size is asked it."""

@@ -23,6 +23,9 @@ BIDI_CONTROLS = frozenset(
     "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
 )
 
+BLANKS = frozenset("\u034f\u115f\u1160\u2800\u3164\uffa0") | {*map(chr, range(0xFE00, 0xFE10))}
+"""Characters that are letters or marks, and show nothing."""
+
 
 def clean(text: str) -> str:
     """Text without control characters and lone surrogates; line ends become newlines.
@@ -35,6 +38,14 @@ def clean(text: str) -> str:
     return "".join(
         "\ufffd" if mark not in "\n\t" and unicodedata.category(mark) in {"Cc", "Cs"} else mark
         for mark in unified
+    )
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing of a text can be seen: blanks, and characters without width (F-044)."""
+    return all(
+        mark in BLANKS or unicodedata.category(mark) in {"Cc", "Cf", "Zs", "Zl", "Zp"}
+        for mark in text
     )
 
 

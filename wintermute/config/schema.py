@@ -156,7 +156,7 @@ class Backend:
         suggests=True,
     )
     calls_as_text: bool | None = key(
-        "Read an answer that is nothing but the JSON of a call as that call; empty: if `check` found"
+        "Read an answer that is, or ends with, the JSON of a call as that call; empty: if `check` found"
         " that the model needs it.",
         None,
     )

@@ -612,13 +612,14 @@ class Asking:
     def _request(self, running: CastState, view: RequestView) -> Request:
         must_call = bool(running.cast.wards["require_done"])
         tools = partial(running.settings.toolbox.definitions, done=must_call)
-        request = Request(view.messages, tools(view.size), must_call)
+        request = Request(view.messages, tools(view.size), must_call, tainted=running.cast.taint)
         if view.size == "small" or not view.both:
             return request
         said = view.messages
         if view.small is not None:
             said = ({**said[0], "content": view.small}, *said[1:])
-        return replace(request, small=Request(said, tools("small"), must_call))
+        small = replace(request, messages=said, tools=tools("small"))
+        return replace(request, small=small)
 
     def _with(self, running: CastState, view: RequestView, shown: tuple[Json, ...]) -> RequestView:
         """The view with these messages."""

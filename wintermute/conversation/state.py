@@ -256,7 +256,7 @@ class CastState:
         turns = tuple(
             replace(turn, block=blocks.get(turn.id, turn.block)) for turn in self.cast.turns
         )
-        self.cast = replace(self.cast, intent=mine.intent, block=mine.block, turns=turns)
+        self.cast = replace(mine, turns=turns)
 
     def told(self, block: str) -> None:
         """A block stands at the end now: behind the newest turn in view, or behind the intent."""

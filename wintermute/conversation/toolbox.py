@@ -13,9 +13,10 @@ from jsonschema import Draft202012Validator
 
 from wintermute.db import Transaction
 from wintermute.loom.records import Wards
-from wintermute.messages import Call, Json, Origin, Size
+from wintermute.messages import UNREADABLE, Call, Json, Origin, Size
 
 DONE = "done"
+NO_CALL = "what stood at the end of your answer is no call of a tool: not shown, not run"
 DEEPEST = 64  # levels of arguments; beyond what Python can walk, any look at them would fail
 
 
@@ -194,7 +195,8 @@ class Toolbox:
         args, tool = _arguments(call), self._tools.get(call.name)
         if tool is None:
             available = ", ".join(self._tools) or "none"
-            told = f"unknown tool: {call.name}. Available: {available}"
+            what = NO_CALL if call.name == UNREADABLE else f"unknown tool: {call.name}"
+            told = f"{what}. Available: {available}"
             return Rejected(told, None if isinstance(args, str) else args)
         if isinstance(args, str):
             return Rejected(args)

@@ -14,7 +14,7 @@ from typing import Any
 from wintermute.llm.kept import KEPT
 from wintermute.loom.records import BranchView, Cast, Fold, Observation, Turn
 from wintermute.memory.ranking import Query
-from wintermute.messages import BROKEN_OFF, Call, Json
+from wintermute.messages import BROKEN_OFF, CLOSED, OPENED, Call, Json
 from wintermute.prompt.assemble import (
     CORE,
     DIVIDER,
@@ -29,9 +29,7 @@ from wintermute.prompt.assemble import (
     pieces,
 )
 from wintermute.prompt.block import (
-    CLOSED,
     LEFT_OUT_BEFORE,
-    OPENED,
     Layout,
     fewer_memories,
     of_result,

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -18,6 +18,7 @@ from wintermute.llm.kept import given, sender
 from wintermute.llm.tokens import Measure
 from wintermute.llm.windows import is_private
 from wintermute.llm.wire import Answer, Gathering
+from wintermute.llm.written import context_of
 from wintermute.messages import Json, Request
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ class Endpoint:
             dialect = self._dialect  # of this request: another question may learn meanwhile
             body = dialect.body(self.given(request), self.settings, longest)
             try:
-                return await self._answer(client, body, offered(request), listener, longest)
+                return await self._answer(client, body, request, listener, longest)
             except UnicodeEncodeError:  # half characters, in file names for one
                 request = _encodable(request)
             except Failed as failure:
@@ -217,15 +218,14 @@ class Endpoint:
         return self._dialect.learnt
 
     async def _answer(
-        self,
-        client: "Client",
-        body: Json,
-        tools: Mapping[str, Json],
-        listener: Listener,
-        longest: int,
+        self, client: "Client", body: Json, request: Request, listener: Listener, longest: int
     ) -> Answer:
         gathering = Gathering(
-            self._redact, tools, aloud=self._thinks_aloud, spells=await self._spells()
+            self._redact,
+            offered(request),
+            aloud=self._thinks_aloud,
+            spells=await self._spells(),
+            view=context_of(request),
         )
         shown = StreamRedactor(self._redact, listener.said)
         listener.asked()

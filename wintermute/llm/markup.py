@@ -2,7 +2,7 @@
 
     say ─▶ code        (a fence, or a span in a line: all in there is text)
         ─▶ reasoning   (<think>, channels that are not `final`)
-        ─▶ a call      (<tool_call>, [TOOL_CALLS], a channel that names a function)
+        ─▶ a call      (`call_marks`, a channel that names a function): kept while nothing follows it
         ─▶ a title     (<recall>: a page that is asked for)
         ─▶ over        (a token that ends the turn: nothing after it was said to anybody)
 
@@ -11,10 +11,11 @@ any length takes time in proportion to it.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from wintermute.llm.call_marks import FENCE, FORMS, SPELLED, Form
 from wintermute.text import clean
 
 MarkupState = Literal["say", "fence", "reason", "call", "header", "over"]
@@ -25,19 +26,7 @@ THINKING = (
     "\N{FULLWIDTH LESS-THAN SIGN}think\N{FULLWIDTH GREATER-THAN SIGN}",
 )
 REASONING = {mark: (f"{mark[0]}/{mark[1:]}",) for mark in THINKING}
-CALLS = {
-    "<tool_call>": ("</tool_call>",),
-    "<|tool_call|>": ("<|/tool_call|>", "<|end|>"),
-    "[tool_calls]": ("[tool_calls]", "</s>"),
-    "<|python_tag|>": ("<|eom_id|>", "<|eot_id|>"),
-}
-HIDDEN = {
-    "<\uff5ctool\u2581calls\u2581begin\uff5c>": ("<\uff5ctool\u2581calls\u2581end\uff5c>",),
-    "<|tool_call_start|>": ("<|tool_call_end|>",),
-    "<|tool_call>": ("<tool_call|>",),
-    "<|channel>": ("<channel|>",),
-}
-"""Calls in a writing of their own, which are not read, and Gemma's channels."""
+CALLS = {**FORMS, **SPELLED}
 CHANNEL = ("<|channel|>", "<|start|>")
 MESSAGE = "<|message|>"
 TITLE, TITLE_END = "<recall>", "</recall>"
@@ -65,12 +54,18 @@ DROPPED = (
     "<|end|>",
     "<|call|>",
     MESSAGE,
-    "</tool_call>",
     "<channel|>",
+    *(end for form in FORMS.values() if not form.is_text for end in form.ends if end != "</s>"),
 )
-ENDS = {**REASONING, **CALLS, **HIDDEN}
+ENDS = {
+    **REASONING,
+    "<|channel>": ("<channel|>",),  # Gemma's
+    **{mark: form.ends for mark, form in CALLS.items()},
+}
 CLOSING = frozenset(end for ends in REASONING.values() for end in ends)
-MARKS = tuple({*ENDS, *CLOSING, *CHANNEL, *TURN_ENDS, *DROPPED, TITLE, TITLE_END, "<s>", "</s>"})
+MARKS = tuple(
+    {*ENDS, *CLOSING, *CHANNEL, *TURN_ENDS, *DROPPED, TITLE, TITLE_END, "<s>", "</s>"} - {*SPELLED}
+)
 LONGEST_MARK = max(map(len, MARKS))
 LONGEST_RUN = 200
 LONGEST_SPAN = 2_000
@@ -90,6 +85,8 @@ RUNS = (f"`{{1,{LONGEST_RUN}}}", f"~{{1,{LONGEST_RUN}}}")
 PERHAPS = re.escape("".join(sorted({mark[0] for mark in MARKS})) + "`~")
 SPECIAL = re.compile(f"(?=[{PERHAPS}])(?:{_any_of(MARKS, *RUNS).pattern})", re.IGNORECASE)
 """A mark or a run; first one look at the character, for most text has none."""
+SPECIAL_OR_BARE = re.compile(f"{_any_of(SPELLED).pattern}|{SPECIAL.pattern}", re.IGNORECASE)
+FENCE_ENDS = re.compile(r"\n[ \t]{0,3}`{3,9}[ \t]{0,20}(?=\n|\Z)")
 MARK = _any_of(MARKS)
 BEGUN = frozenset(mark[:n] for mark in MARKS for n in range(1, len(mark)))
 """What may become a mark, or a longer one."""
@@ -100,27 +97,52 @@ NAMED = re.compile(r"to=(?:functions\.)?([\w.-]+)")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A call as text. `name` is empty where it stands in the body."""
+    """A call as text: what stands between its marks, and `raw` with them.
 
-    name: str
+    `quoted`: it stands in a line of a quotation.
+    """
+
+    form: Form
     body: str
+    raw: str = ""
+    quoted: bool = False
+
+
+def restored(tail: Iterable[Written | str], *, whole: bool = False) -> str:
+    """What stays of calls that are none, and of the blanks between; `whole`: all of it."""
+    shown = (
+        each if isinstance(each, str) else each.raw if whole or each.form.is_text else ""
+        for each in tail
+    )
+    return "".join(shown)
 
 
 class Markup:
     """Takes what a model says piece by piece, and gives what of it a person may read.
 
     `aloud`: this model is known to end reasoning that it never began, so that until then nothing
-    can be told apart. `recalls`: it may ask for pages; else such a tag is text.
+    can be told apart. `recalls`: it may ask for pages; else such a tag is text. `spells`: bare JSON
+    may be a call. `blocks`: texts of ours, one of which it may repeat before it says anything.
     """
 
-    def __init__(self, *, aloud: bool = False, recalls: bool = False) -> None:
-        self.calls: list[Written] = []
+    def __init__(
+        self,
+        *,
+        aloud: bool = False,
+        recalls: bool = False,
+        spells: bool = False,
+        blocks: Collection[str] = (),
+    ) -> None:
+        self.tail: list[Written | str] = []
+        """Calls, and blanks, that nothing has followed yet."""
         self.titles: list[str] = []
         """The pages that were asked for."""
         self.aloud = aloud
         """Whether reasoning ended that had not begun: all before it was reasoning."""
         self._waits = aloud
         self._recalls = recalls
+        self._special = SPECIAL_OR_BARE if spells else SPECIAL
+        self._blocks = blocks
         self._rewound = False
         self._state: MarkupState = "say"
         self._said: list[str] = []
@@ -130,7 +152,7 @@ class Markup:
         self._struck = 0
         self._half, self._rest, self._at = "", "", 0
         self._ends = self._closes = SPECIAL
-        self._name = ""
+        self._form, self._opening, self._line = FENCE, "", ""
         self._kept: list[str] = []
 
     @property
@@ -164,11 +186,23 @@ class Markup:
             self._keep()
         self._waits = False
 
+    def settle(self, text: str | None = None) -> None:
+        """Say this in place of the calls that end it; None: what is text where it is no call."""
+        text = restored(self.tail) if text is None else text
+        self.tail.clear()
+        if text:
+            self._said.append(text)
+
+    def withdraw(self) -> None:
+        """All was calls: nothing of it was said."""
+        self.tail.clear()
+        self._said.clear()
+
     def _take(self, text: str, *, final: bool) -> None:
         if not text.isascii():
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         self._rest, self._at = self._rest[self._at :] + clean(text), 0
-        goes_on = True
+        goes_on = not self._blocks or self._repeated(final)
         while goes_on and self._at < len(self._rest):
             match self._state:
                 case "say":
@@ -184,8 +218,19 @@ class Markup:
 
     # Each of these takes something from the rest, and is False when it needs more to go on.
 
+    def _repeated(self, final: bool) -> bool:
+        """A text of ours, word for word, which goes (F-044)."""
+        begun = self._rest.lstrip()
+        whole = next((each for each in self._blocks if begun.startswith(each)), "")
+        if not (whole or final) and any(each.startswith(begun) for each in self._blocks):
+            return False
+        if whole:
+            self._cut, self._at = True, len(self._rest) - len(begun) + len(whole)
+        self._blocks = ()
+        return True
+
     def _say(self, final: bool) -> bool:
-        found = SPECIAL.search(self._rest, self._at)
+        found = self._special.search(self._rest, self._at)
         start = found.start() if found else len(self._rest)
         if not final:
             start = min(start, self._perhaps(start))
@@ -209,7 +254,7 @@ class Markup:
         if mark in ("<s>", "</s>"):
             self._strike(found[0])
         else:
-            self._turn(mark)
+            self._turn(found[0])
         return True
 
     def _title(self, begin: int, final: bool) -> bool:
@@ -253,6 +298,10 @@ class Markup:
             if line_end < 0 and not final and len(self._rest) < after + LONGEST_RUN:
                 return False
             info = self._rest[after : line_end if line_end >= 0 else len(self._rest)]
+            if line_end >= 0 and run == "```" and info.strip().lower() == "tool_code":
+                self._opening, self._at = f"{run}{info}", line_end
+                self._hide("call", FENCE_ENDS, FENCE)
+                return True
             if line_end >= 0 and ("`" not in info or run[0] == "~"):
                 self._emit(line_end)
                 self._closes = re.compile(rf"\n[ \t>]*{run[0]}{{{len(run)},}}[ \t]*(?=\n|\Z)")
@@ -291,15 +340,18 @@ class Markup:
         channel = header.rsplit("<|channel|>", 1)[-1].split()
         named = NAMED.search(header)
         if named:
-            self._hide("call", CHANNEL_ENDS, named[1])
+            self._opening = ""
+            self._hide("call", _any_of(CHANNEL_ENDS), Form(CHANNEL_ENDS, name=named[1]))
         elif channel[:1] in (["final"], ["assistant"]):
             self._state = "say"
         else:
-            self._hide("reason", CHANNEL_ENDS)
+            self._hide("reason", _any_of(CHANNEL_ENDS))
         return True
 
     def _hidden(self, final: bool) -> bool:
         found = self._ends.search(self._rest, self._at)
+        if found and not final and found.end() == len(self._rest):
+            return False
         end = found.start() if found else len(self._rest)
         if found is None and not final:
             end = max(self._at, end - LONGEST_MARK)
@@ -309,16 +361,18 @@ class Markup:
         if found is None:
             return False
         self._at = found.end()
+        begins = (mark := found[0].lower()) in ENDS or mark in CHANNEL
         if self._state == "call":
-            self._keep()
+            self._keep("" if begins else found[0])
         self._state = "say"
-        if (mark := found[0].lower()) in ENDS or mark in CHANNEL:
-            self._turn(mark)
+        if begins:
+            self._turn(found[0])
         return True
 
-    def _turn(self, mark: str) -> None:
+    def _turn(self, said: str) -> None:
         """Go where a mark leads."""
-        self._cut = True
+        mark = said.lower()
+        self._cut = self._cut or mark not in CALLS or not CALLS[mark].is_text
         if mark in CLOSING:
             self._forget()
         elif mark in TURN_ENDS:
@@ -326,23 +380,27 @@ class Markup:
         elif mark in CHANNEL:
             self._state = "header"
         elif mark in CALLS:
-            self._hide("call", CALLS[mark])
+            self._opening = said
+            self._hide("call", _any_of(ENDS[mark]), CALLS[mark])
         elif mark in ENDS:
-            self._hide("reason", ENDS[mark])
+            self._hide("reason", _any_of(ENDS[mark]))
 
     def _forget(self) -> None:
         self._rewound = self._rewound or self._looked > 0
         self.aloud, self._waits = True, False
         self._said.clear()
-        self.calls.clear()
+        self.tail.clear()
         self.titles.clear()
-        self._looked, self._opens_line = 0, True
+        self._looked, self._opens_line, self._line = 0, True, ""
 
-    def _hide(self, state: MarkupState, ends: tuple[str, ...], name: str = "") -> None:
-        self._state, self._ends, self._name = state, _any_of(ends), name
+    def _hide(self, state: MarkupState, ends: re.Pattern[str], form: Form = FENCE) -> None:
+        self._state, self._ends, self._form = state, ends, form
 
-    def _keep(self) -> None:
-        self.calls.append(Written(self._name, "".join(self._kept).strip()))
+    def _keep(self, closing: str = "") -> None:
+        body, form = "".join(self._kept), self._form
+        raw = "" if form.name else f"{self._opening}{body}{closing}"
+        quoted = self._line.lstrip().startswith(">")
+        self.tail.append(Written(form, (raw if form.is_part else body).strip(), raw, quoted))
         self._kept.clear()
 
     def _strike(self, mark: str) -> None:
@@ -351,12 +409,21 @@ class Markup:
         if self._struck < 0:
             self._struck, self._cut = 0, True
         else:
-            self._said.append(mark)
+            self._append(mark)
 
     def _emit(self, end: int, from_: int | None = None) -> None:
         """Say what comes before this place in the rest."""
         text = self._rest[self._at if from_ is None else from_ : end]
         self._at = max(self._at, end)
+        if text and self.tail and text.isspace():
+            self.tail.append(text)
+        elif text:
+            self._append(text)
+
+    def _append(self, text: str) -> None:
+        """Say it, and before it what was no call after all, for more followed."""
+        if self.tail:
+            text, self.tail = restored(self.tail) + text, []
         if self._cut and not self._said:
             text = text.lstrip()
         if text:
@@ -364,6 +431,7 @@ class Markup:
             _, line_end, line = text.rpartition("\n")
             begins = bool(line_end) or self._opens_line
             self._opens_line = begins and BEFORE_FENCE.fullmatch(line) is not None
+            self._line = (line if line_end else self._line + line)[:LONGEST_MARK]
 
 
 def without_recalls(text: str) -> str:
@@ -373,4 +441,5 @@ def without_recalls(text: str) -> str:
     markup = Markup(recalls=True)
     markup.feed(text)
     markup.end()
+    markup.settle()
     return markup.text

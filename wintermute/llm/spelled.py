@@ -28,7 +28,19 @@ PERHAPS = re.compile(
     rf'\s*(?:\[\s*(?:\{{|\Z)|\{{[\s{{]*(?:"|\Z)|`{{0,2}}\Z|{OPEN}\s*(?:[\[{{<]|\Z))', re.IGNORECASE
 )
 TAGS = ("<tools>", "<tool_call>", "<tool_calls>")
-WORDS = frozenset({"name", "arguments", "parameters", "id", "type", "function", "index"})
+WORDS = frozenset(
+    {
+        "name",
+        "arguments",
+        "parameters",
+        "id",
+        "type",
+        "function",
+        "index",
+        "tool_name",
+        "tool_call_id",
+    }
+)
 
 
 def may_be_calls(text: str) -> bool:
@@ -61,7 +73,7 @@ def _calls(text: str) -> Iterator[tuple[str, str]]:
         yield from _elements(inside) if found[2] and inside.startswith("<") else _calls(inside)
         text = text[found.end() :]
     for value in _values(text):
-        yield from _call(value)
+        yield from calls_in(value)
 
 
 def _elements(body: str) -> Iterator[tuple[str, str]]:
@@ -71,7 +83,7 @@ def _elements(body: str) -> Iterator[tuple[str, str]]:
     parser.feed(body)
     parser.close()
     for each in parser.found:
-        yield from _call(each)
+        yield from calls_in(each)
 
 
 class _Elements(HTMLParser):
@@ -95,16 +107,17 @@ class _Elements(HTMLParser):
 def _values(body: str) -> list[Any]:
     """The JSON values of which a text consists, also in the doubled braces of a template."""
     if not body.startswith("{{"):
-        return _all_values(body)
+        return json_values(body)
     for each in (body[1:-1], body[1:], body.replace("{{", "{").replace("}}", "}")):
         try:
-            return _all_values(each)
+            return json_values(each)
         except ValueError:
             continue
     raise ValueError(body[:20])
 
 
-def _all_values(body: str) -> list[Any]:
+def json_values(body: str) -> list[Any]:
+    """The JSON values of which a text consists. Raises: ValueError."""
     decoder, at, found = json.JSONDecoder(strict=False), 0, []
     while at < len(body):
         value, at = decoder.raw_decode(body, at)
@@ -118,12 +131,13 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _call(value: Any) -> Iterator[tuple[str, str]]:
+def calls_in(value: Any, missing: Json | None = None) -> Iterator[tuple[str, str]]:
+    """The calls that a JSON value is. `missing`: arguments where it has none. Raises: ValueError."""
     if isinstance(value, dict) and set(value) == {"tool_calls"}:
         value = value["tool_calls"]
     if isinstance(value, list):
         for each in value:
-            yield from _call(each)
+            yield from calls_in(each, missing)
         return
     if not isinstance(value, dict) or not set(value) <= WORDS:
         raise ValueError
@@ -131,8 +145,8 @@ def _call(value: Any) -> Iterator[tuple[str, str]]:
     function = function if isinstance(function, dict) else {**value, "name": function}
     if not set(function) <= WORDS or "properties" in _mapping(function.get("parameters")):
         raise ValueError  # the definition of a tool, which somebody wanted to see
-    name = function.get("name")
-    arguments = function.get("arguments", function.get("parameters"))
+    name = function.get("name", function.get("tool_name"))
+    arguments = function.get("arguments", function.get("parameters", missing))
     if isinstance(arguments, dict):
         arguments = json.dumps(arguments, ensure_ascii=False)
     if not (isinstance(name, str) and isinstance(arguments, str)):

@@ -1,10 +1,6 @@
-"""Reading chat-completions answers, streamed or whole, however badly formed. Pure.
-
-What a model wrote as a call, as the one that it must have meant.
-"""
+"""Reading chat-completions answers, streamed or whole, however badly formed. Pure."""
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,84 +9,15 @@ from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.ids import NewId
 from wintermute.llm.failures import NOTHING, Empty, Outage, of_error
 from wintermute.llm.kept import OF_CALL, OF_MESSAGE, as_kept, gather
-from wintermute.llm.markup import Markup, Written
+from wintermute.llm.markup import Markup, restored
 from wintermute.llm.spelled import may_be_calls, spelled_calls
 from wintermute.llm.usage import count, reported
 from wintermute.llm.wording import parsed, repaired, unaliased
+from wintermute.llm.written import CallContext, known_name, settled, typed
 from wintermute.messages import BROKEN_OFF, CUT, ENDLESS, Call, Json, Usage
-from wintermute.text import clean
+from wintermute.text import clean, is_blank
 
-MISTRAL = re.compile(r"\A([\w.-]+)\s*(?:\[ARGS\])?\s*(?=\{)")
-FUNCTION = re.compile(r"<function=([\w.-]+)>(.*?)(?:</function>|\Z)", re.DOTALL)
-PARAMETER = re.compile(r"<parameter=([\w.-]+)>\n?(.*?)\n?(?:</parameter>|\Z)", re.DOTALL)
-PAIR = re.compile(r"<arg_key>([\w.-]+)</arg_key>\s*<arg_value>(.*?)(?:</arg_value>|\Z)", re.DOTALL)
-MOST_WRITTEN = 1_000_000
-"""Characters of calls written as text; no call of ours needs as many."""
-
-
-def written_calls(written: Sequence[Written], offered: Mapping[str, Json]) -> list[tuple[str, str]]:
-    """Names and arguments of calls that a model wrote as text, if they are of offered tools.
-
-    `offered`: the parameters of each tool, as JSON schema, by its name.
-    """
-    found: list[tuple[str, str]] = []
-    for call in written:
-        if len(call.body) <= MOST_WRITTEN:
-            found += [unaliased(*each) for each in _read(call, offered)]
-    return [(name, arguments) for name, arguments in found if name in offered]
-
-
-def _read(call: Written, offered: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
-    if call.name:
-        yield call.name, repaired(call.body)
-    elif functions := FUNCTION.findall(call.body):
-        for name, body in functions:
-            given = {
-                key: _typed(name, key, value, offered) for key, value in PARAMETER.findall(body)
-            }
-            yield name, json.dumps(given, ensure_ascii=False)
-    elif "<arg_key>" in call.body:  # GLM's
-        name = call.body.split("<arg_key>", 1)[0].strip()
-        pairs = {key: _typed(name, key, value, offered) for key, value in PAIR.findall(call.body)}
-        yield name, json.dumps(pairs, ensure_ascii=False)
-    elif named := MISTRAL.match(call.body):
-        yield named[1], repaired(call.body[named.end() :])
-    else:
-        for value in _values(call.body):
-            function = value.get("function", value)
-            function = function if isinstance(function, dict) else {**value, "name": function}
-            arguments = function.get("arguments", function.get("parameters", {}))
-            text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-            yield str(function.get("name", "")), repaired(text)
-
-
-def _values(body: str) -> Iterator[Json]:
-    """The objects that a body holds, alone, one after the other, or in a list."""
-    decoder, at = json.JSONDecoder(strict=False), 0
-    while at < len(body):
-        try:
-            value, at = decoder.raw_decode(body, at)
-        except (ValueError, RecursionError):
-            return
-        for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, dict):
-                yield each
-        while at < len(body) and (body[at].isspace() or body[at] in ",;"):
-            at += 1
-
-
-def _typed(name: str, key: str, value: str, offered: Mapping[str, Json]) -> Any:
-    """A value that was written without quotation marks, as the tool wants it."""
-    properties = offered.get(name, {}).get("properties", {})
-    wanted = properties.get(key, {}).get("type") if isinstance(properties, dict) else None
-    if wanted == "string":
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        return value
-
-
+NOTHING_SEEN = CallContext()
 MOST_BYTES = 32 * 1024 * 1024
 """Of one answer on the wire. Streams spend some 250 bytes on a token."""
 LONGEST_NAME = 200
@@ -182,7 +109,7 @@ class Gathering:
     `offered`: the parameters of the tools that may be called, by name; without any a text is only
     read, so that nothing in it is a tag. `aloud`: see `Markup`.
     `spells`: this model writes calls as its text, see `spelled`; such a text is held back until it
-    is known to be none.
+    is known to be none. `view`: what a call in a text may have been copied from.
 
     Raises: Failed, from `feed` and `answer`, when no usable answer can come of it.
     """
@@ -194,11 +121,18 @@ class Gathering:
         *,
         aloud: bool = False,
         spells: bool = False,
+        view: CallContext = NOTHING_SEEN,
     ) -> None:
         self._redact = redact
         self._is_held = spells
         self._offered = offered or {}
-        self._markup = Markup(aloud=aloud, recalls=bool(offered))
+        self._view = view
+        self._markup = Markup(
+            aloud=aloud,
+            recalls=bool(offered),
+            spells=spells and bool(offered),
+            blocks=view.blocks,
+        )
         self.begun = False
         """The first token is here: text, reasoning or part of a call (F-017)."""
         self.ended = False
@@ -258,15 +192,12 @@ class Gathering:
         if not self._chose:
             raise Outage("garbage", "sent an answer without choices")
         self._markup.end()
-        said = self._markup.text
-        calls, finish = self._all_calls(new_id), self._how_it_ended(allowed, named=named)
-        if self._is_held and calls:
-            said = ""
-            self._markup.fresh()  # what was held back is what they were read from
-        self._is_held = False
+        finish = self._how_it_ended(allowed, named=named)
+        calls = self._all_calls(new_id, is_whole=finish not in (*BROKEN_OFF, ENDLESS))
+        said, self._is_held = self._markup.text, False
         if self._markup.titles:
             said, calls = said.rstrip(), (*calls, *self._recalls(new_id))
-        text = self._redact(said if said.strip() else clean("".join(self._refusal)))
+        text = self._redact(clean("".join(self._refusal)) if is_blank(said) else said)
         if finish in BROKE_DOWN:
             raise Outage("connection", f"broke off its answer ({finish})")
         if finish in (ENDLESS, CUT) and not self._may_be_all(text, calls):
@@ -285,19 +216,27 @@ class Gathering:
         fields = [call.fields for call in self._calls if call.name.strip()]
         return as_kept(self._fields, fields, self._redact) if fields else ""
 
-    def _all_calls(self, new_id: NewId) -> tuple[Call, ...]:
-        """What the model called; if it said nothing else, also in its text (F-020)."""
+    def _all_calls(self, new_id: NewId, *, is_whole: bool) -> tuple[Call, ...]:
+        """What the model called; if that is nothing, what ends its text (F-020, F-044)."""
         calls = [_finished(call, new_id) for call in self._calls if call.name.strip()]
-        if not calls and not self._markup.text.strip():
-            written = written_calls(self._markup.calls, self._offered)
-        elif not calls and self._is_held:
-            written = spelled_calls(self._markup.text, self._offered)
-        else:
-            written = []
+        written = [] if calls else self._written(is_whole=is_whole)
+        self._markup.settle()  # where it was not said what is to stay
         calls += [
             Call(new_id("call"), name, _arguments(arguments), "tag") for name, arguments in written
         ]
-        return tuple(_hidden(call, self._redact) for call in calls)
+        return tuple(_hidden(_meant(call, self._offered), self._redact) for call in calls)
+
+    def _written(self, *, is_whole: bool) -> Sequence[tuple[str, str]]:
+        markup, view = self._markup, self._view
+        if self._is_held:
+            text = markup.text + restored(markup.tail, whole=True)
+            spelled = spelled_calls(text, self._offered)
+            if spelled and not view.holds(spelled):
+                markup.withdraw()
+                return spelled
+        stays, calls = settled(markup.tail, markup.text, self._offered, view, is_whole=is_whole)
+        markup.settle(stays)
+        return calls
 
     def _recalls(self, new_id: NewId) -> Iterator[Call]:
         """The pages that a text asks for, whether or not that is offered (W-035)."""
@@ -321,7 +260,7 @@ class Gathering:
     def _may_be_all(self, text: str, calls: Sequence[Call]) -> bool:
         """Whether what came before a stream simply ended can be an answer (F-018)."""
         whole = all(call.is_whole for call in self._calls)
-        return whole and bool(text.strip() or calls or self._calls or self._markup.calls)
+        return whole and bool(text.strip() or calls or self._calls)
 
     def _take_line(self, raw: bytes) -> None:
         line = raw.strip()
@@ -399,6 +338,11 @@ def _finished(call: _Call, new_id: NewId) -> Call:
     written = repaired("".join(call.arguments))  # first, or it would bring hidden secrets to light
     name, arguments = unaliased(_name(call.name), _arguments(written))
     return Call(clean(call.id).strip() or new_id("call"), name, arguments)
+
+
+def _meant(call: Call, offered: Mapping[str, Json]) -> Call:
+    name = known_name(call.name, offered)
+    return replace(call, name=name, arguments=typed(name, call.arguments, offered))
 
 
 def _hidden(call: Call, redact: Redaction) -> Call:

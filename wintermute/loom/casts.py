@@ -105,8 +105,9 @@ class Casts:
             result=None,
             started_at=self._clock.now(),
             bare=bare,
+            taint=taint,
         )
-        await tx.execute(*insert("casts", columns(cast, "turns") | {"taint": taint}))
+        await tx.execute(*insert("casts", columns(cast, "turns")))
         return cast
 
     async def end(

@@ -74,6 +74,8 @@ class Cast:
     """Of how many turns a summary was asked for that was of no use (L-042)."""
     bare: bool = False
     """Its message is shown without what came between the last answer and it (F-038)."""
+    taint: bool = False
+    """Text from outside is in it, or was in what it came from (L-037)."""
 
     @property
     def key(self) -> str:

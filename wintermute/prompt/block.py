@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from wintermute.messages import Json
+from wintermute.messages import CLOSED, OPENED, Json
 from wintermute.prompt.assemble import (
     DIVIDER,
     MEMORIES,
@@ -27,7 +27,6 @@ from wintermute.prompt.assemble import (
 )
 from wintermute.skills.skills import summary_in, summary_of
 
-OPENED, CLOSED = "<context>\n", "\n</context>"
 ONLY_TIME = f"{OPENED}# {TIME}\n"
 BLOCK = re.compile(f"{OPENED}(.*?){CLOSED}", re.DOTALL)
 GONE = "no longer: "

@@ -21,7 +21,7 @@ from wintermute.memory.fact import Hit, entries
 from wintermute.memory.ranking import Query
 from wintermute.memory.search import fitting
 from wintermute.memory.status import LIST_TOO_LONG
-from wintermute.messages import Size
+from wintermute.messages import OPENED, Size
 from wintermute.prompt.assemble import (
     LOAD,
     MEMORIES,
@@ -39,7 +39,7 @@ from wintermute.prompt.assemble import (
     task_lines,
     wiki_text,
 )
-from wintermute.prompt.block import OPENED, Changing, Layout
+from wintermute.prompt.block import Changing, Layout
 from wintermute.stores import Stores
 from wintermute.templates import (
     CONSOLIDATION,

@@ -1,0 +1,263 @@
+"""Calls that a model wrote as text: which they are, and whether they count. Pure (F-044).
+
+What ends an answer is its calls if all of it can be read so. It is text where somebody else may
+have put it there: quoted, standing in view already, or behind something in a tainted cast.
+"""
+
+import html
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wintermute.llm import call_marks as marks
+from wintermute.llm.markup import TURN_ENDS, Written, restored
+from wintermute.llm.spelled import calls_in, json_values, spelled_calls
+from wintermute.llm.wording import parsed, repaired, unaliased
+from wintermute.messages import CLOSED, OPENED, UNREADABLE, Json, Request
+
+MOST_CALLS = 100
+MOST_WRITTEN = 1_000_000
+"""Characters of calls written as text; no call of ours needs as many."""
+WORD = re.compile(r"\w+")
+ESCAPE = re.compile(r'\[CALL_ID\]\w+|:\d+(?=\s*<)| string=\\*"\w+|\\[nrt]')
+FILLER = re.compile(
+    r"name|arguments|parameters?|args?|functions?|tool(_name)?|default_api|invoke|call|string"
+    r"|arg_(key|value)|escape|json|sep|tool_calls?_\w+|constrain|message|dsml|minimax|type"
+)
+"""Words of the forms, in which two writings of one call differ."""
+KINDS: dict[type, set[str]] = {
+    **{bool: {"boolean"}, int: {"integer", "number"}, float: {"number"}, str: {"string"}},
+    **{dict: {"object"}, list: {"array"}, type(None): {"null"}},
+}
+SCALARS = {"boolean", "integer", "number"}
+CONSTANTS = {"True": "true", "False": "false", "None": "null"}
+NamedCall = tuple[str, str]
+"""A name and arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """The texts in view that the model did not write, and whether its cast is tainted.
+
+    `told`: it was told in this cast already that a mark of its led to no call.
+    """
+
+    texts: tuple[str, ...] = ()
+    tainted: bool = False
+    told: bool = False
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """What we have told with messages, which some models repeat."""
+        found = (text[text.rfind(OPENED) :] for text in self.texts if OPENED in text)
+        return tuple(text[: text.find(CLOSED) + len(CLOSED)] for text in found if CLOSED in text)
+
+    def holds(self, calls: Collection[NamedCall]) -> bool:
+        """Whether one of the calls stands in one of the texts, in whatever form."""
+        for text in self.texts:
+            near = [call for call in calls if call[0] in text]
+            words = _words(text) if near else ""
+            if any(_stands(name, parsed(arguments) or {}, text, words) for name, arguments in near):
+                return True
+        return False
+
+
+def _stands(name: str, arguments: Json, text: str, words: str) -> bool:
+    pairs = [
+        _words(f"{key} {value if isinstance(value, str) else json.dumps(value)}")
+        for key, value in arguments.items()
+    ]
+    if not pairs:
+        return re.search(rf'[>"=:.]\s*{re.escape(name)}[\s\\]*["<>({{]', text) is not None
+    called = (
+        _words(name) + pair[1:] in words or pair + _words(name)[1:] in words for pair in pairs
+    )
+    return all(pair in words for pair in pairs) and any(called)
+
+
+def context_of(request: Request) -> CallContext:
+    """All that decides what a call in the answer to a question is."""
+    messages = request.messages
+    texts = (str(each.get("content") or "") for each in messages if each["role"] != "assistant")
+    last = max((n for n, each in enumerate(messages) if each["role"] == "user"), default=0)
+    calls = [call for each in messages[last:] for call in each.get("tool_calls", ())]
+    told = any(call["function"]["name"] == UNREADABLE for call in calls)
+    return CallContext(tuple(texts), request.tainted, told)
+
+
+def _words(text: str) -> str:
+    found = WORD.findall(ESCAPE.sub(" ", html.unescape(text)).casefold())
+    return f" {' '.join(word for word in found if not FILLER.fullmatch(word))} "
+
+
+def settled(
+    tail: Sequence[Written | str],
+    before: str,
+    offered: Mapping[str, Json],
+    view: CallContext,
+    *,
+    is_whole: bool,
+) -> tuple[str, list[NamedCall]]:
+    """The text that stays of what ends an answer, and the calls in it.
+
+    `before`: what the answer said. A mark that leads to no call is one that the model is told of,
+    if its answer is whole.
+    """
+    first, found, broken = 0, list[NamedCall](), list[Written]()
+    for n, piece in enumerate(tail if offered else ()):
+        if isinstance(piece, str):
+            continue
+        if calls := written_calls(piece, offered):
+            found += calls
+        elif piece.form.is_text and piece.form is not marks.FENCE:
+            first, found, broken = n + 1, [], []
+        else:
+            broken.append(piece)
+    text = restored(tail[:first] if offered else tail)
+    is_behind = view.tainted and bool((before + text).strip())
+    quoted = any(isinstance(piece, Written) and piece.quoted for piece in tail[first:])
+    if found and (len(found) > MOST_CALLS or is_behind or quoted or view.holds(found)):
+        return text + restored(tail[first:], whole=True), []
+    if broken and is_whole and not (view.told or quoted):
+        found.append((UNREADABLE, json.dumps({"text": broken[0].body[:2000]}, ensure_ascii=False)))
+    return text, found
+
+
+def written_calls(written: Written, offered: Mapping[str, Json]) -> list[NamedCall]:
+    """Names and arguments of what a model wrote as text, if all of it is calls of offered tools.
+
+    `offered`: the parameters of each tool, as JSON schema, by its name.
+    """
+    if len(written.body) > MOST_WRITTEN:
+        return []
+    if written.form is marks.BARE:
+        return spelled_calls(written.body, offered)
+    try:
+        found = [unaliased(*each) for each in _read(written, offered)]
+        named = [(known_name(name, offered), arguments) for name, arguments in found]
+    except (ValueError, TypeError, RecursionError):
+        return []
+    return named if all(name in offered for name, _ in named) else []
+
+
+def known_name(name: str, offered: Mapping[str, Json]) -> str:
+    """The tool that a name with a prefix or a leaked token means; else the name as it is."""
+    if name in offered:
+        return name
+    bare = marks.LEAKED.sub("", name).strip()
+    named = (bare.removeprefix(prefix) for prefix in ("", *marks.PREFIXES))
+    return next((each for each in named if each in offered), name)
+
+
+def typed(name: str, arguments: str, offered: Mapping[str, Json]) -> str:
+    """Arguments in which a number or a truth value that came as text is one where it must be."""
+    given, meant = parsed(arguments) or {}, dict[str, Any]()
+    for key, value in given.items():
+        types = _types(name, key, offered)
+        if isinstance(value, str) and "string" not in types and types & SCALARS:
+            found = _bare(value.strip().lower(), types & SCALARS)
+            meant |= {} if isinstance(found, str) else {key: found}
+    return json.dumps(given | meant, ensure_ascii=False) if meant else arguments
+
+
+def _types(name: str, key: str, offered: Mapping[str, Json]) -> set[str]:
+    wanted = offered.get(name, {}).get("properties", {}).get(key, {})
+    kinds = [each.get("type", ()) for each in (wanted, *wanted.get("anyOf", ()))]
+    return {one for kind in kinds for one in ([kind] if isinstance(kind, str) else kind)}
+
+
+# All of these raise ValueError, or what parsers raise, where something is no call.
+
+
+def _read(written: Written, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
+    body = written.body
+    for part in marks.UNWANTED:
+        body = body.replace(part, "")
+    for end in TURN_ENDS:
+        body = body.removesuffix(end).rstrip()
+    if written.form.name:
+        yield written.form.name, _object(body)
+    elif named := next(filter(None, (_all(each, body) for each in marks.NAMED)), None):
+        yield from ((name, _object(arguments)) for name, arguments in named)
+    elif elements := _all(marks.ELEMENT, body) or (
+        _all(marks.GLM, body) if "<arg_key>" in body else []
+    ):
+        for name, inside in elements:
+            yield name, _given(known_name(name, offered), inside, offered)
+    else:
+        yield from [(body, "{}")] if body in offered else _listed(body, offered)
+
+
+def _listed(body: str, offered: Mapping[str, Json]) -> Iterator[NamedCall]:
+    if body.startswith("call:"):
+        yield from (
+            (name, _object(marks.GEMMA.sub(_piece, rest))) for name, rest in _all(marks.CALL, body)
+        )
+        return
+    if not body.lstrip("[ \n").startswith("{"):
+        body = marks.PYTHON.sub(_json_of, marks.PRINTED.sub(r"\1", body))
+    for value in json_values(body):
+        for each in value if isinstance(value, list) else [value]:
+            name = next(iter(each), "")
+            is_named = name in offered  # as Apertus does
+            meant = {"name": name, "arguments": each[name]} if is_named else each
+            yield from calls_in(meant, missing={})
+
+
+def _json_of(found: re.Match[str]) -> str:
+    """A part of a call as Python has it, in JSON."""
+    text, name, mark, end, constant = found.groups()
+    if text:
+        return f'"{marks.QUOTE.sub(_quote, text[1:-1])}"'
+    if name:
+        return f'"{name}":' if mark == "=" else f'{{"name":"{name}","arguments":{{'
+    return "}}" if end else CONSTANTS[constant]
+
+
+def _quote(found: re.Match[str]) -> str:
+    return {"\\'": "'", '"': '\\"'}.get(found[0], found[0])
+
+
+def _all(pattern: re.Pattern[str], body: str) -> list[NamedCall]:
+    """What a pattern finds one after another, if it is all of the body."""
+    found, at = list[NamedCall](), 0
+    while at < len(body):
+        match = pattern.match(body, at)
+        if match is None:
+            return []
+        found.append((match[1], match[2]))
+        at = match.end()
+    return found
+
+
+def _piece(found: re.Match[str]) -> str:
+    return json.dumps(found[1]) if found[3] is None else f'{found[2] or ","}"{found[3]}":'
+
+
+def _object(arguments: str) -> str:
+    text = repaired(arguments.strip())
+    if parsed(text) is None:
+        raise ValueError(text[:20])
+    return text
+
+
+def _given(name: str, inside: str, offered: Mapping[str, Json]) -> str:
+    """Arguments that stand one by one, without quotation marks, as the tool wants them."""
+    inside = inside.strip()
+    if inside[:1] in ("", "{"):
+        return _object(inside)
+    pairs = next(filter(None, (_all(each, inside) for each in marks.VALUES)), None)
+    if pairs is None:
+        raise ValueError(inside[:20])
+    given = {key: _bare(value, _types(name, key, offered)) for key, value in pairs}
+    return json.dumps(given, ensure_ascii=False)
+
+
+def _bare(value: str, types: set[str]) -> Any:
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    return found if not types or KINDS[type(found)] & types else value
