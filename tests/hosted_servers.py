@@ -19,7 +19,7 @@ from tests.servers import (
     usage,
     whole,
 )
-from wintermute.llm.failures import Empty, Outage, Refused, TooLarge
+from wintermute.llm.failures import Disallowed, Empty, Outage, Refused, TooLarge
 from wintermute.messages import Json
 
 router = partial(chunk, {"id": "gen-17", "provider": "Some", "model": "a/b", "created": 1})
@@ -274,7 +274,7 @@ OPENAI = (
         ),
         "compl-ai/compl-ai issue 20",
         status=400,
-        failure=Refused,
+        failure=Disallowed,
     ),
     Sent(
         "azure",

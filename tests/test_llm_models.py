@@ -214,17 +214,15 @@ FINAL: list[tuple[Step, type[ModelError], str]] = [
 async def test_a_final_failure_is_told_at_once(
     tmp_path: Path, step: Step, error: type[ModelError], told: str
 ) -> None:
-    """L-035, L-036: one request, no failover, and what to do."""
-    async with ModelServer() as server:
-        backends = {"local": backend(server.url), "spare": backend(server.url)}
-        async with asking(tmp_path, backends) as world:
-            server.script(step)
-            with pytest.raises(error, match=told) as caught:
-                await world.models.ask("base", HELLO)
-            assert str(caught.value).startswith("local ")
-            assert "\n" not in str(caught.value)
-            assert len(server.requests) == 1
-            assert world.clock.slept == []
+    """L-035, L-036: one request, and what to do."""
+    async with ModelServer() as server, asking(tmp_path, {"local": backend(server.url)}) as world:
+        server.script(step)
+        with pytest.raises(error, match=told) as caught:
+            await world.models.ask("base", HELLO)
+        assert str(caught.value).startswith("local ")
+        assert "\n" not in str(caught.value)
+        assert len(server.requests) == 1
+        assert world.clock.slept == []
 
 
 async def test_waits_double_up_to_a_minute(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.world.listener import Listening
 from tests.world.model import Calls, Events, Fail, ModelServer, Step, Text, Use
 from wintermute.config.secrets import HIDDEN, Redaction, StreamRedactor
 from wintermute.errors import ModelError
-from wintermute.llm.failures import LONGEST_QUOTE
+from wintermute.llm.refusals import LONGEST_QUOTE
 from wintermute.messages import Call, Json, Request
 
 PLAIN = "hunter2-canary"

@@ -47,6 +47,7 @@ from wintermute.prompt.assemble import (
     wiki_text,
 )
 from wintermute.prompt.gather import Gather, Instructions, Oversize, Texts
+from wintermute.schedule.backend_notices import BackendNotices
 from wintermute.schedule.edited_notices import EditedNotices
 from wintermute.schedule.firing import Firing
 from wintermute.schedule.promises import Promises
@@ -80,7 +81,7 @@ class Answering:
     rooms: Rooms
     runner: Runner
     promises: Promises
-    edited: Part
+    notices: tuple[Part, ...]
     toolbox: Toolbox
 
     async def run(self) -> None:
@@ -94,7 +95,8 @@ class Answering:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.promises.run())
             group.create_task(self.runner.run(self.rooms.wake, unasked=True))
-            group.create_task(self.edited.run())
+            for part in self.notices:
+                group.create_task(part.run())
 
 
 def tools_of(config: Config, stores: Stores) -> tuple[AnyTool, ...]:
@@ -170,7 +172,8 @@ def answering(
     ceilings = config.llm.budget
     commands = ChatCommands(stores, branching, folding, clock, ceilings, verifier, verbs)
     rooms = Rooms(stores, casting, commands, runner, speaker, trouble, clock)
-    return Answering(rooms, runner, promises, EditedNotices(stores, speaker, clock), toolbox)
+    notices = EditedNotices(stores, speaker, clock), BackendNotices(stores, models, speaker)
+    return Answering(rooms, runner, promises, notices, toolbox)
 
 
 def folder_chat(

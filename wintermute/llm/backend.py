@@ -194,20 +194,24 @@ class Endpoint:
         """Ask, and once more in simpler words for each that this server turns out not to know."""
         longest = most_tokens or self.settings.longest_answer
         while True:
-            body = self._dialect.body(self.given(request), self.settings, longest)
+            dialect = self._dialect
+            body = dialect.body(self.given(request), self.settings, longest)
             try:
                 return await self._answer(client, body, offered(request), listener)
             except UnicodeEncodeError:  # half characters, in file names for one
                 request = _encodable(request)
-            except Refused as refusal:
-                if not self._learnt_from(str(refusal), body):
-                    raise
+            except Failed as failure:
+                if self._dialect == dialect:  # else another question has learnt something meanwhile
+                    said = failure.complaint
+                    other = dialect.without(said, body, self.settings) if said else None
+                    if other is None:
+                        raise
+                    self._dialect = other
 
-    def _learnt_from(self, complaint: str, body: Json) -> bool:
-        """Whether the complaint is about something that we can do without from now on."""
-        before, dialect = self._dialect, self._dialect.without(complaint, body)
-        self._dialect = dialect or before
-        return self._dialect != before  # else `extra` of the configuration wants it
+    @property
+    def learnt(self) -> str:
+        """In which other words it is asked since the start, for a person (F-042)."""
+        return self._dialect.learnt
 
     async def _answer(
         self, client: "Client", body: Json, tools: Mapping[str, Json], listener: Listener

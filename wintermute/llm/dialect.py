@@ -5,16 +5,22 @@
 Every server begins with all words of the API and loses those that it complains about.
 """
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from wintermute.config.schema import Backend
-from wintermute.llm.failures import NO_SYSTEM, NO_TURNS
 from wintermute.llm.kept import PLACEHOLDERS
+from wintermute.llm.refusals import MENDABLE, Complaint
 from wintermute.messages import Json, Request
+from wintermute.text import untagged
 
-TOOL_CHOICE = re.compile(r"tool.?choice", re.IGNORECASE)
+NEEDED = frozenset({"model", "messages", "tools", "max_tokens", "max_completion_tokens"})
+"""Fields that no request goes without."""
+CALLED = "[Here I called `{name}` with {arguments}]"
+GAVE = "[What `{name}` gave, told by Wintermute; no message of a person:]\n{lines}"
+"""An earlier call and its result for a server that refuses both as such. No line of a result can
+pass for the end of it, for each is quoted (L-071).
+"""
 NOTHING_SAID = "[no answer was given]"
 """What stands between the result of a tool and the next message, where turns must alternate."""
 
@@ -23,9 +29,7 @@ NOTHING_SAID = "[no answer was given]"
 class Dialect:
     """The words that one server knows, as far as it has told."""
 
-    reports_usage: bool = True
     limit: str = "max_tokens"
-    can_be_forced: bool = True
     takes_turns_only: bool = False
     """Its template wants a person and the model to speak in turn."""
     has_system: bool = True
@@ -35,13 +39,21 @@ class Dialect:
     """How much of a request it has read (llama.cpp); nobody knows what servers elsewhere refuse."""
     placeholders: frozenset[str] = frozenset()
     """Fields that every answer has to have, its own or not (F-040)."""
+    effort: str = ""
+    """How much it is to think where there are tools; "": as it likes."""
+    unknown: frozenset[str] = frozenset()
+    """Fields that it refuses."""
+    tells_calls: bool = False
+    """Calls of earlier casts are told as text."""
 
     def body(self, request: Request, settings: Backend, most_tokens: int) -> Json:
         """The question in its words. `extra` of the configuration says what we do not."""
-        alone = {"parallel_tool_calls": False} if request.tools and self.calls_in_turn else {}
+        ours: Json = {}
+        if request.tools and self.calls_in_turn:
+            ours["parallel_tool_calls"] = False
+        if request.tools and self.effort:
+            ours["reasoning_effort"] = self.effort
         body: Json = {
-            **alone,
-            **settings.extra,
             "model": settings.model,
             "messages": self._messages(request.messages),
             "stream": True,
@@ -49,40 +61,55 @@ class Dialect:
         }
         if request.tools:
             body["tools"] = request.tools
-        if request.must_call and self.can_be_forced:
+        if request.must_call:
             body["tool_choice"] = "required"
-        if self.reports_usage:
-            body["stream_options"] = {"include_usage": True}
+        body["stream_options"] = {"include_usage": True}
         if self.tells_progress:
             body["return_progress"] = True
-        return body
+        known = {name: value for name, value in (ours | body).items() if name not in self.unknown}
+        return known | {name: said for name, said in settings.extra.items() if name not in body}
 
-    def without(self, complaint: str, body: Json) -> "Dialect | None":
+    @property
+    def learnt(self) -> str:
+        """In which other words it is asked, for a person; "": in those of the API."""
+        told = {
+            f"with {self.limit}": self.limit != "max_tokens",
+            f"with reasoning_effort {self.effort}": bool(self.effort),
+            f"without {', '.join(sorted(self.unknown))}": bool(self.unknown),
+            "without a system message": not self.has_system,
+            "with one message of a person at a time": self.takes_turns_only,
+            "with earlier tool calls as text": self.tells_calls,
+        }
+        return "; ".join(words for words, holds in told.items() if holds)
+
+    def without(self, said: Complaint, body: Json, settings: Backend) -> "Dialect | None":
         """The dialect without what it complains about; None: we cannot do without that."""
-        if "stream_options" in complaint and "stream_options" in body:
-            return replace(self, reports_usage=False)
-        if "max_completion_tokens" in complaint and "max_tokens" in body:
-            return replace(self, limit="max_completion_tokens")
-        if "parallel_tool_calls" in complaint and "parallel_tool_calls" in body:
-            return replace(self, calls_in_turn=False)
-        if "return_progress" in complaint and "return_progress" in body:
-            return replace(self, tells_progress=False)
-        if "tool_choice" in body and TOOL_CHOICE.search(complaint):
-            return replace(self, can_be_forced=False)
-        fields = {name for name, told in PLACEHOLDERS.items() if told.search(complaint)}
-        if fields - self.placeholders:
-            return replace(self, placeholders=self.placeholders | fields)
+        if said.kind not in MENDABLE:
+            return None
+        return next((other for other in self._others(said, body, settings) if other != self), None)
+
+    def _others(self, said: Complaint, body: Json, settings: Backend) -> "Iterator[Dialect]":
+        """What else may help, the likeliest first; what the configuration wants stays as it is."""
+        if "reasoning_effort" not in body and body.get("tools") and said.wants("effort"):
+            yield replace(self, effort="none")
+        if said.wants("limit"):
+            yield replace(self, limit="max_completion_tokens")
+        named = {name for name in body.keys() - settings.extra.keys() - NEEDED if said.names(name)}
+        yield replace(self, unknown=self.unknown | named)
+        fields = {name for name, told in PLACEHOLDERS.items() if told.search(said.text)}
+        yield replace(self, placeholders=self.placeholders | fields)
         speaks = self.has_system and any(_role(each) == "system" for each in body["messages"])
-        if NO_SYSTEM.search(complaint):
-            return replace(self, has_system=False) if speaks else None
-        if NO_TURNS.search(complaint):
-            if not self.takes_turns_only and _in_turn(body["messages"]) != body["messages"]:
-                return replace(self, takes_turns_only=True)
-            # Templates that never heard of a system message complain of it in the same words.
-            return replace(self, has_system=False) if speaks else None
-        return None
+        if said.kind == "turns" and _in_turn(body["messages"]) != body["messages"]:
+            yield replace(self, takes_turns_only=True)
+        # Templates that never heard of a system message complain of it in the same words.
+        if said.kind in ("system", "turns") and speaks:
+            yield replace(self, has_system=False)
+        if said.wants("calls") and _calls_told(body["messages"]) != body["messages"]:
+            yield replace(self, tells_calls=True)
 
     def _messages(self, messages: tuple[Json, ...]) -> tuple[Json, ...]:
+        if self.tells_calls:
+            messages = _calls_told(messages)
         if not self.has_system:
             messages = _without_system(messages)
         return _in_turn(messages) if self.takes_turns_only or not self.has_system else messages
@@ -110,6 +137,25 @@ def _in_turn(messages: Sequence[Json]) -> tuple[Json, ...]:
             found.append({"role": "assistant", "content": NOTHING_SAID})
         found.append(message)
     return tuple(found)
+
+
+def _calls_told(messages: tuple[Json, ...]) -> tuple[Json, ...]:
+    """Calls before the last message of a person, and what they gave, as text of both sides."""
+    last = max((n for n, each in enumerate(messages) if _role(each) == "user"), default=0)
+    found: list[Json] = []
+    names: dict[str, str] = {}
+    for message in messages[:last]:
+        if calls := message.get("tool_calls"):
+            names |= {call["id"]: call["function"]["name"] for call in calls}
+            told = (CALLED.format_map(call["function"]) for call in calls)
+            found.append(_joined({"role": "assistant"}, message["content"], *told))
+        elif _role(message) == "tool":
+            lines = "\n".join(f"> {line}" for line in untagged(message["content"]).splitlines())
+            gave = GAVE.format(name=names.get(message["tool_call_id"], "a tool"), lines=lines)
+            found.append({"role": "user", "content": gave})
+        else:
+            found.append(message)
+    return (*found, *messages[last:])
 
 
 def _joined(message: Json, *contents: str | None) -> Json:

@@ -42,9 +42,11 @@ from wintermute.llm.embedding_backend import BackendEmbedder, RecordedEmbeddings
 from wintermute.llm.failures import (
     LONGEST_WISH,
     NOTHING,
+    Disallowed,
     Empty,
     Failed,
     Outage,
+    Refused,
     TooLarge,
     Unreachable,
     pause_before,
@@ -274,6 +276,10 @@ class Models:
         self._clock = clock
         self._redact = redact
         self._chance = chance
+        self.standings: dict[str, tuple[str, str] | None] = {}
+        """Why backends refused their newest question, in a word and in full; None: they answered."""
+        self.news = asyncio.Event()
+        """Set with each of these."""
         self._answered: dict[str, float] = {}  # when last, by backend
         self._waited_for = 0  # questions that somebody waits for
         self._quiet = asyncio.Event()
@@ -366,6 +372,7 @@ class Models:
         failures: list[Failed] = []
         refusals: list[RequestTooLarge] = []
         spent: list[BudgetSpent] = []
+        refused: dict[str, tuple[str, str] | None] = {}
         too_large = 0
         endpoints = self._of(role, backend)
         for n, endpoint in enumerate(endpoints, 1):
@@ -375,18 +382,32 @@ class Models:
             size = tokens.size(endpoint.given(meant))
             question = Question(role, meant, size, cast_id, began, listener, sources=sources)
             try:
-                return await self._persist(endpoint, question, endpoints[n:])
+                reply = await self._persist(endpoint, question, endpoints[n:])
             except TooLarge as failure:
                 too_large = endpoint.settings.context_tokens
                 failures.append(failure)
                 refusals.append(_too_large(endpoint, failure))
-            except Outage as failure:
-                failures.append(failure)
-            except Failed as failure:
+            except Disallowed as failure:  # nobody else is to see it either (F-038)
                 raise failure.public(str(failure)) from None
+            except Failed as failure:
+                failures.append(failure)
+                if isinstance(failure, Refused):
+                    refused[endpoint.name] = (failure.outcome, str(failure))
             except BudgetSpent as problem:  # another one may cost less
                 spent.append(problem)
-        raise refusals[0] if refusals else _verdict(failures, spent)
+            else:
+                self.standings |= refused | {endpoint.name: None}
+                self.news.set()
+                return reply
+        verdict = refusals[0] if refusals else _verdict(failures, spent)
+        if not isinstance(verdict, ModelRefused):  # which says it all itself
+            self.standings |= refused
+            self.news.set()
+        raise verdict
+
+    def learnt(self, backend: str) -> str:
+        """In which other words a backend is asked since the start (F-042)."""
+        return self._endpoints[backend].learnt
 
     async def answers(self, role: str, since: float) -> bool:
         """Whether a backend of the role has answered since then, by the steady clock, or does now.
@@ -503,7 +524,7 @@ class Models:
                 question.listener.failed(str(failure), unreachable=unreachable)
                 wish = failure.retry_after or 0.0
                 if number > self._llm.max_retries or wish > LONGEST_WISH:
-                    raise
+                    raise failure.at_last from None
                 outcomes.append(failure.outcome)
                 asked = asked_again(plain.request, outcomes)
                 wait = Wait(endpoint.name, number + 1, of, str(failure))
@@ -560,10 +581,10 @@ def _too_large(endpoint: Endpoint, failure: TooLarge) -> RequestTooLarge:
 
 def _verdict(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
     """What to tell of a role none of whose backends answered."""
-    if not failures:
-        later = [problem for problem in spent if problem.until is not None]
-        return later[0] if later else ModelRefused(str(spent[0]))  # waiting would never end
     told = "; ".join(map(str, [*failures, *spent]))
+    if all(isinstance(failure, Refused) for failure in failures):  # waiting would never end
+        later = [problem.until for problem in spent if problem.until is not None]
+        return BudgetSpent(told, min(later)) if later else ModelRefused(told)
     if not spent and all(isinstance(failure, Empty) for failure in failures):
         return EmptyReply(told)
     return ModelUnavailable(told)
@@ -611,7 +632,8 @@ async def probe(name: str, backend: Backend, seconds: float) -> Probed:
         raise ModelUnavailable(f"{name} gave no answer in {seconds:g} s") from None
     finally:
         await endpoint.aclose()
-    return Probed(f"{name} answered in {loop.time() - began:.1f} s (model {model})", spells)
+    asked = f", asked {endpoint.learnt}" if endpoint.learnt else ""
+    return Probed(f"{name} answered in {loop.time() - began:.1f} s (model {model}{asked})", spells)
 
 
 def _spells(answer: Answer) -> bool | None:

@@ -1,0 +1,149 @@
+"""Why a server refuses a request: one table of codes and words decides. Pure.
+
+    body ─▶ complaint: its words and codes ─▶ first row of `refusals.toml` that fits ─▶ a kind
+
+Texts of the request that a server repeats are passed over: nobody may be taken to be out of quota
+because somebody wrote about one. Of a long body only both ends are read, so that it costs nothing.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from itertools import islice
+from typing import Any
+
+from wintermute.messages import Json
+from wintermute.text import clean
+
+LONGEST_PARSED = 32_000
+END = 2_000
+"""Characters that are read of each end of a text: servers quote a template before they complain."""
+MOST_PARTS = 300
+"""Values of a body that are looked at."""
+LONGEST_QUOTE = 300
+TOLD = frozenset({"error", "message", "detail"})
+"""Fields that are written for people."""
+ECHOED = frozenset({"input", "flagged_input", "failed_generation", "prompt", "content", "messages"})
+"""Fields in which servers repeat what they were sent."""
+CODE = re.compile(r'"?\b(?:code|type|status|reason)"?\s*:\s*"?([\w.-]{1,80})')
+DELAY = re.compile(
+    r"(?:(?:retry|again) (?:in|after) |retryDelay\W{1,5})((?:[\d.]{1,12} ?(?:ms|h|m|s)\w{0,11}[ ,]*)+)"
+)
+PART_OF_DELAY = re.compile(r"(\d+(?:\.\d+)?) ?(ms|h|m|s)")
+SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+MENDABLE = frozenset({"form", "tools", "system", "turns", "gone", "error"})
+"""Kinds after which the request is asked in other words, if there are any (F-042)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """What a server says when it refuses. `status` 0: in an answer that began as a good one.
+
+    `param`: the field of the request that it names apart from its words. `delay`: seconds after
+    which it wants to be asked again, if it says so in its body.
+    """
+
+    status: int
+    kind: str
+    text: str
+    quote: str
+    param: str
+    delay: float | None
+
+    def names(self, name: str) -> bool:
+        """Whether it is about a field of the request; a name that is also a word must be quoted."""
+        plain = self.text.lower().replace("-", "_").replace(" ", "_")
+        quoted = any(f"{sign}{name}{sign}" in self.text for sign in "'\"`")
+        return self.param == name or quoted or ("_" in name and name in plain)
+
+    def wants(self, remedy: str) -> bool:
+        """Whether it asks for one of the remedies of the table."""
+        return any(words in self.text.lower() for words in _table()["remedies"][remedy])
+
+    @property
+    def advice(self) -> str:
+        """What it says and what to do, behind the name of who says it."""
+        quote = self.text[-LONGEST_QUOTE:] if self.kind in ("system", "turns") else self.quote
+        said = ": ".join(filter(None, (str(self.status or ""), quote))) or "without a reason"
+        return str(_table()["advice"][self.kind]).format(said=said)
+
+
+def complaint(status: int, body: Any) -> Complaint:
+    """What an answer says, given as its text or as what its text was read as."""
+    body = _decoded(body)
+    if isinstance(body, list) and len(body) == 1:  # Gemini's
+        (body,) = body
+    parts = [(key, _ends(str(value))) for key, value in _parts(body)]
+    # With the names of fields, of which some say as much as their values.
+    text = " ".join(clean(_ends(" ".join(f"{key}: {value}" for key, value in parts))).split())
+    text = text.removeprefix(": ")
+    codes = frozenset(map(str.lower, CODE.findall(text)))
+    quote = next((value for key, value in parts if key in TOLD), text)
+    found = DELAY.search(text)
+    delays = PART_OF_DELAY.findall(found[1]) if found else []
+    return Complaint(
+        status,
+        _kind(status, codes, text.lower()),
+        text,
+        "" if quote.startswith("<") else " ".join(clean(quote).split())[:LONGEST_QUOTE],
+        next((value for key, value in reversed(parts) if key in ("param", "loc")), ""),
+        sum(float(number) * SECONDS[unit] for number, unit in delays) if delays else None,
+    )
+
+
+@cache
+def _table() -> Json:
+    return tomllib.loads((resources.files("wintermute.llm") / "refusals.toml").read_text("utf-8"))
+
+
+def _kind(status: int, codes: frozenset[str], text: str) -> str:
+    """That of the first row that fits; the last one fits all."""
+    for row in _table()["rows"]:
+        known, words = row.get("codes", ()), row.get("words", ())
+        of = row.get("status", (status,))
+        if (status in of or status // 100 in of) and (
+            not (known or words)
+            or not codes.isdisjoint(known)
+            or any(each in text for each in words)
+        ):
+            return str(row["kind"])
+    raise LookupError(status)
+
+
+def _parts(body: Any) -> Iterator[tuple[str, Any]]:
+    """The plain values of a body, by the names of their fields; a list's by that of the list."""
+    left, seen = [("", body)], 0
+    while left and seen < MOST_PARTS:
+        key, value = left.pop(0)
+        seen += 1
+        value = _decoded(value) if key else value  # a gateway's: what it was told itself
+        if isinstance(value, dict):
+            left += [
+                (name, "" if name in ECHOED else each)
+                for name, each in islice(value.items(), MOST_PARTS)
+            ]
+        elif isinstance(value, list):
+            left += [(key, each) for each in value[:MOST_PARTS]]
+        elif value is not None:
+            yield key, value
+
+
+def _decoded(body: Any) -> Any:
+    if (
+        not isinstance(body, str)
+        or len(body) > LONGEST_PARSED
+        or body.lstrip()[:1] not in ("{", "[")
+    ):
+        return body
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return body
+
+
+def _ends(text: str) -> str:
+    return text if len(text) <= 2 * END else f"{text[:END]} {text[-END:]}"
