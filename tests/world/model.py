@@ -97,12 +97,14 @@ class Garbage:
 class Events:
     """A stream of these events, as they are; text or JSON. Nothing is added.
 
-    `stay` leaves it open after the last one; `breaks` breaks the connection then.
+    `stay` leaves it open after the last one; `breaks` breaks the connection then. `told`: the
+    message that later requests show it as.
     """
 
     events: tuple[Json | str, ...]
     stay: bool = False
     breaks: bool = False
+    told: Json | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -569,6 +571,8 @@ def _told(step: Step, n: int) -> Json | None:
     match step:
         case Drip(text):
             return {"role": "assistant", "content": text}
+        case Events(told=told):
+            return told
         case Text() | Calls():
             text, calls = _content(step, n)
             return {"role": "assistant", "content": text, "tool_calls": calls}
