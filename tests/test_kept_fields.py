@@ -23,11 +23,13 @@ from tests.world.terminal import Terminal
 from wintermute.config.schema import Backend, Context, Llm, Roles
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import foldable
+from wintermute.conversation.view import messages, smaller
 from wintermute.ids import new_id
-from wintermute.llm.kept import KEPT, NO_REASONING, UNSIGNED, given
+from wintermute.llm.kept import KEPT, NO_REASONING, UNSIGNED, given, plain
 from wintermute.llm.wire import Gathering
+from wintermute.loom.records import BranchView
 from wintermute.matrix.relations import Relations
-from wintermute.messages import Json
+from wintermute.messages import Json, Request
 from wintermute.night.forgetting import forget
 
 __all__ = ["terminal"]
@@ -37,80 +39,50 @@ CALL = function("echo", "{}", index=0, id="c1")
 SIGNED: Json = {"extra_content": {"google": {"thought_signature": "EjQKMg=="}}}
 
 
-def details(*items: Json) -> Json:
-    return {"reasoning_details": [{"index": 0, **item} for item in items]}
-
-
-def called(*deltas: Json, call: Json = CALL) -> tuple[Json, ...]:
-    return (*deltas, tools(call))
-
-
-def of_message(**fields: Any) -> Json:
-    return {"message": fields, "calls": [{}]}
-
-
-TEXT, SUM = {"type": "reasoning.text", "format": "a"}, {"type": "reasoning.summary"}
-DATA = {"type": "reasoning.encrypted", "data": "gAA", "id": "rs_1"}
-BLOCK: Json = {"type": "thinking", "thinking": "so"}
-GATHERED: Mapping[str, tuple[tuple[Json, ...], Json | None]] = {
-    "an empty text, as DeepSeek sends it": (
-        called({"reasoning_content": ""}, {"reasoning_content": None}),
-        of_message(reasoning_content=""),
+TEXT, SUM = {"type": "reasoning.text", "index": 0}, {"type": "reasoning.summary", "index": 0}
+DATA = {"type": "reasoning.encrypted", "data": "gAA", "id": "rs_1", "index": 0}
+BLOCK, SIGNED_BLOCK = (
+    {"type": "thinking", "thinking": "so", **more} for more in ({}, {"signature": "E"})
+)
+WRITTEN = '<tool_call>{"name": "echo", "arguments": {}}</tool_call>'
+Row = tuple[list[Json], Json]
+GATHERED: Mapping[str, Row] = {
+    "DeepSeek's, empty": (
+        [{"reasoning_content": ""}, {"reasoning_content": None}],
+        {"reasoning_content": ""},
     ),
-    "texts grow": (
-        called({"reasoning": "I "}, {"reasoning": "see"}),
-        of_message(reasoning="I see"),
-    ),
-    "OpenRouter's Claude: pieces and a signature under one number": (
-        called(
-            details({**TEXT, "text": "", "signature": ""}),
-            details({**TEXT, "text": "This"}),
-            details({**TEXT, "text": " is"}),
-            details({**TEXT, "signature": "Et0B"}),
+    "a text that grows": ([{"reasoning": "I "}, {"reasoning": "see"}], {"reasoning": "I see"}),
+    "OpenRouter's of Claude: pieces, then a signature under the same number": (
+        [
+            {"reasoning_details": [{**TEXT, "text": "", "signature": ""}]},
+            *({"reasoning_details": [{**TEXT, "text": piece}]} for piece in ("This", " is")),
+            {"reasoning_details": [{**TEXT, "signature": "Et0B"}]},
             {"reasoning_details": []},
-        ),
-        of_message(**details({**TEXT, "text": "This is", "signature": "Et0B"})),
+        ],
+        {"reasoning_details": [{**TEXT, "text": "This is", "signature": "Et0B"}]},
     ),
-    "OpenRouter's GPT: two types under one number": (
-        called(details({**SUM, "summary": "Gre"}), details({**SUM, "summary": "et"}, DATA)),
-        of_message(**details({**SUM, "summary": "Greet"}, DATA)),
+    "OpenRouter's of GPT: two types under one number": (
+        [
+            {"reasoning_details": [{**SUM, "summary": "Gre"}]},
+            {"reasoning_details": [{**SUM, "summary": "et"}, DATA]},
+        ],
+        {"reasoning_details": [{**SUM, "summary": "Greet"}, DATA]},
     ),
     "blocks of an Anthropic layer, without numbers": (
-        called(
-            {"thinking_blocks": [BLOCK]},
-            {"thinking_blocks": [{**BLOCK, "signature": "Eq"}]},
-            {"thinking_blocks": [BLOCK]},
-        ),
-        of_message(
-            thinking_blocks=[{"type": "thinking", "thinking": "soso", "signature": "Eq"}, BLOCK]
-        ),
+        [{"thinking_blocks": [each]} for each in (BLOCK, SIGNED_BLOCK, BLOCK)],
+        {"thinking_blocks": [{**SIGNED_BLOCK, "thinking": "soso"}, BLOCK]},
     ),
-    "an object": (
-        called({"reasoning_content": {"text": "I "}}, {"reasoning_content": {"text": "see"}}),
-        of_message(reasoning_content={"text": "I see"}),
-    ),
-    "Gemini's signature of a call": (
-        called(call={**CALL, **SIGNED}),
-        {"message": {}, "calls": [SIGNED]},
-    ),
-    "the same in a part of its own": (
-        (*called(call=CALL), tools({"index": 0, **SIGNED})),
-        {"message": {}, "calls": [SIGNED]},
-    ),
-    "half characters": (called({"x": "\ud83d"}, {"x": "\ude00"}), of_message(x="😀")),
-    "half a character that stays half": (called({"x": "\ud83d"}), None),
-    "what every answer has": (called({"refusal": None, "annotations": [], "channel": "a"}), None),
-    "as much as is kept": (called({"x": "ä" * 32_000}), of_message(x="ä" * 32_000)),
-    "more than that": (called({"x": "ä" * 33_000}), None),
-    "a secret": (called({"x": ["so hun"]}, {"reasoning": "hun"}, {"reasoning": "ter2"}), None),
-    "an answer without calls": (({"reasoning_content": "Hm"}, {"content": "Hello"}), None),
-    "a call that stood in the text": (
-        (
-            {"reasoning": "Hm"},
-            {"content": '<tool_call>{"name": "echo", "arguments": {}}</tool_call>'},
-        ),
-        None,
-    ),
+    "an object": ([{"x": {"text": "I "}}, {"x": {"text": "see"}}], {"x": {"text": "I see"}}),
+    "Gemini's of a call": ([tools({**CALL, **SIGNED})], SIGNED),
+    "Gemini's in a part of its own": ([tools(CALL), tools({"index": 0, **SIGNED})], SIGNED),
+    "half characters": ([{"x": "\ud83d"}, {"x": "\ude00"}], {"x": "😀"}),
+    "half a character that stays half": ([{"x": "\ud83d"}], {}),
+    "what many answers have": ([{"refusal": None, "annotations": [], "channel": "a"}], {}),
+    "as much as is kept": ([{"x": "ä" * 32_000}], {"x": "ä" * 32_000}),
+    "more than that": ([{"x": "ä" * 33_000}], {}),
+    "a secret": ([{"x": ["so"]}, {"reasoning": "hun"}, {"reasoning": "ter2"}], {}),
+    "no call": ([{"reasoning_content": "Hm", "content": "Hello"}], {}),
+    "a call that stood in the text": ([{"reasoning": "Hm", "content": WRITTEN}], {}),
 }
 
 
@@ -118,17 +90,21 @@ GATHERED: Mapping[str, tuple[tuple[Json, ...], Json | None]] = {
 def test_what_stands_beside_text_and_calls_is_kept_as_it_was_sent(row: str) -> None:
     """F-040, L-089."""
     deltas, kept = GATHERED[row]
+    has_call = any(not delta.keys().isdisjoint(("content", "tool_calls")) for delta in deltas)
     gathering = Gathering(Redaction(["hunter2"]), {"echo": {}})
-    for delta in deltas:
+    for delta in (*deltas, {} if has_call else tools(CALL)):
         gathering.feed(b"data: %b\n" % json.dumps({"choices": [{"delta": delta}]}).encode())
     gathering.feed(b"data: [DONE]\n")
-    answer = gathering.answer(new_id)
-    assert (json.loads(answer.kept) if answer.kept else None) == kept
+    found = json.loads(gathering.answer(new_id).kept or '{"message": {}, "calls": [{}]}')
+    assert found["message"] | found["calls"][0] == kept
 
 
 def turn(by: str, name: str, *ids: str, kept: Json | None = None) -> list[Json]:
     """A turn with calls of these ids and their results, as the loom shows it."""
-    calls = [{"id": each, "type": "function", "function": {"name": "echo"}} for each in ids]
+    calls = [
+        {"id": each, "type": "function", "function": {"name": "echo", "arguments": "{}"}}
+        for each in ids
+    ]
     text = json.dumps(kept) if kept else ""
     answer = {"role": "assistant", "content": None, "tool_calls": calls, KEPT: [by, name, text]}
     return [answer, *({"role": "tool", "tool_call_id": each, "content": "r"} for each in ids)]
@@ -148,29 +124,28 @@ GIVEN: Mapping[str, tuple[list[Json], str, list[str]]] = {
 @pytest.mark.parametrize("row", GIVEN)
 def test_each_backend_gets_its_own_ids_and_fields_and_nobody_elses(row: str) -> None:
     """F-040, F-041: results follow their calls, and what stood before stays as it was."""
-    messages, to, ids = GIVEN[row]
-    found = given(messages, to, Redaction([]))
-    calls = [call for each in found for call in each.get("tool_calls", ())]
-    names = [call["id"] for call in calls]
+    asked, to, ids = GIVEN[row]
+    found = given(asked, to, Redaction([]))
+    names = [call["id"] for each in found for call in each.get("tool_calls", ())]
     assert [(NINE.fullmatch(one) and "9") or one for one in names] == ids
     assert len(set(names)) == len(names)
     assert [each["tool_call_id"] for each in found if each["role"] == "tool"] == names
-    assert found[: len(turn("", "", "c"))] == given(messages, to, Redaction([]))[:2]
-    assert given(messages[:1], to, Redaction([])) == found[:1]
+    assert given(asked[:1], to, Redaction([])) == found[:1]
     assert KEPT not in json.dumps(found)
-    is_mine = (messages, to) == (MINE, "a")
-    assert ("reasoning" in found[0], calls[0].get("extra_content")) == (
-        (True, SIGNED["extra_content"]) if is_mine else (False, None)
-    )
-    assert "Hm" not in json.dumps(given(messages, to, Redaction(["EjQKMg"])))  # a secret since
+    own = found[0].get("reasoning"), found[0]["tool_calls"][0].get("extra_content")
+    assert own == (("Hm", SIGNED["extra_content"]) if row == "its own" else (None, None))
+    assert "Hm" not in json.dumps(given(asked, to, Redaction(["EjQKMg"])))  # a secret since
+    less = smaller(tuple(asked), len(asked))  # where nothing else can go
+    assert less is None or "Hm" not in json.dumps(less)
+    assert (less is None) == ("Hm" not in json.dumps(asked))
 
 
 Wants = Callable[[Mapping[str, Json], Json], str]
-"""What a provider says of an answer in a request: it has sent these fields with these calls."""
+"""Complaint about an answer in a request, by a provider that sent these fields with its calls."""
 
 
 def deep_wants(sent: Mapping[str, Json], said: Json) -> str:
-    """Its own field as it was, and one that is not empty in any other answer."""
+    """Want its own field as it was, and one that is not empty in any other answer."""
     own = [sent[call["id"]] for call in said.get("tool_calls", ()) if call["id"] in sent]
     wanted = own[0]["reasoning_content"] if own else NO_REASONING
     is_right = said.get("reasoning_content") == wanted
@@ -178,14 +153,14 @@ def deep_wants(sent: Mapping[str, Json], said: Json) -> str:
 
 
 def gemini_wants(sent: Mapping[str, Json], said: Json) -> str:
-    """A signature at the first call: its own, or its word for none."""
+    """Want a signature at the first call: its own, or its word for none."""
     call = said.get("tool_calls", [{}])[0]
     is_right = not call or call.get("extra_content") == sent.get(call["id"], UNSIGNED)
     return "" if is_right else "Function call is missing a thought_signature in functionCall parts."
 
 
 def mistral_wants(sent: Mapping[str, Json], said: Json) -> str:
-    """Nine letters or digits, and no field that it does not know."""
+    """Want nine letters or digits, and no field that it does not know."""
     calls = said.get("tool_calls", ())
     beside = [*said.keys() - {"role", "content", "tool_calls"}, *(c for c in calls if len(c) > 3)]
     is_right = not beside and all(NINE.fullmatch(call["id"]) for call in calls)
@@ -275,37 +250,68 @@ async def test_a_conversation_with_calls_goes_on_with_every_provider(tmp_path: P
         assert not {*gem.sent, *mist.sent} & {*ids}
 
 
-@pytest.mark.parametrize("record", [True, False])
-async def test_nothing_of_it_is_shown_or_exported(
-    terminal: Terminal, caplog: pytest.LogCaptureFixture, record: bool
+@pytest.mark.parametrize(
+    "complaint",
+    [
+        "'messages.2' : property 'reasoning' is unsupported, did you mean 'role'?",  # Groq
+        "messages.2.assistant.reasoning: property 'messages.2.assistant.reasoning' is unsupported",
+        "Extra inputs are not permitted, field: 'messages[2].reasoning'",
+        "`messages[3].reasoning`: reasoning is not supported with this model",
+    ],
+)
+async def test_a_field_that_its_own_sender_refuses_goes_back_no_more(
+    tmp_path: Path, model: ModelServer, complaint: str
 ) -> None:
-    """F-040: nor in a fold, which counts it, and lies in no record of a question."""
+    """F-040, F-042."""
+
+    def answer(seen: Seen) -> Step:
+        if any("reasoning" in each for each in seen.messages):
+            return Fail(400, {"error": {"message": complaint}})
+        if seen.messages[-1]["role"] == "tool":
+            return Text("so be it")
+        return Calls((Use("echo", {"say": "x"}),), fields={"reasoning": "Hm"})
+
+    model.keyed(answer)
+    async with open_house(tmp_path, model.url, gates=[Gate()]) as house, house.working():
+        for n in (1, 2):
+            await house.incoming("hello")
+            assert await house.said(n) == ["so be it"] * n
+    assert len(model.requests) == 5
+
+
+async def test_nothing_of_it_is_shown_or_exported(
+    terminal: Terminal, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F-040: nor is it in a record of questions or in a summary, for which it counts."""
     caplog.set_level(logging.DEBUG, "wintermute")
     async with three(terminal.data) as (llm, (deep, _, _)):
-        few = Context(keep_recent=4, trigger_after_turns=6)
         deep.server.allow("fold")
-        more: Any = {"llm": replace(llm, record=record), "context": few}
-        async with house_of(terminal, deep.server, Gate(), **more) as house, house.working():
+        few: Any = {"context": Context(keep_recent=4, trigger_after_turns=6)}
+        opened = house_of(terminal, deep.server, Gate(), llm=replace(llm, record=True), **few)
+        async with opened as house, house.working():
             for n in range(4):
                 await tell(house, f"message {n}")
                 assert (await house.said(n + 1))[-1] == "deep says so"
-            said = await house.rows("SELECT * FROM turns")
-            (branch,) = await house.rows("SELECT id FROM branches")
-            casts = await house.casts.of_branch(branch["id"])
-            (step,) = [each for each in foldable(casts, 0) if each.turn.id == said[1]["id"]]
-            assert SECRET in step.whole
-            assert SECRET not in step.text
-            await house.incoming("/status", sender="@you:example.org")
-            shown = [*exported(terminal, branch["id"]), terminal.says("loom", "show", branch["id"])]
+            (branch,) = [row["id"] for row in await house.rows("SELECT id FROM branches")]
+            casts = await house.casts.of_branch(branch)
+            whole = [step.whole for step in foldable(casts, 0)]
+            said = messages(None, BranchView(None, casts))
+            shown: list[object] = [
+                exported(terminal, branch),
+                terminal.says("loom", "show", branch),
+            ]
             shown += [terminal.says("prompt"), await house.spoken()]
-            shown += await house.rows("SELECT * FROM model_calls")
-            shown += await house.rows("SELECT * FROM folds")
-        assert SECRET in json.dumps(said)
-        assert any(is_for_summary(r.body) for r in deep.server.requests)
+            shown += [
+                await house.rows(f"SELECT * FROM {name}") for name in ("model_calls", "folds")
+            ]
+            more, less = (
+                house.models.tokens("base", Request(each)) for each in (said, plain(said))
+            )
+        assert SECRET in json.dumps(whole)
+        assert more > less
+        shown += [r.body for r in deep.server.requests if is_for_summary(r.body)]
+        assert len(shown) > 6
         assert SECRET not in json.dumps(shown) + caplog.text
-        assert not any(
-            is_for_summary(r.body) and SECRET in json.dumps(r.body) for r in deep.server.requests
-        )
 
 
 @pytest.mark.breaks("redaction", "forgetting", perhaps=True)
@@ -322,6 +328,10 @@ async def test_fields_go_with_what_was_in_view_when_they_were_made(
         use = Use("append_memory", wish) if "zebra" in seen.last_user else Use("echo", {"say": "x"})
         return Calls((use,), fields={"reasoning": f"{SECRET} of {seen.last_user}"})
 
+    async def kept() -> list[str]:
+        rows = await house.rows("SELECT kept FROM turns WHERE kept <> '' ORDER BY seq")
+        return [json.loads(row["kept"])["message"]["reasoning"] for row in rows]
+
     model.keyed(answer)
     async with (
         open_house(tmp_path, model.url, gates=[Gate()], prompts=PROMPTS) as house,
@@ -331,11 +341,13 @@ async def test_fields_go_with_what_was_in_view_when_they_were_made(
         for text in ("before", "I have a zebrafinch", "after", "/new", "later"):
             events.append(await house.incoming(text))
             await house.settled()
+        await house.incoming("elsewhere", room="!two:test")
         await house.incoming("hello", room="!bob:test", sender="@bob:test", origin="other")
         await house.settled()
         await deliver(house)
         if way == "a message":
             await take_back(house, events[1])
+            assert f"{SECRET} of after" not in await kept()  # at once
         elif way == "an answer":
             (mine,) = await house.rows(
                 "SELECT event_id FROM outbox_parts ORDER BY outbox_id LIMIT 1 OFFSET 1"
@@ -348,10 +360,6 @@ async def test_fields_go_with_what_was_in_view_when_they_were_made(
             assert found
             await forget(house.stores, [found])
         await forgotten(house)
-        left = [
-            json.loads(row["kept"])["message"]["reasoning"]
-            for row in await house.rows("SELECT kept FROM turns WHERE kept <> '' ORDER BY seq")
-        ]
         # Of an answer nobody knows any more when it was given.
         others = ["hello"] if way == "an answer" else ["before", "hello"]
-        assert left == [f"{SECRET} of {text}" for text in others]
+        assert await kept() == [f"{SECRET} of {text}" for text in others]

@@ -95,7 +95,9 @@ class Asked:
 
     def unknown_of_message(self) -> Iterable[str]:
         known = (*self.its["of_messages"], *OF_CALL)
-        return (name for each in (*self.messages, *self.calls) for name in each if name not in known)
+        return (
+            name for each in (*self.messages, *self.calls) for name in each if name not in known
+        )
 
     def id_of_nine(self) -> Iterable[str]:
         return (call["id"] for call in self.calls if not NINE.fullmatch(call["id"]))

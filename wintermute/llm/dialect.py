@@ -5,11 +5,12 @@
 Every server begins with all words of the API and loses those that it complains about.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from wintermute.config.schema import Backend
-from wintermute.llm.kept import PLACEHOLDERS
+from wintermute.llm.kept import OF_MESSAGE, PLACEHOLDERS, UNWANTED
 from wintermute.llm.refusals import MENDABLE, Complaint
 from wintermute.messages import Json, Request
 from wintermute.text import untagged
@@ -43,6 +44,8 @@ class Dialect:
     """How much it is to think where there are tools; "": as it likes."""
     unknown: frozenset[str] = frozenset()
     """Fields that it refuses."""
+    unwanted: frozenset[str] = frozenset()
+    """Fields that it sends with answers and refuses when they come back."""
     tells_calls: bool = False
     """Calls of earlier casts are told as text."""
 
@@ -96,8 +99,7 @@ class Dialect:
             yield replace(self, limit="max_completion_tokens")
         named = {name for name in body.keys() - settings.extra.keys() - NEEDED if said.names(name)}
         yield replace(self, unknown=self.unknown | named)
-        fields = {name for name, told in PLACEHOLDERS.items() if told.search(said.text)}
-        yield replace(self, placeholders=self.placeholders | fields)
+        yield self._of_fields(said.text, body["messages"])
         speaks = self.has_system and any(_role(each) == "system" for each in body["messages"])
         if said.kind == "turns" and _in_turn(body["messages"]) != body["messages"]:
             yield replace(self, takes_turns_only=True)
@@ -107,9 +109,20 @@ class Dialect:
         if said.wants("calls") and _calls_told(body["messages"]) != body["messages"]:
             yield replace(self, tells_calls=True)
 
+    def _of_fields(self, complaint: str, messages: Iterable[Json]) -> "Dialect":
+        """The dialect with the fields of answers that a complaint asks for, or without its own."""
+        beside = {name for each in messages for name in each} - OF_MESSAGE
+        named = {name for name in beside if re.search(rf"\b{re.escape(name)}\b", complaint)}
+        if named and UNWANTED.search(complaint.lower()):
+            return replace(self, unwanted=self.unwanted | named)
+        fields = {name for name, word in PLACEHOLDERS.items() if word in complaint.lower()}
+        return replace(self, placeholders=self.placeholders | fields)
+
     def _messages(self, messages: tuple[Json, ...]) -> tuple[Json, ...]:
         if self.tells_calls:
             messages = _calls_told(messages)
+        if self.unwanted:
+            messages = tuple({k: m[k] for k in m if k not in self.unwanted} for m in messages)
         if not self.has_system:
             messages = _without_system(messages)
         return _in_turn(messages) if self.takes_turns_only or not self.has_system else messages

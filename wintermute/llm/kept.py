@@ -27,15 +27,14 @@ STEADY = {"type", "id", "format", "name", "signature", "thought_signature"}
 """Texts that each part of a stream has whole; all others grow."""
 STILL_GROWING = 64  # of the items of a list, the last ones
 LETTERS = string.ascii_letters + string.digits
-PLACEHOLDERS = {
-    "reasoning_content": re.compile(r"\breasoning_content\b"),
-    "extra_content": re.compile(r"thought.?signature", re.IGNORECASE),
-}
-"""Fields that a backend may want of answers which it did not give, and how it complains."""
+PLACEHOLDERS = {"reasoning_content": "reasoning_content", "extra_content": "thought"}
+"""Fields that a backend may want of answers which it did not give, and the word it complains with."""
+UNWANTED = re.compile(
+    r"un(supported|known|expected|recogni)|extra inputs|not .{,9}(support|permit|allow)"
+)
 NO_REASONING = " "  # Kimi, and some of DeepSeek's models, take an empty text for a missing one
-UNSIGNED = {
-    "google": {"thought_signature": "skip_thought_signature_validator"}
-}  # Google's own word
+# Google's word for calls that its model did not make (ai.google.dev, Thought signatures).
+UNSIGNED = {"google": {"thought_signature": "skip_thought_signature_validator"}}
 
 
 def gather(found: Json, part: Json, known: Collection[str]) -> None:
@@ -66,7 +65,7 @@ def _merged(old: Any, new: Any, key: str) -> Any:
 
 
 def _goes_on(one: Any, item: Any) -> bool:
-    """Whether it continues that item: OpenRouter numbers them by type, and signs the last part."""
+    """Compare items of a list: OpenRouter numbers them by type, and signs the last part of one."""
     if not (isinstance(one, dict) and isinstance(item, dict)):
         return False
     is_same = all(one.get(key) == item.get(key) for key in ("type", "index"))

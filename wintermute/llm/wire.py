@@ -260,7 +260,7 @@ class Gathering:
         return Answer(text, calls, finish, self._usage, model, self._kept())
 
     def _kept(self) -> str:
-        """What goes back with the calls; those that stood in the text are told without (F-040)."""
+        """Fields that go back with the calls; those that stood in the text are told without (F-040)."""
         fields = [call.fields for call in self._calls if call.name.strip()]
         return as_kept(self._fields, fields, self._redact) if fields else ""
 

@@ -48,7 +48,7 @@ class Turn:
     block: str = ""
     """What changed by other hands until its calls had run; it stands behind their results."""
     sender: str = ""
-    """Whose calls they are, and who is given back what is `kept` of them; see `llm.kept`."""
+    """Backend and model that made its calls and are given back what is `kept`; see `llm.kept`."""
     kept: str = ""
 
 
