@@ -6,21 +6,17 @@ import os
 import subprocess
 import sys
 from contextlib import aclosing
-from dataclasses import replace
 
 import pytest
 
 from tests.test_llm_models import DEAD, HELLO, KEY, backend
 from tests.world.clock import SYSTEM
 from tests.world.listener import Listening
-from tests.world.model import Drip, Events, Fail, Hang, ModelServer, Step, Text, Trickle
+from tests.world.model import Drip, Events, Hang, ModelServer, Step, Trickle
 from wintermute.ids import new_id
 from wintermute.llm.backend import Endpoint, Wait
 from wintermute.llm.failures import Outage
 from wintermute.messages import Json
-
-TOOLS = ({"type": "function", "function": {"name": "done", "parameters": {"type": "object"}}},)
-
 
 ROLE = {"choices": [{"delta": {"role": "assistant", "content": ""}}]}
 THOUGHT = {"choices": [{"delta": {"reasoning": "hm"}}]}
@@ -105,21 +101,6 @@ async def test_progress_keeps_a_server_alive_as_bytes_do(model: ModelServer) -> 
     assert 0.8 <= await seconds_until_outage(model, lives, first_token_s=0.2) < 20
 
 
-@pytest.mark.parametrize(
-    "complaint",
-    ["return_progress: not known", "['body', 'return_progress']: Extra inputs are not permitted"],
-)
-async def test_a_server_that_knows_no_progress_is_asked_for_none(
-    model: ModelServer, complaint: str
-) -> None:
-    """Issue 17: learnt from one refusal, and for good."""
-    model.script(Fail(422, complaint), Text("yes"), Text("and again"))
-    async with aclosing(Endpoint("a", backend(model.url), new_id)) as endpoint:
-        assert (await endpoint.ask(HELLO)).text == "yes"
-        assert (await endpoint.ask(HELLO)).text == "and again"
-    assert ["return_progress" in seen.body for seen in model.requests] == [True, False, False]
-
-
 async def test_reasoning_that_never_began_is_taken_back_once_and_then_known(
     model: ModelServer,
 ) -> None:
@@ -133,23 +114,6 @@ async def test_reasoning_that_never_began_is_taken_back_once_and_then_known(
     assert first.pieces == ["", "hm ", "", "yes"]
     assert first.events == ["asked", "begun"] * 2  # no first token is waited for again
     assert second.pieces == ["", "yes"]
-
-
-@pytest.mark.parametrize(
-    "complaint",
-    ["Invalid tool_choice: required", "tool choice `required` is not supported with this model"],
-)
-async def test_a_call_is_asked_for_until_the_server_refuses_that(
-    model: ModelServer, complaint: str
-) -> None:
-    """F-022: once per start."""
-    asked = replace(HELLO, tools=TOOLS, must_call=True)
-    model.script(Text("one"), Fail(400, {"error": {"message": complaint}}), Text("two"))
-    async with aclosing(Endpoint("a", backend(model.url), new_id)) as endpoint:
-        answers = [(await endpoint.ask(asked)).text for _ in range(3)]
-    assert answers[:2] == ["one", "two"]
-    choices = [request.body.get("tool_choice") for request in model.requests]
-    assert choices == ["required", "required", None, None]
 
 
 CHILD = """

@@ -309,8 +309,8 @@ GARBAGE: list[tuple[bytes, type[Failed], str]] = [
     (b'{"error": "busy", "choices": null}', Outage, "error"),
     (b'{"error": "upstream took too long"}', Outage, "error"),
     (b'{"error": {"code": 429, "message": "slow down"}}', Outage, "status_429"),
-    (b'{"error": {"code": 401, "message": "no"}}', Refused, "refused"),
-    (b'{"error": {"code": "insufficient_quota"}}', Refused, "refused"),
+    (b'{"error": {"code": 401, "message": "no"}}', Refused, "key"),
+    (b'{"error": {"code": "insufficient_quota"}}', Refused, "quota"),
     (b'{"error": {"code": "context_length_exceeded"}}', TooLarge, "context"),
     (b'data: {"error": {"message": "exceeds the available context size"}}\n', TooLarge, "context"),
 ]

@@ -173,7 +173,7 @@ class Strict:
     def _calling(self, tool: Json, count: int) -> Events:
         its, n = self._its, len(self.sent)
         parts = [self._filled(each, n) for each in its.get("thoughts", ())]
-        said = json.dumps({argument: "hi" for argument in tool["parameters"]["properties"]})
+        said = json.dumps(dict.fromkeys(tool["parameters"]["properties"], "hi"))
         signed = self._filled(its.get("signed", "{}"), n)
         calls = [
             function(tool["name"], said, id=self._id(n + k), **({} if k else signed))
@@ -191,7 +191,7 @@ class Strict:
 
     def _id(self, n: int) -> str:
         start, letters = self._its["id"]
-        return start + hashlib.sha256(f"{self.name} {n}".encode()).hexdigest()[:letters]
+        return str(start) + hashlib.sha256(f"{self.name} {n}".encode()).hexdigest()[:letters]
 
     def _parts(self, calls: Iterable[Json]) -> Iterator[Json]:
         for n, call in enumerate(calls):

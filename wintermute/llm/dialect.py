@@ -19,9 +19,7 @@ NEEDED = frozenset({"model", "messages", "tools", "max_tokens", "max_completion_
 """Fields that no request goes without."""
 CALLED = "[Here I called `{name}` with {arguments}]"
 GAVE = "[What `{name}` gave, told by Wintermute; no message of a person:]\n{lines}"
-"""An earlier call and its result for a server that refuses both as such. No line of a result can
-pass for the end of it, for each is quoted (L-071).
-"""
+"""An earlier call, and its result with each line quoted: none can pass for something else (L-071)."""
 NOTHING_SAID = "[no answer was given]"
 """What stands between the result of a tool and the next message, where turns must alternate."""
 
@@ -40,8 +38,8 @@ class Dialect:
     """How much of a request it has read (llama.cpp); nobody knows what servers elsewhere refuse."""
     placeholders: frozenset[str] = frozenset()
     """Fields that every answer has to have, its own or not (F-040)."""
-    effort: str = ""
-    """How much it is to think where there are tools; "": as it likes."""
+    thinks_not: bool = False
+    """It is not to think where there are tools."""
     unknown: frozenset[str] = frozenset()
     """Fields that it refuses."""
     unwanted: frozenset[str] = frozenset()
@@ -54,8 +52,8 @@ class Dialect:
         ours: Json = {}
         if request.tools and self.calls_in_turn:
             ours["parallel_tool_calls"] = False
-        if request.tools and self.effort:
-            ours["reasoning_effort"] = self.effort
+        if request.tools and self.thinks_not:
+            ours["reasoning_effort"] = "none"
         body: Json = {
             "model": settings.model,
             "messages": self._messages(request.messages),
@@ -77,8 +75,10 @@ class Dialect:
         """In which other words it is asked, for a person; "": in those of the API."""
         told = {
             f"with {self.limit}": self.limit != "max_tokens",
-            f"with reasoning_effort {self.effort}": bool(self.effort),
+            "with reasoning_effort none": self.thinks_not,
             f"without {', '.join(sorted(self.unknown))}": bool(self.unknown),
+            f"without {', '.join(sorted(self.unwanted))} of its answers": bool(self.unwanted),
+            f"with {', '.join(sorted(self.placeholders))} in all answers": bool(self.placeholders),
             "without a system message": not self.has_system,
             "with one message of a person at a time": self.takes_turns_only,
             "with earlier tool calls as text": self.tells_calls,
@@ -87,14 +87,13 @@ class Dialect:
 
     def without(self, said: Complaint, body: Json, settings: Backend) -> "Dialect | None":
         """The dialect without what it complains about; None: we cannot do without that."""
-        if said.kind not in MENDABLE:
-            return None
-        return next((other for other in self._others(said, body, settings) if other != self), None)
+        others = self._others(said, body, settings) if said.kind in MENDABLE else ()
+        return next((other for other in others if other != self), None)
 
     def _others(self, said: Complaint, body: Json, settings: Backend) -> "Iterator[Dialect]":
         """What else may help, the likeliest first; what the configuration wants stays as it is."""
         if "reasoning_effort" not in body and body.get("tools") and said.wants("effort"):
-            yield replace(self, effort="none")
+            yield replace(self, thinks_not=True)
         if said.wants("limit"):
             yield replace(self, limit="max_completion_tokens")
         named = {name for name in body.keys() - settings.extra.keys() - NEEDED if said.names(name)}

@@ -52,11 +52,6 @@ class Failed(Exception):
         self.complaint = complaint
         """What the server said, where it refused."""
 
-    @property
-    def at_last(self) -> "Failed":
-        """What it comes to once the retries are spent."""
-        return self
-
     def told_by(self, name: str, key: str, redact: Callable[[str], str]) -> Self:
         """The same failure with the backend's name, and without secrets."""
         told = f"{name} {self}"
@@ -80,12 +75,6 @@ class Unreachable(Outage):
 
 class QuotaSpent(Outage):
     """Perhaps for now only; without a time to wait for it is final after the retries (F-043)."""
-
-    @property
-    def at_last(self) -> Failed:
-        if self.retry_after is not None:
-            return self
-        return Refused("quota", str(self), complaint=self.complaint)
 
 
 class Empty(Outage):

@@ -46,6 +46,7 @@ from wintermute.llm.failures import (
     Empty,
     Failed,
     Outage,
+    QuotaSpent,
     Refused,
     TooLarge,
     Unreachable,
@@ -276,8 +277,10 @@ class Models:
         self._clock = clock
         self._redact = redact
         self._chance = chance
-        self.standings: dict[str, tuple[str, str] | None] = {}
-        """Why backends refused their newest question, in a word and in full; None: they answered."""
+        self.standings: dict[str, tuple[str, str]] = {}
+        """Why backends refused what they were asked last, in a word and in full (F-039); "" and in
+        which other words they were asked, where they answered (F-042).
+        """
         self.news = asyncio.Event()
         """Set with each of these."""
         self._answered: dict[str, float] = {}  # when last, by backend
@@ -372,7 +375,7 @@ class Models:
         failures: list[Failed] = []
         refusals: list[RequestTooLarge] = []
         spent: list[BudgetSpent] = []
-        refused: dict[str, tuple[str, str] | None] = {}
+        refused: dict[str, tuple[str, str]] = {}
         too_large = 0
         endpoints = self._of(role, backend)
         for n, endpoint in enumerate(endpoints, 1):
@@ -396,7 +399,7 @@ class Models:
             except BudgetSpent as problem:  # another one may cost less
                 spent.append(problem)
             else:
-                self.standings |= refused | {endpoint.name: None}
+                self.standings |= refused | {endpoint.name: ("", endpoint.learnt)}
                 self.news.set()
                 return reply
         verdict = refusals[0] if refusals else _verdict(failures, spent)
@@ -404,10 +407,6 @@ class Models:
             self.standings |= refused
             self.news.set()
         raise verdict
-
-    def learnt(self, backend: str) -> str:
-        """In which other words a backend is asked since the start (F-042)."""
-        return self._endpoints[backend].learnt
 
     async def answers(self, role: str, since: float) -> bool:
         """Whether a backend of the role has answered since then, by the steady clock, or does now.
@@ -524,7 +523,9 @@ class Models:
                 question.listener.failed(str(failure), unreachable=unreachable)
                 wish = failure.retry_after or 0.0
                 if number > self._llm.max_retries or wish > LONGEST_WISH:
-                    raise failure.at_last from None
+                    if isinstance(failure, QuotaSpent) and failure.retry_after is None:
+                        raise Refused("quota", str(failure)) from None
+                    raise
                 outcomes.append(failure.outcome)
                 asked = asked_again(plain.request, outcomes)
                 wait = Wait(endpoint.name, number + 1, of, str(failure))

@@ -23,13 +23,12 @@ LONGEST_PARSED = 32_000
 END = 2_000
 """Characters that are read of each end of a text: servers quote a template before they complain."""
 MOST_PARTS = 300
-"""Values of a body that are looked at."""
 LONGEST_QUOTE = 300
-TOLD = frozenset({"error", "message", "detail"})
-"""Fields that are written for people."""
+TOLD = frozenset({"error", "message", "detail", "raw"})
+"""Fields that are written for people; in the last a gateway says what it was told."""
 ECHOED = frozenset({"input", "flagged_input", "failed_generation", "prompt", "content", "messages"})
 """Fields in which servers repeat what they were sent."""
-CODE = re.compile(r'"?\b(?:code|type|status|reason)"?\s*:\s*"?([\w.-]{1,80})')
+CODE = re.compile(r'"?\b(?:error_)?(?:code|type|status|reason)"?\s*:\s*"?([\w.-]{1,80})')
 DELAY = re.compile(
     r"(?:(?:retry|again) (?:in|after) |retryDelay\W{1,5})((?:[\d.]{1,12} ?(?:ms|h|m|s)\w{0,11}[ ,]*)+)"
 )
@@ -41,10 +40,9 @@ MENDABLE = frozenset({"form", "tools", "system", "turns", "gone", "error"})
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """What a server says when it refuses. `status` 0: in an answer that began as a good one.
+    """What a server says when it refuses; with `status` 0, in an answer that began as a good one.
 
-    `param`: the field of the request that it names apart from its words. `delay`: seconds after
-    which it wants to be asked again, if it says so in its body.
+    `param`: the field of the request that it names beside its words; `delay`: the seconds.
     """
 
     status: int
@@ -74,15 +72,12 @@ class Complaint:
 
 def complaint(status: int, body: Any) -> Complaint:
     """What an answer says, given as its text or as what its text was read as."""
-    body = _decoded(body)
-    if isinstance(body, list) and len(body) == 1:  # Gemini's
-        (body,) = body
     parts = [(key, _ends(str(value))) for key, value in _parts(body)]
     # With the names of fields, of which some say as much as their values.
-    text = " ".join(clean(_ends(" ".join(f"{key}: {value}" for key, value in parts))).split())
-    text = text.removeprefix(": ")
+    text = " ".join(f"{key}: {value}" if key else value for key, value in parts)
+    text = " ".join(clean(_ends(text)).split())
     codes = frozenset(map(str.lower, CODE.findall(text)))
-    quote = next((value for key, value in parts if key in TOLD), text)
+    quote = ": ".join(dict.fromkeys(said for key, said in parts if key in TOLD)) or text
     found = DELAY.search(text)
     delays = PART_OF_DELAY.findall(found[1]) if found else []
     return Complaint(
@@ -105,12 +100,10 @@ def _kind(status: int, codes: frozenset[str], text: str) -> str:
     for row in _table()["rows"]:
         known, words = row.get("codes", ()), row.get("words", ())
         of = row.get("status", (status,))
-        if (status in of or status // 100 in of) and (
-            not (known or words)
-            or not codes.isdisjoint(known)
-            or any(each in text for each in words)
-        ):
-            return str(row["kind"])
+        if status in of or status // 100 in of:
+            said = not codes.isdisjoint(known) or any(each in text for each in words)
+            if said or not (known or words):
+                return str(row["kind"])
     raise LookupError(status)
 
 
@@ -120,12 +113,10 @@ def _parts(body: Any) -> Iterator[tuple[str, Any]]:
     while left and seen < MOST_PARTS:
         key, value = left.pop(0)
         seen += 1
-        value = _decoded(value) if key else value  # a gateway's: what it was told itself
+        value = _decoded(value)  # also in a field of a gateway: what it was told itself
         if isinstance(value, dict):
-            left += [
-                (name, "" if name in ECHOED else each)
-                for name, each in islice(value.items(), MOST_PARTS)
-            ]
+            fields = islice(value.items(), MOST_PARTS)
+            left += [(name, "" if name in ECHOED else each) for name, each in fields]
         elif isinstance(value, list):
             left += [(key, each) for each in value[:MOST_PARTS]]
         elif value is not None:
@@ -133,14 +124,8 @@ def _parts(body: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _decoded(body: Any) -> Any:
-    if (
-        not isinstance(body, str)
-        or len(body) > LONGEST_PARSED
-        or body.lstrip()[:1] not in ("{", "[")
-    ):
-        return body
     try:
-        return json.loads(body)
+        return json.loads(body) if isinstance(body, str) and len(body) <= LONGEST_PARSED else body
     except (ValueError, RecursionError):
         return body
 

@@ -6,8 +6,6 @@ from wintermute.mailbox.outbox import EVER
 from wintermute.stores import Stores
 from wintermute.work.deliveries import Deliveries
 
-PART = "backend "
-ANSWERS = "answers"
 NOTICE = "{problem}. Until that is mended I ask the next model of the list; `/status` shows it."
 
 
@@ -21,26 +19,28 @@ class BackendNotices:
 
     async def run(self) -> None:
         """Look, until cancelled."""
-        known: dict[str, str] = {}
+        answered: dict[str, str] = {}
+        for each in await self._stores.health.parts():
+            if each.part.removeprefix("backend ") not in (*self._models.names, each.part):
+                await self._stores.health.note(each.part, "ok", "no longer in config.yaml")
         while True:
             await self._models.news.wait()
             self._models.news.clear()
-            for name, refusal in self._models.standings.items():
-                part, learnt = f"{PART}{name}", self._models.learnt(name)
-                if refusal is not None:  # told again each time: its owner may have had no chat
-                    known.pop(name, None)
-                    await self._stores.health.note(part, "warn", refusal[1])
-                    await self._tell(f"{part}: {refusal[0]}", refusal[1])
-                elif known.get(name) != learnt:
-                    known[name] = learnt
-                    await self._answered(part, learnt)
+            for name, (cause, told) in self._models.standings.items():
+                if cause:  # again each time: its owner may have had no chat
+                    answered.pop(name, None)
+                    await self._stores.health.note(f"backend {name}", "warn", told)
+                    await self._tell(f"backend {name}: {cause}", told)
+                elif answered.get(name) != told:
+                    answered[name] = told
+                    await self._answered(f"backend {name}", told)
 
     async def _answered(self, part: str, learnt: str) -> None:
-        health, outbox = self._stores.health, self._stores.outbox
-        if learnt or await health.part(part):
-            await health.note(part, "ok", f"{ANSWERS}, asked {learnt}" if learnt else ANSWERS)
+        if learnt or await self._stores.health.part(part):
+            told = f"answers, asked {learnt}" if learnt else "answers"
+            await self._stores.health.note(part, "ok", told)
             async with self._stores.database.transaction() as tx:
-                await outbox.notice_again(tx, f"{part}: ")
+                await self._stores.outbox.notice_again(tx, f"{part}: ")
 
     async def _tell(self, key: str, problem: str) -> None:
         stores, owner = self._stores, self._stores.owner.scope
