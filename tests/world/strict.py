@@ -118,7 +118,7 @@ class Asked:
         return [""] * ("max_tokens" in self.body)
 
     def temperature(self) -> Iterable[str]:
-        return [str(self.body["temperature"])] * (self.body.get("temperature", 1) != 1)
+        return [str(self.body.get("temperature"))] * (self.body.get("temperature", 1) != 1)
 
     def user_after_tool(self) -> Iterable[str]:
         return [""] * (("tool", "user") in pairwise(self.roles))
