@@ -122,6 +122,7 @@ async def test_a_template_that_refuses_all_the_same_is_named_and_not_asked_for_e
         async with aclosing(Endpoint("a", backend(model.url), new_id)) as endpoint:
             with pytest.raises(Refused, match=f"a refuses the order of messages .*{told}"):
                 await endpoint.ask(HELLO)
+            assert endpoint.learnt == ""
         assert len(model.requests) == 2
 
 

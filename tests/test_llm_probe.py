@@ -23,6 +23,14 @@ async def test_a_model_that_answers_is_named_with_its_time(step: Step) -> None:
         assert probed.spells is None
 
 
+async def test_in_which_other_words_a_model_had_to_be_asked_is_told() -> None:
+    """F-042."""
+    async with ModelServer(rules=False) as server:
+        server.script(Fail(400, "unknown field: stream_options"), Text("ok"))
+        probed = await probe("local", Backend(base_url=server.url, model="qwen"), 60)
+    assert probed.told.endswith(" s (model qwen, asked without stream_options)")
+
+
 CALL = {"name": "done", "arguments": {"answer": "ok"}}
 
 

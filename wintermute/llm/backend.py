@@ -192,21 +192,21 @@ class Endpoint:
         self, client: "Client", request: Request, most_tokens: int | None, listener: Listener
     ) -> Answer:
         """Ask, and once more in simpler words for each that this server turns out not to know."""
-        longest = most_tokens or self.settings.longest_answer
+        first, longest = self._dialect, most_tokens or self.settings.longest_answer
         while True:
-            dialect = self._dialect
+            dialect = self._dialect  # of this request: another question may learn meanwhile
             body = dialect.body(self.given(request), self.settings, longest)
             try:
                 return await self._answer(client, body, offered(request), listener)
             except UnicodeEncodeError:  # half characters, in file names for one
                 request = _encodable(request)
             except Failed as failure:
-                if self._dialect == dialect:  # else another question has learnt something meanwhile
-                    said = failure.complaint
-                    other = dialect.without(said, body, self.settings) if said else None
-                    if other is None:
-                        raise
-                    self._dialect = other
+                other = dialect.without(failure.complaint, body, self.settings)
+                if other is None and isinstance(failure, Refused):
+                    self._dialect = first  # nothing of it helped
+                if other is None:
+                    raise
+                self._dialect = other
 
     @property
     def learnt(self) -> str:

@@ -85,9 +85,9 @@ class Dialect:
         }
         return "; ".join(words for words, holds in told.items() if holds)
 
-    def without(self, said: Complaint, body: Json, settings: Backend) -> "Dialect | None":
+    def without(self, said: Complaint | None, body: Json, settings: Backend) -> "Dialect | None":
         """The dialect without what it complains about; None: we cannot do without that."""
-        others = self._others(said, body, settings) if said.kind in MENDABLE else ()
+        others = self._others(said, body, settings) if said and said.kind in MENDABLE else ()
         return next((other for other in others if other != self), None)
 
     def _others(self, said: Complaint, body: Json, settings: Backend) -> "Iterator[Dialect]":
