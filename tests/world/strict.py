@@ -12,7 +12,6 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import pairwise
 from pathlib import Path
 
 from tests.servers import function, rest, usage
@@ -44,14 +43,14 @@ class Asked:
         self.its = PROVIDERS[name]
         self.body = {key: body[key] for key in body if key != "return_progress"}
         self.messages: list[Json] = body["messages"]
-        self.roles = [each["role"] for each in self.messages]
-        last = max((n for n, role in enumerate(self.roles) if role == "user"), default=0)
+        self._roles = [each["role"] for each in self.messages]
+        last = max((n for n, role in enumerate(self._roles) if role == "user"), default=0)
         self.now = [each for each in self.messages[last:] if calls_of(each)]
         self.said = [each for each in self.messages if each["role"] == "assistant"]
         self.calls = [call for each in self.said for call in calls_of(each)]
         self.sent = sent
 
-    def thoughts(self) -> Iterable[str]:
+    def thoughts(self, _: Json) -> Iterable[str]:
         """With calls in view, each answer has its reasoning, and one of somebody else's has some."""
         for said in self.said if self.calls else ():
             own = next((self.sent[c["id"]] for c in calls_of(said) if c["id"] in self.sent), None)
@@ -59,7 +58,7 @@ class Asked:
             if not found if own is None else found != own["reasoning_content"]:
                 yield ""
 
-    def unsigned(self) -> Iterable[str]:
+    def unsigned(self, _: Json) -> Iterable[str]:
         """The first call of each step of this turn has its signature, or a word for none."""
         for call in (calls_of(each)[0] for each in self.now):
             own = self.sent.get(call["id"], {}).get("extra_content")
@@ -67,16 +66,16 @@ class Asked:
             if found != own if own else found["google"]["thought_signature"] not in ANYBODYS:
                 yield call["function"]["name"]
 
-    def details(self) -> Iterable[str]:
+    def details(self, _: Json) -> Iterable[str]:
         for said in self.now:
             own = self.sent.get(calls_of(said)[0]["id"], {}).get("reasoning_details")
             if own and said.get("reasoning_details") != own:
                 yield calls_of(said)[0]["function"]["name"]
 
-    def unanswered(self) -> Iterable[str]:
+    def unanswered(self, _: Json) -> Iterable[str]:
         return self._unpaired(stray=False)
 
-    def stray(self) -> Iterable[str]:
+    def stray(self, _: Json) -> Iterable[str]:
         return self._unpaired(stray=True)
 
     def _unpaired(self, *, stray: bool) -> Iterator[str]:
@@ -90,56 +89,38 @@ class Asked:
                 yield from waiting * (not stray)
                 waiting = [call["id"] for call in calls_of(message)]
 
-    def unknown(self) -> Iterable[str]:
+    def unknown(self, _: Json) -> Iterable[str]:
         return (name for name in self.body if name not in self.its["fields"])
 
-    def unknown_of_message(self) -> Iterable[str]:
+    def unknown_of_message(self, _: Json) -> Iterable[str]:
         known = (*self.its["of_messages"], *OF_CALL)
         return (
             name for each in (*self.messages, *self.calls) for name in each if name not in known
         )
 
-    def id_of_nine(self) -> Iterable[str]:
+    def id_of_nine(self, _: Json) -> Iterable[str]:
         return (call["id"] for call in self.calls if not NINE.fullmatch(call["id"]))
 
-    def arguments(self) -> Iterable[str]:
+    def arguments(self, _: Json) -> Iterable[str]:
         return ("" for call in self.calls if call["function"]["arguments"][:1] != "{")
 
-    def empty_content(self) -> Iterable[str]:
+    def empty_content(self, _: Json) -> Iterable[str]:
         return ("" for each in self.said if each.get("content") is None and not calls_of(each))
 
-    def effort(self) -> Iterable[str]:
-        return [""] * ("tools" in self.body and self.body.get("reasoning_effort") != "none")
+    def field(self, row: Json) -> Iterable[str]:
+        found = self.body.get(row["field"], "absent")
+        is_taken = found in row["takes"] or row.get("where", "model") not in self.body
+        return [] if is_taken else [str(found)]
 
-    def forced(self) -> Iterable[str]:
-        return [""] * (self.body.get("tool_choice") in ("required", "any"))
-
-    def max_tokens(self) -> Iterable[str]:
-        return [""] * ("max_tokens" in self.body)
-
-    def temperature(self) -> Iterable[str]:
-        return [str(self.body.get("temperature"))] * (self.body.get("temperature", 1) != 1)
-
-    def user_after_tool(self) -> Iterable[str]:
-        return [""] * (("tool", "user") in pairwise(self.roles))
-
-    def tool_after_user(self) -> Iterable[str]:
-        return [""] * (("user", "tool") in pairwise(self.roles))
-
-    def early_call(self) -> Iterable[str]:
-        return [""] * (("system", "assistant") in pairwise(self.roles))
-
-    def last_is_ours(self) -> Iterable[str]:
-        return [""] * (self.roles[-1] == "assistant")
-
-    def two_of_ours(self) -> Iterable[str]:
-        return [""] * (self.roles[-2:] == ["assistant"] * 2)
+    def roles(self, row: Json) -> Iterable[str]:
+        those, of = [*self._roles, "end"], len(row["roles"])
+        return [""] * any(those[n : n + of] == row["roles"] for n in range(len(those)))
 
     def refusal(self) -> Fail | None:
         """The words in which this provider does not take it."""
         for row in self.its["refuses"]:
-            check: Callable[[], Iterable[str]] = getattr(self, row["check"])
-            for found in check():
+            check: Callable[[Json], Iterable[str]] = getattr(self, row["check"])
+            for found in check(row):
                 body = str(row["body"])
                 return Fail(row["status"], body.replace(row["of"], found) if "of" in row else body)
         return None

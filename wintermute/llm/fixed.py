@@ -11,12 +11,16 @@ from wintermute.ids import new_id
 from wintermute.llm import tokens
 from wintermute.llm.backend import Endpoint
 from wintermute.llm.failures import Failed, TooLarge
-from wintermute.llm.tokens import Counted
+from wintermute.llm.tokens import BYTES_PER_TOKEN, Counted, Measure
 from wintermute.llm.windows import SURE, FixedPart, too_small
 from wintermute.messages import Request, Usage
 
+FILLER = "and so on "
 
-async def counted(name: str, settings: Backend, fixed: Request, seconds: float) -> Counted:
+
+async def counted(
+    name: str, settings: Backend, fixed: Request, seconds: float, measure: Measure
+) -> Counted:
     """What its server counts for one real question for one token, beside our estimate.
 
     Raises: ContextTooLarge, which says what to do; ModelUnavailable after so many seconds.
@@ -36,7 +40,16 @@ async def counted(name: str, settings: Backend, fixed: Request, seconds: float) 
         raise ModelUnavailable(f"{name} did not read its instructions in {seconds:g} s") from None
     finally:
         await endpoint.aclose()
-    return Counted(ours, usage.tokens_in if usage else 0)
+    usage = usage or Usage()
+    measure.learn(ours, usage)
+    return Counted(ours, usage.tokens_in)
+
+
+def longer(fixed: Request, tokens_more: int) -> Request:
+    """The same with more to read: a server that cuts a request counts as many again (F-064)."""
+    system, *others = fixed.messages
+    filler = FILLER * (tokens_more * BYTES_PER_TOKEN // len(FILLER))
+    return replace(fixed, messages=({**system, "content": system["content"] + filler}, *others))
 
 
 def known(

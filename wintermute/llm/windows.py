@@ -69,6 +69,16 @@ def too_small(name: str, settings: Backend, said: int | None) -> str:
     )
 
 
+def cuts(name: str, said: int) -> str:
+    """What to do where a server cuts a longer prompt without a word (F-064)."""
+    return (
+        f"its server counts {said} tokens however long a request is, so it cuts the prompt from the"
+        f" front: its context window is {said} -> set llm.backends.{name}.context_tokens to {said},"
+        " or give it a larger window (Ollama: PARAMETER num_ctx in a Modelfile, or"
+        " OLLAMA_CONTEXT_LENGTH)"
+    )
+
+
 def _right(name: str, said: int) -> str:
     return (
         f"set llm.backends.{name}.context_tokens to {said}, or start the server with more (where it"

@@ -1,11 +1,15 @@
 """The owner hears which model refuses to work, and `status` names it, until it has answered again."""
 
 from wintermute.conversation.state import Speaker
+from wintermute.health.health import HealthState
 from wintermute.llm.models import Models
+from wintermute.llm.windows import limit_in
 from wintermute.mailbox.outbox import EVER
 from wintermute.stores import Stores
 from wintermute.work.deliveries import Deliveries
 
+WINDOW = "window of "
+UNCUT = "takes whole requests"
 NOTICE = "{problem}. Until that is mended I ask the next model of the list; `/status` shows it."
 
 
@@ -20,10 +24,20 @@ class BackendNotices:
     async def run(self) -> None:
         """Look, until cancelled."""
         answered: dict[str, str] = {}
+        cut: dict[str, int | None] = {}
         for each in await self._stores.health.parts():
-            if each.part.removeprefix("backend ") not in (*self._models.names, each.part):
+            name = each.part.removeprefix("backend ").removeprefix(WINDOW)
+            if name not in (*self._models.names, each.part):
                 await self._stores.health.note(each.part, "ok", "no longer in config.yaml")
+            elif each.part.startswith(WINDOW) and each.state == "warn":
+                cut[name] = limit_in(each.detail)
         while True:
+            for name in self._models.names:
+                told = self._models.cut(name, cut.get(name))
+                if told is not None:
+                    cut[name] = limit_in(told)
+                    state: HealthState = "warn" if told else "ok"
+                    await self._stores.health.note(WINDOW + name, state, told or UNCUT)
             await self._models.news.wait()
             self._models.news.clear()
             for name, (cause, told) in self._models.standings.items():
