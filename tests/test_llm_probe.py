@@ -8,7 +8,7 @@ import pytest
 from tests.world.model import Calls, Empty, Fail, Hang, ModelServer, Step, Text, Use
 from wintermute.config.schema import Backend
 from wintermute.errors import ModelError, ModelRefused, ModelUnavailable
-from wintermute.llm.probing import probe
+from wintermute.llm.fixed import probe
 
 
 @pytest.mark.parametrize("step", [Text("ok"), Empty("length")])

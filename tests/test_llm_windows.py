@@ -14,7 +14,7 @@ from wintermute.config.schema import Secret
 from wintermute.errors import ContextTooLarge as RequestTooLarge
 from wintermute.errors import ModelUnavailable
 from wintermute.llm.fixed import counted, known
-from wintermute.llm.tokens import Counted, Measure
+from wintermute.llm.tokens import Counted
 from wintermute.llm.windows import (
     FixedPart,
     ServerWindow,
@@ -260,7 +260,7 @@ async def test_the_fixed_part_is_counted_by_the_server_where_its_count_can_be(
     """One token may be too little for an answer; a server may count only what was new to it."""
     model.script(answer)
     asked, local = saying("word " * 760), backend(model.url)
-    found = known(local, asked, await counted("local", local, asked, 60, Measure()))
+    found = known(local, asked, await counted("local", local, asked, 60))
     assert found == (FixedPart(1500, 1500) if tokens == 1500 else FixedPart.estimated(tokens))
     assert [request.body["max_tokens"] for request in model.requests] == [1]
 
@@ -268,9 +268,9 @@ async def test_the_fixed_part_is_counted_by_the_server_where_its_count_can_be(
 async def test_a_fixed_part_that_does_not_fit_says_so_and_silence_ends(model: ModelServer) -> None:
     model.script(ContextTooLarge(), Hang())
     with pytest.raises(RequestTooLarge, match=r"set llm\.backends\.local\.context_tokens to 4096"):
-        await counted("local", backend(model.url), saying("hi"), 60, Measure())
+        await counted("local", backend(model.url), saying("hi"), 60)
     with pytest.raises(ModelUnavailable, match=r"did not read its instructions in 0\.3 s"):
-        await counted("local", backend(model.url), saying("hi"), 0.3, Measure())
+        await counted("local", backend(model.url), saying("hi"), 0.3)
 
 
 @pytest.mark.parametrize(

@@ -32,12 +32,12 @@ from wintermute.errors import (
 from wintermute.health.health import Finding, Health
 from wintermute.ids import new_id
 from wintermute.llm.embeddings import open_embedder
-from wintermute.llm.fixed import counted, known, longer
+from wintermute.llm.fixed import counted, known
+from wintermute.llm.fixed import probe as ask_model
 from wintermute.llm.models import FRAME, Models
-from wintermute.llm.probing import probe as ask_model
 from wintermute.llm.spelled import Spellings
-from wintermute.llm.tokens import Counted, Measure, TokenCounts, size
-from wintermute.llm.windows import compared, cuts, judged, room, server_window
+from wintermute.llm.tokens import Counted, TokenCounts
+from wintermute.llm.windows import CUTS, compared, judged, room, server_window
 from wintermute.matrix.login import probe as ask_homeserver
 from wintermute.matrix.marks import file_problems
 from wintermute.memory.core import Places
@@ -73,7 +73,6 @@ def _without_none(fact: Json) -> Json:
 MB = 1024 * 1024
 LOW = 500 * MB
 FULL = 50 * MB
-WATCHED = ("keys", "window of ")
 SPELLS = "it writes its calls as text -> set llm.backends.{name}.calls_as_text: true"
 KEPT = (
     "it writes its calls as text -> `run` and `chat` read them so once they begin anew after this;"
@@ -162,7 +161,9 @@ async def noticed(config: Config) -> list[Finding]:
     return [nights] * (nights.state != "ok") + [
         Finding(part.part, part.state, part.detail)
         for part in parts
-        if part.part == "bridge" or (part.part.startswith(WATCHED) and part.state != "ok")
+        if part.part == "bridge"
+        or (part.part == "keys" and part.state != "ok")
+        or (part.state == "warn" and CUTS in part.detail)
     ]
 
 
@@ -324,9 +325,7 @@ async def _model(
     part = f"model {name}"
     try:
         probed = await ask_model(name, backend, seconds)
-        answered = Finding(part, "ok", probed.told)
-        if probed.untried:
-            answered = Finding(part, "warn", f"{probed.told}; {probed.untried}")
+        answered = Finding(part, probed.state, probed.told)
         if backend.calls_as_text is None:
             kept = await _keep(path, backend, probed.spells)
             told = (KEPT if kept else SPELLS).format(name=name)
@@ -337,44 +336,25 @@ async def _model(
         return (Finding(part, "fail", f"{error} -> {advice}"),)
     except ModelError as error:
         return (Finding(part, "fail", str(error)),)
-    return (answered, *await _window(name, backend, fixed, seconds, path, probed.measure))
+    return (answered, *await _window(name, backend, fixed, seconds, path))
 
 
 async def _window(
-    name: str,
-    backend: Backend,
-    fixed: Request | None,
-    seconds: float,
-    path: Path,
-    measure: Measure,
+    name: str, backend: Backend, fixed: Request | None, seconds: float, path: Path
 ) -> tuple[Finding, ...]:
     """Whether the window is as large as we were told, and what it holds is as much as we need."""
     part, found = f"window of {name}", []
     if fixed is not None:
         try:
-            now = await counted(name, backend, fixed, seconds, measure)
-            if now.reported and now.measured(1) is None:  # so few: was it cut?
-                await _longer(name, backend, fixed.of(backend.size), seconds, measure)
-            counts = await _counts(path, backend, now)
+            counts = await _counts(path, backend, await counted(name, backend, fixed, seconds))
             took = judged(name, backend, known(backend, fixed, counts))
             found.append(Finding(part, took.state, took.text))
         except ModelError as error:
             found.append(Finding(part, "fail", str(error)))
-    if measure.cut:
-        found.append(Finding(part, "warn", cuts(name, measure.cut)))
     if said := await server_window(backend):  # now that the question has loaded the model
         beside = compared(name, backend, said)
         found.append(Finding(part, beside.state, beside.text))
     return tuple(found)
-
-
-async def _longer(
-    name: str, backend: Backend, fixed: Request, seconds: float, measure: Measure
-) -> None:
-    ours = size(fixed)
-    with suppress(ModelError):  # who refuses the longer ones cuts nothing
-        for more in (ours // 3, ours):
-            await counted(name, backend, longer(fixed, more), seconds, measure)
 
 
 # Both are kept for the daemon, where there is a database that is ours to write: else that is told

@@ -55,7 +55,7 @@ from wintermute.llm.failures import (
 from wintermute.llm.kept import KEPT
 from wintermute.llm.spelled import Spellings
 from wintermute.llm.tokens import BYTES_PER_TOKEN, Counted, TokenCounts, believed, said
-from wintermute.llm.windows import cuts, has_one_slot, room, too_small
+from wintermute.llm.windows import has_one_slot, room, too_small
 from wintermute.llm.wire import Answer
 from wintermute.messages import Reply, Request, Size, Usage
 
@@ -465,17 +465,6 @@ class Models:
         if mine.base_url != chat.base_url or mine.extra.get("id_slot") != chat.extra.get("id_slot"):
             return False
         return await has_one_slot(mine)
-
-    def cut(self, backend: str, known: int | None) -> str | None:
-        """Where the server of a backend cuts a prompt, in words; "": not any more (F-064).
-
-        `known`: where it was seen to do so before; None: nothing new.
-        """
-        settings, measure = self._endpoints[backend].settings, self._endpoints[backend].measure
-        if measure.cut and measure.cut < settings.context_tokens:
-            return cuts(backend, measure.cut)
-        is_larger = known and (measure.most > known or settings.context_tokens <= known)
-        return "" if is_larger else None
 
     def embedder(self, settings: Embeddings) -> BackendEmbedder:
         """The model that computes meanings, by the backend it names; closed with us.

@@ -35,6 +35,7 @@ PRIVATE = tuple(
     )
 )
 NUM_CTX = re.compile(r"^num_ctx\s+([0-9]{1,10})\s*$", re.MULTILINE)
+CUTS = "its server cuts from the front"
 LIMITS = re.compile(
     r"context (?:length|window|size)(?: of(?: only)?| is| \()\s*([0-9][0-9,]*)"
     r"|\bn_ctx\"?\s*[:=]\s*([0-9]+)|([0-9][0-9,]*) maximum\b|> ?([0-9][0-9,]*) max"
@@ -69,12 +70,11 @@ def too_small(name: str, settings: Backend, said: int | None) -> str:
     )
 
 
-def cuts(name: str, said: int) -> str:
-    """What to do where a server cuts a longer prompt without a word (F-064)."""
+def cut_words(name: str, said: int) -> str:
+    """Words for a server that cuts a longer prompt without a word of its own (F-064)."""
     return (
-        f"its server counts {said} tokens however long a request is, so it cuts the prompt from the"
-        f" front: its context window is {said} -> set llm.backends.{name}.context_tokens to {said},"
-        " or give it a larger window (Ollama: PARAMETER num_ctx in a Modelfile, or"
+        f"with prompts that {CUTS}, for it counts {said} tokens however long they are: its context"
+        f" window is {said} -> {_right(name, said)} (Ollama: PARAMETER num_ctx in a Modelfile, or"
         " OLLAMA_CONTEXT_LENGTH)"
     )
 

@@ -3,13 +3,11 @@
 from wintermute.conversation.state import Speaker
 from wintermute.health.health import HealthState
 from wintermute.llm.models import Models
-from wintermute.llm.windows import limit_in
+from wintermute.llm.windows import CUTS
 from wintermute.mailbox.outbox import EVER
 from wintermute.stores import Stores
 from wintermute.work.deliveries import Deliveries
 
-WINDOW = "window of "
-UNCUT = "takes whole requests"
 NOTICE = "{problem}. Until that is mended I ask the next model of the list; `/status` shows it."
 
 
@@ -24,23 +22,13 @@ class BackendNotices:
     async def run(self) -> None:
         """Look, until cancelled."""
         answered: dict[str, str] = {}
-        cut: dict[str, int | None] = {}
         for each in await self._stores.health.parts():
-            name = each.part.removeprefix("backend ").removeprefix(WINDOW)
-            if name not in (*self._models.names, each.part):
+            if each.part.removeprefix("backend ") not in (*self._models.names, each.part):
                 await self._stores.health.note(each.part, "ok", "no longer in config.yaml")
-            elif each.part.startswith(WINDOW) and each.state == "warn":
-                cut[name] = limit_in(each.detail)
         while True:
-            for name in self._models.names:
-                told = self._models.cut(name, cut.get(name))
-                if told is not None:
-                    cut[name] = limit_in(told)
-                    state: HealthState = "warn" if told else "ok"
-                    await self._stores.health.note(WINDOW + name, state, told or UNCUT)
             await self._models.news.wait()
             self._models.news.clear()
-            for name, (cause, told) in self._models.standings.items():
+            for name, (cause, told) in [*self._models.standings.items()]:
                 if cause:  # again each time: its owner may have had no chat
                     answered.pop(name, None)
                     await self._stores.health.note(f"backend {name}", "warn", told)
@@ -52,7 +40,8 @@ class BackendNotices:
     async def _answered(self, part: str, learnt: str) -> None:
         if learnt or await self._stores.health.part(part):
             told = f"answers, asked {learnt}" if learnt else "answers"
-            await self._stores.health.note(part, "ok", told)
+            state: HealthState = "warn" if CUTS in learnt else "ok"
+            await self._stores.health.note(part, state, told)
             async with self._stores.database.transaction() as tx:
                 await self._stores.outbox.notice_again(tx, f"{part}: ")
 
