@@ -29,8 +29,8 @@ AGAIN = {"role": "user", "content": "Call the tool `done` once more, with the an
 """Asked with a call in view, which some servers want back in a form of their own."""
 MOST_TOKENS, MOST_STEPS = 256, 3
 """Of one answer, and requests for one question: there are models that never stop."""
-THOUGHT = f"tool calls not tried: it came to no end within {MOST_TOKENS} tokens"
-WORDS = "tool calls not tried: it answered in words where it was told to call a tool"
+THOUGHT = f"; tool calls not tried: it came to no end within {MOST_TOKENS} tokens"
+WORDS = "; tool calls not tried: it answered in words where it was told to call a tool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ async def probe(name: str, backend: Backend, seconds: float) -> Probed:
     finally:
         await endpoint.aclose()
     first, took = heard[0], (loop.time() - began) / len(heard)
-    called = spelled_calls(first.text, offered(QUESTION)) or first.calls
-    untried = "" if called else THOUGHT if first.finish_reason == "length" else WORDS
-    asked = f", asked {endpoint.learnt}" if endpoint.learnt else ""
+    spells, asked = _spells(first), f", asked {endpoint.learnt}" if endpoint.learnt else ""
     told = f"{name} answered in {took:.1f} s (model {first.model or backend.model}{asked})"
-    state: Literal["ok", "warn"] = "warn" if untried or CUTS in asked else "ok"
-    return Probed(state, "; ".join(filter(None, (told, untried))), _spells(first))
+    if spells is None and not first.calls:
+        told += THOUGHT if first.finish_reason == "length" else WORDS
+        return Probed("warn", told, spells)
+    return Probed("warn" if CUTS in asked else "ok", told, spells)
 
 
 async def _round(endpoint: Endpoint) -> list[Answer]:
@@ -98,14 +98,14 @@ async def _round(endpoint: Endpoint) -> list[Answer]:
 
 def _shown(answer: Answer, kept: list[str]) -> Iterator[Json]:
     """An answer with calls as later requests have it, and a result for each."""
-    functions = [{"name": call.name, "arguments": call.arguments} for call in answer.calls]
-    calls = [
-        {"id": call.id, "type": "function", "function": function}
-        for call, function in zip(answer.calls, functions, strict=True)
-    ]
-    yield {"role": "assistant", "content": answer.text or None, "tool_calls": calls, KEPT: kept}
+    calls = list[Json]()
     for call in answer.calls:
-        yield {"role": "tool", "tool_call_id": call.id, "content": "done"}
+        function = {"name": call.name, "arguments": call.arguments}
+        calls.append({"id": call.id, "type": "function", "function": function})
+    yield {"role": "assistant", "content": answer.text or None, "tool_calls": calls, KEPT: kept}
+    yield from (
+        {"role": "tool", "tool_call_id": call.id, "content": "done"} for call in answer.calls
+    )
 
 
 def _spells(answer: Answer) -> bool | None:
