@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.test_embeddings import needs_the_model
 from tests.world.terminal import Terminal
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import SystemClock
@@ -39,6 +40,33 @@ def lines(*values: object) -> bytes:
 
 def texts(found: Any) -> list[str]:
     return [each["text"] for each in found]
+
+
+@needs_the_model
+def test_a_question_that_says_nothing_finds_nobody(terminal: Terminal) -> None:
+    """M-096: whatever its letters are like."""
+    config = terminal.folder / "config.yaml"
+    text = re.sub(r"(?m)^  backend: \w+", "  backend: local_vector", config.read_text())
+    config.write_text(text)
+    terminal.says("memory", "add", "Knows Nowak")
+    assert terminal.run("memory", "rebuild-index").returncode == 0
+    assert terminal.says("memory", "search", "and now?") == "Nothing fits.\n"
+    assert "Nowak" in terminal.says("memory", "search", "who is Nowak?")
+
+
+def test_a_whole_word_weighs_more_and_what_stands_beside_it_says_so(terminal: Terminal) -> None:
+    """M-096."""
+    said = ("Our gardens are old", "Yes, since 1920", "I like gardening", "Tea is fine")
+    for n, text in enumerate(said):
+        given = {"id": f"f{n}", "text": text, "at": f"2026-01-0{n + 1}T12:00:00Z", "speaker": "Ann"}
+        terminal.says("memory", "import", "-", given=lines(given))
+    hits = terminal.json("memory", "search", "gardens")["hits"]
+    assert [(hit["id"], hit["beside"]) for hit in hits[:2]] == [("f0", False), ("f2", False)]
+    told = terminal.says("memory", "search", "gardens")
+    assert [line.endswith(" (said beside what was looked for)") for line in told.splitlines()] == [
+        hit["beside"] for hit in hits
+    ]
+    assert {hit["id"] for hit in hits if hit["beside"]} <= {"f1", "f3"}
 
 
 @pytest.mark.slow

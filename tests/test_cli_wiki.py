@@ -218,7 +218,6 @@ def test_whatever_a_page_holds_is_printed_as_it_is(root: Path, content: bytes) -
         ("report", "no page named 'report'"),
         ("../store/semantic/Garden", "../store/semantic/Garden: outside the store"),
         ("a\x00b", "a\\x00b: outside the store"),
-        ("\udcff\x1b", "no page named '\\udcff\\x1b'"),
         ("x" * 300, f"no page named '{'x' * 300}'"),
     ],
 )
@@ -512,6 +511,21 @@ def test_words_are_found_in_names_then_headings_then_texts_then_beside_them(root
     assert isinstance(found, list)
     assert (found[0]["path"], found[0]["line"]) == ("semantic/Röses.md", "# x")
     assert refuses(root, "search", "x", "--k", "0", code=2)
+
+
+def test_a_word_is_found_whole_or_by_its_beginning(root: Path) -> None:
+    """M-096: of four letters; a whole one comes first; anywhere in a script without blanks."""
+    for path, text in {
+        "Nowak": "a dentist",
+        "Snow": "cold snowdrops",
+        "Tokyo": "昨日は東京で",
+    }.items():
+        (root / f"semantic/{path}.md").write_text(page(text))
+    (root / "semantic/Snowman.md").write_text(page("a man"))
+    assert says(root, "search", "now") == ["No page fits."]
+    assert says(root, "search", "snow")[::2] == ["semantic/Snow", "semantic/Snowman"]
+    assert says(root, "search", "drops") == ["No page fits."]
+    assert says(root, "search", "東京")[::2] == ["semantic/Tokyo"]
 
 
 def test_a_page_with_all_words_comes_before_one_with_one_of_them_often(root: Path) -> None:

@@ -103,6 +103,14 @@ async def batch(house: House, *texts: str, source: Source = "harvest", batches: 
     await until(over)
 
 
+async def over(house: House) -> None:
+    async def is_over() -> bool:
+        house.runner.ring(NAME)
+        return await ended(house) == 1
+
+    await until(is_over)
+
+
 async def ended(house: House) -> int:
     """How many updates came to an end, well or not."""
     query = "SELECT 1 FROM jobs WHERE name = ? AND (state IN ('done', 'failed') OR attempts > 0)"
@@ -231,12 +239,7 @@ async def test_what_is_taken_back_before_a_model_answers_is_not_asked_about(
         await house.settled()
         assert await house.stores.facts.live(SCOPE) == []
         await quarter(house)
-
-        async def over() -> bool:
-            house.runner.ring(NAME)
-            return await ended(house) == 1
-
-        await until(over)
+        await over(house)
     assert len(asked(model)) == 1
 
 
@@ -290,12 +293,7 @@ async def test_a_model_that_is_away_is_asked_later(tmp_path: Path, model: ModelS
         assert (tmp_path / "core.md").read_text() == PAGE
         assert await ended(house) == 0
         await quarter(house)
-
-        async def over() -> bool:
-            house.runner.ring(NAME)
-            return await ended(house) == 1
-
-        await until(over)
+        await over(house)
         assert (tmp_path / "core.md").read_text() == MORE
 
 

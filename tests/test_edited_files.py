@@ -326,8 +326,8 @@ async def test_a_file_that_loses_many_lines_at_once_asks_first(
     assert file.read_text() == whole
 
 
-async def test_of_another_chat_the_owner_hears_no_words(watched: Watched) -> None:
-    """M-090: but that lines are missing there, and what to do."""
+async def test_of_lines_of_another_chat_the_owner_hears_nothing(watched: Watched) -> None:
+    """M-090: whose they are is asked in the morning."""
     house, scope = watched.house, "person:@bob:test"
     await house.incoming("hello")
     await house.said(1)
@@ -335,10 +335,8 @@ async def test_of_another_chat_the_owner_hears_no_words(watched: Watched) -> Non
     house.stores.places.memories(scope).write_text("")
     await house.stores.memories.text(scope)
     await watched.look(3)
-    _, notice = await house.spoken()
-    assert notice.startswith("5 lines went from data/scopes/person:@bob:test/MEMORIES.txt")
-    assert "`wintermute night apply 2" in notice
-    assert "red" not in notice
+    assert len(await house.spoken()) == 1
+    assert len(await house.rows("SELECT 1 FROM night_items WHERE scope = ?", scope)) == 1
 
 
 async def test_a_list_that_is_longer_than_the_window_is_told_once(

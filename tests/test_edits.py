@@ -25,7 +25,7 @@ from tests.world.clock import NOON, FakeClock
 from tests.world.model import Hang, ModelServer, own_words
 from tests.world.parts import Idle
 from tests.world.person import Person
-from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
+from tests.world.proxy import Proxy, pass_before, withhold
 from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
 from tests.world.schema import open_migrated, traces_of
 from tests.world.user import CLIENT
@@ -368,18 +368,10 @@ async def test_an_edit_of_what_is_locked_waits_for_the_same_key(
     proxy: Proxy, anybody: NewAnybody, bot: NewBot, room: NewRoom
 ) -> None:
     """L-054, X-021: neither is one message more when the key comes."""
-    withheld: list[Request] = []
-
-    def withhold(request: Request) -> Action:
-        if "/sendToDevice/" not in request.path:
-            return None
-        withheld.append(request)
-        return Answer(200, {})
-
     ann = await anybody("ann", via=proxy.url)
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=True)
-    proxy.before = withhold
+    withheld = withhold(proxy)
     one = await ann.send(chat, "one")
     two = await ann.send(chat, "two")
     await ann.edit(chat, one, "one, edited")

@@ -15,7 +15,7 @@ from tests.world.clock import FakeClock
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer
 from tests.world.person import Person
-from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
+from tests.world.proxy import Answer, Proxy, Request, pass_before, withhold
 from tests.world.scene import NewAnybody, NewBot, NewName, NewPerson, NewRoom
 from wintermute.config.schema import Matrix
 from wintermute.errors import SendRefused
@@ -226,19 +226,11 @@ async def test_what_cannot_be_decrypted_waits_for_its_key(
     proxy: Proxy, anybody: NewAnybody, bot: NewBot, room: NewRoom
 ) -> None:
     """X-021: over a restart, with one notice, counted; then answered."""
-    withheld: list[Request] = []
-
-    def withhold(request: Request) -> Action:
-        if "/sendToDevice/" not in request.path:
-            return None
-        withheld.append(request)
-        return Answer(200, {})
-
     ann = await anybody("ann", via=proxy.url)
     daemon = await bot(ann)
     plain = await room(ann, daemon)
     sealed = await room(ann, daemon, encrypted=True)
-    proxy.before = withhold
+    withheld = withhold(proxy)
     for n in range(3):
         await ann.send(sealed, f"sealed {n}")
     assert withheld

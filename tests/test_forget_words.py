@@ -16,7 +16,7 @@ from tests.test_harvest import say
 from tests.world.house import PROMPTS, ROOM, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use, is_for_summary
 from tests.world.remembering import worded
-from wintermute.commands.forgetting import FORGET_WHAT, NOT_ASKED, NOTHING_LIKE_IT
+from wintermute.commands.forgetting import FORGET_WHAT, FORGETTING_HERE, NOT_ASKED, NOTHING_LIKE_IT
 from wintermute.db.traces import AllWords
 
 WORD = "zimtkanarie"
@@ -144,6 +144,9 @@ async def test_it_never_says_that_nothing_is_remembered_while_the_words_are_in_v
         await asked(house, "/forget yes")
         await forgotten(house)
         assert await asked(house, f"/forget {WORD}") == NOTHING_LIKE_IT
+        await take(house, [json.dumps({"text": "tea", "id": "fact_b", "scope": "person:@b:test"})])
+        assert await asked(house, "/forget fact_b") == "I know no memory `fact_b` here."
+        assert await asked(house, "/forget yes") == NOT_ASKED
         for nothing in ("/forget", "/forget  ", "/forget 🐶!"):
             assert await asked(house, nothing) == FORGET_WHAT
         await say(house, ["And now?"])
@@ -177,7 +180,7 @@ async def test_in_a_room_what_others_said_stays_and_their_forgetting_takes_nothi
         assert "- 2 messages of yours" in theirs
         assert "I leave 1 message of others in this room with these words" in theirs
         assert "private" not in theirs
-        await asked(house, "/forget yes", **CLUB, **BEN)
+        assert await asked(house, "/forget yes", **CLUB, **BEN) == FORGETTING_HERE
         await forgotten(house)
         mine = await asked(house, f"/forget {WORD}", **CLUB)
         assert "- 1 message of yours" in mine

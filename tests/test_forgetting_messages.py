@@ -27,7 +27,7 @@ from tests.world.model import (
 from tests.world.request_rules import is_for_core, is_for_reconstruction
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import stamp
-from wintermute.commands.forgetting import CHANGED_SINCE, NOT_ASKED, NOTHING_LIKE_IT, UNVOUCHED
+from wintermute.commands.forgetting import CHANGED_SINCE, UNVOUCHED
 from wintermute.memory.fact import Source, key
 from wintermute.night.forget_jobs import owe_forgetting
 
@@ -136,58 +136,6 @@ async def test_a_merged_memory_is_made_anew_from_what_is_left(
         assert found(tmp_path) == []
 
 
-async def test_words_are_shown_and_forgotten_once_they_are_confirmed(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """M-030: the question itself goes as well; what is unknown or of others is unknown."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        await learn(house, model, SAID, f"The bird is a {WORD}")
-        lines = [
-            json.dumps(
-                {"text": "Bob is fond of tea", "id": "fact_bobs", "scope": "person:@bob:test"}
-            )
-        ]
-        await take(house, lines)
-        await house.incoming("/forget fact_bobs")
-        await house.incoming("/forget yes")
-        await house.incoming(f"/forget {WORD}")
-        said = await house.said(4)
-        assert said[1:3] == ["I know no memory `fact_bobs` here.", NOT_ASKED]
-        assert f"The bird is a {WORD} (`fact_" in said[3]
-        await deliver(house)
-        assert len(await house.stores.facts.live(SCOPE)) == 1
-        await house.incoming("/forget yes")
-        assert (await house.said(5))[4].startswith("I forget it for good")
-        await deliver(house)
-        await forgotten(house)
-        assert await house.database.scrub()
-        assert found(tmp_path) == []
-        assert len(await house.stores.facts.live("person:@bob:test")) == 1
-
-
-async def test_only_what_has_the_words_is_erased_and_what_is_like_it_is_named(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """M-030: one word is not enough to be erased, a word that is none shows nothing."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        await learn(house, model, "I have a dog called Rex", "Ann has a dog called Rex")
-        await learn(house, model, "My dog likes walks", "Ann's dog likes walks")
-        for said in ("dog Rex", "the", "dog cat"):
-            await house.incoming(f"/forget {said}")
-        *_, rex, nothing, alike = await house.said(5)
-        assert "Ann has a dog called Rex" in rex
-        assert "walks" not in rex
-        assert nothing == NOTHING_LIKE_IT
-        assert alike.startswith("No memory has these words.")
-        await house.incoming("/forget yes")
-        assert (await house.said(6))[5] == NOT_ASKED
-        await house.incoming("/forget dog Rex")
-        await house.incoming("never mind")
-        await house.incoming("/forget yes")
-        assert (await house.said(9))[8] == NOT_ASKED
-        assert len(await house.stores.facts.live(SCOPE)) == 2
-
-
 async def test_who_forgets_two_things_in_a_hurry_forgets_both(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -235,17 +183,6 @@ async def test_what_was_learnt_since_it_was_asked_is_shown_before_it_is_erased(
         await say(house, [f"/forget {WORD}"])
         assert f"Ann's boss is a {WORD}" in (await house.spoken())[-1]
         assert len(await house.stores.facts.live(SCOPE)) == 2
-
-
-async def test_a_number_is_erased_by_all_of_its_digits(tmp_path: Path, model: ModelServer) -> None:
-    """M-030, M-039."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        await learn(house, model, "My locker is 1234599", "Ann's locker is 1234599")
-        await house.incoming("/forget 1234567")
-        assert "Ann's locker" not in (await house.said(2))[1].partition("Similar memories")[0]
-        await house.incoming("/forget yes")
-        assert (await house.said(3))[2] == NOT_ASKED
-        assert len(await house.stores.facts.live(SCOPE)) == 1
 
 
 @pytest.mark.breaks("forgetting", perhaps=True)

@@ -11,9 +11,9 @@ from tests.test_harvest import Picker, harvested, say, talking
 from tests.test_redactions import take_back
 from tests.world.clock import HeldClock
 from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
-from tests.world.model import Calls, ModelServer, Text, Use
+from tests.world.model import ModelServer, Text
 from wintermute.changes.change_sets import Reason
-from wintermute.commands.forgetting import FORGETTING, FORGETTING_HERE
+from wintermute.commands.forgetting import FORGETTING
 from wintermute.matrix.relations import Relations
 
 WORD = "zimtkanarie"
@@ -116,30 +116,6 @@ async def test_commands_and_rules_of_others_outlive_a_deleted_message(
         assert await said_by(house, ANN) == ["", command]
         assert text in (await house.spoken(HIS))[0]
         assert his.read_text() == f"# RULE\n- {text} every day\n"
-
-
-async def test_in_a_room_a_person_has_only_their_own_messages_forgotten(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """M-030: the memory goes; what others said, aside or to us, stays, and that is told."""
-    async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
-        model.script(
-            Calls((Use("append_memory", {"entry": FACT, "source": "user_explicit"}),)),
-            Text("I keep it."),
-        )
-        in_club = {"room": CLUB["room"], "scope": CLUB["scope"]}
-        await house.incoming(FACT, **in_club)
-        await house.said(1, CLUB["room"])
-        hers = f"Is it true that the bird is a {WORD}?"
-        model.script(Text("I think so."))
-        await house.incoming(hers, **in_club, sender=BEN, name="Ben", origin="other")
-        await house.incoming(FACT, **in_club, sender=BEN, name="Ben", kind="context")
-        await house.said(2, CLUB["room"])
-        while await house.deliver(CLUB["room"]):
-            pass
-        assert await forget_all(house, **in_club) == FORGETTING_HERE
-        assert await said_by(house, BEN) == [hers, FACT]
-        assert (await said_by(house, ANN))[0] == ""
 
 
 async def test_of_what_a_memory_came_from_the_rest_keeps_its_text(

@@ -13,6 +13,7 @@ from tests.world.terminal import Terminal
 from wintermute.db import driver
 from wintermute.db.database import shipped_migrations
 from wintermute.db.migrate import migrate
+from wintermute.matrix.signing import MARKS
 from wintermute.memory.flat_file import GENERATED
 
 COMMANDS = [("memory", "list"), ("memory", "add", "Anna moved to Lyon."), ("status",), ("check",)]
@@ -73,14 +74,6 @@ def foreign(data: Path, version: int = 0) -> None:
     connection.close()
 
 
-def foreign_with_a_version(data: Path) -> None:
-    foreign(data, 7)
-
-
-def foreign_with_a_large_version(data: Path) -> None:
-    foreign(data, 70_000)
-
-
 def of_a_later_life(data: Path) -> None:
     """A copy is put back over a database that was killed at work, and its log stays."""
     path, page = data / "wintermute.db", 4096
@@ -108,8 +101,8 @@ def of_a_later_life(data: Path) -> None:
         (missing, "is missing, but"),
         (without_database, "@bot:example.org_ABC.db belongs to it"),
         (foreign, "some other program's database"),
-        (foreign_with_a_version, "some other program's database"),
-        (foreign_with_a_large_version, "some other program's database"),
+        (lambda data: foreign(data, 7), "some other program's database"),
+        (lambda data: foreign(data, 70_000), "some other program's database"),
         (of_a_later_life, "does not go with wintermute.db-wal and wintermute.db-shm"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -169,6 +162,10 @@ async def test_a_login_is_not_begun_anew_beside_its_keys(
         file.write_bytes(whole)
         await daemon.start()
     await daemon.stop()
+    key = (folder / MARKS).rename(folder / "moved")
+    for verb in ("check", "status"):
+        assert f"{MARKS} is missing: restore it" in (await daemon.command(verb))[1]
+    key.rename(folder / MARKS)
     assert (await daemon.command("matrix", "logout"))[0] == 0
     await ann.send(chat, "nobody can read this")
     await daemon.start()

@@ -1,7 +1,6 @@
 """Memories in rooms where only what fits is in a prompt: what the model reads, and what people see of it."""
 
 import asyncio
-import json
 import sys
 from itertools import dropwhile
 from pathlib import Path
@@ -66,37 +65,6 @@ async def test_why_names_what_an_answer_had_and_links_to_where_it_is_from(
     assert CHESS in (await ask(ann, chat, daemon, "/why")).partition("view from before")[0]
     listed = await ask(ann, chat, daemon, "/memory when is chess")
     assert listed.startswith(f"- {CHESS} (`fact_")
-
-
-@pytest.mark.slow
-async def test_another_backend_calls_nothing_over_that_is_true(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
-) -> None:
-    """M-088: of what was found, and is listed by now; what really went is told."""
-    ann = await person("ann")
-    daemon = await bot(ann, memory={"backend": "fts5"})
-    chat = await room(ann, daemon)
-    model.keyed(STORED)
-    for text in ("tea", "chess", "my dog", "/new"):
-        await ask(ann, chat, daemon, text)
-    model.keyed(lambda seen: None)
-    await ask(ann, chat, daemon, "which tea, which dog?")
-    for backend in ("flat_file", "fts5", "flat_file"):
-        settings = json.loads(daemon.config.read_text())
-        daemon.config.write_text(json.dumps(settings | {"memory": {"backend": backend}}))
-        await daemon.restart()
-        await ask(ann, chat, daemon, f"which tea, which dog, {backend}?")
-        assert called_over(model) == []
-    listed = daemon.data / "MEMORIES.txt"
-    listed.write_text(listed.read_text().replace(f"{CHESS}\n", ""))
-    await ask(ann, chat, daemon, "and now?")
-    assert called_over(model) == [f"no longer: {CHESS}"]
-
-
-def called_over(model: ModelServer) -> list[str]:
-    """The lines of the last request's messages that take something back."""
-    said = "\n".join(str(each["content"]) for each in model.requests[-1].messages[1:])
-    return [line for line in said.splitlines() if line.startswith(("no longer", "nothing any"))]
 
 
 async def test_what_means_the_same_is_found_and_its_embedder_dies_with_the_daemon(

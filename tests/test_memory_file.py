@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -254,6 +256,11 @@ class FullDisk(Places):
         return FullFile(self.memories(scope), self.shown_memories(scope))
 
 
+def on_full_disk(memory: Memory) -> FlatFile:
+    places = FullDisk(memory.file.parent, Owner(OWNER))
+    return FlatFile(memory.database, memory.facts, places, memory.changes, memory.proposals)
+
+
 async def test_a_file_that_cannot_be_written_is_still_read(
     memory: Memory, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -261,10 +268,7 @@ async def test_a_file_that_cannot_be_written_is_still_read(
     await memory.flat.text(ANN)
     memory.file.write_text("own words\n")
     await memory.add("is new")
-    full = FlatFile(
-        *(memory.database, memory.facts, FullDisk(memory.file.parent, Owner(OWNER))),
-        *(memory.changes, memory.proposals),
-    )
+    full = on_full_disk(memory)
     for _ in range(2):
         assert await full.text(ANN) == "own words\nis new\n"
     assert caplog.text.count("memories file not written") == 1
@@ -278,18 +282,11 @@ async def test_a_full_disk_takes_nothing_out(memory: Memory) -> None:
     for text in ("likes tea", "has a dog"):
         await memory.add(text)
         await memory.flat.text(ANN)
-    full = FlatFile(
-        *(memory.database, memory.facts, FullDisk(memory.file.parent, Owner(OWNER))),
-        *(memory.changes, memory.proposals),
-    )
+    full, expected = on_full_disk(memory), ["has a dog", "likes tea", "own words"]
     memory.file.write_text("likes tea\nown words\n")
     for flat in (full, full, memory.flat):
-        assert sorted((await flat.text(ANN)).splitlines()) == [
-            "has a dog",
-            "likes tea",
-            "own words",
-        ]
-    assert sorted(memory.file_lines()) == ["has a dog", "likes tea", "own words"]
+        assert sorted((await flat.text(ANN)).splitlines()) == expected
+    assert sorted(memory.file_lines()) == expected
 
 
 def test_an_edit_saved_meanwhile_is_never_overwritten(tmp_path: Path) -> None:
@@ -310,6 +307,28 @@ def test_what_is_saved_after_the_last_look_goes_back(tmp_path: Path, seen: bytes
     path.write_bytes(b"theirs")
     assert put_in_place(part, path, seen) == (seen == b"theirs")
     assert path.read_bytes() == (b"ours" if seen == b"theirs" else b"theirs")
+
+
+def test_a_save_that_a_kill_left_in_the_place_of_ours_goes_back(tmp_path: Path) -> None:
+    """F-066: between two exchanges; whoever looks next finds it where it was saved."""
+    file = TextFile(tmp_path / "MEMORIES.txt", "data/MEMORIES.txt")
+    file.replace("one\n", None)
+    if (pid := os.fork()) == 0:
+
+        def save_and_kill(event: str, _arguments: tuple[object, ...]) -> None:
+            if event == "os.rename" and file.content() == b"one\n":
+                file.path.write_text("theirs\n")
+            elif event == "os.rename":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(save_and_kill)
+        file.replace("two\n", b"one\n")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert file.text() == "two\n"
+    assert not file.replace("three\n", b"two\n")
+    assert file.text() == "theirs\n"
+    assert [found.name for found in tmp_path.iterdir()] == ["MEMORIES.txt"]
 
 
 def test_two_writers_never_share_the_name_of_a_temporary_file(tmp_path: Path) -> None:

@@ -1,20 +1,16 @@
 """Contradictions that a night settles alone or asks about, and the ways in which a person answers."""
 
-import shutil
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from tests.test_cli_night import YOU
 from tests.test_night_contradictions import APRIL, MARCH, MAY, SECOND
 from tests.test_night_in_chats import says
-from tests.world.house import PROMPTS
 from tests.world.missing import NO_MEANING
 from tests.world.model import ModelServer
 from tests.world.sleeping import SCOPE, Sleep, sleeping
-from tests.world.terminal import Terminal
-from wintermute.clock import SystemClock, stamp
+from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
 from wintermute.llm.embedded import EmbeddedEmbedder, is_there
 from wintermute.memory.values import differ_in_a_value, hands_over
@@ -32,30 +28,22 @@ SETTLED = [
 ]
 ASKED = [
     (OLD, NEW),
-    ("Ann needs 5mg", "Ann needs 10mg"),
     ("Ann needs 5 mg", "Ann needs 5 ml"),
     ("Anna nimmt 2 Tabletten", "Anna nimmt 3 Tabletten"),
-    ("The rent is 500", "The rent is 600"),
     ("The bike is 500 €", "The bike is 600 €"),
     ("Ben owes Ann $5", "Ben owes Ann $9"),
     ("The party is on 3 May", "The party is on 4 May"),
-    ("The party is on Monday", "The party is on Tuesday"),
-    ("The house is from 1990", "The house is from 1995"),
     ("The trip begins 2026-05-03", "The trip begins 2026-05-04"),
     ("Ann's boss is Bob", "Ann's boss is Carl"),
-    ("tom waters the garden", "anna waters the garden"),
     ("The gift is for my sister", "The gift is for my brother"),
-    ("王先生是老板", "李先生是老板"),
     ("我吃两片药", "我吃三片药"),
     ("Jo likes tea", "Al likes coffee"),
     ("Ann lives in Lyon", "Ann does not live in Lyon"),
     ("Ann lives in Lyon", "Ann works in Rome"),
-    ("Ann is in Lyon at 8 am", "Ann is in Rome at 8 pm"),
     ("Ann is taller than Bob", "Bob is taller than Ann"),
     ("Ann eats fish", "Ann eats raw fish"),
     ("Анна принимает 5 таблеток", "Анна принимает 6 таблеток"),
     ("Ann's best man is tom", "Ann's best man is bob"),
-    ("Ann's dentist is miller", "Ann's dentist is meyer"),
     ("Ann believes in Tom", "Ann believes in Eva"),
     ("Ann lives in Tom's house", "Ann lives in Bob's house"),
     ("Christina lives in Rome", "Christian lives in Lyon"),
@@ -155,19 +143,6 @@ async def test_a_person_says_which_is_true(
         assert sorted(await sleep.remembered()) == sorted([OLD, NEW])
         await sleep.night()
         assert len(sleep.pairs) == 1
-
-
-async def test_a_shell_says_which_is_true(
-    tmp_path: Path, model: ModelServer, terminal: Terminal
-) -> None:
-    """M-087: alike."""
-    shutil.copytree(PROMPTS, terminal.data / "prompts")
-    async with sleeping(terminal.data, model, owner=YOU) as sleep:
-        name = await asked(sleep, f"person:{YOU}")
-        async with sleep.house.database.transaction() as tx:  # for the shell has a clock of its own
-            await tx.execute("UPDATE nights SET ended_at = ?", (stamp(SystemClock().now()),))
-    assert terminal.says("night", "apply", name, "old") == f"{name} done\n"
-    assert [fact["text"] for fact in terminal.json("memory", "list")] == [OLD]
 
 
 async def test_five_are_asked_in_a_night_and_the_rest_waits(

@@ -129,32 +129,22 @@ async def test_the_newest_memory_reworded_by_hand_is_not_there_twice(memory: Mem
     ]
 
 
-async def test_lines_that_are_back_in_the_file_come_back(memory: Memory) -> None:
+@pytest.mark.parametrize("ours", [False, True], ids=["a person removed it", "we retired it"])
+async def test_lines_that_are_back_in_the_file_come_back(memory: Memory, *, ours: bool) -> None:
     """M-090: also where the file equals a former version; what is newer than that stays, and is
     told by its text.
     """
-    await save(memory, "has a dog", "owns a boat")
+    if ours:
+        await memory.retire("likes tea")
+    else:
+        await save(memory, "has a dog", "owns a boat")
     await learn(memory, "plays chess")
     assert sorted(await save(memory, "likes tea", "has a dog", "owns a boat")) == sorted(
         ["likes tea", "has a dog", "owns a boat", "plays chess"]
     )
     assert await kept(memory) == ["plays chess"]
     [tea] = [fact for fact in await memory.facts.live(ANN) if fact.text == "likes tea"]
-    assert (tea.source, tea.protected) == ("harvest", True)  # no night takes it out again
-
-
-async def test_what_we_retired_comes_back_with_the_line(memory: Memory) -> None:
-    """M-090: the file that a person saves is what they say, whoever took the line out."""
-    await memory.retire("likes tea")
-    await learn(memory, "plays chess")
-    await save(memory, "likes tea", "has a dog", "owns a boat")
-    facts = {fact.text: fact.protected for fact in await memory.facts.live(ANN)}
-    assert facts == {
-        "has a dog": False,
-        "owns a boat": False,
-        "plays chess": False,
-        "likes tea": True,
-    }
+    assert tea.protected  # no night takes it out again
 
 
 async def test_an_undo_holds_against_the_buffer_it_took_back(memory: Memory) -> None:

@@ -14,6 +14,7 @@ from tests.test_forgetting_messages import forgotten
 from tests.test_forgetting_scopes import forget_all
 from tests.test_harvest import say
 from tests.test_kill_forgetting import OPEN, SCRUBBED
+from tests.test_night_pages import answered
 from tests.test_redactions import take_back
 from tests.world.bot import Bot
 from tests.world.house import PROMPTS, ROOM
@@ -179,31 +180,6 @@ async def test_a_line_that_names_nobody_goes_with_any_message(
         [row] = await night.house.rows("SELECT after FROM changes WHERE item = ?", SHED)
         assert not any(word in row["after"] for word in ("PIN 77", "erased"))
         assert await night.house.rows("SELECT 1 FROM page_lines") == []
-
-
-async def test_a_page_of_which_nothing_is_left_waits_for_a_yes_to_go(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """M-082, M-079: of page and index the title is left, and the night asks."""
-    async with written(tmp_path, model, WRITTEN) as (night, shelf, _, events):
-        await take_back(night.house, *events)
-        await forgotten(night.house)
-        body = shelf.read(SHED).partition("# Shed\n")[2].split("\n")
-        assert [line for line in body if line and not line.startswith("Source: ")] == []
-        assert shelf.read(INDEX).endswith("- [[Shed]]\n")
-        assert await night.house.database.scrub()
-        assert found(tmp_path) == []
-        await night.night("pages")
-        [item] = await night.items("open")
-        assert (item.kind, item.before) == ("page removed", (SHED,))
-        await answered(night, f"/night yes {item.id}")
-        assert SHED not in shelf.pages()
-
-
-async def answered(night: Tidied, line: str) -> str:
-    before = len(await night.house.spoken())
-    await night.house.incoming(line)
-    return (await night.house.said(before + 1))[-1]
 
 
 @pytest.mark.parametrize("answer", ["yes", "no"])

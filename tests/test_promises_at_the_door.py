@@ -11,6 +11,7 @@ from functools import partial
 
 import pytest
 
+from tests.test_scopes_at_the_door import asked
 from tests.world.bot import Bot
 from tests.world.clock import promptly
 from tests.world.delegating import done, objective
@@ -77,11 +78,6 @@ def said(person: MatrixUser, chat: str, daemon: Bot) -> list[str]:
 def is_signed(person: MatrixUser, chat: str, event_id: str) -> bool:
     """Whether a reminder has all the signs to answer with."""
     return len(signs(person, chat).get(event_id, {})) == len(SIGNS)
-
-
-def asked(model: ModelServer) -> str:
-    """The last request, as text."""
-    return json.dumps(model.requests[-1].body, ensure_ascii=False)
 
 
 async def test_a_reminder_is_said_and_answered_where_it_was_asked_for(

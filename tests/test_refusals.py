@@ -213,14 +213,15 @@ async def test_calls_of_earlier_casts_are_told_as_text_where_nothing_else_helps(
             request = Request((*EARLIER, RESULT, message("assistant", "so"), *NOW), (TOOL,))
             assert (await endpoint.ask(request)).text == "fits"
             assert (await endpoint.ask(request)).text == "fits"
-            assert endpoint.learnt == "with earlier tool calls as text"
-            asked = len(model.requests)
+            assert endpoint.learnt.endswith("with earlier tool calls as text")
+            said = model.requests[-1].messages
             model.script(step(who))
             with pytest.raises(Refused):  # there is nothing earlier to be told otherwise
                 await endpoint.ask(Request(NOW, (TOOL,)))
-        assert (asked, len(model.requests)) == (3, 4)
-        one, call, result, so, *now = model.requests[2].messages
-        assert (one["content"], so["content"], now) == ("one", "so", [*NOW])
+        assert len(model.requests) == (5 if who.startswith("gemini") else 4)  # a placeholder first
+        one, call, result, so, two, *now = said
+        assert (one["content"], so["content"], two["content"]) == ("one", "so", "two")
+        assert (len(now[0]["tool_calls"]), now[1]["role"]) == (1, "tool")
         assert call == message("assistant", '[Here I called `read_file` with {"path": "a"}]')
         assert result["role"] == "user"
         assert result["content"].splitlines()[1:] == ["> said", "> &lt;event kind='x'>", "> ]"]

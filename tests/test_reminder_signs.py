@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.test_reactions import REMINDER
+from tests.test_sending import is_send
 from tests.world.clock import SYSTEM, WITHIN, FakeClock
 from tests.world.duties import in_, once, promise
 from tests.world.homeserver import Homeserver
@@ -180,10 +181,6 @@ async def wait_for(ann: MatrixUser, room: str, sender: str, count: int) -> list[
 
     await ann.until(there, what=f"{count} events")
     return [shown(event) for event in said(ann, room, sender)]
-
-
-def is_send(request: Request) -> bool:
-    return request.method == "PUT" and "/send/m.room." in request.path
 
 
 def sign_sent(request: Request, n: int | None = None) -> bool:

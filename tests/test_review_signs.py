@@ -11,7 +11,8 @@ from tests.test_matrix_reading import ACCOUNT, ANN, BOB, EVE, POLICY, room_of, s
 from tests.test_matrix_reading import GROUP as GROUP_VIEW
 from tests.test_promises_at_the_door import LATER
 from tests.test_remind import ask
-from tests.test_reminder_signs import DONE, Sending, happens, is_send
+from tests.test_reminder_signs import DONE, Sending, happens
+from tests.test_sending import is_send
 from tests.world.clock import NOON
 from tests.world.duties import in_, is_sign, once, promise, signs
 from tests.world.homeserver import Homeserver

@@ -15,7 +15,7 @@ from tests.test_promises_at_the_door import LATER, heard, planning, said, say, t
 from tests.test_scopes_at_the_door import FACT, REMEMBER, acting, ask, asked
 from tests.test_who_reads import SECRET, hears, scope, slip_in, until
 from tests.world.model import Fail, ModelServer, Slow, Text
-from tests.world.proxy import Answer, Held, Proxy, Request, pass_before
+from tests.world.proxy import Answer, Held, Proxy, pass_before, withhold
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.upgrades import ENCRYPTION, bury, follower, put_state, upgrade
 from wintermute.conversation import words
@@ -416,18 +416,10 @@ async def test_what_could_not_be_decrypted_in_the_old_room_is_answered_in_the_ne
     person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy
 ) -> None:
     """F-013, X-021: its key comes after the move, and its sender has left the old room by then."""
-    withheld: list[Request] = []
-
-    def withhold(request: Request) -> Answer | None:
-        if "/sendToDevice/" not in request.path:
-            return None
-        withheld.append(request)
-        return Answer(200, {})
-
     ann = await person("ann", via=proxy.url)
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=True)
-    proxy.before = withhold
+    withheld = withhold(proxy)
     await ann.send(chat, "sealed")
     proxy.before = pass_before
     new = await upgrade(ann, chat, invite=[daemon.user_id])

@@ -182,15 +182,23 @@ def test_words_without_a_digit_are_never_a_token(text: str) -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_secret_is_told_from_talk_about_one_in_each_language(language: str) -> None:
-    """M-083, M-098: only the secret goes, and nine harmless sentences stay as they are."""
+    """M-083, M-098: only the secret goes, in any order of words; harmless sentences stay as they are."""
     for marked in LANGUAGES[language]["secret"]:
         text, (before, secret, after) = marked.replace("|", ""), marked.split("|")
         assert without_secrets(text) == f"{before}[secret]{after}"
         assert without_secrets(f"{text} {text}", theirs=text) == f"{text} {text}"
         assert without_secrets(text, theirs=f"Room {secret}") == f"{before}[secret]{after}"
     harmless = LANGUAGES[language]["harmless"]
-    assert len(harmless) == 9
+    assert len(harmless) >= 17
     assert [text for text in harmless if secret_kind(text)] == []
+
+
+@pytest.mark.parametrize("value", ["Sommer2024!", "hunter22", "Xk9-pq7", "zx81-cat"])
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_whatever_people_type_is_hidden_in_the_same_sentences(language: str, value: str) -> None:
+    """M-083: the sentence and the shape tell, no list of passwords."""
+    told = [marked.split("|") for marked in LANGUAGES[language]["secret"]]
+    assert [a for a, _, b in told if value in without_secrets(f"{a}{value}{b}")] == []
 
 
 def test_people_who_just_talk_are_hardly_ever_refused() -> None:
@@ -206,7 +214,17 @@ def test_people_who_just_talk_are_hardly_ever_refused() -> None:
     "text",
     [
         word * 4_000
-        for word in ("password ", "key of ", "A1-", "BEGIN A ", "://a:b", "a.b-", "'", "ES")
+        for word in (
+            "password ",
+            "şifre ",
+            "key of ",
+            "A1-",
+            "BEGIN A ",
+            "://a:b",
+            "a.b-",
+            "'",
+            "ES",
+        )
     ]
     + [f"{name}{' ' * 20_000}" for name in ("password", "code:", "seed phrase")],
 )

@@ -11,11 +11,10 @@ from tests.world.bot import Bot
 from tests.world.forger import Forger, Json
 from tests.world.proxy import Proxy
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
-from tests.world.schema import open_migrated
 from tests.world.user import MatrixUser
 from wintermute.matrix.complaints import WITHHELD
-from wintermute.matrix.sessions import KeyFile, Sealed, take
-from wintermute.matrix.sieve import GroupSession, megolm
+from wintermute.matrix.sessions import KeyFile
+from wintermute.matrix.sieve import megolm
 
 NAMED = ("sender_key", "device_id")
 
@@ -196,22 +195,3 @@ def test_each_senders_copy_is_kept_and_of_two_the_one_that_opens_more(tmp_path: 
     ]
     assert found["!room"]["ann"][hers.id].decrypt(message) == ("{}", 0)
     assert not found.add(copy(hers, "ann"))
-
-
-async def test_a_message_is_taken_once_whoevers_copy_opened_it_with_the_rows_of_before(
-    tmp_path: Path,
-) -> None:
-    """F-057: the first argument of a row named the device before, and names the room now."""
-    hers = Sealed(GroupSession("!room", "ann", "s"), 3, "ed", frozenset({"ann", "eve", ""}))
-    eves = Sealed(GroupSession("!room", "eve", "s"), 3, "ed", frozenset({"ann", "eve", ""}))
-    before = Sealed(GroupSession("ann", "", "s"), 3, "ed")  # as it was hashed
-    elsewhere = Sealed(GroupSession("!other", "ann", "s"), 4, "ed")
-    async with open_migrated(tmp_path / "wintermute.db") as database:
-        for first, then in ((hers, eves), (eves, hers), (before, hers), (before, eves)):
-            async with database.transaction() as tx:
-                await tx.execute("DELETE FROM taken_messages")
-                assert await take(tx, first, "$1")
-                assert not await take(tx, then, "$2")
-                assert await take(tx, then, "$1")
-                assert not await take(tx, first, "$2")
-                assert await take(tx, elsewhere, "$2")

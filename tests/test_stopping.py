@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.test_sending import is_send
 from tests.world.bot import Bot, said
 from tests.world.clock import promptly
 from tests.world.model import Hang as Silence
@@ -16,10 +17,6 @@ from tests.world.scene import NewBot, NewPerson, NewRoom
 
 IN_TIME = 20.0
 LONG = "\n\n".join(f"Paragraph {n}. " + "Words go on and on. " * 30 for n in range(40))
-
-
-def is_send(request: Request) -> bool:
-    return request.method == "PUT" and "/send/m.room." in request.path
 
 
 @pytest.mark.slow

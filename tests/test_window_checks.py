@@ -55,22 +55,21 @@ def counting(tokens: int | None) -> Any:
     return choose
 
 
-@pytest.mark.parametrize("lines", [300, 3_000])
 async def test_check_and_status_name_a_list_that_is_longer_than_the_window(
-    tmp_path: Path, model: ModelServer, python: Interpreter, lines: int
+    tmp_path: Path, model: ModelServer, python: Interpreter
 ) -> None:
-    """M-092: before anybody asks a model."""
+    """M-092: once a model was asked, also where no daemon runs."""
     model.keyed(lambda _: Text("ok", usage=None))
     config = settings(tmp_path, model.url, context_tokens=12_000, max_output_tokens=1_000)
-    data = config.parent / "data"
-    await python.command("memory", "list", "--config", str(config), cwd=config.parent, env={})
-    (data / "MEMORIES.txt").write_text("".join(f"fact {n} is true\n" for n in range(lines)))
+    (config.parent / "data").mkdir(exist_ok=True)
+    listed = "".join(f"fact {n} is true\n" for n in range(3_000))
+    (config.parent / "data" / "MEMORIES.txt").write_text(listed)
+    at: dict[str, Any] = {"cwd": config.parent, "env": {"PATH": os.defpath}}
+    await python.command("chat", "--config", str(config), given=b"hello\n", **at)
     for verb in ("check", "status"):
-        done = await python.command(
-            *(verb, "--json", "--config", str(config)), cwd=config.parent, env={}
-        )
+        done = await python.command(verb, "--json", "--config", str(config), **at)
         found = {each["name"]: each["text"] for each in json.loads(done.stdout)}
-        assert ("memory.backend: fts5" in found.get("data/MEMORIES.txt", "")) == (lines > 300)
+        assert "memory.backend: fts5" in found["data/MEMORIES.txt"]
 
 
 @pytest.mark.quick(every=3)

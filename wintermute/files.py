@@ -21,6 +21,7 @@ from wintermute.errors import FileUnusable
 # Without O_NONBLOCK opening a fifo would wait for its writer for ever.
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 HERE, NOREPLACE, EXCHANGE = -100, 1, 2
 """Flags of renameat2(2)."""
 STALE = 3_600.0  # seconds
@@ -97,18 +98,46 @@ def content_of(path: Path, most: int, *, follow: bool) -> bytes | None:
         os.close(descriptor)
 
 
+def write_new(
+    path: Path | str,
+    content: bytes,
+    mode: int = 0o600,
+    *,
+    like: os.stat_result | None = None,
+    folder: int | None = None,
+) -> None:
+    """Write a file that was not there; what it holds survives a power cut. Raises: OSError.
+
+    `like`: the file whose place it will take, and whose mode it has then. `folder`: as `dir_fd`.
+    """
+    descriptor = os.open(path, CREATE, mode, dir_fd=folder)
+    with os.fdopen(descriptor, "wb") as file:
+        if like is not None:
+            os.fchmod(descriptor, like.st_mode & 0o777)
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+
+
 def own_name(stem: str) -> str:
     """The name of a new text beside the old one, which no other writer has."""
     return f"{stem}_{secrets.token_hex(8)}-{os.getpid()}"
 
 
 def sweep(part: Path, pattern: str) -> None:
-    """Remove the parts that a kill left beside a new one; others may still be written."""
-    before = part.stat().st_mtime - STALE
-    for other in part.parent.glob(pattern):
+    """Remove the parts that a kill left beside a new one."""
+    for other in left_parts(part, pattern):
         with suppress(OSError):
-            if other.lstat().st_mtime < before or _is_abandoned(other.name):
-                other.unlink()
+            other.unlink()
+
+
+def left_parts(beside: Path, pattern: str) -> Iterator[Path]:
+    """Find the parts that a kill left; others may still be written."""
+    before = beside.stat().st_mtime - STALE
+    for part in beside.parent.glob(pattern):
+        with suppress(OSError):
+            if part.lstat().st_mtime < before or _is_abandoned(part.name):
+                yield part
 
 
 def _is_abandoned(name: str) -> bool:
@@ -124,7 +153,8 @@ def put_in_place(part: Path, path: Path, seen: bytes | None) -> bool:
     """Give a new text the name of a file, unless that is no longer what was `seen`: then False.
 
     The two change places in one step: whatever an editor saved after the last look is found in the
-    place of the new text, and goes back. Raises: OSError.
+    place of the new text, and goes back, after a kill too: the name of a part tells which two texts
+    are safe elsewhere (`TextFile.recover`). Raises: OSError.
     """
     new = part.read_bytes()
     if problem := _renamed(part, path, NOREPLACE if seen is None else EXCHANGE):

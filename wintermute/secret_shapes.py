@@ -35,12 +35,12 @@ UNSPACED = ("hi", "ja", "ko", "zh")
 TOLD = frozenset({"lautet", "luidt", "brzmi", "zní"})
 """Verbs between a password and itself that say nothing else."""
 OPENING = "\"'“«„`「『*_|"
-CLOSING = "\"'`*_|)»”’」』.,:;?"
+CLOSING = "\"'`*_|)»”“’」』.,:;?"
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The file as patterns. `gaps`: between a name and its value, the nearest first."""
+    """The file as patterns. `gaps`: between a name and its value, the nearest first; the last for PINs."""
 
     shapes: Mapping[str, re.Pattern[str]]
     of: Mapping[str, re.Pattern[str]]
@@ -68,7 +68,7 @@ def _table() -> _Table:
     return _Table(
         {kind: re.compile("|".join(parts)) for kind, parts in shapes.items()},
         of,
-        (of["near"], of["by_of"], of["far"]),
+        tuple(of[gap] for gap in ("near", "by_of", "far", "loose", "digits")),
         frozenset(" ".join(about).split()),
     )
 
@@ -152,17 +152,24 @@ def _passwords(text: str, table: _Table) -> Iterator[tuple[int, int]]:
     of = table.of
     for name in of["password"].finditer(text):
         before = text[max(0, name.start() - 80) : name.start()]
-        ends = of["end"].match(text, name.end())
-        if ends and (said := of["is_the"].search(before)) and _is_value(said["value"], table):
-            at = name.start() - len(before)
-            yield at + said.start("value"), at + said.end("value")
-        for far, gap in enumerate(table.gaps):
+        if (ends := of["end"].match(text, name.end())) and (said := of["is_the"].search(before)):
+            # A year before the name, or more on both of its sides, rather tell something else.
+            more = bool(ends["more"]) + (said["is"] is None)
+            dated = more and of["year"].fullmatch(said["value"])
+            if more < 2 and not dated and _is_value(said["value"], table, hyphens=True):
+                at = name.start() - len(before)
+                yield at + said.start("value"), at + said.end("value")
+        for far, gap in enumerate(
+            table.gaps if of["digits_only"].search(name[0]) else table.gaps[:-1]
+        ):
             then = gap.match(text, name.end())
             if then is None:
                 continue
-            own = far or of["own"].search(before[-40:])
-            is_told = then["is"] and (own or then["is"].strip().lower() in TOLD)
-            weak = far < 2 and bool(then["mark"] or is_told)
+            joined = bool(of["joined"].match(text, then.end()))
+            verb = then["is"].strip(" ,—–-").lower() if then.lastgroup == "is" else ""
+            own = far or any(of["own"].findall(before[-40:]))
+            is_told = then.lastgroup == "mark" or verb in TOLD or (bool(verb) and own)
+            weak = (far < 2 and bool(is_told)) or (joined and then.lastgroup in ("mark", "is"))
             if span := _value(text, then, table, weak=weak):
                 yield span
                 break
@@ -211,7 +218,7 @@ def _value(
     line = text[at : at + 200].split("\n", 1)[0]
     at += len(line) - len(line := line.lstrip(OPENING))
     token = of["ends"].split(line, maxsplit=1)[0].rstrip(CLOSING)
-    if _is_value(token, table):
+    if _is_value(token, table, hyphens=weak):
         return at, at + len(token)
     said = of["sentence"].split(line, maxsplit=1)[0].strip(f" {CLOSING}")
     if not weak or said.lower() in about or not of["word"].fullmatch(said):
@@ -220,9 +227,11 @@ def _value(
     return (at, at + len(said)) if fits else None
 
 
-def _is_value(token: str, table: _Table) -> bool:
-    """Tell if it is no word, and neither counts nor measures anything."""
+def _is_value(token: str, table: _Table, *, hyphens: bool = False) -> bool:
+    """Tell if it is no word, and neither counts nor measures anything. `hyphens`: joined words are one."""
     if token.lower() in table.about or table.of["no_value"].fullmatch(token):
         return False
+    if hyphens and table.of["joined"].fullmatch(token):
+        return True
     signs = re.findall(r"[!@#$%^&*+=]", token[:-1])
     return len(token) >= 4 and (any(map(str.isdigit, token)) or len(signs) > 1)

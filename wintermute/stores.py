@@ -1,5 +1,6 @@
 """All stores over one database in one value, which is handed down instead of lists of them."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -163,6 +164,8 @@ async def prepare(stores: Stores) -> None:
 
     Facts may have come, or another model or backend, while nobody was at work (M-022, M-077).
     """
+    for file in stores.places.files():
+        await asyncio.to_thread(file.recover)
     await stores.facts.words.prove(stores.database)
     if not stores.memories.ranked:
         await stores.memories.refresh()

@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,7 +21,7 @@ from tests.world.clock import WITHIN
 from tests.world.emojis import EmojiCheck
 from tests.world.homeserver import Login
 from tests.world.missing import NO_JS, NO_NODE
-from tests.world.user import CLIENT, Json, Message
+from tests.world.user import CLIENT, AtClient, Json, Message
 
 PROGRAM = Path(__file__).with_name("js") / "user.mjs"
 
@@ -50,7 +49,7 @@ class Declined(Exception):
     """The client could not do what it was asked to."""
 
 
-class CurrentClient:
+class CurrentClient(AtClient[ShownMessage]):
     """Syncs while the block is open; every wait ends with the news that brings the awaited.
 
     Its keys live in its memory. `strict`: nothing to and from devices their owner did not sign.
@@ -75,11 +74,6 @@ class CurrentClient:
         self._taken: set[int] = set()
         self._told = 0
         self._news = asyncio.Condition()
-
-    @property
-    def user_id(self) -> str:
-        """The full Matrix id."""
-        return self.login.user_id
 
     @property
     def device_id(self) -> str:
@@ -114,18 +108,6 @@ class CurrentClient:
         await self._close()
 
     # What was seen -----------------------------------------------------------------------
-
-    def events(self, room: str) -> list[ShownMessage]:
-        """Every timeline event seen in a room, in order."""
-        return list(self._events.get(room, {}).values())
-
-    def messages(self, room: str, sender: str | None = None) -> list[ShownMessage]:
-        """The messages seen in a room, in order, of everybody or of one sender."""
-        return [
-            event
-            for event in self.events(room)
-            if event.type == "m.room.message" and sender in (None, event.sender)
-        ]
 
     def doubted(self, sender: str) -> list[ShownMessage]:
         """What a sender said that is shown with a shield, or not at all."""
@@ -165,25 +147,6 @@ class CurrentClient:
         except TimeoutError:
             raise AssertionError(self._in_vain(WITHIN, what or true)) from None
 
-    async def wait_for(
-        self, room: str, wanted: Callable[[ShownMessage], bool], within: float = WITHIN
-    ) -> ShownMessage:
-        """The first message in a room that is wanted."""
-        await self.until(lambda: any(map(wanted, self.messages(room))), within, "a message")
-        return next(filter(wanted, self.messages(room)))
-
-    async def wait_for_count(
-        self, room: str, sender: str, count: int, within: float = WITHIN
-    ) -> list[ShownMessage]:
-        """All messages of a sender once there are at least so many; each may take so long."""
-        for number in range(len(self.messages(room, sender)) + 1, count + 1):
-            is_there = partial(self._has_said, room, sender, number)
-            await self.until(is_there, within, f"{number} of {count} messages of {sender}")
-        return self.messages(room, sender)
-
-    def _has_said(self, room: str, sender: str, count: int) -> bool:
-        return len(self.messages(room, sender)) >= count
-
     async def wait_unreadable(self, room: str, sender: str) -> ShownMessage:
         """The first event of a sender that could not be decrypted, which is what `failure` tells."""
 
@@ -192,10 +155,6 @@ class CurrentClient:
 
         await self.until(lambda: bool(failed()), what="something unreadable")
         return failed()[0]
-
-    async def wait_joined(self, room: str, user: str, within: float = WITHIN) -> None:
-        """Until a user is a member of a room."""
-        await self.until(lambda: user in self.members(room), within, f"{user} to join")
 
     # Doing -------------------------------------------------------------------------------
 
@@ -230,32 +189,10 @@ class CurrentClient:
         await self.wait_joined(room, self.user_id)
         await self.until_so(lambda: self._ask("knows", room=room, encrypted=False), "the room")
 
-    async def send(self, room: str, text: str, **content: Any) -> str:
-        """Say something (encrypted where the room is); more content by keyword; the event id."""
-        return await self.send_event(
-            room, "m.room.message", {"msgtype": "m.text", "body": text, **content}
-        )
-
     async def send_event(self, room: str, kind: str, content: Json) -> str:
         """Any event of a room, encrypted where the room is; its id."""
         event_id: str = await self._ask("send", room=room, kind=kind, content=content)
         return event_id
-
-    async def edit(self, room: str, event_id: str, text: str) -> str:
-        """Replace the text of an earlier message."""
-        return await self.send(
-            room,
-            f"* {text}",
-            **{
-                "m.new_content": {"msgtype": "m.text", "body": text},
-                "m.relates_to": {"rel_type": "m.replace", "event_id": event_id},
-            },
-        )
-
-    async def react(self, room: str, event_id: str, mark: str) -> str:
-        """Put an emoji on an event."""
-        relation = {"rel_type": "m.annotation", "event_id": event_id, "key": mark}
-        return await self.send_event(room, "m.reaction", {"m.relates_to": relation})
 
     async def redact(self, room: str, event_id: str) -> None:
         """Take an event back."""

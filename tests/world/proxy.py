@@ -212,3 +212,17 @@ async def cut(incoming: web.Request, answer: Answer, after: int | None) -> web.S
     if incoming.transport:
         incoming.transport.close()
     return response
+
+
+def withhold(proxy: Proxy) -> list[Request]:
+    """Let nothing reach a device; the list fills with what was to."""
+    withheld: list[Request] = []
+
+    def before(request: Request) -> Action:
+        if "/sendToDevice/" not in request.path:
+            return None
+        withheld.append(request)
+        return Answer(200, {})
+
+    proxy.before = before
+    return withheld

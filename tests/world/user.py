@@ -3,13 +3,14 @@
 import asyncio
 import json
 import secrets
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 from urllib.parse import quote
 
 from nio import (
@@ -51,7 +52,89 @@ class Message:
         return str(self.content.get("body", ""))
 
 
-class MatrixUser:
+M = TypeVar("M", bound=Message)
+
+
+class AtClient(ABC, Generic[M]):
+    """A person at any client, by what a client gives: events, and ways to wait and to send."""
+
+    login: Login
+    _events: dict[str, dict[str, M]]
+
+    @abstractmethod
+    def members(self, room: str) -> frozenset[str]:
+        """Who has joined, as far as this person knows."""
+
+    @abstractmethod
+    async def until(self, true: Callable[[], bool], within: float = WITHIN, what: str = "") -> None:
+        """Wait until a condition over what was seen holds."""
+
+    @abstractmethod
+    async def send_event(self, room: str, kind: str, content: Json) -> str:
+        """Any event of a room, encrypted where the room is; its id."""
+
+    @property
+    def user_id(self) -> str:
+        """The full Matrix id."""
+        return self.login.user_id
+
+    def events(self, room: str) -> list[M]:
+        """Every timeline event seen in a room, in order."""
+        return list(self._events.get(room, {}).values())
+
+    def messages(self, room: str, sender: str | None = None) -> list[M]:
+        """The messages seen in a room, in order, of everybody or of one sender."""
+        return [
+            event
+            for event in self.events(room)
+            if event.type == "m.room.message" and sender in (None, event.sender)
+        ]
+
+    async def wait_for(self, room: str, wanted: Callable[[M], bool], within: float = WITHIN) -> M:
+        """The first message in a room that is wanted."""
+        await self.until(lambda: any(map(wanted, self.messages(room))), within, "a message")
+        return next(filter(wanted, self.messages(room)))
+
+    async def wait_for_count(
+        self, room: str, sender: str, count: int, within: float = WITHIN
+    ) -> list[M]:
+        """All messages of a sender once there are at least so many; each may take so long."""
+        for number in range(len(self.messages(room, sender)) + 1, count + 1):
+            is_there = partial(self._has_said, room, sender, number)
+            await self.until(is_there, within, f"{number} of {count} messages of {sender}")
+        return self.messages(room, sender)
+
+    def _has_said(self, room: str, sender: str, count: int) -> bool:
+        return len(self.messages(room, sender)) >= count
+
+    async def wait_joined(self, room: str, user: str, within: float = WITHIN) -> None:
+        """Until a user is a member of a room."""
+        await self.until(lambda: user in self.members(room), within, f"{user} to join")
+
+    async def send(self, room: str, text: str, **content: Any) -> str:
+        """Say something (encrypted where the room is); more content by keyword; the event id."""
+        return await self.send_event(
+            room, "m.room.message", {"msgtype": "m.text", "body": text, **content}
+        )
+
+    async def edit(self, room: str, event_id: str, text: str) -> str:
+        """Replace the text of an earlier message."""
+        return await self.send(
+            room,
+            f"* {text}",
+            **{
+                "m.new_content": {"msgtype": "m.text", "body": text},
+                "m.relates_to": {"rel_type": "m.replace", "event_id": event_id},
+            },
+        )
+
+    async def react(self, room: str, event_id: str, mark: str) -> str:
+        """Put an emoji on an event."""
+        relation = {"rel_type": "m.annotation", "event_id": event_id, "key": mark}
+        return await self.send_event(room, "m.reaction", {"m.relates_to": relation})
+
+
+class MatrixUser(AtClient[Message]):
     """Syncs while the block is open; every wait ends with the sync that brings the awaited."""
 
     def __init__(self, url: str, login: Login, store: Path) -> None:
@@ -73,11 +156,6 @@ class MatrixUser:
         self._news = asyncio.Condition()
         self._tasks = asyncio.TaskGroup()
         self._syncing: asyncio.Task[None] | None = None
-
-    @property
-    def user_id(self) -> str:
-        """The full Matrix id."""
-        return self.login.user_id
 
     async def __aenter__(self) -> Self:
         self._client.restore_login(
@@ -109,18 +187,6 @@ class MatrixUser:
             await self._close()
 
     # What was seen -----------------------------------------------------------------------
-
-    def events(self, room: str) -> list[Message]:
-        """Every timeline event seen in a room, in order."""
-        return list(self._events.get(room, {}).values())
-
-    def messages(self, room: str, sender: str | None = None) -> list[Message]:
-        """The messages seen in a room, in order, of everybody or of one sender."""
-        return [
-            event
-            for event in self.events(room)
-            if event.type == "m.room.message" and sender in (None, event.sender)
-        ]
 
     def typing(self, room: str) -> frozenset[str]:
         """Who types now."""
@@ -158,29 +224,6 @@ class MatrixUser:
             seen = [m for room in self._events for m in self.events(room)][-20:]
             lines = "\n".join(f"{m.type} {m.sender} {m.body[:80]!r}" for m in seen)
             raise AssertionError(f"waited {within} s for {what or true}; seen:\n{lines}") from None
-
-    async def wait_for(
-        self, room: str, wanted: Callable[[Message], bool], within: float = WITHIN
-    ) -> Message:
-        """The first message in a room that is wanted."""
-        await self.until(lambda: any(map(wanted, self.messages(room))), within, "a message")
-        return next(filter(wanted, self.messages(room)))
-
-    async def wait_for_count(
-        self, room: str, sender: str, count: int, within: float = WITHIN
-    ) -> list[Message]:
-        """All messages of a sender once there are at least so many; each may take so long."""
-        for number in range(len(self.messages(room, sender)) + 1, count + 1):
-            is_there = partial(self._has_said, room, sender, number)
-            await self.until(is_there, within, f"{number} of {count} messages of {sender}")
-        return self.messages(room, sender)
-
-    def _has_said(self, room: str, sender: str, count: int) -> bool:
-        return len(self.messages(room, sender)) >= count
-
-    async def wait_joined(self, room: str, user: str, within: float = WITHIN) -> None:
-        """Until a user is a member of a room."""
-        await self.until(lambda: user in self.members(room), within, f"{user} to join")
 
     # Doing -------------------------------------------------------------------------------
 
@@ -225,12 +268,6 @@ class MatrixUser:
         successful(await self._client.join(room))
         await self.wait_joined(room, self.user_id)
 
-    async def send(self, room: str, text: str, **content: Any) -> str:
-        """Say something (encrypted where the room is); more content by keyword; the event id."""
-        return await self.send_event(
-            room, "m.room.message", {"msgtype": "m.text", "body": text, **content}
-        )
-
     async def send_event(self, room: str, kind: str, content: Json) -> str:
         """Any event of a room, encrypted where the room is; its id."""
         if self._client.should_query_keys:  # nio would leave out devices it has not heard of
@@ -248,22 +285,6 @@ class MatrixUser:
         new Olm session, such as one whose data were put back; this is the nearest nio comes to that.
         """
         self._client.olm.outbound_group_sessions.clear()
-
-    async def edit(self, room: str, event_id: str, text: str) -> str:
-        """Replace the text of an earlier message."""
-        return await self.send(
-            room,
-            f"* {text}",
-            **{
-                "m.new_content": {"msgtype": "m.text", "body": text},
-                "m.relates_to": {"rel_type": "m.replace", "event_id": event_id},
-            },
-        )
-
-    async def react(self, room: str, event_id: str, mark: str) -> str:
-        """Put an emoji on an event."""
-        relation = {"rel_type": "m.annotation", "event_id": event_id, "key": mark}
-        return await self.send_event(room, "m.reaction", {"m.relates_to": relation})
 
     async def redact(self, room: str, event_id: str) -> None:
         """Take an event back."""

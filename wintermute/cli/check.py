@@ -5,7 +5,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from contextlib import aclosing, suppress
 from itertools import chain
 from pathlib import Path
@@ -37,11 +37,11 @@ from wintermute.llm.fixed import probe as ask_model
 from wintermute.llm.models import FRAME, Models
 from wintermute.llm.spelled import Spellings
 from wintermute.llm.tokens import Counted, TokenCounts
-from wintermute.llm.windows import CUTS, compared, judged, room, server_window
+from wintermute.llm.windows import CUTS, compared, judged, server_window
 from wintermute.matrix.login import probe as ask_homeserver
 from wintermute.matrix.marks import file_problems
-from wintermute.memory.core import Places
-from wintermute.memory.status import LIST_TOO_LONG, NAME, list_sizes
+from wintermute.memory.core import MEMORIES, Places
+from wintermute.memory.status import NAME
 from wintermute.messages import Json, Request
 from wintermute.night.finding import night_finding
 from wintermute.prompt.assemble import unknown_tools
@@ -145,7 +145,7 @@ async def database(path: Path) -> Finding:
 async def noticed(config: Config) -> list[Finding]:
     """Report what only the daemon sees: a bridge that writes for somebody and that it does not
     believe (F-005), a key store that it cannot write (F-007), keys of ours that the homeserver does
-    not serve (F-070), and nights that fail.
+    not serve (F-070), lists of memories that fit no window (M-092), and nights that fail.
     """
     path, zone = config.data_dir / "wintermute.db", ZoneInfo(config.timezone)
     if not path.exists():
@@ -162,7 +162,7 @@ async def noticed(config: Config) -> list[Finding]:
         Finding(part.part, part.state, part.detail)
         for part in parts
         if part.part == "bridge"
-        or (part.part == "keys" and part.state != "ok")
+        or (part.state != "ok" and (part.part == "keys" or part.part.endswith(MEMORIES)))
         or (part.state == "warn" and CUTS in part.detail)
     ]
 
@@ -194,29 +194,6 @@ def templates(config: Config) -> Finding:
         text = f"SEED_{language}.txt is missing, {FALLBACK} is used -> write it in {folder}"
         return Finding(part, "warn", text)
     return Finding(part, "ok", f"{len(needed) + 1} in {folder}")
-
-
-async def long_lists(config: Config, fixed: Request | None = None) -> list[Finding]:
-    """The lists of memories that are longer than the window of the first model leaves (M-092)."""
-    path, settings = (
-        config.data_dir / "wintermute.db",
-        config.llm.backends[config.llm.roles.base[0]],
-    )
-    if config.memory.backend != "flat_file" or not path.exists():
-        return []
-    sizes: Mapping[str, int] = {}
-    with suppress(WintermuteError):  # told elsewhere
-        async with open_database(path, read_only=True) as database:
-            sizes = await list_sizes(database, Places(config.data_dir, config.owner))
-    left = room(settings)
-    if max(sizes.values(), default=0) * 4 < left or not (fixed := fixed or await _fixed(config)):
-        return []
-    left -= known(settings, fixed, Counted()).tokens
-    return [
-        Finding(name, "warn", LIST_TOO_LONG.format(what=f"some of its about {size} tokens"))
-        for name, size in sizes.items()
-        if size > left
-    ]
 
 
 @click.command("check")
@@ -261,7 +238,6 @@ async def _probe(config: Config, lacking: Collection[str]) -> list[Finding]:
         await database(config.data_dir / "wintermute.db"),
         templates(config),
         *unusable_files(Places(config.data_dir, config.owner)),
-        *await long_lists(config, fixed),
         Finding("time zone", "ok", time),
         await _memory(config),
         wiki_finding(WikiStore(config.wiki_store), ZoneInfo(config.timezone)),

@@ -24,7 +24,7 @@ from wintermute.commands.tasks import brief
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.memory.exchange import Asked, as_line, lines_of_file, moment_of, questions
-from wintermute.memory.fact import Fact, Hit, Tally
+from wintermute.memory.fact import BESIDE, Fact, Hit, Tally
 from wintermute.memory.meaning import Meaning
 from wintermute.memory.ranking import Query
 from wintermute.messages import Json
@@ -85,8 +85,11 @@ def search(
         if batch is not None:
             return await _answer_all(ctx, stores, batch, place, most, then)
         hits = await _found(stores, place, query, most, then)
-        values = {"hits": [_hit_values(*hit) for hit in hits]}
-        lines = [fact_line(fact, stores.tasks.zone) for fact, _ in hits]
+        values = {"hits": [_hit_values(hit) for hit in hits]}
+        lines = [
+            f"{fact_line(hit.fact, stores.tasks.zone)}{f' ({BESIDE})' if hit.beside else ''}"
+            for hit in hits
+        ]
         tell(ctx, values, *(lines or ["Nothing fits."]), as_json=as_json)
         return True
 
@@ -106,14 +109,13 @@ async def _tell_owed(stores: Stores, scope: str) -> None:
 
 async def _found(
     stores: Stores, scope: str, query: str | None, most: int, when: datetime | None
-) -> list[tuple[Fact, float | None]]:
+) -> list[Hit]:
     """Facts and how well they fit; the newest fit nothing."""
     if query is not None:
-        hits = await stores.memories.search(scope, Query(query), most, when)
-        return [(hit.fact, hit.score) for hit in hits]
+        return await stores.memories.search(scope, Query(query), most, when)
     await stores.memories.text(scope)
     await stores.facts.lapse()
-    return [(fact, None) for fact in await stores.facts.latest(scope, 1, most, when)]
+    return [Hit(fact, None) for fact in await stores.facts.latest(scope, 1, most, when)]
 
 
 async def _answer_all(
@@ -149,13 +151,14 @@ def _answer(asked: Asked, hits: Sequence[Hit]) -> Json:
     return {"id": asked.id, "hits": [{"id": h.fact.id, "score": _score(h.score)} for h in hits]}
 
 
-def _hit_values(fact: Fact, score: float | None) -> Json:
+def _hit_values(hit: Hit) -> Json:
     return {
-        "id": fact.id,
-        "text": fact.text,
-        "score": _score(score),
-        "source": fact.source,
-        "at": stamp(fact.created_at),
+        "id": hit.fact.id,
+        "text": hit.fact.text,
+        "score": _score(hit.score),
+        "source": hit.fact.source,
+        "at": stamp(hit.fact.created_at),
+        "beside": hit.beside,
     }
 
 

@@ -27,7 +27,6 @@ from wintermute.prompt.gather import read_texts
 from wintermute.stores import Stores
 from wintermute.text import counted, one_line
 
-SAYS_YES = ("yes", "new", "old", "neither")
 DRY = "dry-run"
 """What a night is called that is only tried."""
 OLD = f"what it did is longer ago than {KEPT.days} days, and not listed any more"
@@ -167,12 +166,11 @@ def _values(done: NightUndone) -> Json:
 
 @click.command("apply")
 @click.argument("item", metavar="NIGHT#ITEM")
-@click.argument("answer", metavar="[new|old|neither]", type=click.Choice(SAYS_YES), default="yes")
 @reporting
-def apply(ctx: click.Context, as_json: bool, item: str, answer: str) -> None:
+def apply(ctx: click.Context, as_json: bool, item: str) -> None:
     """Say yes to what a night asks, if what it is about is still so.
 
-    If it asks which of two memories is true, yes is the newer one; `old` and `neither` say otherwise.
+    If it asks which of two memories is true, yes is the newer one; in a chat, `/night` tells others.
 
     Example: wintermute night apply 20260504#3
     """
@@ -180,8 +178,7 @@ def apply(ctx: click.Context, as_json: bool, item: str, answer: str) -> None:
     async def work(stores: Stores, config: Config, models: Models) -> NightItem:
         tidied = tidying_of(stores, config, models)
         questions = Questions(stores, tidied.nights)
-        asked = await questions.item(item)
-        return _answered(await questions.follow(asked, answer, tidied.deeds))
+        return _answered(await questions.yes(await questions.item(item), tidied.deeds))
 
     done = with_models(ctx, work)
     tell(ctx, {"id": done.id, "state": "done"}, f"{done.id} done", as_json=as_json)

@@ -58,8 +58,6 @@ async def _facts(config: Config) -> list[Finding]:
     here += [database] if database.state != "ok" else []
     here += [*check.login_files(config), *asked]
     places = Places(config.data_dir, config.owner)
-    known = {each.name for each in stored if each.state == "warn"}
-    here += [each for each in await check.long_lists(config) if each.name not in known]
     wiki = wiki_finding(WikiStore(config.wiki_store), ZoneInfo(config.timezone))
     return [*here, *stored, wiki, nights, *unusable_files(places, config.data_dir / "prompts")]
 

@@ -3,11 +3,10 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from wintermute.commands.tasks import MOST_LINES, bounded, brief
+from wintermute.commands.tasks import brief
 from wintermute.db import Transaction
 from wintermute.db.traces import AllWords
 from wintermute.mailbox.inbox import Waiting
-from wintermute.memory.ranking import Query
 from wintermute.messages import ROOM
 from wintermute.night.forget_jobs import owe_forgetting
 from wintermute.night.forget_words import Worded, worded
@@ -43,7 +42,6 @@ OF_OTHERS = "I leave {} of others in this room with these words, for them to del
 FOR_YOU = "These have the words, too, and only you can change them: {}. "
 NOTHING_HERE = "I can erase nothing with these words here. {}"
 NOTHING_LIKE_IT = "I remember nothing of that."
-ALIKE = "No memory has these words. Similar memories, for `/forget ID`:\n{}"
 
 
 async def offered(stores: Stores, tx: Transaction, row: Waiting) -> tuple[Waiting, str] | None:
@@ -72,7 +70,7 @@ class Forgetting:
     async def asked(self, row: Waiting, scope: str, said: str) -> str | None:
         """Answer the words after `/forget`; None: an id or a yes, which `answer` carries out.
 
-        Only things with all of the words go; the answer names memories alike in meaning by id.
+        Only things with all of the words go; `/memory WORDS` names memories alike in meaning.
         """
         if not AllWords(said).words:
             return FORGET_WHAT
@@ -94,9 +92,7 @@ class Forgetting:
             return CONFIRM.format(lines, here + stays, number)
         if stays:
             return NOTHING_HERE.format(stays).strip()
-        hits = await self._stores.memories.search(scope, Query(said), MOST_LINES)
-        alike = [f"- `{hit.fact.id}`: {plain(hit.fact.text)}" for hit in hits]
-        return ALIKE.format(bounded(alike)) if alike else NOTHING_LIKE_IT
+        return NOTHING_LIKE_IT
 
     async def _confirmed(self, row: Waiting, scope: str) -> str | None:
         """Look once more, before the transaction that answers; None: it is still what was shown."""

@@ -1,6 +1,6 @@
 """Memories for people: what there is, what fits words, where one comes from, and what an answer had."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import quote
@@ -12,7 +12,7 @@ from wintermute.db import Transaction
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import ANYBODY
 from wintermute.memory.core import HEADERS, ITEM, bullets
-from wintermute.memory.fact import EXPLICIT, Fact
+from wintermute.memory.fact import BESIDE, EXPLICIT, Fact
 from wintermute.memory.ranking import Query
 from wintermute.memory.resting import awake_count
 from wintermute.stores import Stores
@@ -207,7 +207,8 @@ class Remembered:
         hits = await memories.search(scope, asked, MOST_LINES)
         hits += await memories.past(scope, asked, MOST_LINES - len(hits))
         if hits:
-            return bounded(self._lines([hit.fact for hit in hits]))
+            beside = {hit.fact.id for hit in hits if hit.beside}
+            return bounded(self._lines([hit.fact for hit in hits], beside))
         return NOTHING_LIKE_IT if await facts.count(scope) else NOTHING_YET
 
     async def _awake(self, scope: str, newest: Sequence[Fact]) -> str:
@@ -225,10 +226,20 @@ class Remembered:
         page = "\n".join(map(_page_line, text.split("\n"))).strip() if bullets(text) else NO_CORE
         return "\n\n".join([page, *(f"{WISHED} {plain(wish.reason)}." for wish in wishes)])
 
-    def _lines(self, facts: Sequence[Fact]) -> list[str]:
+    def _lines(self, facts: Sequence[Fact], beside: Collection[str] = ()) -> list[str]:
         zone = self._stores.tasks.zone
         notes = [
-            ", ".join(filter(None, (until(fact, zone), by_itself(fact), f"`{fact.id}`")))
+            ", ".join(
+                filter(
+                    None,
+                    (
+                        until(fact, zone),
+                        by_itself(fact),
+                        BESIDE if fact.id in beside else "",
+                        f"`{fact.id}`",
+                    ),
+                )
+            )
             for fact in facts
         ]
         return [f"- {plain(fact.text)} ({note})" for fact, note in zip(facts, notes, strict=True)]

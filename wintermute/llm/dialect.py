@@ -36,16 +36,16 @@ class Dialect:
     """It is to make one call at a time."""
     tells_progress: bool = False
     """How much of a request it has read (llama.cpp); nobody knows what servers elsewhere refuse."""
-    placeholders: frozenset[str] = frozenset()
-    """Fields that every answer has to have, its own or not (F-040)."""
     thinks_not: bool = False
     """It is not to think where there are tools."""
     unknown: frozenset[str] = frozenset()
     """Fields that it refuses."""
-    unwanted: frozenset[str] = frozenset()
-    """Fields that it sends with answers and refuses when they come back."""
     tells_calls: bool = False
     """Calls of earlier casts are told as text."""
+    placeholders: frozenset[str] = frozenset()
+    """Fields that every answer has to have, its own or not (F-040)."""
+    unwanted: frozenset[str] = frozenset()
+    """Fields that it sends with answers and refuses when they come back."""
 
     def body(self, request: Request, settings: Backend, most_tokens: int) -> Json:
         """The question in its words. `extra` of the configuration says what we do not."""
@@ -77,8 +77,8 @@ class Dialect:
             f"with {self.limit}": self.limit != "max_tokens",
             "with reasoning_effort none": self.thinks_not,
             f"without {', '.join(sorted(self.unknown))}": bool(self.unknown),
-            f"without {', '.join(sorted(self.unwanted))} of its answers": bool(self.unwanted),
-            f"with {', '.join(sorted(self.placeholders))} in all answers": bool(self.placeholders),
+            f"without {', '.join(sorted(self.unwanted))} of answers": bool(self.unwanted),
+            f"with {', '.join(sorted(self.placeholders))} in answers": bool(self.placeholders),
             "without a system message": not self.has_system,
             "with one message of a person at a time": self.takes_turns_only,
             "with earlier tool calls as text": self.tells_calls,

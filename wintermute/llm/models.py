@@ -278,11 +278,8 @@ class Models:
         self._redact = redact
         self._chance = chance
         self.standings: dict[str, tuple[str, str]] = {}
-        """Why backends refused what they were asked last, in a word and in full (F-039); "" and in
-        which other words they were asked, where they answered (F-042).
-        """
-        self.news = asyncio.Event()
-        """Set with each of these."""
+        """Why backends refused, in a word and in full; or "", and how they were asked otherwise."""
+        self.news = asyncio.Event()  # of these
         self._answered: dict[str, float] = {}  # when last, by backend
         self._waited_for = 0  # questions that somebody waits for
         self._quiet = asyncio.Event()

@@ -20,7 +20,7 @@ from wintermute.messages import Json
 from wintermute.text import clean
 
 LONGEST_PARSED = 32_000
-END = 2_000
+END = 1_200
 """Characters that are read of each end of a text: servers quote a template before they complain."""
 MOST_PARTS = 300
 LONGEST_QUOTE = 300
@@ -75,7 +75,7 @@ def complaint(status: int, body: Any) -> Complaint:
     parts = [(key, _ends(str(value))) for key, value in _parts(body)]
     # With the names of fields, of which some say as much as their values.
     text = " ".join(f"{key}: {value}" if key else value for key, value in parts)
-    text = " ".join(clean(_ends(text)).split())
+    text = clean(" ".join(_ends(text).split()))
     codes = frozenset(map(str.lower, CODE.findall(text)))
     quote = ": ".join(dict.fromkeys(said for key, said in parts if key in TOLD)) or text
     found = DELAY.search(text)
@@ -84,7 +84,7 @@ def complaint(status: int, body: Any) -> Complaint:
         status,
         _kind(status, codes, text.lower()),
         text,
-        "" if quote.startswith("<") else " ".join(clean(quote).split())[:LONGEST_QUOTE],
+        "" if quote.startswith("<") else clean(" ".join(quote.split())[:LONGEST_QUOTE]),
         next((value for key, value in reversed(parts) if key in ("param", "loc")), ""),
         sum(float(number) * SECONDS[unit] for number, unit in delays) if delays else None,
     )

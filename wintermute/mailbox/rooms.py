@@ -197,17 +197,9 @@ class KnownRooms:
         )
 
     async def read_up_to(self) -> dict[str, set[str]]:
-        """Find, for each room that we are in, events before which everything was taken in."""
-        rows = await self._database.rows(
-            "SELECT room_id, last_event AS event_id FROM rooms WHERE state = 'joined' UNION ALL"
-            " SELECT room_id, event_id FROM (SELECT room_id, event_id, max(seq) FROM inbox"
-            "  WHERE event_id LIKE '$%' GROUP BY room_id) JOIN rooms USING (room_id)"
-            "  WHERE rooms.state = 'joined'"
-        )
-        found: dict[str, set[str]] = {}
-        for row in rows:
-            found.setdefault(row["room_id"], set()).add(row["event_id"])
-        return found
+        """Find, for each room that we are in, the event up to which everything was taken in."""
+        query = "SELECT room_id, last_event FROM rooms WHERE state = 'joined'"
+        return {row["room_id"]: {row["last_event"]} for row in await self._database.rows(query)}
 
     async def left(self, tx: Transaction, room_id: str) -> None:
         """We are no longer in this room."""

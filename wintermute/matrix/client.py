@@ -45,7 +45,7 @@ from wintermute.matrix.inbox import OUTBOX_KEY, Account, Policy, RoomView, may_r
 from wintermute.matrix.kept_login import Session, store_file
 from wintermute.matrix.key_store import EPOCH, PATIENCE, Epochs, blocked, newest_in
 from wintermute.matrix.keys import Keys, keep_before_upload
-from wintermute.matrix.login import renewed, store_problem
+from wintermute.matrix.login import NO_KEYS, renewed, store_problem
 from wintermute.matrix.marks import Marks, load_marks
 from wintermute.matrix.people import Device, People, Verdict, fingerprint
 from wintermute.matrix.renewal import inherit
@@ -561,7 +561,8 @@ def _restore(nio: AsyncClient, session: Session, file: Path) -> None:
 
     Raises: ConfigurationError; KeyStoreBlocked.
     """
-    problem: str | Exception | None = store_problem(file, mode="rw") if file.exists() else None
+    found = store_problem(file, mode="rw") if file.exists() else None
+    problem: str | Exception | None = None if found == NO_KEYS else found
     if problem is None:
         try:
             nio.restore_login(session.user_id, session.device_id, session.access_token)

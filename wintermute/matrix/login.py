@@ -42,6 +42,8 @@ from wintermute.messages import Json
 PROBE = "session.room"
 ENOUGH = 1 << 14
 NIO_STORE_VERSION = 2
+NO_KEYS = "it has no keys"
+"""Of a key store that lost what it held, or that is just being made."""
 
 
 def store_problem(file: Path, *, mode: Literal["ro", "rw"]) -> str | None:
@@ -54,8 +56,13 @@ def store_problem(file: Path, *, mode: Literal["ro", "rw"]) -> str | None:
         connection = database.connection()
         try:
             [verdict] = connection.execute("PRAGMA quick_check(1)").fetchone()
-            if verdict == "ok" and _version(connection) > NIO_STORE_VERSION:
+            if (
+                verdict == "ok"
+                and _highest(connection, "storeversion", "version") > NIO_STORE_VERSION
+            ):
                 return "a newer version wrote it: install that again"
+            if verdict == "ok" and not _highest(connection, "accounts", "id"):
+                return NO_KEYS
         except connection.OperationalError as error:
             unfinished = mode == "ro" and file.with_name(f"{file.name}-journal").exists()
             return None if unfinished else str(error)
@@ -68,29 +75,16 @@ def store_problem(file: Path, *, mode: Literal["ro", "rw"]) -> str | None:
         database.close()
 
 
-def _has_account(file: Path) -> bool:
-    """Tell a key store from a file that lost what it held, or never held anything."""
-    if not file.exists():
-        return False
-    database = SqliteDatabase(f"{file.resolve().as_uri()}?mode=ro", uri=True)
-    try:
-        connection = database.connection()
-        try:
-            return bool(connection.execute("SELECT count(*) FROM accounts").fetchone()[0])
-        except connection.DatabaseError as error:
-            return "no such table" not in str(error)
-    except PeeweeException:
-        return True  # it is told where it is opened
-    finally:
-        database.close()
+def _has_keys_here(file: Path) -> bool:
+    return file.exists() and store_problem(file, mode="ro") != NO_KEYS
 
 
-def _version(connection: Any) -> int:
-    """The version of nio's tables, which it reads and believes itself to know; 0 before there are any."""
-    named = "SELECT 1 FROM sqlite_schema WHERE name = 'storeversion'"
-    if connection.execute(named).fetchone() is None:
+def _highest(connection: Any, table: str, column: str) -> int:
+    """The highest number in a table of nio's; 0 before there are any."""
+    named = "SELECT 1 FROM sqlite_schema WHERE name = ?"
+    if connection.execute(named, (table,)).fetchone() is None:
         return 0
-    row = connection.execute("SELECT max(version) FROM storeversion").fetchone()
+    row = connection.execute(f"SELECT max({column}) FROM {table}").fetchone()
     return row[0] if isinstance(row[0], int) else 0
 
 
@@ -117,7 +111,7 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
     """
     kept = load(folder)
     if kept is not None and _is_of(kept, matrix):
-        if matrix.encryption == "off" or _has_account(store_file(folder, kept)):
+        if matrix.encryption == "off" or _has_keys_here(store_file(folder, kept)):
             return kept
         try:
             has_keys = await _has_keys(matrix.homeserver, kept)
@@ -330,11 +324,8 @@ async def probe(matrix: Matrix, folder: Path) -> tuple[Finding, ...]:
         facts.append(_probe_store(folder, kept))
         if kept is not None and facts[1].state == "ok":
             file = store_file(folder, kept)
-            if (
-                file.exists()
-                and not _has_account(file)
-                and await _has_keys(matrix.homeserver, kept)
-            ):
+            is_empty = file.exists() and not _has_keys_here(file)
+            if is_empty and await _has_keys(matrix.homeserver, kept):
                 facts[2] = Finding("encryption store", "fail", EMPTY.format(file))
             facts += await _probe_identities(matrix, folder, kept)
     return tuple(facts)
@@ -425,7 +416,7 @@ def _probe_store(folder: Path, kept: Session | None) -> Finding:
         missing = f"{file} is missing -> restore it from a backup"
         return finding("fail", f"{missing}; else the next start makes a new device")
     problem = store_problem(file, mode="ro")
-    if problem is None:
+    if problem in (None, NO_KEYS):
         return finding("ok", f"keys of device {kept.device_id}")
     if held := blocked(file, problem):
         return finding("fail", str(held))  # nothing of it is lost

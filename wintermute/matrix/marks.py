@@ -16,6 +16,7 @@ import binascii
 import hashlib
 import hmac
 import json
+import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -29,9 +30,15 @@ from wintermute.matrix.signing import FILE as SEEDS
 from wintermute.matrix.signing import MARKS, key_stores, load_seeds, unpadded, write_private
 from wintermute.messages import Json
 
+log = logging.getLogger(__name__)
+
 KEY_BYTES = 32
 SEEDS_LOST = (
     "restore it from a backup; without one, run `wintermute matrix reset-crypto --identity`"
+)
+MARKS_LOST = (
+    "restore it from a backup; without one, the next start makes a new key, by which the bot does not"
+    " know again what it said before"
 )
 STORE_LOST = "restore it from a backup; without one, run `wintermute matrix reset-crypto`"
 MOST_PARTS = 10_000
@@ -146,6 +153,8 @@ def load_marks(folder: Path, user_id: str) -> Marks:
     """
     file = folder / MARKS
     if not file.exists():
+        if key_stores(folder):
+            log.warning("marks key made anew, %s is missing: %s", file, MARKS_LOST)
         write_private(folder, MARKS, unpadded(secrets.token_bytes(KEY_BYTES)))
     try:
         key = _decoded(file.read_text("ascii"))
@@ -169,8 +178,9 @@ def file_problems(folder: Path, user_id: str) -> list[str]:
             look()
         except ConfigurationError as problem:
             found.append(str(problem))
-    if stores and not (folder / SEEDS).exists():
-        found.append(f"{folder / SEEDS} is missing: {SEEDS_LOST}")
+    for name, what_to_do in ((SEEDS, SEEDS_LOST), (MARKS, MARKS_LOST)):
+        if stores and not (folder / name).exists():
+            found.append(f"{folder / name} is missing: {what_to_do}")
     empty = [f"{store} is empty: {STORE_LOST}" for store in stores if not store.stat().st_size]
     return found + empty
 

@@ -35,16 +35,11 @@ MESSAGE_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A message by its place in the session that encrypted it; `ed25519` by its sender's word.
-
-    `named`: the keys of all devices by which it may have been called before, when its own was not
-    looked for.
-    """
+    """A message by its place in the session that encrypted it; `ed25519` by its sender's word."""
 
     session: GroupSession
     index: int
     ed25519: str
-    named: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +126,7 @@ class Sessions:
         if (encrypted := megolm(event)) is None:
             return []
         said, found = encrypted["content"], list[Opened]()
-        copies = self.copies(room_id, said["session_id"])
-        named = frozenset([*copies, said.get("sender_key", "")])
-        for session in copies.values():
+        for session in self.copies(room_id, said["session_id"]).values():
             try:
                 text, index = session.decrypt(said["ciphertext"])
                 clear = unsealed(json.loads(text), room_id, event)
@@ -142,7 +135,7 @@ class Sessions:
             if clear is not None:
                 group = GroupSession(room_id, session.sender_key, session.id)
                 device = self._owner(group, session.ed25519, event["sender"])
-                found.append(Opened(clear, device, Sealed(group, index, session.ed25519, named)))
+                found.append(Opened(clear, device, Sealed(group, index, session.ed25519)))
         return sorted(found, key=lambda each: not each.is_of(event["sender"]))
 
     def owner(self, room_id: str, event: Json) -> str:
@@ -211,21 +204,14 @@ async def bound(
 
 
 async def take(tx: Transaction, sealed: Sealed, event_id: str) -> bool:
-    """Note that a message is taken in as this event; False when it was as another one.
-
-    Whoever's copy opened it: rows of before F-057 are named after the device instead of the room.
+    """Note that a message is taken in as this event, whoever's copy opened it; False when it was as
+    another one.
     """
-    places = (sealed.session.room_id, *sealed.named)
-    messages = [_message(place, sealed) for place in places]
-    for message in messages:
-        row = await tx.row("SELECT event_id FROM taken_messages WHERE message = ?", (message,))
-        if row is not None:
-            return bool(row["event_id"] == event_id)
-    query = "INSERT INTO taken_messages (message, event_id) VALUES (?, ?)"
-    await tx.execute(query, (messages[0], event_id))
-    return True
-
-
-def _message(place: str, sealed: Sealed) -> bytes:
-    named = json.dumps([place, sealed.session.session_id, sealed.index])
-    return hashlib.sha256(named.encode()).digest()[:MESSAGE_BYTES]
+    place = json.dumps([sealed.session.room_id, sealed.session.session_id, sealed.index])
+    message = hashlib.sha256(place.encode()).digest()[:MESSAGE_BYTES]
+    await tx.execute(
+        "INSERT INTO taken_messages (message, event_id) VALUES (?, ?) ON CONFLICT DO NOTHING",
+        (message, event_id),
+    )
+    row = await tx.row("SELECT event_id FROM taken_messages WHERE message = ?", (message,))
+    return row is not None and row["event_id"] == event_id

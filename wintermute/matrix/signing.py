@@ -6,7 +6,6 @@ What they sign is JSON, as the Matrix specification has it (appendices, "Signing
 import base64
 import hashlib
 import json
-import os
 import secrets
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -18,7 +17,7 @@ from vodozemac import Ed25519PublicKey, Ed25519Signature, SignatureException
 from wintermute.clock import Clock
 from wintermute.config.lock import NO_ROOM
 from wintermute.errors import ConfigurationError, DiskFull, StorageBlocked
-from wintermute.files import own_name, sweep, sync_folder
+from wintermute.files import own_name, sweep, sync_folder, write_new
 from wintermute.matrix.inbox import mapping
 from wintermute.messages import Json
 
@@ -201,11 +200,7 @@ def write_private(folder: Path, name: str, text: str) -> None:
     fresh = folder / own_name(f"{name}.new")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh.touch(mode=0o600, exist_ok=False)
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        write_new(fresh, text.encode())
         fresh.replace(folder / name)
         sync_folder(folder)
         sweep(folder / name, f"{name}.new_*")

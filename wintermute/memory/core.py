@@ -8,7 +8,6 @@ import asyncio
 import codecs
 import hashlib
 import logging
-import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +16,16 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
 from wintermute.errors import FileUnusable, MemoryFileUnusable
-from wintermute.files import content_of, decoded, own_name, put_in_place, sweep, sync_folder
+from wintermute.files import (
+    content_of,
+    decoded,
+    left_parts,
+    own_name,
+    put_in_place,
+    sweep,
+    sync_folder,
+    write_new,
+)
 from wintermute.health.health import EditedFiles
 from wintermute.memory.fact import cleaned, key
 from wintermute.memory.sense import Heirs, succeeds
@@ -146,8 +154,6 @@ def freed(before: str, after: str, free: Collection[str], explicit: Sequence[str
 MOST_FILE_BYTES = 50_000_000
 MOST_LINE = 1_000_000
 
-WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-
 
 @dataclass(frozen=True, slots=True)
 class TextFile:
@@ -209,10 +215,26 @@ class TextFile:
 
         An edit that was saved since is never overwritten. Raises: MemoryFileUnusable.
         """
-        # Each writer has a name of its own: a shared one would put half of one's text in place.
-        part = self.path.with_name(own_name(f".{self.path.name}.part"))
+        part = self.part(text, seen)
         self.prepare(text, part)
         return self.place(part, seen)
+
+    def part(self, text: str, seen: bytes | None) -> Path:
+        """The file for a new text beside the old one, `seen`; its name tells both.
+
+        Each writer has a name of its own: a shared one would put half of one's text in place.
+        """
+        texts = f"{_digest(seen or b'')}.{_digest(text.encode())}"
+        return self.path.with_name(own_name(f".{self.path.name}.part.{texts}"))
+
+    def recover(self) -> None:
+        """Put an editor's save back in place that a kill left in the place of ours (F-066)."""
+        with suppress(OSError, ValueError):
+            for part in left_parts(self.path, f".{self.path.name}.part.*"):
+                seen, ours = part.name.partition(".part.")[2].partition("_")[0].split(".")
+                is_theirs = _digest(part.read_bytes()) not in (seen, ours)
+                if is_theirs and _digest(self.path.read_bytes()) == ours:
+                    part.replace(self.path)
 
     def prepare(self, text: str, part: Path) -> None:
         """The new text, safe on the disk beside the old one. Raises: MemoryFileUnusable."""
@@ -220,7 +242,8 @@ class TextFile:
             folder = self.path.parent
             folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.mkdir(mode=0o700, exist_ok=True)
-            _write(part, text.encode())
+            self.recover()
+            write_new(part, text.encode())
             sweep(part, f".{self.path.name}.part*")
 
     def place(self, part: Path, seen: bytes | None) -> bool:
@@ -263,12 +286,8 @@ class TextFile:
             raise MemoryFileUnusable(f"{self.name} cannot be written: {error.strerror}") from error
 
 
-def _write(path: Path, content: bytes) -> None:
-    descriptor = os.open(path, WRITE, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
 MEMORIES = "MEMORIES.txt"

@@ -19,13 +19,11 @@ from wintermute.changes.undo import PutInPlace
 from wintermute.db import Database, Transaction
 from wintermute.errors import MemoryFileUnusable
 from wintermute.files import to_its_end
-from wintermute.ids import new_id
-from wintermute.memory.core import Places, TextFile, bullets
+from wintermute.memory.core import Places, bullets
 from wintermute.memory.fact import key
 from wintermute.messages import Json
 from wintermute.secret_shapes import without_secrets
 
-STALE = 3_600  # seconds
 SAVED = "{name} was saved meanwhile: try again"
 ALL_OF_THEM = -1
 
@@ -167,11 +165,9 @@ class CorePages:
         if state is None:
             yield partial(to_its_end, partial(file.remove, seen))
             return
-        # Another process may be at it too, so each has a part of its own.
-        part = file.path.with_name(f".{file.path.name}.{new_id('part')}")
+        part = file.part(state["text"], seen)
         try:
             await to_its_end(partial(file.prepare, state["text"], part))
-            await asyncio.to_thread(_sweep, file)
             yield partial(to_its_end, partial(file.place, part, seen))
         finally:
             with suppress(OSError):
@@ -191,13 +187,3 @@ def _state(text: str | None) -> Json | None:
 
 def _digest(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
-
-
-def _sweep(file: TextFile) -> None:
-    """Remove the parts that a kill left; a young one may belong to another process."""
-    with suppress(OSError):
-        parts = list(file.path.parent.glob(f".{file.path.name}.part_*"))
-        now = max((part.lstat().st_mtime for part in parts), default=0.0)
-        for part in parts:
-            if part.lstat().st_mtime < now - STALE:
-                part.unlink()

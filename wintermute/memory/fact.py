@@ -66,10 +66,19 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A fact that fits a query. `score`: how well, from 0 to 1 among those found together."""
+    """A fact that fits a query. `score`: how well, from 0 to 1 among those found together; None:
+    nothing was looked for.
+
+    `beside`: only what was said right before or after it fits (M-096).
+    """
 
     fact: Fact
-    score: float
+    score: float | None
+    beside: bool = False
+
+
+BESIDE = "said beside what was looked for"
+"""What is shown with a fact that does not fit itself (M-096)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,10 @@ from wintermute.memory.sense import (
     TOKENS,
     main_words,
 )
-from wintermute.memory.words import query_words, spoken_name, words_of
+from wintermute.memory.words import forms, query_words, spoken_name, words_of
 
+BEGUN = 0.1
+"""How much less a word weighs of which only the beginning stands there."""
 ASSISTANT = "assistant"
 """Who speaks where an answer was kept as a fact."""
 BEFORE_READ = 500
@@ -114,12 +116,16 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A fact that was found. `words` and `meaning` are what of its score is due to them."""
+    """A fact that was found. `words` and `meaning` are what of its score is due to them.
+
+    `beside`: it has neither itself, and stands beside one that has.
+    """
 
     seq: int
     score: float
     words: float
     meaning: float
+    beside: bool = False
 
 
 def terms_of(query: Query) -> Terms:
@@ -179,6 +185,7 @@ def fuse(
     values = _values(terms, postings, size, weights)
     words = _words_at(known, shares, values, postings, weights)
     meaning = _meaning_at(known, shares, likeness, weights)
+    having = {seq for word in values for seq in postings[word]}
     named = _named({fact.speaker for fact in known.values()}, terms.asked)
     hits = []
     for fact in known.values():
@@ -190,8 +197,17 @@ def fuse(
         score = by_words + by_meaning
         if score >= weights.least or likeness.get(fact.seq, 0.0) > max(weights.floor, 0.0):
             score += weights.named * (fact.speaker in named)
-            hits.append(Scored(fact.seq, score, by_words, by_meaning))
+            beside = fact.seq not in having and not likeness.get(fact.seq, 0.0) > weights.floor
+            hits.append(Scored(fact.seq, score, by_words, by_meaning, beside))
     return sorted(hits, key=lambda hit: (-hit.score, -hit.seq))
+
+
+def begun(asked: Mapping[str, set[str]], text: str) -> float:
+    """The part of the asked words in a text of which only the beginning stands there (M-096)."""
+    there = forms(text)
+    shared = [word for word in asked if word in there]
+    differ = sum(asked[word].isdisjoint(there[word]) for word in shared)
+    return differ / len(shared) if shared else 0.0
 
 
 def distinct(hits: Iterable[T], said: Callable[[T], tuple[str | None, str]]) -> Iterator[T]:

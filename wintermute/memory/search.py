@@ -20,6 +20,7 @@ from wintermute.memory.fact import Hit, facts_of
 from wintermute.memory.facts import TRUE, WAS_TRUE, Facts
 from wintermute.memory.index import scope_word
 from wintermute.memory.ranking import (
+    BEGUN,
     MOST_LEADING,
     MOST_POSTINGS,
     WEIGHTS,
@@ -27,12 +28,13 @@ from wintermute.memory.ranking import (
     Query,
     Scored,
     Terms,
+    begun,
     distinct,
     fuse,
     leading,
     terms_of,
 )
-from wintermute.memory.words import match
+from wintermute.memory.words import forms, match, says_something
 
 MOST_TOKENS = 1_500
 """Of the memories that come with one message; at most a twelfth of the window."""
@@ -69,12 +71,16 @@ NOTHING = Alike({})
 
 @dataclass(frozen=True, slots=True)
 class ByWords:
-    """What the index of words has of a query: for each word its facts, and which lead in all."""
+    """What the index of words has of a query: for each word its facts, and which lead in all.
+
+    `forms`: in which its words were written.
+    """
 
     terms: Terms
     postings: Mapping[str, Sequence[int]]
     size: int
     leading: Sequence[int]
+    forms: Mapping[str, set[str]]
 
 
 class Likest(Protocol):
@@ -128,7 +134,10 @@ class Search:
         with ungrouped():
             async with asyncio.TaskGroup() as group:
                 looked_up = group.create_task(self._by_words(scope, query))
-                if self._meaning is not None:  # whose vector another process makes meanwhile
+                asks = says_something(query.text) or query.before
+                if (
+                    self._meaning is not None and asks
+                ):  # whose vector another process makes meanwhile
                     most_alike = MOST_LEADING + min(asleep, MOST_ASLEEP)
                     alike = await self._meaning.likest(scope, query, most_alike)
         words = await self._without_asleep(looked_up.result()) if asleep else looked_up.result()
@@ -157,7 +166,8 @@ class Search:
         terms = terms_of(query)
         postings = await self._postings(scope, terms.all)
         size = await self._size(scope)
-        return ByWords(terms, postings, size, leading(terms, postings, size))
+        order = leading(terms, postings, size)
+        return ByWords(terms, postings, size, order, forms(query.text))
 
     async def _asleep(self, scope: str) -> int:
         """How many facts are at rest."""
@@ -183,7 +193,7 @@ class Search:
         scored = await asyncio.to_thread(
             fuse, words.terms, words.postings, words.size, alike.likeness, beside, weights
         )
-        return await self._read(scored[: most * EQUALS], most)
+        return await self._read(scored[: most * EQUALS], most, words.forms)
 
     async def _size(self, scope: str) -> int:
         """About how many facts there are; counted anew when there are a twentieth more."""
@@ -220,14 +230,21 @@ class Search:
         rows = await self._database.rows(query, asked)
         return [Candidate(row["seq"], row["place"], row["speaker"], row["length"]) for row in rows]
 
-    async def _read(self, scored: Sequence[Scored], most: int) -> list[Hit]:
+    async def _read(
+        self, scored: Sequence[Scored], most: int, asked: Mapping[str, set[str]]
+    ) -> list[Hit]:
         rows = await self._database.rows(
             "SELECT f.* FROM json_each(?) j JOIN facts f ON f.seq = j.value ORDER BY j.key",
             (json.dumps([each.seq for each in scored]),),
         )
         facts = await asyncio.to_thread(facts_of, rows)
-        scores = {each.seq: each.score for each in scored}
-        hits = [Hit(fact, scores[row["seq"]]) for row, fact in zip(rows, facts, strict=True)]
+        found = {each.seq: each for each in scored}
+        hits = list[Hit]()
+        for row, fact in zip(rows, facts, strict=True):
+            each = found[row["seq"]]
+            less = BEGUN * each.words * begun(asked, fact.text)
+            hits.append(Hit(fact, each.score - less, each.beside))
+        hits.sort(key=lambda hit: -(hit.score or 0.0))
         apart = distinct(hits, lambda hit: (hit.fact.speaker, hit.fact.text))
         return list(islice(apart, most))
 

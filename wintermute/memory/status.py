@@ -6,17 +6,14 @@ A status only reads. A check also tries: it starts the embedder and asks servers
 import asyncio
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from wintermute.config.schema import BY_MEANING, Memory
 from wintermute.db import Database, loads_vectors
-from wintermute.errors import MemoryFileUnusable, MemoryUnavailable
+from wintermute.errors import MemoryUnavailable
 from wintermute.health.health import Finding, Health
 from wintermute.llm.embedded import EXTRA, is_there
-from wintermute.llm.tokens import estimate
-from wintermute.memory.core import MEMORIES, Places
 from wintermute.memory.facts import LIVE
 from wintermute.memory.meaning import PART, Meaning
 from wintermute.text import counted
@@ -27,7 +24,7 @@ PROBE_SECONDS = 15.0
 NAME = "memory"
 """What status and check call it."""
 LIST_TOO_LONG = (
-    "{what} do not fit into the model's window: shorten that file, or set memory.backend: fts5 (or"
+    "{n} older memories do not fit into the model's window: shorten that file, or set memory.backend: fts5 (or"
     " local_vector) in config.yaml. These two show a model the memories that fit each message"
 )
 """Warning that a model misses memories of a `flat_file`, with the remedy (M-092)."""
@@ -149,19 +146,6 @@ class MemoryStatus:
             late = f"no answer within {PROBE_SECONDS:.0f} s"
             return Finding(NAME, "warn", f"{backend}; found by words alone: {late}")
         return Finding(NAME, "ok", f"{backend}, by meaning with {answered}")
-
-
-async def list_sizes(database: Database, places: Places) -> Mapping[str, int]:
-    """The tokens of each list of memories by its file; the longer of what is stored and written."""
-    rows = await database.rows(
-        f"SELECT scope, group_concat(text, char(10)) AS text FROM facts WHERE {LIVE} GROUP BY scope"
-    )
-    found = {places.shown_memories(row["scope"]): estimate(row["text"]) for row in rows}
-    for file in places.files():
-        with suppress(MemoryFileUnusable):
-            if file.name.endswith(MEMORIES) and (text := file.text()):
-                found[file.name] = max(estimate(text), found.get(file.name, 0))
-    return found
 
 
 def with_memory(findings: Iterable[Finding], memory: Finding) -> tuple[Finding, ...]:

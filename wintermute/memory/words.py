@@ -53,14 +53,14 @@ STOP_WORDS = (
     "a about again ago all also am an and any are as at be because been being between both but by"
     " can could d did didn do does doesn doing don during each ever few for from had has have having"
     " he her here hers him his how i if in into is isn it its just kind like ll m many may me might"
-    " mine more most much my of on or our ours own please re s should so some such sort t tell than"
+    " mine more most much my now of on or our ours own please re s should so some such sort t tell than"
     " that the their theirs them then there these they this those though through to too type up us"
     " ve very was wasn we were what when where which while who whom whose why will with would you"
     " your yours",
     # German
     "aber alle als also am an auch auf aus bei bin bis bist da damit dann das dass dein deine dem"
     " den denn der des dich die dir doch du durch ein eine einem einen einer eines er es euch euer"
-    " für gab gibt hab habe haben habt hast hat hatte hatten ich ihm ihn ihr ihre ihren im in ist ja"
+    " für gab gibt hab habe haben habt hast hat hatte hatten ich ihm ihn ihr ihre ihren im in ist ja jetzt"
     " kann kannst man mal mein meine meinem meinen meiner mich mir mit nach noch nochmal nun nur ob"
     " oder schon sein seine sich sie sind so um und uns unser unsere von vom vor wann war waren"
     " warum was wegen weil welche welchem welchen welcher welches wem wen wenn wer werden wessen wie"
@@ -68,23 +68,23 @@ STOP_WORDS = (
     # French
     "a ai as au aux avait avec avez avons c ce ces cet cette combien comment d dans de depuis des"
     " donc du déjà elle en est et eu il ils j je l la le les leur leurs lui m ma mais me mes moi mon"
-    " n nos notre nous on ont ou où par plus pour pourquoi qu quand que quel quelle quelles quels"
+    " maintenant n nos notre nous on ont ou où par plus pour pourquoi qu quand que quel quelle quelles quels"
     " qui quoi s sa se ses si son sont sur t ta te tes toi ton tu un une va vos votre vous y à ça"
     " était été être",
     # Spanish
-    "a al algo ante antes aquel como con cual cuales cuando cuanto cuantos cuantas de del desde"
+    "a ahora al algo ante antes aquel como con cual cuales cuando cuanto cuantos cuantas de del desde"
     " donde e el ella ellos en era es esa ese eso esta estaba estado este esto estan fue fueron ha"
     " habia han has he hay la las le les lo los me mi mis muy mas nos nosotros o para pero por porque"
     " que quien quienes se ser si sido sobre son soy su sus tambien te tengo tenia tiene tienes tu"
     " tus un una unas uno unos y ya yo",
     # Italian
-    "a ad agli ai al alla alle anche avere aveva c che chi ci come con cosa cui da dal dalla de degli"
+    "a ad adesso agli ai al alla alle anche avere aveva c che chi ci come con cosa cui da dal dalla de degli"
     " dei del della delle dello di dove e ed era erano essere fa gli ha hai hanno ho i il in io l la"
     " le lei li lo loro lui ma me mi mia mie miei mio nel nella noi o per perché più qual quale quali"
     " quando quanto quanta quante quanti questa queste questi questo se sei si sia sono su sua sue"
     " sul sulla suo suoi ti tu tua tuo un una uno vi voi è",
     # Portuguese
-    "a ao aos as até com como da das de dela dele do dos e ela elas ele eles em era essa esse esta"
+    "a agora ao aos as até com como da das de dela dele do dos e ela elas ele eles em era essa esse esta"
     " este eu foi foram há isso isto já lhe mais mas me meu meus minha minhas na nas no nos nossa"
     " nosso o onde os ou para pela pelo por porque qual quais quando quanto que quem se ser seu seus"
     " sobre sua suas também te tem tenho teu tinha tu tua um uma você",
@@ -121,6 +121,21 @@ def query_words(text: str, most: int = MOST_TERMS) -> tuple[str, ...]:
     stops = _stop_words({_plain(part) for part in _parts(read)})
     found = dict.fromkeys(_words(read, stops)) or dict.fromkeys(_words(read))
     return tuple(found)[:most]
+
+
+def forms(text: str) -> dict[str, set[str]]:
+    """The words of a text as they are looked up, each with the forms in which it stands there."""
+    found: dict[str, set[str]] = {}
+    for part in _parts(text[:READ]):
+        if not SIGNS.match(part):
+            found.setdefault(_stem(_plain(part)), set()).add(_plain(part))
+    return found
+
+
+def says_something(text: str) -> bool:
+    """Whether a text has a word that is none of grammar and questions (M-096)."""
+    read = text[:READ]
+    return any(_words(read, _stop_words({_plain(part) for part in _parts(read)})))
 
 
 def match(scope: str, *words: str) -> str:

@@ -26,7 +26,6 @@ from wintermute.errors import (
 )
 from wintermute.files import to_its_end
 from wintermute.night.agents import REPORT, PageAgent, PageTask, PageWork, sweep_copies
-from wintermute.night.page_lines import renamed
 from wintermute.night.raw_material import Consolidations, RawMaterial, Talk
 from wintermute.secret_shapes import secret_kind, without_secrets
 from wintermute.wiki.folder import FileChange, StoreFolder
@@ -330,12 +329,8 @@ def _safe(work: PageWork) -> PageWork:
         replace(each, after=each.after and without_secrets(each.after, each.before or ""))
         for each in work.changes
     )
-    safe = {
-        now.path: (was.after, now.after) for was, now in zip(work.changes, changes, strict=True)
-    }
-    lines = {path: renamed(told, *safe[path]) for path, told in work.lines.items()}
     stdout, stderr, report = map(without_secrets, (work.stdout, work.stderr, work.report))
-    return replace(work, changes=changes, lines=lines, stdout=stdout, stderr=stderr, report=report)
+    return replace(work, changes=changes, stdout=stdout, stderr=stderr, report=report)
 
 
 def _beside(

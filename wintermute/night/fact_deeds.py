@@ -83,8 +83,6 @@ class MergeFacts:
         heirs = dict.fromkeys([name for name in texts if name not in over], 0)
         done = await facts.supersede(tx, why, [merged_fact(members, text)], heirs, over)
         [heir] = done.facts
-        if "refused" in done.outcomes:
-            return None
         gone = [*(fact.id for fact in done.retired), *done.ended]
         await hand_down_use(tx, heir.id, gone)
         is_new = done.outcomes[0] != "known"

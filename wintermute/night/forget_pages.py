@@ -24,12 +24,12 @@ from wintermute.errors import FileUnusable, StoreUnusable
 from wintermute.memory.core import goes_with
 from wintermute.memory.sense import beginnings, says_something
 from wintermute.night.agents import REPORT, sweep_copies
-from wintermute.night.page_lines import NOTHING_LOST, LostLines, left_of
+from wintermute.night.page_lines import NOTHING_LOST, LostLines, left_of, pages_of
 from wintermute.stores import Stores
 from wintermute.wiki.asked_lines import ask_about, digest
 from wintermute.wiki.conversations import listed
 from wintermute.wiki.folder import PART, StoreFolder
-from wintermute.wiki.links import CONVERSATIONS, INDEX, JOBS, RAW, is_page, name_of
+from wintermute.wiki.links import CONVERSATIONS, JOBS, LINK, RAW, is_page, name_of
 from wintermute.wiki.page_jobs import written_lines
 from wintermute.wiki.pages import without_matter
 from wintermute.wiki.store import WikiStore
@@ -42,7 +42,6 @@ RECORDS = (RAW, CONVERSATIONS, JOBS)
 SAYS = "\n## What "
 """Beginning of what an agent says in a report of its work."""
 GIT = ".git"
-LINK = re.compile(r"\[\[[^\[\]\n]*\]\]")
 LEADING_LINK = re.compile(r"^\[\[[^\[\]\n]*\]\]:?\s*")
 YOUNG = 60_000_000_000
 """Nanoseconds; to write a file takes far less."""
@@ -94,7 +93,7 @@ def _lines_with(wiki: WikiStore, wanted: AllWords) -> list[str]:
     with wiki.files.reading():
         return [
             _said(line)
-            for _, content in _saying(_contents(wiki.files, _pages(wiki)), wanted)
+            for _, content in _saying(_contents(wiki.files, pages_of(wiki)), wanted)
             for line in without_matter(_legible(content)).splitlines()
             if wanted.are_in(line) and says_something(LINK.sub("", line))
         ]
@@ -127,7 +126,7 @@ def _lines_that_say(wiki: WikiStore, facts: Sequence[str]) -> list[str]:
     stems = _stems(facts)
     found: list[str] = []
     with wiki.files.reading():
-        for path, content in _contents(wiki.files, _pages(wiki)):
+        for path, content in _contents(wiki.files, pages_of(wiki)):
             if not _has_one(content, stems):
                 continue
             ours = written_lines(wiki.files, path)
@@ -147,8 +146,8 @@ def _found(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
         edits = _of_records(wiki, unsaid) | _of_jobs(wiki, lost.jobs)
         raw = {path.rpartition("/")[0] for path in (*edits, *unsaid.files) if _is_raw(path)}
         pages = _of_pages(wiki, wanted, unsaid.facts, lost)
-        others = wiki.tree().names.paths - {*_pages(wiki)}
-        named = [path for path in _pages(wiki) if wanted.is_in(name_of(path))]
+        others = wiki.tree().names.paths - {*pages_of(wiki)}
+        named = [path for path in pages_of(wiki) if wanted.is_in(name_of(path))]
         named += [path for path, _ in _saying(_contents(files, sorted(others)), wanted)]
         named += _elsewhere(wiki, wanted)
         odd = [path for path in (*pages, *edits) if not _is_editable(files, path)]
@@ -279,7 +278,7 @@ def _of_pages(
 ) -> dict[str, Edit]:
     stems, cut = _stems(facts), {path for path, _ in lost.known}
     edits: dict[str, Edit] = {}
-    for batch in _batches(_contents(wiki.files, _pages(wiki))):
+    for batch in _batches(_contents(wiki.files, pages_of(wiki))):
         said = {*wanted.among([content for _, content in batch])}
         for n, (path, content) in enumerate(batch):
             text = _legible(content) if lost.anywhere or path in cut else ""
@@ -292,10 +291,6 @@ def _of_pages(
                 if edit(text) != text:
                     edits[path] = edit
     return edits
-
-
-def _pages(wiki: WikiStore) -> list[str]:
-    return sorted(path for path in wiki.tree().names.paths if is_page(path) or path == INDEX)
 
 
 def _contents(files: StoreFolder, paths: Collection[str] | Iterator[str]) -> Contents:

@@ -18,7 +18,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -606,7 +606,9 @@ class Harvest:
             if not await self._stands(conversation, cursor, part, tx):
                 return  # what is there now is read
             picked_up = await self._keep(tx, part, learnt(part, [j for j in judged if j.told]))
-            await self._count_dropped(tx, Counter(j.reason for j in judged if j.reason))
+            month = self._clock.now().astimezone(self._stores.tasks.zone)
+            for reason, times in Counter(j.reason for j in judged if j.reason).items():
+                await self._stores.health.count_in(tx, f"{DROPPED} {month:%Y-%m} {reason}", times)
             await self._harvests.read(tx, conversation, part)
             await self._stores.jobs.add_to(tx, job_id, PICKED, picked_up)
 
@@ -625,13 +627,6 @@ class Harvest:
                 log.warning("compared by words alone reason=%s", problem)
         places = {text: n for n, text in enumerate(worded)}
         return [each.decided(places, like) for each in judged]
-
-    async def _count_dropped(self, tx: Transaction, reasons: Mapping[str | None, int]) -> None:
-        month = self._clock.now().astimezone(self._stores.tasks.zone)
-        for reason, times in reasons.items():
-            await self._stores.health.count_in(tx, f"{DROPPED} {month:%Y-%m} {reason}", times)
-        if reasons:
-            log.info("facts dropped reasons=%s", dict(reasons))
 
     async def _stands(
         self, conversation: str, cursor: Cursor, part: Chunk, tx: Transaction

@@ -23,7 +23,7 @@ from wintermute.loom.records import BranchView
 from wintermute.night.agents import BUILTIN
 from wintermute.night.consolidation import Consolidation
 from wintermute.night.forget_pages import CONSOLIDATE_AGAIN, GONE
-from wintermute.night.nights import ItemState, Nights, Planned, digest_of
+from wintermute.night.nights import Nights, Planned, digest_of
 from wintermute.night.page_lines import asked_places
 from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
 from wintermute.night.raw_material import (
@@ -33,7 +33,7 @@ from wintermute.night.raw_material import (
     FolderTalk,
     RawMaterial,
 )
-from wintermute.night.tidying import ChoreDone, PhaseWork
+from wintermute.night.tidying import ChoreDone, ChoreItem, PhaseWork
 from wintermute.stores import Stores
 from wintermute.text import counted
 from wintermute.wiki.conversations import ConversationFolder, MessageFile
@@ -49,7 +49,6 @@ HALF = 0.5
 BEFORE = "done before the night was interrupted"
 ASKED: tuple[ItemKind, ...] = ("page", "core")
 SHARED = "they share words with a deleted message, and I do not read them until you answer"
-Item = tuple[Planned, ItemState, str | None]
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +94,7 @@ class Pages:
         before, run, asked = (
             await self._count(),
             _Run(self._consolidation(work, kept)),
-            list[Item](),
+            list[ChoreItem](),
         )
         after = before
         try:
@@ -148,7 +147,7 @@ class Pages:
             async with self._stores.database.transaction() as tx:
                 await self._nights.judge(tx, scope, [digest])
 
-    def _applied(self, names: Sequence[str]) -> list[Item]:
+    def _applied(self, names: Sequence[str]) -> list[ChoreItem]:
         """Those of these jobs whose pages are in place, as `names` has them."""
         wiki = self._stores.wiki
         found = [read_job(wiki.files, name) for name in names]
@@ -199,9 +198,9 @@ class Pages:
 
         return await to_its_end(counted)
 
-    async def _asked(self, scope: str) -> list[Item]:
+    async def _asked(self, scope: str) -> list[ChoreItem]:
         """What waits for a person's word and was not asked by a night before."""
-        found: list[Item] = []
+        found: list[ChoreItem] = []
         for kind in ASKED:
             for each in await self._stores.proposals.open_in(scope, kind):
                 digest = digest_of("proposal", each.id)
@@ -221,7 +220,7 @@ class Pages:
             found += await self._asked_lines(scope)
         return found
 
-    async def _asked_lines(self, scope: str) -> list[Item]:
+    async def _asked_lines(self, scope: str) -> list[ChoreItem]:
         """One question for all lines that are withheld and that no open one asks about (M-082)."""
         places = await to_its_end(partial(asked_places, self._stores.wiki))
         open_ = await self._nights.items(self._stores.database, scope=scope, states=["open"])
@@ -291,7 +290,7 @@ def _source(conversation: str) -> str:
     return "what was said in a chat" if conversation.startswith("conv_") else conversation
 
 
-def _of_job(job: WikiJob, outside: bool) -> Item:
+def _of_job(job: WikiJob, outside: bool) -> ChoreItem:
     pages = [path for path in job.changed_files if is_page(path)]
     wanted = Planned(
         "page",
@@ -348,7 +347,7 @@ class FoldIdle:
                     done[branch] = told
         except WintermuteError as problem:  # what was done before it is told all the same
             broken = str(problem)
-        items: list[Item] = [
+        items: list[ChoreItem] = [
             (Planned("fold", (), "", told, {}), "done", None) for told in done.values()
         ]
         away, spent = work.models.away, work.models.spent

@@ -164,7 +164,11 @@ async def keep_sources(
             known = [(change.path, digest(each)) for each in origin.lines]
             if change.path == INDEX and told:  # written by us: it says how a page begins
                 known = [*_begun(line, changes)]
-            old = await _of_lines(tx, known)
+            old = await tx.scalars(
+                "SELECT DISTINCT source FROM page_lines"
+                " WHERE (path, line) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))",
+                (json.dumps(known),),
+            )
             sources = {*origin.events, *old}
             if not origin.events and not (old and change.path == INDEX):
                 sources.add(raw)
@@ -182,14 +186,6 @@ def _begun(line: str, changes: Iterable[FileChange]) -> Iterable[KnownLine]:
     for change in filter(lambda each: is_page(each.path), changes):
         if {name_of(change.path), change.path.removesuffix(ENDING)} & links:
             yield change.path, digest(opening_line(change.after or ""))
-
-
-async def _of_lines(tx: Transaction, lines: Sequence[KnownLine]) -> list[str]:
-    return await tx.scalars(
-        "SELECT DISTINCT source FROM page_lines"
-        " WHERE (path, line) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))",
-        (json.dumps(lines),),
-    )
 
 
 async def drop_lines(tx: Transaction, lines: Collection[KnownLine]) -> None:
@@ -272,8 +268,13 @@ def _lost(
 
 def _lines(wiki: WikiStore) -> list[tuple[str, str]]:
     """Lines of all pages, and of the index, that say something."""
-    paths = (path for path in wiki.tree().names.paths if is_page(path) or path == INDEX)
-    return [(path, line) for path in paths for line in sourced(text_at(wiki.files, path) or "")]
+    texts = ((path, text_at(wiki.files, path) or "") for path in pages_of(wiki))
+    return [(path, line) for path, text in texts for line in sourced(text)]
+
+
+def pages_of(wiki: WikiStore) -> list[str]:
+    """The paths of all pages, and of the index."""
+    return sorted(path for path in wiki.tree().names.paths if is_page(path) or path == INDEX)
 
 
 def _of_job(files: StoreFolder, job: str) -> set[KnownLine]:
@@ -307,7 +308,7 @@ def _is_most(shared: Collection[str], least: int) -> bool:
 def asked_places(wiki: WikiStore) -> list[tuple[str, str]]:
     """The lines that people are asked about: where each is, and its digest."""
     asked, found = asked_lines(wiki.files), list[tuple[str, str]]()
-    for path in sorted({path for path, _ in _lines(wiki)}) if asked else ():
+    for path in pages_of(wiki) if asked else ():
         lines = enumerate((text_at(wiki.files, path) or "").splitlines(), 1)
         found += [(f"{path}, line {n}", digest(line)) for n, line in lines if digest(line) in asked]
     return found

@@ -23,6 +23,7 @@ from wintermute.messages import Json, Reply, Request
 from wintermute.night.agents import CONVERSATION, PageTask, PageWork
 from wintermute.night.page_lines import LineOrigins, origins, renamed, unmarked
 from wintermute.night.raw_material import Consolidations
+from wintermute.secret_shapes import without_secrets
 from wintermute.templates import Template, fill
 from wintermute.text import clean, one_line, shortened, untagged
 from wintermute.wiki.asked_lines import asked_lines, with_asked, without_asked
@@ -394,7 +395,8 @@ class PageWriter:
             *(self._model, ROLE, question, read, AGAIN),
             sources=self._sources(task),
         )
-        text, marks = unmarked(text, now, shown.part)
+        # Here, as where it is stored (M-083): lines are known by what they say then.
+        text, marks = unmarked(without_secrets(text, whole), now, shown.part)
         events = dict(enumerate(task.talk.sources, 1))
         said = {n: (block, events.get(n, ())) for n, block in shown.part.items()}
         text = with_asked(cited(text, task.raw, _citation(task), now), whole, asked)

@@ -234,8 +234,6 @@ class RewriteList:
             fresh, heirs = await asyncio.to_thread(instead, facts, lines)
             made = await stores.facts.supersede(tx, why, fresh, heirs)
             for n, heir in enumerate(made.facts):
-                if made.outcomes[n] == "refused":
-                    continue
                 await hand_down_use(tx, heir.id, [old for old, at in heirs.items() if at == n])
             return made
 
@@ -244,8 +242,7 @@ class RewriteList:
             known = await stores.changes.get(why.into or "")  # a kill came after it was done
             facts = [change for change in known.changes if change.kind == "fact"] if known else []
             return named(facts) or None
-        made = zip(done.facts, done.outcomes, strict=True)
-        new = [fact for fact, what in made if what != "refused" and fact.id not in old]
+        new = [fact for fact in done.facts if fact.id not in old]
         return [("fact", fact.id) for fact in (*new, *done.retired)]
 
     async def _may_stand(

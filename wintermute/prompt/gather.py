@@ -437,9 +437,7 @@ class Oversize:
         """Note how many memories of a list did not fit, for a status and for `/why` (M-092)."""
         name = self._places.shown_memories(scope)
         if left_out:
-            await self._health.note(
-                name, "warn", LIST_TOO_LONG.format(what=f"{left_out} older memories")
-            )
+            await self._health.note(name, "warn", LIST_TOO_LONG.format(n=left_out))
         elif await self._health.part(name):
             await self._health.note(name, "ok")
 

@@ -33,10 +33,6 @@ LOST = (
     "{asked} I still know them. ✅ removes them, ❌ writes their lines back; so do `/night yes {id}`"
     " and `/night no {id}`. Without an answer I write the lines back after 14 days."
 )
-LOST_ELSEWHERE = (
-    "{asked}. I still know these memories, until `wintermute night apply {id}` or a yes in their chat."
-    " Without an answer I write the lines back after 14 days."
-)
 
 
 class EditedNotices:
@@ -96,18 +92,13 @@ class EditedNotices:
         """Ask once about lines that are missing: people of other chats hear of it in the morning."""
         stores, nights = self._stores, Nights(self._stores.database, self._clock)
         item = await ask_about_lines(tx, stores, nights, wish)
-        if item is None:
+        if item is None or not stores.owner.owns(wish.scope):
             return
-        owns = stores.owner.owns(wish.scope)
         text = LOST.format(asked=item_words(item), id=item.id)
-        if not owns:  # their words are theirs
-            text = LOST_ELSEWHERE.format(asked=wish.reason, id=item.id)
-        said = (tx, home.id, text)
         outbox_id = await stores.outbox.enqueue(
-            *said, kind="notice", meant_for=stores.owner.scope, signs=SIGNS if owns else ()
+            *(tx, home.id, text), kind="notice", meant_for=wish.scope, signs=SIGNS
         )
-        if owns:
-            await nights.tell(tx, item.night, wish.scope, outbox_id, item.n)
+        await nights.tell(tx, item.night, wish.scope, outbox_id, item.n)
 
     async def _problems(self) -> tuple[Mapping[str, str], set[str]]:
         """What is wrong with which file, and which were found so twice: others may be just being saved."""

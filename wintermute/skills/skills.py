@@ -20,8 +20,8 @@ from wintermute.changes.change_sets import KEPT, Change, ChangeSet, ChangeSets, 
 from wintermute.changes.undo import PutInPlace, Undo, Undone, standing
 from wintermute.clock import stamp
 from wintermute.db import Database
-from wintermute.errors import ToolFailed
-from wintermute.files import sweep, sync_folder, to_its_end
+from wintermute.errors import FileUnusable, ToolFailed
+from wintermute.files import content_of, sweep, sync_folder, to_its_end, write_new
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.secret_shapes import without_secrets
@@ -50,7 +50,6 @@ PART = ".part_"
 
 # Without O_NONBLOCK opening a fifo would wait for its writer for ever.
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 SkillStamp = tuple[int, int, int]
 SkillCache = dict[str, tuple[SkillStamp, Skill | None]]
@@ -147,17 +146,10 @@ def text_of(folder: Path, name: str) -> str | None:
     Raises: ToolFailed for what is not a plain text file.
     """
     try:
-        with open(folder / f"{name}{ENDING}", "rb", opener=_unfollowed) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ToolFailed(f"{shown(name)} is not a plain file")
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise ToolFailed(f"{shown(name)} has more than {MOST_BYTES} bytes")
-        return content.decode()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ToolFailed(f"{shown(name)} cannot be opened: {error.strerror}") from error
+        content = content_of(folder / f"{name}{ENDING}", MOST_BYTES, follow=False)
+        return None if content is None else content.decode()
+    except FileUnusable as problem:
+        raise ToolFailed(f"{shown(name)} {problem}") from problem
     except UnicodeDecodeError as error:
         raise ToolFailed(f"{shown(name)} is not a text file in UTF-8") from error
 
@@ -166,12 +158,10 @@ def prepare(folder: Path, name: str, part: Path, text: str) -> None:
     """The new text of a skill, safe on the disk beside the old one. Raises: ToolFailed."""
     with _told(name):
         folder.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(part, CREATE, 0o666), "wb") as file:
-            with suppress(FileNotFoundError):
-                os.fchmod(file.fileno(), (folder / f"{name}{ENDING}").lstat().st_mode & 0o777)
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        like = None
+        with suppress(FileNotFoundError):
+            like = (folder / f"{name}{ENDING}").lstat()
+        write_new(part, text.encode(), 0o666, like=like)
         sweep(part, f"{PART}*")
 
 

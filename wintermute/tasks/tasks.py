@@ -295,14 +295,15 @@ class Tasks:
         return await self._move(tx, target, "delete")
 
     async def restore(self, tx: Transaction, target: Target) -> Task:
-        """A deleted task as it was, within 30 days (T-007)."""
+        """A deleted task as it was, within 30 days; completed if its last moment was told (T-007)."""
         task = await self._changeable(tx, target)
         if task.status != "deleted":
             raise ToolFailed(f"{task.id} is {task.status}, not deleted; nothing was changed")
         row = await tx.row("SELECT status_before, changed_at FROM tasks WHERE id = ?", (task.id,))
         if row is None or moment(row["changed_at"]) <= self._clock.now() - KEPT:
             raise ToolFailed(f"{task.id} was deleted more than {KEPT.days} days ago")
-        return await self._become(tx, target.why, task, replace(task, status=row["status_before"]))
+        back = replace(task, status=row["status_before"])
+        return await self._ended(tx, await self._become(tx, target.why, task, back))
 
     async def snooze(self, tx: Transaction, target: Target, until: datetime) -> Task:
         """Due once more at that moment, beside its schedule (T-063); a delivered one is active again."""
@@ -433,22 +434,29 @@ class Tasks:
         before = self._task(row)
         fields = {"status": "deleted"} if state is None else fields_of(state)
         after = replace(before, **fields)
-        now = self._clock.now()
-        left = await self._write(tx, after, now, starts=_starts(before, after))
-        if left.next_due is None and await self._had_its_last(tx, left):
-            await complete(tx, [item], now)
+        left = await self._write(tx, after, self._clock.now(), starts=_starts(before, after))
+        await self._ended(tx, left)
         return True
 
-    async def _had_its_last(self, tx: Transaction, task: Task) -> bool:
-        """Whether the last moment of its schedule was told already."""
-        row = await tx.row(
-            "SELECT max(due_at) AS last FROM occurrences WHERE task_id = ? AND state <> 'claimed'",
+    async def _ended(self, tx: Transaction, task: Task) -> Task:
+        """The task that is back; completed if the last moment of its schedule was told already."""
+        schedule = task.plan.schedule
+        if schedule is None or task.next_due is not None:
+            return task
+        told = await tx.scalars(
+            "SELECT due_at FROM occurrences WHERE task_id = ? AND state <> 'claimed'"
+            " ORDER BY due_at DESC",
             (task.id,),
         )
-        if task.plan.schedule is None or row is None or row["last"] is None:
-            return False
-        last = moment(row["last"])
-        return next_due(task.plan.schedule, last - timedelta(seconds=1), self.zone) == last
+        for at in map(moment, told):  # one that was snoozed until then is not of the schedule
+            before = at - timedelta(seconds=1)
+            if (next_due(schedule, before, self.zone), next_due(schedule, at, self.zone)) == (
+                at,
+                None,
+            ):
+                await complete(tx, [task.id], self._clock.now())
+                return await self.find(tx, task.id, None)
+        return task
 
     async def rename(self, tx: Transaction, was: str, scope: str) -> None:
         """A scope has another name by now."""

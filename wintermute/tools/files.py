@@ -18,7 +18,7 @@ from typing import Protocol, TextIO
 from wintermute.changes.change_sets import Reason
 from wintermute.conversation.toolbox import Caller
 from wintermute.errors import ConfigurationError, MemoryFileUnusable, ToolFailed
-from wintermute.files import folder_of
+from wintermute.files import folder_of, write_new
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.owner import Owner
@@ -144,7 +144,6 @@ MOST_BYTES = 1_000_000
 
 # Without O_NONBLOCK opening a fifo would wait for its writer for ever.
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 NOT_PLAIN = "is not a plain file: links, folders and devices are not opened"
 REASONS = {
@@ -326,14 +325,8 @@ def _replace(place: AllowedFile, folder: int, content: bytes, *, only_new: bool)
         if only_new:
             raise ToolFailed(ASK_FIRST)
     part = f".{new_id('part')}"
-    descriptor = os.open(part, CREATE, 0o666, dir_fd=folder)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            if before:
-                os.fchmod(descriptor, before.st_mode & 0o777)
-            file.write(content)
-            file.flush()
-            os.fsync(descriptor)
+        write_new(part, content, 0o666, like=before, folder=folder)
         os.rename(part, place.name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
         with suppress(OSError):

@@ -12,7 +12,16 @@ from wintermute.jobs import Jobs
 from wintermute.loom.casts import Casts
 from wintermute.memory.backend import MemoryBackend
 from wintermute.memory.core import Places
-from wintermute.memory.fact import EXPLICIT, MOST, SOURCES, Fact, NewFact, cleaned, pieces_of
+from wintermute.memory.fact import (
+    BESIDE,
+    EXPLICIT,
+    MOST,
+    SOURCES,
+    Fact,
+    NewFact,
+    cleaned,
+    pieces_of,
+)
 from wintermute.memory.facts import SPLIT, Facts
 from wintermute.memory.ranking import Query
 from wintermute.messages import Json
@@ -92,7 +101,7 @@ class SearchMemory:
             return []
         if asked:
             hits = await self._memories.search(caller.scope, Query(asked), most, when)
-            return [self._line(hit.fact) for hit in hits]
+            return [self._line(hit.fact) | ({"note": BESIDE} if hit.beside else {}) for hit in hits]
         return [self._line(fact) for fact in await self._facts.latest(caller.scope, 1, most, when)]
 
     def _day(self, text: str) -> datetime:

@@ -21,7 +21,7 @@ from pathlib import Path
 from shlex import quote
 
 from wintermute.errors import FileUnusable, StoreMissing, StoreUnusable
-from wintermute.files import folder_of
+from wintermute.files import folder_of, write_new
 from wintermute.ids import new_id
 from wintermute.wiki.links import INDEX, JOBS, Presence, legible
 from wintermute.wiki.pages import MOST_BYTES
@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 
 # Without O_NONBLOCK opening a fifo would wait for its writer for ever.
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,14 +239,10 @@ class StoreFolder:
         with folder_of(self.root, parts, make=True) as folder:
             part = f"{PART}{new_id('wiki')}"
             try:
-                descriptor = os.open(part, CREATE, 0o666, dir_fd=folder)
-                with os.fdopen(descriptor, "wb") as file:
-                    with suppress(FileNotFoundError):
-                        found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
-                        os.fchmod(descriptor, found.st_mode & 0o777)
-                    file.write(content)
-                    file.flush()
-                    os.fsync(descriptor)
+                like = None
+                with suppress(FileNotFoundError):
+                    like = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+                write_new(part, content, 0o666, like=like, folder=folder)
                 if not may():
                     return False
                 os.replace(part, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)

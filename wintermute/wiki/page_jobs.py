@@ -34,11 +34,11 @@ from typing import Any, Literal, get_args
 from wintermute.changes.change_sets import Change
 from wintermute.clock import Clock
 from wintermute.errors import FileUnusable, StoreBusy, StoreChanged, StoreUnusable, WintermuteError
-from wintermute.files import folder_of, to_its_end
+from wintermute.files import CREATE, folder_of, to_its_end
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.wiki.conversations import delist, enlist
-from wintermute.wiki.folder import APPLYING, CREATE, PART, FileChange, StoreFolder, told
+from wintermute.wiki.folder import APPLYING, PART, FileChange, StoreFolder, told
 from wintermute.wiki.links import INDEX, JOBS, OUTSIDE, PAGE_FOLDERS, RAW
 from wintermute.wiki.store import SETTLED
 from wintermute.wiki.verdict import UNLINKABLE, ours_after

@@ -1,6 +1,7 @@
 """Looking for words in pages, without a model: what a page is called weighs more than what it says. Pure.
 
-Upper case and accents make no difference, and a word is found within a longer one as well.
+Upper case and accents make no difference. A word is found whole, and from four letters on as the
+beginning of a longer one; in a script without blanks wherever it stands (M-096).
 """
 
 import math
@@ -15,6 +16,12 @@ from wintermute.wiki.links import is_page, name_of
 NAME, HEADING, TEXT = 8.0, 3.0, 1.0
 WHOLE = 1.5
 """How much more weight it has to be a word of its own."""
+SHORTEST = 4
+"""Letters of a beginning that counts."""
+SIGNS = re.compile(
+    r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+"
+)
+"""Scripts without blanks between words, or with endings at each."""
 GOOD = 0.5
 """Of the best score: pages that are linked with one as good as that are found as well."""
 MOST_GOOD = 10
@@ -57,21 +64,27 @@ def weights(words: tuple[str, ...], path: str, text: str) -> WordWeights:
     if not any(word in name or word in said for word in words):
         return ()
     headings = "\n".join(HEADINGS.findall(said))
-    return tuple(
-        NAME * _within(word, name) + HEADING * _within(word, headings) + TEXT * _count(word, said)
+    found = tuple(
+        NAME * _weight(word, name)
+        + HEADING * _weight(word, headings)
+        + TEXT * _weight(word, said) * _often(said.count(word))
         for word in words
     )
+    return found if any(found) else ()
 
 
-def _within(word: str, text: str) -> float:
+def _weight(word: str, text: str) -> float:
+    """How much it weighs that a word stands in a text, if it does."""
     if word not in text:
         return 0.0
-    return WHOLE if re.search(rf"\b{word}\b", text) else 1.0
+    if re.search(rf"\b{word}\b", text):
+        return WHOLE
+    begins = len(word) >= SHORTEST and re.search(rf"\b{word}", text)
+    return 1.0 if begins or SIGNS.fullmatch(word) else 0.0
 
 
-def _count(word: str, text: str) -> float:
+def _often(times: int) -> float:
     """Once is 1, and however often less than 2."""
-    times = text.count(word)
     return 2 * times / (times + 1)
 
 
