@@ -13,10 +13,16 @@ from tests.world.model import Events, Garbage, ModelServer, Step, Text
 from tests.world.strict import PROVIDERS, Asked, Strict, calls_of
 from wintermute.config.schema import Backend, Llm, Roles
 from wintermute.conversation.toolbox import Caller
+from wintermute.llm.fixed import probe
 from wintermute.messages import Json
 
-LEARNT = {"deepseek": 1, "openai": 2, "mistral": 1, "groq": 1}
-"""How often each refuses until it is asked in its own words, in all of a conversation and a start."""
+LEARNT = {
+    "deepseek": ["with reasoning_content in answers"],
+    "openai": ["with max_completion_tokens", "with reasoning_effort none"],
+    "mistral": ["without stream_options"],
+    "groq": ["without reasoning of answers"],
+}
+"""In which words those are asked that refuse those of the API: once for each, after every start."""
 
 
 @asynccontextmanager
@@ -64,9 +70,22 @@ async def test_a_conversation_goes_on_with_every_provider(tmp_path: Path, name: 
             assert another.secret not in json.dumps([each.body for each in one.server.requests])
         last = strict.server.requests[-1].messages
         shown = {call["id"]: each | call for each in last for call in calls_of(each)}
+        assert not shown.keys() & other.sent.keys()
         for call_id, fields in strict.sent.items():
             assert fields.items() <= shown[call_id].items() or name == "groq"
-        assert strict.refused == 2 * LEARNT.get(name, 0)
+        assert strict.refused == 2 * len(LEARNT.get(name, ()))
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+async def test_check_makes_a_whole_round_and_says_what_it_learnt(name: str) -> None:
+    """F-042: a question, calls, results, an answer, and a question whose calls follow these."""
+    async with ModelServer() as server:
+        strict = Strict(name, server)
+        probed = await probe(name, Backend(base_url=server.url, model="m"), 60)
+        assert len(server.requests) == 6 + strict.refused
+    learnt = LEARNT.get(name, [])
+    assert (probed.state, probed.spells, len(strict.sent)) == ("ok", False, 6)
+    assert probed.told.endswith(f", asked {'; '.join(learnt)})" if learnt else " (model m)")
 
 
 DOCUMENTED = [

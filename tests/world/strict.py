@@ -25,7 +25,6 @@ NINE = re.compile(r"[a-zA-Z0-9]{9}")
 ANYBODYS = ("skip_thought_signature_validator", "context_engineering_is_the_way_to_go")
 """Words of Google's for the signature of a call that its model did not make."""
 OF_CALL = ("id", "type", "function", "index")
-TOKENS = 2000
 
 
 def calls_of(message: Json) -> list[Json]:
@@ -129,8 +128,7 @@ class Asked:
 class Strict:
     """One provider. `refused` counts; while `away`, it answers nothing."""
 
-    def __init__(self, name: str, server: ModelServer, tokens: int = TOKENS) -> None:
-        """`tokens`: what it counts, whatever it is asked."""
+    def __init__(self, name: str, server: ModelServer) -> None:
         self.name = name
         self.server = server
         self.sent: dict[str, Json] = {}
@@ -138,7 +136,6 @@ class Strict:
         self.away = False
         self.secret = f"thoughts of {name}"
         self._its = PROVIDERS[name]["answers"]
-        self._tokens = tokens
         server.keyed(self.answer)
 
     def answer(self, seen: Seen) -> Step:
@@ -149,9 +146,10 @@ class Strict:
             return Fail(500) if self.away else wrong or Fail(500)
         if is_for_summary(seen.body) or not seen.body.get("tools") or len(asked.now) > 1:
             return Text(f"{self.name} says so")
-        return self._calling(seen.body["tools"][0]["function"], 1 if asked.now else 2)
+        tokens = usage(len(json.dumps(seen.body)) // 4, 9)
+        return self._calling(seen.body["tools"][0]["function"], 1 if asked.now else 2, tokens)
 
-    def _calling(self, tool: Json, count: int) -> Events:
+    def _calling(self, tool: Json, count: int, tokens: Json) -> Events:
         its, n = self._its, len(self.sent)
         parts = [self._filled(each, n) for each in its.get("thoughts", ())]
         said = json.dumps(dict.fromkeys(tool["parameters"]["properties"], "hi"))
@@ -164,7 +162,7 @@ class Strict:
         self.sent |= {call["id"]: back | ({} if k else signed) for k, call in enumerate(calls)}
         deltas = [json.loads(its["head"]), *parts, *self._parts(calls)]
         message = {"role": "assistant", "content": None, "tool_calls": calls, **back}
-        return Events((*self._framed(deltas), "[DONE]"), told=message)
+        return Events((*self._framed(deltas, tokens), "[DONE]"), told=message)
 
     def _filled(self, text: str, n: int) -> Json:
         found: Json = json.loads(text.replace("%", f"{self.secret} {n}"))
@@ -185,8 +183,8 @@ class Strict:
             for part in (said["arguments"][:3], said["arguments"][3:]):
                 yield {"tool_calls": [rest(part, n)]}
 
-    def _framed(self, deltas: Iterable[Json]) -> Iterator[Json]:
-        end, where = usage(self._tokens, 9), self._its["usage"]
+    def _framed(self, deltas: Iterable[Json], end: Json) -> Iterator[Json]:
+        where = self._its["usage"]
         for delta in deltas:
             yield _chunk(delta)
         yield _chunk({}, self._its["finish"]) | (end if where == "finish" else {})
