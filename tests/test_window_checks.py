@@ -97,20 +97,26 @@ def test_a_server_cuts_what_it_counts_alike(row: str) -> None:
 
 
 async def test_check_and_status_tell_of_a_server_that_cuts_prompts(
-    tmp_path: Path, model: ModelServer, python: Interpreter
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
-    """F-064: with its window and what helps; once a chat was long enough, or the round of `check`."""
+    """F-064: with its window and what helps, once three of its requests were so far apart."""
     model.keyed(lambda _: Text("ok", usage=Usage(4096, 1)))
-    config = settings(tmp_path, model.url)
-    at: dict[str, Any] = {"cwd": config.parent, "env": {"PATH": os.defpath}}
-    said = "\n".join(["hello", "a " * 9_000, "b " * 30_000, "bye", ""]).encode()
-    await python.command("chat", "--config", str(config), given=said, **at)
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    for n, text in enumerate(("hello", "a " * 9_000, "b " * 20_000), 1):
+        await ann.send(chat, text)
+        await ann.wait_for_count(chat, daemon.user_id, n)
+    await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM health WHERE detail LIKE '%cuts%'")))
+    model.keyed(lambda _: Text("ok", usage=Usage(90, 1)))
     for verb in ("check", "status"):
-        done = await python.command(verb, "--json", "--config", str(config), **at)
-        found = {each["name"]: (each["state"], each["text"]) for each in json.loads(done.stdout)}
-        state, told = found["backend scripted"]
-        assert (state, "its context window is 4096 -> set llm.b" in told) == ("warn", True)
-        assert "num_ctx in a Modelfile" in told
+        _, said = await daemon.command(verb)
+        (line,) = [
+            each for each in said.splitlines() if each.startswith("warn  backend scripted: ")
+        ]
+        assert "cuts from the front" in line
+        assert "its context window is 4096 -> set llm.backends.scripted.context_tokens" in line
+        assert "num_ctx in a Modelfile" in line
 
 
 @pytest.mark.quick(every=3)
