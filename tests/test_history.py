@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -160,7 +161,7 @@ def test_an_intent_is_shown_once_for_all_attempts_at_it() -> None:
         cast(turn("whole")),
         cast(event_id="$2"),
         cast(event_id=None),
-        cast(event_id=None),
+        replace(cast(event_id=None), id="d"),
     ]
     seen = [(m["role"], m["content"]) for m in shown("s", casts)]
     hello = ("user", "hello")

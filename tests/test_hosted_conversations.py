@@ -13,6 +13,7 @@ from tests.world.model import Events, Garbage, ModelServer, Step, Text
 from tests.world.strict import PROVIDERS, Asked, Strict, calls_of
 from wintermute.config.schema import Backend, Llm, Roles
 from wintermute.conversation.toolbox import Caller
+from wintermute.llm.failures import Refused, of_status
 from wintermute.llm.fixed import probe
 from wintermute.messages import Json
 
@@ -39,6 +40,38 @@ async def talking(folder: Path, *providers: Strict) -> AsyncIterator[tuple[House
     llm = Llm(backends=backends, roles=Roles(base=tuple(backends)), max_retries=0)
     async with open_house(folder, None, gates=[Gate(act=act)], llm=llm) as house, house.working():
         yield house, plan
+
+
+HELLO: Json = {"role": "user", "content": "hello"}
+CALL: Json = {"id": "turn1_0", "type": "function", "function": {"name": "Bash", "arguments": ""}}
+CALLED: Json = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+RESULT: Json = {"role": "tool", "tool_call_id": "turn1_0", "content": "done"}
+WRONG: dict[str, list[Json]] = {
+    "unanswered": [HELLO, CALLED, HELLO],
+    "stray": [HELLO, RESULT],
+    "unknown_of_message": [{**HELLO, "reasoning": "Hm"}],
+    "empty_content": [HELLO, {"role": "assistant", "content": None}],
+}
+REFUSALS = [
+    pytest.param(name, row, id=f"{name}: {row['source']}")
+    for name, its in PROVIDERS.items()
+    for row in its["refuses"]
+]
+
+
+@pytest.mark.parametrize(("name", "row"), REFUSALS)
+def test_what_a_provider_refuses_it_refuses_here(name: str, row: Json) -> None:
+    """F-042: a server that takes everything would show nothing; in its words it is no outage."""
+    messages = WRONG.get(row["check"], [HELLO, CALLED, RESULT])
+    messages = [{**HELLO, "role": role} for role in row.get("roles", ())] or messages
+    more = {row.get("field", "frequency_penalty"): "wrong", "tools": []}
+    sent = {"turn1_0": {"reasoning_details": [{"type": "reasoning.text"}]}}
+    asked = Asked(
+        name, {"messages": [{**each} for each in messages if each["role"] != "end"], **more}, sent
+    )
+    assert [*getattr(asked, row["check"])(row)]
+    assert not [*getattr(Asked(name, {"messages": [HELLO]}, {}), row["check"])(row)]
+    assert type(of_status(row["status"], row["body"], {})) is Refused
 
 
 @pytest.mark.parametrize("name", PROVIDERS)

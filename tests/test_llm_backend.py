@@ -38,6 +38,8 @@ async def test_silence_in_the_middle_of_an_answer_is_an_outage(model: ModelServe
     assert 0.2 <= await seconds_until_outage(model, said, timeout_s=0.2) < 20
     thought = Events((THOUGHT,), stay=True)  # reasoning is a token as well
     assert 0.2 <= await seconds_until_outage(model, thought, timeout_s=0.2) < 20
+    dull = Events((THOUGHT, ROLE), stay=b": here\n\n")  # F-063: that makes it four times as long
+    assert 0.8 <= await seconds_until_outage(model, dull, timeout_s=0.2) < 20
 
 
 @pytest.mark.parametrize("step", [Hang(), Events((ROLE,), stay=True)])

@@ -167,11 +167,6 @@ def test_names_from_the_server_are_bounded_and_clean() -> None:
         assert len(name) <= 200
 
 
-def test_a_truncated_answer_says_so() -> None:
-    """L-018."""
-    assert read(stream({"content": "and then"}, finish="length")).finish_reason == "length"
-
-
 ASKED = {"prompt_tokens": 9, "completion_tokens": 2}
 
 

@@ -55,7 +55,7 @@ COLUMNS = {
     "prompts": "hash text parts",
     "prompt_parts": "hash text",
     "casts": "seq id branch_id event_id entity_id intent origin taint wards prompt_hash state reason"
-    " result started_at ended_at block fold_refused",
+    " result started_at ended_at block fold_refused bare",
     "turns": "seq id cast_id parent_id entity_id utterance calls finish_reason backend model"
     " tokens_in tokens_out tokens_cached ms error created_at prompt_hash waited_ms block sender kept",
     "observations": "seq turn_id n gate args result is_error tool_call_id via state started_at"
@@ -67,7 +67,7 @@ COLUMNS = {
 }
 EVERY_COLUMN = [(table, column) for table, names in COLUMNS.items() for column in names.split()]
 OVER = {"casts": "id = 'cast'", "observations": "n = 0", "turns": "id IN ('t', 't2')"}
-NUMBERS = {"seq", "n", "taint", "ms", "value", "is_error", "turns", "fold_refused"}
+NUMBERS = {"seq", "n", "taint", "ms", "value", "is_error", "turns", "fold_refused", "bare"}
 
 CASTS_FIELDS = "reason = 'text', result = 'x', ended_at = 'now'"
 
@@ -78,7 +78,7 @@ ALLOWED = [
     "UPDATE casts SET prompt_hash = 'h2' WHERE id = 'cast_r'",
     "UPDATE casts SET taint = 1 WHERE id = 'cast_r'",
     "UPDATE casts SET block = 'told' WHERE id = 'cast_r'",
-    "UPDATE casts SET fold_refused = 4 WHERE id = 'cast_r'",
+    "UPDATE casts SET fold_refused = 4, bare = 1 WHERE id = 'cast_r'",
     "UPDATE casts SET intent = '', result = '', block = '' WHERE id = 'cast'",
     "UPDATE casts SET block = '' WHERE id = 'cast'",
     "UPDATE casts SET intent = '', prompt_hash = NULL WHERE id = 'cast'",

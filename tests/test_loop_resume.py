@@ -1,7 +1,7 @@
 """A cast goes on where a kill left it. Each stage is built as the stores would have left it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -314,8 +314,8 @@ class StoppedInbox(Inbox):
 
     stop: Callable[[], Awaitable[object]] | None = None
 
-    async def open_rows(self, conversation_id: str) -> list[Waiting]:
-        rows = await super().open_rows(conversation_id)
+    async def open_rows(self, conversation_id: str, aside: Collection[str] = ()) -> list[Waiting]:
+        rows = await super().open_rows(conversation_id, aside)
         if rows and self.stop is not None:
             stop, self.stop = self.stop, None
             await stop()

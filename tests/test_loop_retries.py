@@ -208,11 +208,13 @@ async def test_the_prompt_is_read_once_for_each_question(
 async def test_a_refusal_is_told_and_not_tried_again(
     tmp_path: Path, model: ModelServer, status: int, told: str
 ) -> None:
-    """L-035: and `status` shows it."""
+    """L-035, F-060: no time passes before, and `status` shows it."""
     model.script(Fail(status, {"error": {"message": "no"}}))
-    async with open_house(tmp_path, model.url, retries=2) as house, house.working():
+    opened = open_house(tmp_path, model.url, retries=2, clock=HeldClock())
+    async with opened as house, house.working():
         await house.incoming("go")
         assert told in (await house.said(1))[0]
+        assert house.clock.monotonic() == 0
         assert len(model.requests) == 1
         part = await house.health.part("model")
         assert part is not None

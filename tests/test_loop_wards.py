@@ -35,9 +35,9 @@ async def ending(house: House) -> tuple[str, str]:
 async def test_max_seconds_end_a_gate_that_takes_too_long(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    """L-022."""
+    """L-022; F-063: what was said before it is said once."""
     wards = replace(WARDS, max_seconds=0.2)
-    model.script(AGAIN)
+    model.script(replace(AGAIN, text="Wait."))
     async with (
         open_house(tmp_path, model.url, gates=[Gate(act=hang)], wards=wards) as house,
         house.working(),
@@ -45,6 +45,7 @@ async def test_max_seconds_end_a_gate_that_takes_too_long(
         await house.incoming("go")
         assert "`loop.max_seconds`" in (await house.said(1))[0]
         assert await ending(house) == ("truncated", "max_seconds")
+        assert len(await house.rows("SELECT 1 FROM turns")) == 1
 
 
 async def test_stop_ends_a_hanging_model_call(tmp_path: Path, model: ModelServer) -> None:

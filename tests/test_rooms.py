@@ -1,7 +1,7 @@
 """Who works when: order inside a room, all rooms at once, and nobody who takes them all."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
 from tests.world.house import ROOM, Gate, House, open_house, open_thread
@@ -193,8 +193,8 @@ class LateInbox(Inbox):
 
     late: Callable[[], Awaitable[None]] | None = None
 
-    async def open_rows(self, conversation_id: str) -> list[Waiting]:
-        rows = await super().open_rows(conversation_id)
+    async def open_rows(self, conversation_id: str, aside: Collection[str] = ()) -> list[Waiting]:
+        rows = await super().open_rows(conversation_id, aside)
         if not rows and self.late is not None:
             late, self.late = self.late, None
             await late()

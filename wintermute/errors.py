@@ -32,7 +32,10 @@ WintermuteError
 ├── ToolFailed                  an expected failure of a tool; becomes an observation
 └── ModelError                  a model call that gave no usable answer
     ├── ModelUnavailable        outage: every backend of the role tried, retries spent
+    │   └── ModelSilent         the last one asked sent nothing more, perhaps amid its answer
     ├── ModelRefused            the request itself or its key is wrong: a person must fix it
+    │   └── ContentRefused      for what it says: without that it may go well
+    │       └── ContextRefused  and not for the newest message alone
     ├── ContextTooLarge         the request does not fit the model's window
     │   └── PromptTooLarge      because of a part of the prompt that a person can shorten
     ├── BudgetSpent             the day's ceiling leaves no room for another call
@@ -202,12 +205,20 @@ class ModelUnavailable(ModelError):
     """Every backend of the role was tried as often as allowed (L-034)."""
 
 
+class ModelSilent(ModelUnavailable):
+    """The last backend that was asked sent nothing more for too long (F-063)."""
+
+
 class ModelRefused(ModelError):
     """The backend refuses the request or the key; trying again cannot help (L-035)."""
 
 
 class ContentRefused(ModelRefused):
     """A provider refuses what the request says, and no other one is asked with it (F-038)."""
+
+
+class ContextRefused(ContentRefused):
+    """What is in view is refused without the newest message as well; the text names it (F-038)."""
 
 
 class ContextTooLarge(ModelError):

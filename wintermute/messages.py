@@ -9,10 +9,14 @@ Size = Literal["full", "small"]
 """How much a model can keep in mind: which of the two sets of texts it is asked with."""
 InboxKind = Literal["message", "command", "event", "context"]
 Json = dict[str, Any]
-BROKEN_OFF = ("length", "content_filter", "refusal")
-"""Why an answer may have ended before its end: too long, withheld, or refused (F-019)."""
+CUT = "cut"
+"""How an answer ended that its server, which else says so, did not call whole (F-045)."""
+BROKEN_OFF = ("length", "content_filter", "refusal", CUT)
+"""Why an answer may have ended before its end: none of its calls is carried out (F-019, F-071)."""
 ENDLESS = "eof"
-"""How an answer ended of which nobody said that it is whole (F-018)."""
+"""How an answer ended whose server has never said of one that it is whole (F-018)."""
+SILENT = "silent"
+"""How what there is of an answer ended in which nothing more came (F-063)."""
 PERSON = "person:"
 """How the scope of a person begins, followed by their id."""
 ROOM = "room:"

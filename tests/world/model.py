@@ -97,12 +97,12 @@ class Garbage:
 class Events:
     """A stream of these events, as they are; text or JSON. Nothing is added.
 
-    `stay` leaves it open after the last one; `breaks` breaks the connection then. `told`: the
-    message that later requests show it as.
+    `stay` leaves it open after the last one, with these bytes again and again if it is some;
+    `breaks` breaks the connection then. `told`: the message that later requests show it as.
     """
 
     events: tuple[Json | str, ...]
-    stay: bool = False
+    stay: bool | bytes = False
     breaks: bool = False
     told: Json | None = None
 
@@ -463,10 +463,12 @@ class _Exchange:
             body["usage"] = _usage(step.usage)
         return web.json_response(body)
 
-    async def stream(self, events: list[Json | str], stay: bool = False) -> web.StreamResponse:
+    async def stream(self, events: list[Json | str], stay: object = None) -> web.StreamResponse:
         await self._response.prepare(self._request)
         for event in events:
             await self._send(event)
+        if isinstance(stay, bytes):
+            return await self.trickle(Trickle(stay, 0.05))
         if stay:
             await self._closing.wait()
         return self._response

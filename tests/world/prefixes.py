@@ -196,6 +196,7 @@ class Prefixes:
         """How many branches began, as far as their first requests differ."""
         self._leaves: list[_Leaf] = []
         self._said: set[str] = set()
+        self._apart = False
         self._allowed: set[Cause] = set()
         self._perhaps: set[Cause] = set()
         self.allow(*causes)
@@ -208,7 +209,8 @@ class Prefixes:
 
     def saw(self, body: Json) -> None:
         """A request arrived."""
-        if _is_apart(body):
+        self._apart = _is_apart(body)
+        if self._apart:
             return
         now = rendered(body)
         text = now.text
@@ -223,7 +225,7 @@ class Prefixes:
     def answered(self, message: Json) -> None:
         """What the newest request was answered with."""
         self._said |= _said(message)
-        if self._leaves:
+        if self._leaves and not self._apart:
             leaf = self._leaves[-1]
             self.began += leaf.begins and not leaf.answered
             leaf.answered = True

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
 from typing import Literal, Protocol
 
 from wintermute.config.schema import Context
@@ -20,19 +19,28 @@ from wintermute.conversation.state import CastState, Summing
 from wintermute.conversation.view import (
     ERASED,
     Looks,
+    bared,
     is_shown,
     is_since,
     marked,
     memories_left_out,
     messages,
+    named,
     part_read,
     prompt_of,
     smaller,
     too_large,
     turn_messages,
+    unseen,
     without_memories,
 )
-from wintermute.errors import ContextTooLarge, ModelError, PromptTooLarge
+from wintermute.errors import (
+    ContentRefused,
+    ContextRefused,
+    ContextTooLarge,
+    ModelError,
+    PromptTooLarge,
+)
 from wintermute.llm.backend import UNHEARD, Listener
 from wintermute.llm.kept import KEPT
 from wintermute.loom.records import BranchView, Cast, Fold, Turn
@@ -83,6 +91,8 @@ LEAST = 0.05  # share of the window below which folding does not pay
 GAIN = 0.75  # share of what is folded that a summary saves
 CHUNK = 0.8  # share of the summariser's window for what it reads
 FEWEST_LETTERS = 12
+HARMLESS = "Reply with: ok"
+IN_VIEW = "The provider refuses what I have in view, whatever is asked: {parts}"
 FoldCause = Literal["size", "full", "overflow", "asked"]
 """It is much, more than fits by our own count, or by the server's; or somebody wants it."""
 
@@ -118,7 +128,11 @@ def foldable(
 def _steps(casts: Sequence[Cast], hidden: Collection[str]) -> Iterator[FoldedTurn]:
     said: list[str] = []
     count, previous = 0, None
-    for cast in casts:
+    gone = unseen(casts)
+    for cast in map(bared, casts):
+        if cast.id in gone:
+            yield from (FoldedTurn(turn, "", "", 0) for turn in cast.turns)
+            continue
         if cast.event_id is None or cast.event_id != previous:  # else it is shown already
             said.append(f"[message]\n{cast.intent or ERASED}")
             count += 1
@@ -383,6 +397,10 @@ class Teller(Protocol):
         """It is told now; returns it as it is kept."""
         ...
 
+    async def strip(self, running: CastState) -> bool:
+        """Nothing but the message is told from now on; False: that is so, or it was answered."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
@@ -423,7 +441,34 @@ class Asking:
         self._hidden = frozenset(hidden)
 
     async def reply(self, running: CastState) -> Reply:
-        """The model's answer to what is in view. Raises: ModelError, ConfigurationError."""
+        """The model's answer to what is in view; where that is refused for its content, to less.
+
+        Nothing older is ever left out (F-038). Raises: ModelError, ConfigurationError.
+        """
+        while True:
+            try:
+                return await self._answered(running)
+            except ContentRefused:
+                if not await self._telling.strip(running):
+                    await self._require_rest(running)
+                    raise
+
+    async def _require_rest(self, running: CastState) -> None:
+        """Ask with what is in view but for the newest message. Raises: ContextRefused."""
+        cast, settings, past = running.cast, running.settings, running.past
+        rest = (each for each in past.casts if each.key != cast.key)
+        harmless = replace(cast, intent=HARMLESS, block="", turns=())
+        looks = Looks(settings.prompt.layout, self._hidden)
+        shown = messages(running.prompt, replace(past, casts=(*rest, harmless)), looks)
+        request = self._request(running, RequestView(shown, running.size))
+        try:
+            await self._models.ask(settings.role, request, backend=settings.backend)
+        except ContentRefused:
+            raise ContextRefused(IN_VIEW.format(parts=named(shown))) from None
+        except ModelError as error:
+            log.info("not known what is refused cast=%s reason=%s", cast.id, error)
+
+    async def _answered(self, running: CastState) -> Reply:
         view = await self._view(running)
         window = self._window(running)
         if self._folding.due(running.past, view.tokens, window):
@@ -454,7 +499,7 @@ class Asking:
             cast_id=running.cast.id,
             listener=running,
         )
-        running.part_read = part_read(view.messages, running.cast.intent, kept)
+        running.part_read = part_read(view.messages, bared(running.cast).intent, kept)
         running.left_out = memories_left_out(view.messages)
         if view.small and self._models.size_of(reply.backend) == "small":
             running.prompt = view.small
@@ -591,7 +636,5 @@ class Asking:
 
 def _kept(running: CastState) -> int:
     """How many messages may be cut, but not left out: those from the current intent on."""
-    cast, *earlier = reversed(running.past.casts)
-    same = takewhile(lambda c: c.event_id is not None and c.event_id == cast.event_id, earlier)
-    view = BranchView(None, (*reversed(list(same)), cast))
-    return len(messages(None, view, Looks(running.settings.prompt.layout)))
+    mine = tuple(each for each in running.past.casts if each.key == running.cast.key)
+    return len(messages(None, BranchView(None, mine), Looks(running.settings.prompt.layout)))

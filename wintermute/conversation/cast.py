@@ -27,15 +27,18 @@ from wintermute.conversation.view import as_text, recalls_in_vain
 from wintermute.errors import (
     BudgetSpent,
     ConfigurationError,
+    ContentRefused,
+    ContextRefused,
     ContextTooLarge,
     EmptyReply,
     ModelError,
     ModelRefused,
+    ModelSilent,
     ModelUnavailable,
     PromptTooLarge,
 )
 from wintermute.loom.records import Cast, Turn
-from wintermute.messages import BROKEN_OFF, Reply, Usage
+from wintermute.messages import BROKEN_OFF, SILENT, Reply, Usage
 from wintermute.prompt.assemble import pieces
 from wintermute.stores import Stores
 
@@ -43,6 +46,8 @@ log = logging.getLogger(__name__)
 
 REASONS: tuple[tuple[type[ModelError], str], ...] = (
     (ModelUnavailable, "model_unavailable"),
+    (ContextRefused, "context_refused"),
+    (ContentRefused, "content_refused"),
     (ModelRefused, "model_refused"),
     (PromptTooLarge, "prompt_too_large"),
     (ContextTooLarge, "context_too_large"),
@@ -70,6 +75,9 @@ class Outcome:
 
 JOINED = Outcome("truncated", "joined", "")
 """Who can read in the room is not who could when the cast began (F-004)."""
+OUT_OF_TIME = "max_seconds"
+UNFINISHED = (*BROKEN_OFF, SILENT, OUT_OF_TIME)
+"""How a turn ends that is no whole answer, but all there is."""
 BROKEN = Outcome("truncated", "internal_error", "")
 """It met a bug, which the log has."""
 
@@ -102,7 +110,9 @@ class Loop:
         except TimeoutError:
             if not scope.expired():
                 raise
-            return _truncated(running, "stopped" if stop.pressed else "max_seconds")
+            if not stop.pressed and running.so_far.strip():
+                await self._store(running, _recorded(running.so_far, OUT_OF_TIME))
+            return _truncated(running, "stopped" if stop.pressed else OUT_OF_TIME)
 
     async def _steps(self, running: CastState, stop: Stop) -> Outcome:
         while (outcome := await self._over(running)) is None:
@@ -161,9 +171,12 @@ class Loop:
         if reason == "empty_reply" and (done := done_so_far(running.cast.turns)):
             # Shown later as what was said, for so it was: a call without a word after it makes the
             # next answer empty as well.
-            await self._store(running, Reply(done, (), "stop", Usage(), "", "", 0))
+            await self._store(running, _recorded(done, "stop"))
             return Outcome("terminated", "text", done)
-        await self._store(running, Reply("", (), reason, Usage(), "", "", 0), str(error))
+        if isinstance(error, ModelSilent) and _is_awaited(running):
+            await self._store(running, _recorded(running.fell_silent, SILENT))
+            return Outcome("truncated", SILENT, running.fell_silent)
+        await self._store(running, _recorded("", reason), str(error))
         until = error.until if isinstance(error, BudgetSpent) else None
         return Outcome("truncated", reason, str(error), until)
 
@@ -173,6 +186,8 @@ class Loop:
             return None
         if not turn.calls:
             return _ended_by_text(running, turn, is_small=self._gates.is_of_small(turn))
+        if turn.finish_reason in BROKEN_OFF:  # none of its calls is carried out (F-071)
+            return _ended_by_cuts(running)
         for n, call in enumerate(turn.calls):
             if (ended := await self._ended(running)) is not None:
                 return ended
@@ -195,7 +210,7 @@ def _refusal(cast: Cast, settings: CastSettings) -> str | None:
 
 
 def _ended_by_text(running: CastState, turn: Turn, *, is_small: bool) -> Outcome | None:
-    if turn.finish_reason in BROKEN_OFF:  # more of the same would be paid for no more (F-019)
+    if turn.finish_reason in UNFINISHED:  # more of the same would be paid for no more (F-019)
         return Outcome("truncated", turn.finish_reason, turn.utterance)
     if not running.cast.wards["require_done"]:
         return Outcome("terminated", "text", turn.utterance)
@@ -207,12 +222,30 @@ def _ended_by_text(running: CastState, turn: Turn, *, is_small: bool) -> Outcome
     return None
 
 
+def _ended_by_cuts(running: CastState) -> Outcome | None:
+    """Told that its answer was cut off, it has been cut off once more."""
+    newest = [turn for turn in running.cast.turns if turn.error is None][-2:]
+    if len(newest) < 2 or not all(turn.finish_reason in BROKEN_OFF for turn in newest):
+        return None
+    return _truncated(running, newest[-1].finish_reason)
+
+
 def _ended_by_recalls(running: CastState) -> Outcome | None:
     """Told that it gets no more pages, it has asked for one again, and for nothing else (W-032)."""
     newest = [turn for turn in running.cast.turns if turn.error is None][-2:]
     if len(newest) < 2 or not all(map(recalls_in_vain, newest)):
         return None
     return Outcome("terminated", "text", running.cast.last_words)
+
+
+def _is_awaited(running: CastState) -> bool:
+    """Whether somebody reads what there is of an answer: other work is done anew (F-063)."""
+    return running.cast.origin not in ("timer", "system") and bool(running.fell_silent.strip())
+
+
+def _recorded(text: str, reason: str) -> Reply:
+    """A turn that no model has ended; its cost is that of its attempts."""
+    return Reply(text, (), reason, Usage(), "", "", 0)
 
 
 def _truncated(running: CastState, reason: str) -> Outcome:

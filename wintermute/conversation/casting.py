@@ -24,6 +24,7 @@ from wintermute.conversation.receipts import LOOKING
 from wintermute.conversation.state import CastSettings, Shown, Speaker, Stop
 from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.trouble import ANSWERED, Trouble
+from wintermute.conversation.view import REFUSED
 from wintermute.db import Transaction
 from wintermute.loom.records import Cast
 from wintermute.mailbox.inbox import OVERSIZE, SEED, Waiting
@@ -244,6 +245,7 @@ class Replies:
         self._inbox = stores.inbox
         self._outbox = stores.outbox
         self._conversations = stores.conversations
+        self._casts = stores.casts
         self._speaker = speaker
 
     async def fetched(self, row: Waiting) -> Quote | None:
@@ -278,8 +280,9 @@ class Replies:
             return None
         if found.state == "ignored" and not found.body + found.sender_name:
             return None  # kept for its id alone: it was nothing to us, or its text expired (F-030)
+        ended = await self._casts.reasons(tx, [found.event_id])
         refused = found.state == "ignored" and found.kind != "context" and found.body
-        if refused or found.state in ("locked", "untrusted"):
+        if refused or REFUSED.intersection(ended) or found.state in ("locked", "untrusted"):
             return Record(None)
         quote = Quote(found.sender, found.sender_name, found.body)
         return Record(quote, f"{PERSON}{found.sender}" if found.direct else ANYBODY)
@@ -360,7 +363,8 @@ class Casting:
             if given_up := self._trouble.given_up(row):
                 async with self._database.transaction() as tx:
                     if await self._inbox.is_waiting(tx, row.event_id):
-                        await self.reply(tx, row, words.reply_text(given_up))
+                        when = in_words(row.sent_at, self._zone)
+                        await self.reply(tx, row, words.reply_text(given_up, when))
                 return
             turnstile = self._turnstiles[row.sender]
             if turnstile.locked():
@@ -454,6 +458,7 @@ class Casting:
             cast = await self._casts.start(
                 *(tx, branch, row.event_id, told, row.origin, wards),
                 taint=bool(lines) or is_of_others(replied, row),
+                bare=self._trouble.is_last(row),
             )
             if row.turn_id is not None:
                 await self._casts.inherit_taint(tx, cast.id, row.turn_id)
@@ -534,7 +539,8 @@ class Casting:
                 key, said = f"budget {until.isoformat()}", words.reply_text(outcome)
                 await self.tell_once(tx, row, key, said)
         else:
-            await self.reply(tx, row, words.reply_text(outcome), cast.id, meant_for=scope)
+            said = words.reply_text(outcome, in_words(row.sent_at, self._zone))
+            await self.reply(tx, row, said, cast.id, meant_for=scope)
 
     async def tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:
         """Say something about a row in its room, and never again under the same key."""

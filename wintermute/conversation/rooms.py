@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from typing import Protocol
 
 from wintermute.clock import Clock, until_set
@@ -12,7 +12,7 @@ from wintermute.conversation.state import Speaker, Stop
 from wintermute.conversation.trouble import Trouble
 from wintermute.db import Transaction
 from wintermute.errors import StorageBlocked, WintermuteError
-from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.inbox import LAST, Waiting
 from wintermute.stores import Stores
 
 KEEP_PLACE = frozenset({"/new", "/compact", "/undo"})
@@ -46,6 +46,18 @@ def next_row(rows: Sequence[Waiting], now: float) -> tuple[Waiting | None, float
     later = [row.not_before for row in free if row.not_before is not None and row.not_before > now]
     due = next((row for row in free if row.not_before not in later), None)
     return due, min(later) if later and not due else None
+
+
+def in_order(rows: Sequence[Waiting], aside: Collection[str]) -> list[Waiting]:
+    """The rows: those that fail alone behind all up to a command that keeps its place (F-060)."""
+    fences = [row.seq for row in rows if row.kind == "command" and keeps_place(row)]
+
+    def place(row: Waiting) -> tuple[float, float]:
+        if row.event_id not in aside:
+            return row.seq, 0.0
+        return next((n for n in fences if n > row.seq), LAST) - 0.5, row.not_before or 0.0
+
+    return sorted(rows, key=place)
 
 
 def keeps_place(row: Waiting) -> bool:
@@ -117,6 +129,11 @@ class Rooms:
         taken, _ = self._running.get(conversation_id, (None, None))
         return self._trouble.waits_in(taken, conversation_id)
 
+    async def open_rows(self, conversation_id: str) -> list[Waiting]:
+        """What could be next in a conversation, in order."""
+        aside = self._trouble.aside(conversation_id)
+        return in_order(await self._stores.inbox.open_rows(conversation_id, aside), aside)
+
     async def tell_now(self, row: Waiting) -> None:
         """Say at once of a message that waits for a model that is away, that it does."""
         await self._trouble.tell_now(row)
@@ -148,7 +165,7 @@ class Rooms:
             while True:
                 bell.clear()
                 seconds = await self._trouble.attend(conversation_id)
-                rows = await self._stores.inbox.open_rows(conversation_id)
+                rows = await self.open_rows(conversation_id)
                 row, until = next_row(rows, self._clock.monotonic())
                 if row is not None:
                     await self._take(row)
@@ -225,8 +242,8 @@ class Rooms:
         wait = self.waits(conversation_id)
         if wait is None:
             return
-        taken, _ = self._running.get(conversation_id, (None, None))
-        rows = await self._stores.inbox.open_rows(conversation_id)
+        taken, stop = self._running.get(conversation_id, (None, None))
+        rows = await self.open_rows(conversation_id)
         behind = [row for row in rows if row.kind == "command" and row.event_id != taken]
         if behind and wait > 0:
             self._trouble.remind(conversation_id, wait)
@@ -235,7 +252,12 @@ class Rooms:
         for row in behind:
             if passes_by(row, rows):
                 await self._guarded(row, self._command(row, Stop()))
-        if self.waits(conversation_id) == 0:  # still
+        first = next((row.event_id for row in rows if keeps_place(row)), taken)
+        if self.waits(conversation_id) != 0:
+            return
+        if stop and first != taken and taken in self._trouble.aside(conversation_id):
+            stop.press()
+        else:
             await self._tell_kept(behind)
 
     async def _end(

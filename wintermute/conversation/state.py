@@ -179,6 +179,10 @@ class CastState:
         """How many characters of the message the newest answer was made of, and of how many."""
         self.left_out: int | None = None
         """Memories that the list in its prompt left out; None: the prompt has no list."""
+        self.so_far = ""
+        """What the model has said of the answer that it is giving."""
+        self.fell_silent = ""
+        """What it had said when its newest attempt failed."""
         self.folds_in_vain = False
         self._wards = Wards(**cast.wards)
         self._past = BranchView(None, ())
@@ -212,6 +216,7 @@ class CastState:
 
     def went_on(self) -> None:
         """It begins to answer, or will not: time runs again."""
+        self.so_far = ""
         if self._asked_at is not None:
             waited = self._clock.monotonic() - self._asked_at
             self._asked_at = None
@@ -221,10 +226,12 @@ class CastState:
 
     def said(self, piece: str) -> None:
         """It says more."""
+        self.so_far += piece
         self.watch.said(piece)
 
     def failed(self, problem: str, *, unreachable: bool) -> None:
         """It will not answer this time."""
+        self.fell_silent = self.so_far
         self.went_on()
         self.watch.failed(problem, unreachable=unreachable)
 
@@ -272,6 +279,7 @@ class CastState:
 
     def took(self, turn: Turn) -> None:
         """The model said something more."""
+        self.so_far = ""
         self.cast = replace(self.cast, turns=(*self.cast.turns, turn))
 
     def observed(self, observation: Observation) -> None:

@@ -6,9 +6,10 @@ cannot be read yet, and the next message tells the rest.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from wintermute.conversation.state import CastState
-from wintermute.conversation.view import all_told, blocks, query
+from wintermute.conversation.view import all_told, bared, blocks, query
 from wintermute.prompt.assemble import MEMORIES
 from wintermute.prompt.block import Changing, Told, block, is_late, told
 from wintermute.prompt.gather import Recall
@@ -43,6 +44,8 @@ class Telling:
         `window`: tokens of the model's. `anew`: what was told before is not in view any more, but
         for what this cast was told.
         """
+        if running.cast.bare:
+            return ""
         before = [] if anew and running.newest is None else [*blocks(running.past)]
         shown = told(all_told(running.past, self._hidden))
         asked = await self.recall(running, window, shown.get(MEMORIES, ()))
@@ -56,6 +59,16 @@ class Telling:
         if any(before) and any((running.cast.block, *(each.block for each in running.cast.turns))):
             return _more(running, parts, before, shown)
         return block(parts, told(before), shown=shown)
+
+    async def strip(self, running: CastState) -> bool:
+        """Show no more of what came between the last answer and the message; False: nothing did."""
+        bare = replace(running.cast, bare=True)
+        if running.newest is not None or bare in (running.cast, bared(bare)):
+            return False
+        async with self._database.transaction() as tx:
+            await self._casts.strip(tx, bare.id)
+        running.cast = bare
+        return True
 
     async def keep(self, running: CastState, text: str) -> str:
         """Store the block that stands at the end now; returns it as it is kept, without secrets."""

@@ -2,13 +2,13 @@
 
     an attempt fails ─▶ nobody is there to ask: told at once (F-036), and tried again once
                          somebody is
-                     ─▶ else, after 45 s: does it answer others?
-                            yes: tried again now, then told, and given up after three casts or
-                                 half an hour (F-021)
+                     ─▶ else, after 8 s: does it answer others?
+                            yes: those behind it go first (F-060), then it is tried again, told,
+                                 and given up after three casts or half an hour (F-021)
                             no, after a minute: an outage, told once (L-034)
     it answers again ─▶ told where it was said to be away, if that was longer than a minute
 
-While a cast is at work, `run` sees to it; while its message waits, the worker of its room does.
+`run` sees to casts at work and to what fails alone, the worker of a room to what waits in it.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ from wintermute.stores import Stores
 MINUTE = 60.0
 GRACE = 2.0
 """Seconds in which a server that was just started anew is not told to be away."""
-LOOKS = 45.0
-"""Seconds until it is asked whether others are answered: so that a person hears within a minute."""
-TELLS = 55.0
+LOOKS = 8.0
+"""Seconds until it is asked whether others are answered: known within 20, for a probe takes 11."""
+TELLS = 30.0
 """Seconds until a person is told that their message fails alone."""
 KNOCKS = 10.0
 """Seconds between looks whether a server that refused connections is there again."""
@@ -130,10 +130,10 @@ class Trouble:
         """From now on a message waits: for others of its person, or for more from the model."""
         self._silent[row.conversation_id] = self._clock.monotonic()
 
-    def asked(self, row: Waiting) -> None:
+    def asked(self, row: Waiting, stop: Stop) -> None:
         """A model was asked about a message."""
         self.silent(row)
-        self._change(row, lambda now: replace(now, at_work=True))
+        self._change(row, lambda now: replace(now, stop=stop, at_work=True))
 
     def awaits(self, row: Waiting, wait: Wait) -> None:
         """Nothing has come yet in answer to a message."""
@@ -182,6 +182,16 @@ class Trouble:
         )
         self._bell.set()
 
+    def aside(self, conversation_id: str) -> set[str]:
+        """The messages of a conversation that fail alone: the others go first (F-060)."""
+        alone = [each for each in self._failing.values() if each.alone and not each.given_up]
+        return {each.row.event_id for each in alone if each.row.conversation_id == conversation_id}
+
+    def is_last(self, row: Waiting) -> bool:
+        """Whether a message that fails alone is asked about for the last time (F-021)."""
+        failing = self._failing.get(row.event_id)
+        return bool(failing and failing.alone and failing.casts == MOST_CASTS - 1)
+
     def remind(self, conversation_id: str, seconds: float) -> None:
         """Somebody is to look at a conversation again after so long."""
         self._wakes[conversation_id] = self._clock.monotonic() + seconds
@@ -197,7 +207,8 @@ class Trouble:
                 for conversation_id in [key for key, at in self._wakes.items() if at <= now]:
                     del self._wakes[conversation_id]
                     wake(conversation_id)
-                steps = self._steps(at_work=True)
+                # The worker of its room may be busy with what goes past a message that fails alone.
+                steps = [each for each in self._steps() if each[2].at_work or each[2].alone]
                 if look is not None and not look.done():
                     steps = [each for each in steps if each[1] != "look"]
                 await self._take_due(steps, now, wake)
@@ -222,12 +233,12 @@ class Trouble:
                 self._speaker.speak(reading.row.conversation_id)
         return [at for at, _ in due if at > now]
 
-    def _steps(self, *, at_work: bool) -> list[DueStep]:
-        """What is to be done about messages at work, or those that wait, and when."""
+    def _steps(self) -> list[DueStep]:
+        """What is to be done, and when."""
         return [
             (step[1], step[0], failing)
             for failing in self._failing.values()
-            if failing.at_work == at_work and (step := next_step(failing))
+            if (step := next_step(failing))
         ]
 
     def _is_due(self, due: DueStep, now: float) -> bool:
@@ -259,8 +270,8 @@ class Trouble:
         while True:
             steps = [
                 each
-                for each in self._steps(at_work=False)
-                if each[2].row.conversation_id == conversation_id
+                for each in self._steps()
+                if each[2].row.conversation_id == conversation_id and not each[2].at_work
             ]
             if not steps:
                 return inf
@@ -330,10 +341,11 @@ class Trouble:
         return _given_up(failing.problem)
 
     async def _again(self, row: Waiting) -> None:
-        """Let a message that waits be tried at once."""
+        """Let a message that waits be tried at once; `/stop` still knows that it was tried."""
         async with self._database.transaction() as tx:
-            if await self._inbox.is_waiting(tx, row.event_id):
-                await self._inbox.mark(tx, row.event_id, "waiting")
+            found = await self._inbox.find(tx, row.event_id)
+            if found is not None and found.state == "waiting":
+                await self._inbox.mark(tx, row.event_id, "waiting", self._clock.monotonic())
 
     def _change(self, row: Waiting, change: Callable[[Failing], Failing]) -> None:
         """Note what is known of a message now, if it still fails."""
@@ -392,6 +404,8 @@ class Trouble:
         if failing.given_up and outcome.reason in ("stopped", "model_unavailable"):
             self._forget(row)
             return _given_up(failing.problem)
+        if failing.alone and outcome.reason == "stopped":  # others go first: `/stop` forgets it
+            outcome = Outcome("truncated", "model_unavailable", failing.problem)
         if outcome.reason != "model_unavailable":
             self._forget(row)
             return outcome
@@ -467,7 +481,7 @@ class _Watched:
         self._watch = watch
 
     def asked(self) -> None:
-        self._trouble.asked(self._row)
+        self._trouble.asked(self._row, self._stop)
         self._watch.asked()
 
     def awaits(self, wait: Wait) -> None:

@@ -7,14 +7,14 @@ so asking again always ends (L-036).
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 from wintermute.llm.kept import KEPT
 from wintermute.loom.records import BranchView, Cast, Fold, Observation, Turn
 from wintermute.memory.ranking import Query
-from wintermute.messages import Call, Json
+from wintermute.messages import BROKEN_OFF, Call, Json
 from wintermute.prompt.assemble import (
     CORE,
     DIVIDER,
@@ -39,17 +39,26 @@ from wintermute.prompt.block import (
     retold,
     without_blocks,
 )
-from wintermute.text import shortened, untagged
+from wintermute.text import plain, shortened, untagged
 from wintermute.wiki.recall import BEGINNINGS, RECALL, is_last_word, notice, shown
 
 MOST_RESULT_CHARACTERS = 50_000  # L-026
 MOST_REPLY_CHARACTERS = 500  # of the last reply, as part of what memory is asked (P-012)
 ERASED = "[this message was erased]"  # a redaction or `forget`; many servers refuse empty messages
 UNANSWERED = "[no answer was given]"
+CUT_OFF = (
+    "this answer was cut off, so none of its calls is carried out: call again, with less at once"
+)
 CALL_DONE = "Call `done` with your complete answer."
 DECAYING = ("recall", "read_file", "fetch_url")  # L-056
 AGE = re.compile(r"\[written .* ago\]")
 INTERRUPTED = "interrupted: outcome unknown"
+BETWEEN = re.compile(r"(?s)<event kind=.*?\n</event>\n\n|<room_context>\n.*?</room_context>\n")
+"""What stands in an intent before its message."""
+REFUSED = frozenset({"content_refused", "context_refused", "given_up"})
+UNSEEN = REFUSED | {"model_unavailable"}
+"""How a cast ends whose message stands in no later request, unless it is tried again."""
+PAGE = re.compile(r'<memory name="([^"]*)"')
 RECALLED = (*BEGINNINGS, f"[ephemeral:{RECALL}]")
 """How a message begins that tells what tags gave."""
 
@@ -104,13 +113,38 @@ def opening(fold: Fold | None) -> str:
     return f"# {SUMMARY}\n{inert(marked(fold))}{DIVIDER}" if fold else ""
 
 
+def unseen(casts: Sequence[Cast]) -> frozenset[str]:
+    """The casts for messages that fail or are refused: in no request but theirs (F-038, F-060)."""
+    ends = {cast.key: cast.reason for cast in casts}
+    return frozenset(cast.id for cast in casts if ends[cast.key] in UNSEEN)
+
+
 def shown_casts(casts: Sequence[Cast]) -> tuple[Cast, ...]:
-    """The casts, without those that were not answered and begun again for the same event."""
+    """The casts in view, without those that gave nothing and were begun again.
+
+    All for one message are where the last of them is: others may have gone past it (F-060).
+    """
+    gone, last = unseen(casts), {cast.key: n for n, cast in enumerate(casts)}
     return tuple(
-        cast
-        for cast, later in zip(casts, [*casts, None][1:], strict=True)
-        if later is None or not _is_again(later, cast) or any(map(is_shown, cast.turns))
+        bared(cast)
+        for cast in sorted(casts, key=lambda cast: last[cast.key])
+        if cast.id not in gone and (casts[last[cast.key]] is cast or any(map(is_shown, cast.turns)))
     )
+
+
+def bared(cast: Cast) -> Cast:
+    """A cast as it is shown: a bare one with its message alone."""
+    return replace(cast, intent=BETWEEN.sub("", cast.intent), block="") if cast.bare else cast
+
+
+def named(messages: Sequence[Json]) -> str:
+    """The parts of the prompt and the pages in a request, as a person knows them (F-038)."""
+    texts = [str(message["content"] or "") for message in messages]
+    told = chain(pieces(prompt_of(tuple(messages)) or ""), *map(parts_of, texts[1:]))
+    names = [MEMORIES if name == RANKED else name for name, text in told if text.strip()]
+    found = [name.lower() for name in names if name in HELP and name != INSTRUCTIONS]
+    found += [f"the page *{plain(title)}*" for text in texts[1:] for title in PAGE.findall(text)]
+    return ", ".join(dict.fromkeys([*found, "what was said before"]))
 
 
 def blocks(past: BranchView) -> Iterator[str]:
@@ -176,7 +210,7 @@ def _add(found: list[Json], text: str) -> None:
 
 def _untold(casts: Sequence[Cast]) -> frozenset[str]:
     """The casts before the first that was told something: from before there were blocks."""
-    first = next((n for n, cast in enumerate(casts) if cast.block), 0)
+    first = next((n for n, cast in enumerate(casts) if cast.block or cast.bare), 0)
     return frozenset(cast.id for cast in casts[:first])
 
 
@@ -238,7 +272,6 @@ def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Itera
     if not turn.calls:
         yield {"role": "assistant", "content": turn.utterance or None}
         return
-    unrun = "the cast had ended" if cast.state != "running" else ""
     done = next((seen for seen in turn.observations if _is_answer(seen)), None)
     calls = turn.calls[: done.n] if done else turn.calls
     tags = {n: tag for n, call in enumerate(calls) if (tag := _tag(call))}
@@ -252,14 +285,21 @@ def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Itera
         yield {**message, "tool_calls": called, KEPT: [by, turn.id, turn.kept]}
         said = []
     for n, call in named.items():
-        content = _result(seen.get(n), unrun, hidden)
+        content = _result(seen.get(n), _unrun(turn, cast, n), hidden)
         yield {"role": "tool", "tool_call_id": call.id, "content": content}
     if tags:
         yield {"role": "assistant", "content": "\n".join([*said, *tags.values()])}
-        told = (_told(seen.get(n), unrun, hidden) for n in tags)
+        told = (_told(seen.get(n), _unrun(turn, cast, n), hidden) for n in tags)
         yield {"role": "user", "content": "\n".join(told)}
     if done is not None:
         yield {"role": "assistant", "content": as_text(done.result) or UNANSWERED}
+
+
+def _unrun(turn: Turn, cast: Cast, n: int) -> str:
+    """Why a call has no result: its answer was cut, which is told once (F-071), or the cast ended."""
+    if turn.finish_reason in BROKEN_OFF:
+        return "see above" if n else CUT_OFF
+    return "the cast had ended" if cast.state != "running" else ""
 
 
 def _called(call: Call) -> Json:

@@ -8,7 +8,6 @@ LIMITS = {
     "max_tokens": "I stopped: this used more tokens than `loop.max_tokens` allows.",
 }
 EMPTY = "The model gave an empty answer several times. Please try again, or say it differently."
-TOO_LARGE = "This does not fit into the model's window, even shortened: {problem}."
 INTERNAL = "Something went wrong inside me; the log has the details. Your other chats go on."
 UNSAID = (
     "I looked up what the wiki has about this, and then did not put it into words. Please ask once"
@@ -23,7 +22,6 @@ RESULT = "Work that was handed out here before this room changed has ended:\n\n{
 STOPPED = "Stopped."
 NOTHING_RUNNING = "Nothing was running."
 NO_SUCH_SUB_SESSION = "No sub-session `{id}` is at work here. `/sessions` lists them."
-BUDGET = "{problem}. I keep your messages and answer them then; reminders and commands go on."
 EDITED = "[This message was changed. For its earlier wording you had already done: {effects}. That still stands.]\n\n"
 OUTAGE = (
     "The model does not answer ({problem}). I keep your message and go on trying; `/stop` drops it."
@@ -36,10 +34,6 @@ ALONE = (
     "I get no answer to this message ({problem}), though the model answers others. I try again;"
     " `/stop` drops it."
 )
-GIVEN_UP = (
-    "I could not answer this, and have stopped trying: {problem}. The model answers other messages,"
-    " so it may be about this one: try other words, or less at once."
-)
 KEPT = "`{word}` has its turn once your earlier message is answered; `/stop` drops that message."
 READING = "I am still waiting for {model}, which needs a while for long texts{read}."
 READ = "; {read:,} of {total:,} tokens read"
@@ -49,6 +43,8 @@ BROKEN_OFF = {
     "length": "*This is cut off: it reached the longest answer that `max_output_tokens` allows.*",
     "content_filter": "*The model's provider withheld the answer, or the rest of it.*",
     "refusal": "*The model refused to answer this.*",
+    "cut": "*This may be cut off: its server ended it without saying that it is complete.*",
+    "silent": "*This is cut off: nothing more came from the model.*",
 }
 """Why there is no more, as the last line of what there is (F-019)."""
 
@@ -57,10 +53,21 @@ PART_READ = (
     "*I could read only {shown:,} of the {whole:,} characters of your message: more of it does not"
     " fit into the model's window.*"
 )
+PROBLEMS = {
+    "empty_reply": EMPTY,
+    "internal_error": INTERNAL,
+    "context_too_large": "This does not fit into the model's window, even shortened: {problem}.",
+    "budget": "{problem}. I keep your messages and answer them then; reminders and commands go on.",
+    "given_up": "I could not answer this message{when}, and have stopped trying: {problem}. The model"
+    " answers others, so it may be about this one, which I no longer look at: try other words.",
+    "content_refused": "The model's provider refuses your message{when} for what it says. I no longer"
+    " look at it: please write it in other words. You can delete it, or begin afresh with `/new`.",
+    "context_refused": "{problem}. I did not answer your message{when}. Delete that, or use `/new`.",
+}
 
 
-def reply_text(outcome: Outcome) -> str:
-    """What the person reads at the end of a cast, as Markdown."""
+def reply_text(outcome: Outcome, when: str = "") -> str:
+    """What the person reads at the end of a cast, as Markdown. `when`: that of the message."""
     if outcome.state == "terminated" and outcome.part_read and outcome.text:
         shown, whole = outcome.part_read
         return f"{outcome.text}\n\n{PART_READ.format(shown=shown, whole=whole)}"
@@ -71,11 +78,5 @@ def reply_text(outcome: Outcome) -> str:
         return LIMITS[outcome.reason] + said
     if outcome.reason in BROKEN_OFF:
         return f"{outcome.text}\n\n{BROKEN_OFF[outcome.reason]}".strip()
-    if outcome.reason == "given_up":
-        return GIVEN_UP.format(problem=outcome.text)
-    if outcome.reason == "budget":
-        return BUDGET.format(problem=outcome.text)
-    if outcome.reason == "context_too_large":
-        return TOO_LARGE.format(problem=outcome.text)
-    fixed = {"empty_reply": EMPTY, "internal_error": INTERNAL}
-    return fixed.get(outcome.reason, outcome.text)
+    told = PROBLEMS.get(outcome.reason, "{problem}")
+    return told.format(problem=outcome.text, when=f" of {when}" if when else "")

@@ -23,14 +23,16 @@ from wintermute.messages import Json, Request
 if TYPE_CHECKING:
     from wintermute.llm.sdk import Client
 
-FIRST_TOKEN_TIMES = 4
-"""So many times its longest silence an answer may take to begin in all (F-017)."""
+MOST_SILENCES = 4
+"""So many times the longest silence comments make it last, before a first token or after (F-017)."""
 KNOCK_SECONDS = 2.0
 MOST_BYTES = 64 * 1024 * 1024
 """Of an answer that is read as a whole."""
 Found = TypeVar("Found")
 LAST_BYTES = 0.3
 """Seconds for the end of a stream that has said all: read to its end, a connection serves again."""
+LAST_WORD = 5.0
+"""Seconds for the last word of a stream, and its usage, once it has named its reason (F-062)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ class Endpoint:
         self._opening = asyncio.Lock()
         self._dialect = Dialect(calls_in_turn=settings.size == "small")
         self._thinks_aloud = False
+        self._names_ends = False  # has said of an answer that it is whole, since this process began
 
     async def ask(
         self, request: Request, most_tokens: int | None = None, listener: Listener = UNHEARD
@@ -197,7 +200,7 @@ class Endpoint:
             dialect = self._dialect  # of this request: another question may learn meanwhile
             body = dialect.body(self.given(request), self.settings, longest)
             try:
-                return await self._answer(client, body, offered(request), listener)
+                return await self._answer(client, body, offered(request), listener, longest)
             except UnicodeEncodeError:  # half characters, in file names for one
                 request = _encodable(request)
             except Failed as failure:
@@ -216,7 +219,12 @@ class Endpoint:
         return "; ".join(filter(None, told))
 
     async def _answer(
-        self, client: "Client", body: Json, tools: Mapping[str, Json], listener: Listener
+        self,
+        client: "Client",
+        body: Json,
+        tools: Mapping[str, Json],
+        listener: Listener,
+        longest: int,
     ) -> Answer:
         gathering = Gathering(
             self._redact, tools, aloud=self._thinks_aloud, spells=await self._spells()
@@ -224,30 +232,33 @@ class Endpoint:
         shown = StreamRedactor(self._redact, listener.said)
         listener.asked()
         listener.awaits(Wait(self.name))
-        began, begun = asyncio.get_running_loop().time(), False
-        first = self.settings.first_token_s
+        loop, begun = asyncio.get_running_loop(), False
+        first, heard, heard_at = self.settings.first_token_s, 0, loop.time()
         try:
             async with asyncio.timeout(first) as deadline, client.opened(body) as chunks:
                 async for chunk in chunks:
                     gathering.feed(chunk)
+                    if gathering.heard > heard:
+                        heard, heard_at = gathering.heard, loop.time()
                     if gathering.begun and not begun:
                         begun = True
                         listener.begun()
                     elif not begun and gathering.progress:
                         listener.awaits(Wait(self.name, 1, 1, "", *gathering.progress))
                     self._show(gathering, shown, listener)
-                    deadline.reschedule(self._patience(gathering, began))
+                    deadline.reschedule(patience(gathering, self.settings, loop.time(), heard_at))
         except TimeoutError:
             if not gathering.complete:
                 silence = f"did not begin an answer in {first:g} s"
                 if begun:
-                    seconds = self.settings.timeout_s
+                    seconds = round(loop.time() - heard_at, 1)
                     silence = f"fell silent in the middle of an answer for {seconds:g} s"
                 raise Outage("timeout", silence) from None
         except Outage:
             if not gathering.complete:
                 raise
-        answer = gathering.answer(self._new_id)
+        named, self._names_ends = self._names_ends, self._names_ends or gathering.complete
+        answer = gathering.answer(self._new_id, longest, named=named)
         self._thinks_aloud = gathering.aloud
         self._show(gathering, shown, listener)
         shown.end()
@@ -267,14 +278,18 @@ class Endpoint:
         if piece:
             shown.feed(piece)
 
-    def _patience(self, gathering: Gathering, began: float) -> float:
-        """When to give up waiting for more (F-017)."""
-        now, first = asyncio.get_running_loop().time(), self.settings.first_token_s
-        if gathering.ended:
-            return now + LAST_BYTES
-        if gathering.begun:
-            return now + self.settings.timeout_s
-        return min(now + first, began + FIRST_TOKEN_TIMES * first)
+
+def patience(gathering: Gathering, settings: Backend, now: float, heard_at: float) -> float:
+    """The time at which to give up waiting for more (F-017, F-062, F-063).
+
+    `heard_at`: when it last said something, or else was asked.
+    """
+    if gathering.ended:
+        return heard_at + LAST_BYTES
+    if gathering.complete:
+        return heard_at + min(LAST_WORD, settings.timeout_s)
+    longest = settings.timeout_s if gathering.begun else settings.first_token_s
+    return min(now + longest, heard_at + MOST_SILENCES * longest)
 
 
 async def _whole(chunks: AsyncIterator[bytes]) -> bytes:

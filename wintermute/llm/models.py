@@ -20,6 +20,7 @@ from wintermute.errors import (
     EmptyReply,
     ModelError,
     ModelRefused,
+    ModelSilent,
     ModelUnavailable,
     QuestionWithdrawn,
 )
@@ -408,28 +409,28 @@ class Models:
     async def answers(self, role: str, since: float) -> bool:
         """Whether a backend of the role has answered since then, by the steady clock, or does now.
 
-        It is asked something small then, within 10 seconds (F-021).
+        All are asked something small then, at once, within 10 seconds (F-021, F-060).
         """
         endpoints = self._of(role, None)
         if any(self._answered.get(endpoint.name, since) > since for endpoint in endpoints):
             return True
-        now = self._clock.monotonic()
-        for endpoint in endpoints:
-            limit = _Limit()
-            question = Question("probe", PROBE, tokens.size(PROBE), None, now, limit)
-            try:
-                async with limit.scope:
-                    await self._attempts.make(endpoint, question, 1)
-            except Empty:
-                pass  # a model that thinks first may have used up its tokens
-            except (Failed, BudgetSpent):
-                continue
-            except TimeoutError:
-                if not limit.has_begun:
-                    continue
-            self._answered[endpoint.name] = self._clock.monotonic()
-            return True
-        return False
+        return any(await asyncio.gather(*map(self._probed, endpoints)))
+
+    async def _probed(self, endpoint: Endpoint) -> bool:
+        limit, now = _Limit(), self._clock.monotonic()
+        question = Question("probe", PROBE, tokens.size(PROBE), None, now, limit)
+        try:
+            async with limit.scope:
+                await self._attempts.make(endpoint, question, 1)
+        except Empty:
+            pass  # a model that thinks first may have used up its tokens
+        except (Failed, BudgetSpent):
+            return False
+        except TimeoutError:
+            if not limit.has_begun:
+                return False
+        self._answered[endpoint.name] = self._clock.monotonic()
+        return True
 
     async def listens(self, role: str) -> bool:
         """Whether a backend of the role accepts connections, without asking it anything (F-036)."""
@@ -585,4 +586,4 @@ def _verdict(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
         return BudgetSpent(told, min(later)) if later else ModelRefused(told)
     if not spent and all(isinstance(failure, Empty) for failure in failures):
         return EmptyReply(told)
-    return ModelUnavailable(told)
+    return ModelSilent(told) if failures[-1].outcome == "timeout" else ModelUnavailable(told)

@@ -17,7 +17,7 @@ from wintermute.llm.markup import Markup, Written
 from wintermute.llm.spelled import may_be_calls, spelled_calls
 from wintermute.llm.usage import count, reported
 from wintermute.llm.wording import parsed, repaired, unaliased
-from wintermute.messages import BROKEN_OFF, ENDLESS, Call, Json, Usage
+from wintermute.messages import BROKEN_OFF, CUT, ENDLESS, Call, Json, Usage
 from wintermute.text import clean
 
 MISTRAL = re.compile(r"\A([\w.-]+)\s*(?:\[ARGS\])?\s*(?=\{)")
@@ -109,6 +109,22 @@ FINISH = {
 """Other words for how an answer ended; ours are those of the API that all of them speak."""
 
 
+def ending(finish: str, *, told: bool, named: bool, used: int, allowed: int) -> str:
+    """The reason for which an answer ended; one of `BROKEN_OFF` while its end is in doubt (F-071).
+
+    `finish`: the server's reason, "" for none. `told`: it gave one or said [DONE]. `named`: so it
+    did for an earlier answer. `used`: tokens of the answer, 0 if it counts none. More of them than
+    it was allowed did not end at that limit, which its server does not keep.
+    """
+    if finish in BROKE_DOWN or finish in BROKEN_OFF:
+        return finish
+    if used and used == allowed:
+        return "length"
+    if told:
+        return finish or "stop"
+    return CUT if named else ENDLESS
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One usable answer, see `Reply`. `usage` is None when the server reported none."""
@@ -130,7 +146,9 @@ class _Call:
         self.arguments: list[str] = []
         self.fields: Json = {}
 
-    def extend(self, delta: Json) -> None:
+    def extend(self, delta: Json) -> bool:
+        """Take one more part; returns whether there is anything in it."""
+        known = len(self.id), len(self.name), len(self.arguments)
         gather(self.fields, delta, OF_CALL)
         self.id = self.id or _string(delta.get("id"))
         function = _mapping(delta.get("function"))
@@ -139,6 +157,7 @@ class _Call:
             self.name += name
         if arguments := _arguments_of(function):
             self.arguments.append(arguments)
+        return known != (len(self.id), len(self.name), len(self.arguments))
 
     def is_followed_by(self, delta: Json) -> bool:
         """Whether a part with this call's index is another call: some servers number all of them 0."""
@@ -184,6 +203,8 @@ class Gathering:
         """The first token is here: text, reasoning or part of a call (F-017)."""
         self.ended = False
         """The stream said its last word."""
+        self.heard = 0
+        """How often something came: tokens, the reason of the end, the last word; no empty event."""
         self.progress: tuple[int, int] | None = None
         """Of how many tokens of the question the server has read how many, if it tells: no token."""
         self._size = 0
@@ -228,8 +249,8 @@ class Gathering:
             for line in lines:
                 self._take_line(bytes(line))
 
-    def answer(self, new_id: NewId) -> Answer:
-        """The answer, once all bytes are in."""
+    def answer(self, new_id: NewId, allowed: int = 0, *, named: bool = False) -> Answer:
+        """The answer, once all bytes are in. `allowed`, `named`: see `ending`."""
         self._take_line(bytes(self._line))
         self._line.clear()
         if not self._streamed:
@@ -238,7 +259,7 @@ class Gathering:
             raise Outage("garbage", "sent an answer without choices")
         self._markup.end()
         said = self._markup.text
-        calls, finish = self._all_calls(new_id), self._how_it_ended()
+        calls, finish = self._all_calls(new_id), self._how_it_ended(allowed, named=named)
         if self._is_held and calls:
             said = ""
             self._markup.fresh()  # what was held back is what they were read from
@@ -248,9 +269,9 @@ class Gathering:
         text = self._redact(said if said.strip() else clean("".join(self._refusal)))
         if finish in BROKE_DOWN:
             raise Outage("connection", f"broke off its answer ({finish})")
-        if finish == ENDLESS and not self._may_be_all(text, calls):
+        if finish in (ENDLESS, CUT) and not self._may_be_all(text, calls):
             raise Outage("connection", "ended the stream before the answer was complete")
-        if not text.strip() and not calls and finish not in BROKEN_OFF:
+        if not text.strip() and not calls and self._reason not in BROKEN_OFF:
             raise Empty(
                 "empty",
                 f"answered with neither text nor calls (finish_reason {finish[:40]})",
@@ -284,14 +305,18 @@ class Gathering:
             arguments = json.dumps({"title": title}, ensure_ascii=False)
             yield _hidden(Call(new_id("call"), "recall", arguments, "tag"), self._redact)
 
-    def _how_it_ended(self) -> str:
-        given = _name(self._redact(self._finish))
-        finish = FINISH.get(given.lower(), given)
+    @property
+    def _reason(self) -> str:
+        """The server's reason for the end, in our word."""
         if self._refusal and not self._markup.text.strip():
             return "refusal"
-        if self._streamed and not self.complete:
-            return ENDLESS
-        return finish or "stop"
+        given = _name(self._redact(self._finish))
+        return FINISH.get(given.lower(), given)
+
+    def _how_it_ended(self, allowed: int, *, named: bool) -> str:
+        told = self.complete or not self._streamed
+        used = self._usage.tokens_out if self._usage else 0
+        return ending(self._reason, told=told, named=named, used=used, allowed=allowed)
 
     def _may_be_all(self, text: str, calls: Sequence[Call]) -> bool:
         """Whether what came before a stream simply ended can be an answer (F-018)."""
@@ -304,6 +329,7 @@ class Gathering:
             self._streamed = True
             event = line[5:].strip()
             if event == b"[DONE]":
+                self.heard += not self.ended
                 self.ended = True
             elif event and not self.ended:
                 self._take_document(event, "delta")
@@ -335,14 +361,16 @@ class Gathering:
         self._chose = True
         if error := self._redact.tree(choice.get("error")):
             raise of_error(error)
-        self._finish = _string(choice.get("finish_reason")) or self._finish
+        known, self._finish = self._finish, _string(choice.get("finish_reason")) or self._finish
+        self.heard += self._finish != known
         message = _mapping(choice.get(part) or choice.get("message"))
-        for text in _texts(message.get("content")):
-            self.begun = True
+        said, refusal = _texts(message.get("content")), _texts(message.get("refusal"))
+        for text in said:
             self._markup.feed(text)
-        self._refusal.extend(_texts(message.get("refusal")))
+        self._refusal.extend(refusal)
         gather(self._fields, message, OF_MESSAGE)  # among them what a model thinks: never shown
-        self.begun = self.begun or any(self._fields.values())
+        if said or refusal or any(message[key] for key in message.keys() - OF_MESSAGE):
+            self.begun, self.heard = True, self.heard + 1
         self._take_calls(message.get("tool_calls"))
         if message.get("function_call"):  # the shape before tools
             self._take_calls([{"index": 0, "function": message["function_call"]}])
@@ -356,7 +384,7 @@ class Gathering:
             if call is None or call.is_followed_by(delta):
                 call = self._slots[slot] = _Call()
                 self._calls.append(call)
-            call.extend(delta)
+            self.heard += call.extend(delta)
             self.begun = True
 
 

@@ -89,6 +89,7 @@ class Casts:
         wards: Json,
         *,
         taint: bool = False,
+        bare: bool = False,
     ) -> Cast:
         """Record that work on an intent begins. `taint`: what others said stands in it."""
         cast = Cast(
@@ -103,6 +104,7 @@ class Casts:
             reason=None,
             result=None,
             started_at=self._clock.now(),
+            bare=bare,
         )
         await tx.execute(*insert("casts", columns(cast, "turns") | {"taint": taint}))
         return cast
@@ -172,6 +174,11 @@ class Casts:
             )
         await tx.execute(change, given)
         return kept
+
+    async def strip(self, tx: Transaction, cast_id: str) -> None:
+        """Show the message of a running cast without what came before it from now on (F-038)."""
+        query = "UPDATE casts SET bare = 1 WHERE id = ? AND state = 'running'"
+        await tx.execute(query, (cast_id,))
 
     async def refuse_fold(self, tx: Transaction, cast_id: str, turns: int) -> None:
         """Note that a summary of so many turns, asked for in a running cast, was of no use."""

@@ -72,6 +72,13 @@ class Cast:
     """What the prompt brought with the intent, which it stands behind."""
     fold_refused: int = 0
     """Of how many turns a summary was asked for that was of no use (L-042)."""
+    bare: bool = False
+    """Its message is shown without what came between the last answer and it (F-038)."""
+
+    @property
+    def key(self) -> str:
+        """What all casts for one message have in common."""
+        return self.event_id or self.id
 
     @property
     def last_words(self) -> str:

@@ -285,18 +285,20 @@ class Inbox:
             (state, not_before, event_id),
         )
 
-    async def open_rows(self, conversation_id: str) -> list[Waiting]:
+    async def open_rows(self, conversation_id: str, aside: Collection[str] = ()) -> list[Waiting]:
         """What could be next in one conversation, in order; without `/stop`, see `stops`.
 
         That is the first message, and what may pass it: untried first, should there be very many.
+        The messages `aside` are passed.
         """
+        is_aside = "event_id IN (SELECT value FROM json_each(:aside))"
         rows = await self._database.rows(
             "SELECT * FROM (SELECT * FROM inbox WHERE conversation_id = :conversation"
-            " AND state IN ('waiting', 'casting') AND (kind <> 'message' OR seq ="
+            f" AND state IN ('waiting', 'casting') AND (kind <> 'message' OR {is_aside} OR seq ="
             "  (SELECT min(seq) FROM inbox WHERE conversation_id = :conversation"
-            "   AND state IN ('waiting', 'casting') AND kind = 'message'))"
+            f"   AND state IN ('waiting', 'casting') AND kind = 'message' AND NOT {is_aside}))"
             " ORDER BY not_before IS NOT NULL, seq LIMIT 200) ORDER BY seq",
-            {"conversation": conversation_id},
+            {"conversation": conversation_id, "aside": json.dumps(sorted(aside))},
         )
         return [row for row in map(_waiting, rows) if not row.is_stop]
 

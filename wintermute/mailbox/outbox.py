@@ -28,7 +28,9 @@ NOT_ALONE = "made for others than those who can read there now"
 """Why a message is kept back."""
 NEXT = (
     "SELECT seq, id, room_id, kind, body, late_after AS after, late_mark AS mark, meant_for,"
-    " reacts_to, apart, answers, cause, changes FROM outbox"
+    " reacts_to, apart, answers, cause, changes, iif((SELECT reason FROM casts WHERE id = cast_id)"
+    "  IN ('content_refused', 'context_refused', 'given_up'), coalesce((SELECT edits FROM inbox"
+    "   WHERE event_id = answers), iif(answers LIKE '$%', answers, NULL)), NULL) AS replies_to FROM outbox"
     " WHERE room_id = ? AND conversation_id = ? AND state = 'waiting'"
     " ORDER BY apart DESC, reacts_to IS NOT NULL, seq LIMIT 1"
 )
@@ -89,6 +91,8 @@ class Outgoing:
     cause: str | None = None
     changes: str | None = None
     """An event of ours that has this text from now on; without a text it is taken away."""
+    replies_to: str | None = None
+    """The message that has no answer, so that its author sees which one it is."""
 
     @property
     def redacts(self) -> bool:

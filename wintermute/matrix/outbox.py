@@ -111,7 +111,9 @@ def content_of(row: Outgoing, piece: str) -> Json:
         return said | {"m.relates_to": relation | {"event_id": row.changes}}
     if row.reacts_to is None:
         msgtype: Literal["m.text", "m.notice"] = "m.notice" if row.kind == "notice" else "m.text"
-        return content(piece, msgtype, literally=row.late is not None)
+        said = content(piece, msgtype, literally=row.late is not None)
+        reply = {"m.relates_to": {"m.in_reply_to": {"event_id": row.replies_to}}}
+        return said | (reply if row.replies_to else {})
     relation = {"rel_type": "m.annotation", "event_id": row.reacts_to, "key": piece}
     return {"m.relates_to": relation}
 

@@ -360,7 +360,8 @@ EDITED = """(SELECT max(n.seq) FROM edits n WHERE n.edited = coalesce(i.edits, i
     AND n.seq > :edits AND n.text <> '')"""
 READ = """
 SELECT i.seq, i.event_id, i.sender, i.sender_name, i.direct, i.by_bot, i.sent_at, i.edits,
-       iif(i.state = 'ignored', '', coalesce(e.text, i.body)) AS body, e.event_id AS worded,
+       iif(i.state = 'ignored' OR k.reason IN ('content_refused', 'given_up'), '',
+           coalesce(e.text, i.body)) AS body, e.event_id AS worded,
        coalesce(b.scope, (SELECT n.scope FROM branches n WHERE n.created_at <= i.received_at
                 AND n.conversation_id = i.conversation_id ORDER BY n.seq DESC LIMIT 1)) AS scope,
        coalesce(k.taint, 0) AS taint, {late} AS late, {again} AS again, {reworded} AS reworded,

@@ -384,7 +384,7 @@ class Chat:
         conversation = await self._conversation()
         while True:
             self._shown.clear()
-            rows = await self._stores.inbox.open_rows(conversation)
+            rows = await self._rooms.open_rows(conversation)
             stops = await self._stores.inbox.stops(conversation)
             is_shown = not stops and await self._all_shown(conversation)
             if is_shown and not rows:

@@ -1,0 +1,87 @@
+"""A message that fails while the model answers others: those behind it in its room go first."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.test_history import row
+from tests.test_trouble import LONG, POISON, poisoned
+from tests.world.clock import WITHIN, HeldClock
+from tests.world.house import open_house
+from tests.world.model import Fail, Hang, ModelServer, Seen, Step
+from wintermute.conversation.rooms import in_order
+
+
+@pytest.mark.parametrize(
+    ("pauses", "then"), [([8], Fail(500)), ([1, 2, 4, 8], Fail(500)), ([8], Hang())]
+)
+async def test_those_behind_a_message_that_fails_alone_go_first_and_then_it_is_answered_once(
+    tmp_path: Path, model: ModelServer, pauses: Sequence[int], then: Step
+) -> None:
+    """F-060, F-035: within 20 s, also where it is at work; what keeps its place stays behind it."""
+    clock, is_over, asked = HeldClock(), False, asyncio.Semaphore(0)
+
+    def choose(seen: Seen) -> Step | None:
+        if is_over or POISON not in seen.last_user:
+            return None
+        asked.release()
+        return then if any(POISON in each.last_user for each in model.requests) else Fail(500)
+
+    model.keyed(choose)
+    retries = 99 * (len(pauses) > 1)
+    opened = open_house(tmp_path, model.url, clock=clock, retries=retries, wards=LONG)
+    async with opened as house, house.working():
+        await house.incoming(POISON)
+        for pause in pauses:
+            await clock.asleep()
+            await house.incoming("behind")
+            await clock.move(pause)
+        await house.said(len(pauses))
+        await asked.acquire()
+        await asked.acquire()
+        is_over = True
+        for text in ("late", "/new", "fresh"):
+            await house.incoming(text)
+        async with asyncio.timeout(WITHIN):
+            while "echo: fresh" not in (told := await house.spoken()):
+                await clock.move(1)
+                await asyncio.sleep(0.05)
+        await house.settled()
+    shown = [json.dumps(seen.body) for seen in model.requests if "late" in seen.last_user]
+    assert not any(POISON in body for body in shown)
+    answers = [text.split()[-1] for text in told if "`" not in text]
+    assert answers == [*["behind"] * len(pauses), "late", POISON, "before.", "fresh"]
+
+
+async def test_after_a_restart_it_is_in_nobodys_way_for_longer(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-060: what was known is gone with the process; `/stop` drops what was tried, and it alone."""
+    model.keyed(poisoned)
+    for n, text in enumerate(("behind", "after"), 1):
+        clock = HeldClock()
+        async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+            if n == 1:
+                await house.incoming(POISON)
+            await clock.asleep()
+            await house.incoming(text)
+            await clock.move(8)
+            await house.said(n)
+    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+        await clock.asleep()
+        await house.incoming("/stop")
+        assert await house.said(3) == ["echo: behind", "echo: after", "Stopped."]
+        await house.settled()
+
+
+def test_what_fails_alone_stands_before_what_keeps_its_place() -> None:
+    """F-060, F-035: of several that first which may be tried again first."""
+    rows = [replace(row(seq=n), event_id=f"{n}", not_before=100.0 - n) for n in range(1, 6)]
+    rows[2] = replace(rows[2], event_id="/", kind="command", body="/new")
+    table = {"": "12/45", "1": "21/45", "12": "21/45", "4": "12/54", "145": "21/54"}
+    for aside, order in table.items():
+        assert "".join(each.event_id for each in in_order(rows, set(aside))) == order

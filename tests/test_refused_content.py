@@ -1,0 +1,126 @@
+"""A message whose content a provider refuses: what is asked then, what is said, and what never is."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_changes import WHY
+from tests.test_harvest import harvested, is_harvest, talking
+from tests.world.clock import NOON, HeldClock
+from tests.world.house import ANN, PROMPTS, ROOM, open_house
+from tests.world.model import Fail, ModelServer, Seen, Step, Text, is_for_summary
+from tests.world.scene import NewBot, NewPerson, NewRoom
+from wintermute.config.schema import Context, MemoryHarvest
+from wintermute.conversation.view import shown_casts
+from wintermute.loom.records import Cast, Turn
+from wintermute.prompt.gather import event
+
+BAD = "forbidden"
+
+
+def shows(seen: Seen) -> bool:
+    return BAD in json.dumps(seen.body)
+
+
+def filtering(seen: Seen) -> Step | None:
+    if shows(seen):
+        return Fail(400, {"error": {"message": "filtered", "code": "content_filter"}})
+    aside = is_harvest(seen) or is_for_summary(seen.body)
+    return Text('{"contents": []}') if aside else None
+
+
+async def test_a_refused_message_is_named_by_a_reply_and_never_asked_again_after_a_kill(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-038: nor in a fork; the room goes on."""
+    model.keyed(filtering)
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    sent = await ann.send(chat, f"a {BAD} word")
+    told = (await ann.wait_for_count(chat, daemon.user_id, 1))[0]
+    await daemon.kill()
+    asked = len(model.requests)
+    assert all(words in told.body for words in ("refuses your message of ", "/new"))
+    assert BAD not in told.body
+    assert told.content["m.relates_to"] == {"m.in_reply_to": {"event_id": sent}}
+    await daemon.start()
+    later = await ann.send(chat, "and now?")
+    await ann.wait_for_count(chat, daemon.user_id, 2)
+    await ann.edit(chat, later, "or now?")
+    await ann.wait_for_count(chat, daemon.user_id, 3)
+    assert [*map(shows, model.requests[asked:])] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("where", "requests", "told"),
+    [
+        ("line", "0100", "and this?"),
+        ("memory", "01010", "and this?"),
+        ("message", "0100", "refuses your message of Monday, 2026-05-04 14:00"),
+        ("before", "11110", "whatever is asked: skills, what was said before"),
+    ],
+)
+async def test_what_came_between_the_last_answer_and_the_message_is_left_out_first(
+    tmp_path: Path, model: ModelServer, where: str, requests: str, told: str
+) -> None:
+    """F-038, L-006: for good; a memory is told anew with the next one, and nothing older is left out."""
+    home: dict[str, Any] = {"prompts": PROMPTS} if where in ("memory", "before") else {}
+    group: dict[str, Any] = {"scope": f"room:{ROOM}"} if where == "line" else {}
+    clock = HeldClock()
+    async with open_house(tmp_path, model.url, clock=clock, **home) as house, house.working():
+        await house.incoming(f"a {BAD} word" if where == "before" else "hello", **group)
+        await house.said(1)
+        model.keyed(filtering)
+        await clock.move(1)
+        if group:
+            await house.incoming(f"a {BAD} line", kind="context", sender="@ben:test", **group)
+        async with house.database.transaction() as tx:
+            fact = f"a {BAD} fact" if where == "memory" else "likes tea"
+            await house.stores.facts.add(tx, WHY, fact, "user_explicit", scope=f"person:{ANN}")
+        await house.incoming(BAD if where == "message" else "and this?", **group)
+        assert told in (await house.said(2))[1]
+        for text in ["/new", "next"][where != "before" :]:
+            await house.incoming(text, **group)
+        await house.settled()
+        assert (await house.spoken())[-1].endswith("next")
+    assert "".join(str(int(shows(seen))) for seen in model.requests) == requests
+
+
+@pytest.mark.breaks("fold", perhaps=True)
+async def test_a_refused_message_is_in_no_summary_no_quote_and_no_harvest(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-038: wherever else its words would go out."""
+    model.keyed(filtering)
+    settings = {"harvest": MemoryHarvest(message_threshold=4), "context": Context(keep_recent=1)}
+    async with talking(tmp_path, model, HeldClock(), **settings) as house:
+        await house.incoming("a long story " * 20)
+        refused = await house.incoming(f"a {BAD} word")
+        await house.said(2)
+        model.requests.clear()
+        await house.incoming("why?", replies_to=refused)
+        await house.incoming("/compact")
+        await house.incoming("and now?")
+        await harvested(house)
+    assert not any(map(shows, model.requests))
+    assert any(is_for_summary(seen.body) for seen in model.requests)
+    assert any(map(is_harvest, model.requests))
+
+
+def test_what_is_shown_is_where_it_was_tried_last_and_bare_if_it_had_to_be() -> None:
+    """F-038, F-060: in no request is what failed or was refused, whatever it said on its way."""
+    ends = ["1 model_unavailable", "2 text", "1 text", "3 content_refused", "4 given_up"]
+    rows = [each.split() for each in [*ends, "5 stopped", "6 context_refused"]]
+    due, quote = event("scheduled_task", "task_1", "due"), "<replied_to>\nyou: a\n</replied_to>\nb"
+    intent = f"{due}\n\n{due}\n\n<room_context>\nBen (@b:x): a\n</room_context>\n{quote}"
+    base = Cast("", "b", None, "e", intent, "owner", {}, "running", None, None, NOON, (), "block")
+    casts = [replace(base, id=f"{n}", event_id=e, reason=r) for n, (e, r) in enumerate(rows)]
+    assert [cast.id for cast in shown_casts(casts)] == ["1", "2", "5"]
+    turn = Turn("t", None, "half", (), "stop", 1, 1)
+    shown = shown_casts([replace(cast, turns=(turn,), bare=True) for cast in casts])
+    assert [cast.id for cast in shown] == ["1", "0", "2", "5"]
+    assert {(cast.intent, cast.block) for cast in shown} == {(quote, "")}
