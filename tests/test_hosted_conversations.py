@@ -62,13 +62,11 @@ REFUSALS = [
 @pytest.mark.parametrize(("name", "row"), REFUSALS)
 def test_what_a_provider_refuses_it_refuses_here(name: str, row: Json) -> None:
     """F-042: a server that takes everything would show nothing; in its words it is no outage."""
-    messages = WRONG.get(row["check"], [HELLO, CALLED, RESULT])
-    messages = [{**HELLO, "role": role} for role in row.get("roles", ())] or messages
-    more = {row.get("field", "frequency_penalty"): "wrong", "tools": []}
-    sent = {"turn1_0": {"reasoning_details": [{"type": "reasoning.text"}]}}
-    asked = Asked(
-        name, {"messages": [{**each} for each in messages if each["role"] != "end"], **more}, sent
-    )
+    roles = [{**HELLO, "role": role} for role in row.get("roles", ()) if role != "end"]
+    messages = roles or WRONG.get(row["check"], [HELLO, CALLED, RESULT])
+    body = {"messages": messages, "tools": [], row.get("field", "frequency_penalty"): "wrong"}
+    sent = {"turn1_0": {"reasoning_details": ["of it"]}} if row["check"] == "details" else {}
+    asked = Asked(name, body, sent)
     assert [*getattr(asked, row["check"])(row)]
     assert not [*getattr(Asked(name, {"messages": [HELLO]}, {}), row["check"])(row)]
     assert type(of_status(row["status"], row["body"], {})) is Refused

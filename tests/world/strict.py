@@ -108,7 +108,7 @@ class Asked:
 
     def field(self, row: Json) -> Iterable[str]:
         found = self.body.get(row["field"], "absent")
-        is_taken = found in row["takes"] or row.get("where", "model") not in self.body
+        is_taken = found in row["takes"] or row.get("where", "messages") not in self.body
         return [] if is_taken else [str(found)]
 
     def roles(self, row: Json) -> Iterable[str]:
