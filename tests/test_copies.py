@@ -77,15 +77,17 @@ def test_account_data_that_is_not_ours_is_none(content: object) -> None:
     """F-009: also in a sync, beside that of other devices."""
     assert value_in(content) == ""
     name = "dev.wintermute.epoch.DEVICE"
-    assert newest_in({"account_data": {"events": [{"type": name, "content": content}]}}, "D") == ""
+    assert (
+        newest_in({"account_data": {"events": [{"type": name, "content": content}]}}, "D") is None
+    )
     events = [
         7,
         {"type": name, "content": content},
         {"type": name, "content": {"epoch": OURS}},
         {"type": f"{name}2", "content": {"epoch": OTHER}},
     ]
-    assert newest_in({"account_data": {"events": events}}, "DEVICE") == OURS
-    assert newest_in({"account_data": content}, "DEVICE") == ""
+    assert newest_in({"account_data": {"events": events}}, name) == {"epoch": OURS}
+    assert newest_in({"account_data": content}, name) is None
 
 
 @dataclass(frozen=True, slots=True)

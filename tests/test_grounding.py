@@ -45,14 +45,11 @@ async def test_what_the_assistant_says_is_not_learnt_of_the_person(
         "Ann drinks 3 litres of lemonade.",
         "Ann has been dry-mouthed for ages.",
         "Ann is always thirsty.",
-        "Ann bought a boat.",
     )
     often = MemoryHarvest(message_threshold=9, min_messages=9)
     talk = ["I am always thirsty", "guess where I live", "Yes, exactly!", "and now?", "yes", "hm"]
     async with talking(tmp_path, model, clock, harvest=often) as house:
-        said = await say(
-            house, [*talk, "yes, and a canoe", "I drink 2 litres of lemonade", "Tom bought a boat"]
-        )
+        said = await say(house, [*talk, "yes, and a canoe", "I drink 2 litres of lemonade", "bye"])
         await harvested(house)
         found = {fact["text"]: json.loads(fact["origins"]) for fact in await facts(house)}
         assert found == {
@@ -61,8 +58,8 @@ async def test_what_the_assistant_says_is_not_learnt_of_the_person(
         }
         told = await line(house, "learning")
         assert told.endswith(
-            f"{ROOM}: 2 memories picked up; 7 learnt facts dropped this month: "
-            "4 worded otherwise (no embedder), 2 other number, 1 not said"
+            f"{ROOM}: 2 memories picked up; 6 learnt facts dropped this month: "
+            "3 worded otherwise (no embedder), 2 other number, 1 not said"
         )
 
 
@@ -107,18 +104,6 @@ def test_a_fact_is_of_the_lines_of_one_person() -> None:
     assert not talk.judged("Ben has a poodle called Rex.").told
     assert talk.judged("Ann has a flat in Rome since March 2026.").lines == (2, 3)
     assert talk.judged("Ann has a flat in Rome since March 2023.").reason == "other date"
-
-
-OTHERS = (
-    ("Tom bought a boat", "The user bought a boat."),
-    ("my neighbour's daughter plays the cello", "The user's daughter plays the cello."),
-    ("小刚买了一条船", "用户买了一条船。"),
-)
-
-
-def test_what_others_did_is_not_learnt_of_the_person() -> None:
-    """M-086: whose it is."""
-    assert {lines(("Ann", said)).judged(fact).reason for said, fact in OTHERS} == {"about others"}
 
 
 ROWS: dict[str, dict[str, Any]] = {

@@ -66,6 +66,8 @@ class Externals:
     supervisor: Supervisor = field(default_factory=lambda: Supervisor(environment(), SystemClock()))
     logs: Redaction = field(default_factory=lambda: Redaction(()))
     """What hides secrets from the logs, which are set up before there is a login."""
+    take_over: bool = False
+    """Whoever started us wants any other installation on the account to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +213,9 @@ async def _login(config: Config, health: Health, externals: Externals) -> Sessio
                 await health.note("homeserver", "fail", str(error))
             trouble = str(error)
             externals.supervisor.status(f"waits for the homeserver: {error}")
+            pause = error.retry_after or LOGIN_PAUSE
         externals.supervisor.pulse()
-        await externals.clock.sleep(LOGIN_PAUSE)
+        await externals.clock.sleep(pause)
 
 
 @asynccontextmanager
@@ -243,7 +246,7 @@ async def open_wintermute(
         people.restore(await known.people(), await known.signed())
         hide(*client.secrets)
         await stores.health.note("casts", "ok", "no internal error since the start")
-        copies = Copies(client, database, clock, ids)
+        copies = Copies(client, database, clock, ids, take_over=externals.take_over)
         sender = Sender(client, stores, copies, clock, policy)
         speaker = MatrixSpeaker(client, stores, sender, policy, matrix, clock)
         verifications = Verifications(client, stores, policy, clock)

@@ -8,13 +8,14 @@ WintermuteError
 │   ├── LoginRefused            the homeserver does not accept our token or password
 │   │   ├── LoginExpired        it wants the same device to log in again (soft logout)
 │   │   └── LoginEnded          it does not know our token any more
-│   └── AnotherCopyRuns         two daemons use copies of one data folder with one device
+│   └── AnotherCopyRuns         two daemons use one account, or copies of one data folder
 ├── DeviceSpent                 our keys went back to a copy, and new ones are refused: another device
 ├── DataFolderInUse             another daemon holds this data folder: exit code 1 (T-039)
 ├── StorageBlocked              our database cannot be written now: nothing is half written
 │   ├── DiskFull                no room for what has to be kept
 │   └── DatabaseLocked          another program does not let go of it
 ├── HomeserverUnavailable       no answer, or one that says "later": try again
+│   ├── AccountBlocked          it refuses the bot's account until a person does something
 │   └── KeyStoreBlocked         the keys cannot be written now, so encryption waits as well
 ├── SendRefused                 the homeserver will never accept this event as it is
 │   └── ApprovalNeeded          it wants a password, or a person at a web page, for this request
@@ -85,7 +86,7 @@ class LoginEnded(LoginRefused):
 
 
 class AnotherCopyRuns(ConfigurationError):
-    """Somebody else speaks as our device with our keys (F-009)."""
+    """Somebody else speaks for our account, or as our device with our keys (F-009, F-047)."""
 
 
 class DeviceSpent(WintermuteError):
@@ -113,6 +114,10 @@ class HomeserverUnavailable(WintermuteError):
         """The status of the HTTP answer; 0: there was none."""
         self.retry_after = retry_after
         """Seconds the server asked us to wait, if it named a time."""
+
+
+class AccountBlocked(HomeserverUnavailable):
+    """The homeserver refuses the bot's account until a person does something (F-046)."""
 
 
 class KeyStoreBlocked(HomeserverUnavailable):

@@ -132,9 +132,9 @@ class Bot:
         """Whether the process is there."""
         return self._process is not None and self._process.returncode is None
 
-    async def start(self, trigger: Json | None = None, *, ready: bool = True) -> None:
+    async def start(self, trigger: Json | None = None, *more: str, ready: bool = True) -> None:
         """Start it, to die at `trigger` if one is given; wait for its first sync if `ready`."""
-        words = ("--config", str(self.config), "run")
+        words = ("--config", str(self.config), "run", *more)
         if self._clocks.exists():
             trigger = {**(trigger or {}), "clock": str(self._clocks)}
         if isinstance(self._python, Interpreter):

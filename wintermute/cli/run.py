@@ -15,16 +15,20 @@ from wintermute.errors import ConfigurationError
 
 @click.command("run")
 @config_option
+@click.option("--take-over", is_flag=True, help="End another installation on the same account.")
 @click.pass_context
-def command(ctx: click.Context) -> None:
+def command(ctx: click.Context, *, take_over: bool) -> None:
     """Run the daemon until it is told to stop.
 
     SIGTERM or SIGINT end it; what is under way is finished first, what is not is kept. SIGHUP
     reads the configuration again and goes on with it, or with the old one when it is wrong.
 
+    It does not start while another installation uses the same account; with --take-over the
+    other one ends. Do not write that into a service: two would end each other.
+
     Example: wintermute run --config ~/wintermute/config.yaml
     """
-    externals = Externals()
+    externals = Externals(take_over=take_over)
     hides: list[Callable[[str], str]] = [externals.logs]
 
     def opened() -> Config:

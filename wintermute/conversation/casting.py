@@ -155,7 +155,7 @@ NO_ADDRESS = str.maketrans("", "", "@:()<>")
 
 
 def intent(row: Waiting, context: Sequence[Waiting], age: str = "", replied: str = "") -> str:
-    """A direct message as it is; in a group with the sender and the lines said before.
+    """A direct message as it is; with lines said before, or in a group, with its sender and these.
 
     Events are ours and keep their tags; nobody else's text can look like one (L-070, L-071).
     `age`: a line that says when it was written, if it is no longer new. `replied`: the block of
@@ -164,7 +164,7 @@ def intent(row: Waiting, context: Sequence[Waiting], age: str = "", replied: str
     if row.kind == "event":
         return row.body
     before = [part for part in (replied, age) if part]
-    if row.direct or not row.body.strip():
+    if (row.direct and not context) or not row.body.strip():
         return "\n".join([*before, untagged(row.body)])
     said = [_shown(each) for each in context]
     lines = ["<room_context>", *said, "</room_context>"] if said else []
@@ -499,8 +499,6 @@ class Casting:
         return "".join(due_event(each, self._zone) for each in told) + tidied
 
     async def _said_before(self, tx: Transaction, row: Waiting) -> Sequence[Waiting]:
-        if row.direct:
-            return ()
         began = await self._conversations.began(tx, row.conversation_id)
         first = await self._inbox.find(tx, row.edits) if row.edits else None
         return await self._inbox.context(row.conversation_id, (first or row).seq, began)

@@ -42,8 +42,17 @@ from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
 from wintermute.matrix.http import RenewingClient, call, path
 from wintermute.matrix.inbox import OUTBOX_KEY, Account, Policy, RoomView, may_read
+from wintermute.matrix.instances import read_installation
 from wintermute.matrix.kept_login import Session, store_file
-from wintermute.matrix.key_store import EPOCH, PATIENCE, Epochs, blocked, newest_in
+from wintermute.matrix.key_store import (
+    AT_WORK,
+    EPOCH,
+    PATIENCE,
+    Epochs,
+    blocked,
+    newest_in,
+    value_in,
+)
 from wintermute.matrix.keys import Keys, keep_before_upload
 from wintermute.matrix.login import NO_KEYS, renewed, store_problem
 from wintermute.matrix.marks import Marks, load_marks
@@ -207,7 +216,8 @@ class MatrixClient:
 
         The keys that came along are not: they have to be stored, which may be impossible for long.
         """
-        wanted = SYNC_FILTER | {"account_data": {"types": [EPOCH + self.account.device_id]}}
+        epoch = EPOCH + self.account.device_id
+        wanted = SYNC_FILTER | {"account_data": {"types": [epoch, AT_WORK]}}
         query: dict[str, Any] = {"filter": json.dumps(wanted, separators=(",", ":"))}
         if since:
             query["since"] = since
@@ -232,7 +242,8 @@ class MatrixClient:
         self.poll.heard()
         if since != self._since:  # what came until then is stored
             self._since, self._owners = since, {}
-        return replace(batch, epoch=newest_in(raw, self.account.device_id))
+        at_work = read_installation(newest_in(raw, AT_WORK))
+        return replace(batch, epoch=value_in(newest_in(raw, epoch)), installation=at_work)
 
     def _begin_anew(self) -> None:
         """Drop the known rooms and keys: a sync without a token never names what went away."""

@@ -24,8 +24,10 @@ from wintermute.mailbox.inbox import RESULT, Inbox, OpenRow
 from wintermute.mailbox.outbox import ANYBODY, Purpose
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import Policy, RoomView, is_direct, mapping, scope_of
+from wintermute.matrix.instances import Installation, Installations
 from wintermute.matrix.key_store import MOST_EPOCHS, standing
 from wintermute.matrix.marks import Mark, Marks, Owed, settled
+from wintermute.matrix.sieve import SyncBatch
 from wintermute.messages import PERSON, Incoming, Json
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import Claim, Due, cause, claim
@@ -109,10 +111,21 @@ class Copies:
     """Keeps the value at the homeserver new, and looks whose it is."""
 
     def __init__(
-        self, client: MatrixClient, database: Database, clock: Clock, new_id: NewId
+        self,
+        client: MatrixClient,
+        database: Database,
+        clock: Clock,
+        new_id: NewId,
+        *,
+        take_over: bool = False,
     ) -> None:
+        """`take_over`: other installations on our account give way to this one (F-047)."""
         self._client = client
         self._health = Health(database, clock)
+        ours = Installation(
+            client.marks.installation, client.account.device_id, takes_over=take_over
+        )
+        self._beside = Installations(client.epochs, self._health, clock, ours)
         self._database = database
         self._clock = clock
         self._new_id = new_id
@@ -133,6 +146,7 @@ class Copies:
 
         Raises: AnotherCopyRuns; KeyStoreBlocked while nobody can know or keep whose it is.
         """
+        await self._beside.arrive()
         if self._replaced_at is not None or (self._looked and self._client.keys.store.trouble):
             return
         try:
@@ -149,11 +163,13 @@ class Copies:
         with suppress(KeyStoreBlocked):
             await self.replace()
 
-    async def heard(self, value: str, *, first: bool) -> None:
+    async def heard(self, batch: SyncBatch, *, first: bool) -> None:
         """A sync brought a value: whose is it? Raises: AnotherCopyRuns.
 
         What the first one brings may be what was met and replaced as we arrived.
         """
+        await self._beside.look_at(batch.installation)
+        value = batch.epoch
         if first and value in self._foreign:
             return
         if value and await self._is_foreign(value):

@@ -3,10 +3,10 @@
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 from aiohttp import ClientError, ClientResponse
@@ -14,6 +14,7 @@ from nio import AsyncClient
 
 from wintermute.clock import CheckedClock
 from wintermute.errors import (
+    AccountBlocked,
     ApprovalNeeded,
     HomeserverUnavailable,
     LoginEnded,
@@ -23,7 +24,6 @@ from wintermute.errors import (
 )
 from wintermute.messages import Json
 
-TOKEN_GONE = frozenset({"M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED"})
 LONGEST_REQUESTED_MS = 60_000  # a server that asks for more is asked again anyway
 PAGES = ("m.oauth", "org.matrix.cross_signing_reset")
 """Stages of authentication that a person settles at a web page (MSC4312)."""
@@ -38,6 +38,29 @@ LOGIN_EXPIRED = (
     "matrix.password in place of matrix.access_token, or a new matrix.access_token of that same "
     "device, and start again"
 )
+SLOW_DOWN = "the homeserver asks us to slow down"
+ACCOUNT_SECONDS = 60.0
+ADDRESS = re.compile(r"(?:https?://|mailto:|matrix:|@)[\w.~:/?#@&=%+,;-]{1,500}", re.ASCII)
+"""An address that says nothing else, in a terminal or in Markdown."""
+CodeMeaning = Literal["login", "account", "later"]
+CODES: Mapping[str, tuple[CodeMeaning, str]] = {
+    "M_UNKNOWN_TOKEN": ("login", LOG_IN_AGAIN),
+    "M_MISSING_TOKEN": ("login", LOG_IN_AGAIN),
+    "M_USER_DEACTIVATED": ("login", LOG_IN_AGAIN),
+    "M_LIMIT_EXCEEDED": ("later", SLOW_DOWN),
+    "M_UNRECOGNIZED": ("later", ""),
+    "M_CONSENT_NOT_GIVEN": (
+        "account",
+        "it wants the bot's account to agree to its terms -> read and accept them{at}",
+    ),
+    "M_RESOURCE_LIMIT_EXCEEDED": (
+        "account",
+        "it has reached a limit of its own, such as active users or storage -> ask its admin{at}",
+    ),
+    "M_USER_LOCKED": ("account", "it has locked the bot's account -> ask its admin{at}"),
+    "M_USER_SUSPENDED": ("account", "it has suspended the bot's account -> ask its admin{at}"),
+}
+"""The meaning of an error code, whatever the HTTP status; any other refuses the one request."""
 
 
 class RenewingClient(AsyncClient):  # type: ignore[misc]  # nio is not typed
@@ -150,18 +173,23 @@ def refuse(status: int, answer: Json) -> None:
     code = answer.get("errcode")
     if code == "M_UNKNOWN_TOKEN" and answer.get("soft_logout") is True:
         raise LoginExpired(LOGIN_EXPIRED.format(device="the bot's device"))
-    if isinstance(code, str) and code in TOKEN_GONE:
-        ended = status == 401 and code == "M_UNKNOWN_TOKEN"
-        raise LoginEnded(LOG_IN_AGAIN) if ended else LoginRefused(LOG_IN_AGAIN)
+    meaning, text = CODES.get(code, ("", "")) if isinstance(code, str) else ("", "")
+    if meaning == "login":
+        raise LoginEnded(text) if (status, code) == (401, "M_UNKNOWN_TOKEN") else LoginRefused(text)
+    if meaning == "account":
+        named = [answer.get(key) for key in ("consent_uri", "admin_contact")]
+        shown = [f": {at}" for at in named if isinstance(at, str) and ADDRESS.fullmatch(at)]
+        told = f"the homeserver refuses us: {text.format(at=''.join(shown[:1]))}"
+        raise AccountBlocked(told, ACCOUNT_SECONDS, status)
     if status == 401 and isinstance(answer.get("flows"), list):
         raise approval(answer)
-    if status == 429 or code == "M_LIMIT_EXCEEDED":
+    if status == 429 or text == SLOW_DOWN:
         wait = answer.get("retry_after_ms")
         seconds = (
             min(max(wait, 100), LONGEST_REQUESTED_MS) / 1000 if isinstance(wait, int) else None
         )
-        raise HomeserverUnavailable("the homeserver asks us to slow down", seconds)
-    if status >= 500 or not isinstance(code, str) or code == "M_UNRECOGNIZED":
+        raise HomeserverUnavailable(SLOW_DOWN, seconds)
+    if status >= 500 or not isinstance(code, str) or meaning == "later":
         hint = ": is matrix.homeserver right?" if status == 404 else ""
         told = f"the homeserver answered {status} {code or ''}".strip() + hint
         raise HomeserverUnavailable(told, status=status)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from wintermute.clock import Clock
 from wintermute.config.schema import Matrix
 from wintermute.db import Transaction
+from wintermute.mailbox.exchanges import PACE_SECONDS, Exchanges, heard_after
 from wintermute.mailbox.inbox import InboxState, Locked
-from wintermute.mailbox.outbox import EVER
+from wintermute.mailbox.outbox import ANYBODY, EVER
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.complaints import DAY, HOUR, Complaints
 from wintermute.matrix.inbox import (
@@ -71,6 +72,10 @@ KEYS_LOST = (
 SAME_IDENTITY = "It is signed by the same identity: nothing has to be verified again."
 OTHER_IDENTITY = "If you verified me, please do so again."
 UNTRUSTED_DAYS = 7
+PACED = (
+    "{sender} answers me within two seconds, each time, as programs do. So that we do not talk in "
+    "circles, I answer them here once a minute from now on, until a message takes its time."
+)
 SettleSync = Callable[[Transaction, Mapping[str, Sequence[Json]]], Awaitable[None]]
 """What has to be done with the events of each room before the token moves on."""
 
@@ -118,6 +123,7 @@ class Intake:
         self._settings = settings
         self._accepts = settings.unsigned_devices == "accept"
         self.trust = trust
+        self.exchanges = Exchanges(stores.database)
         self._clock = clock
 
     async def narrow(self, batch: SyncBatch) -> set[str]:
@@ -184,6 +190,7 @@ class Intake:
             last = then
             if event["sender"] == us:
                 await self._own(tx, event, room.room_id)
+                await self._spoke(tx, event, room.room_id)
             elif event["event_id"] not in gone:
                 conversation = await self._event(tx, event, then)
                 woken |= {conversation} if conversation else set()
@@ -219,6 +226,14 @@ class Intake:
             opened = self._client.sessions.opened(room_id, event)
             if opened is not None:
                 await self._verifies(tx, event, opened.event, room_id)
+
+    async def _spoke(self, tx: Transaction, event: Json, room_id: str) -> None:
+        """Know when we spoke last, by the homeserver's clock; an answer that grows is one (F-048)."""
+        edits = mapping(event["content"].get("m.relates_to")).get("rel_type") == "m.replace"
+        if event["type"] in ("m.room.message", "m.room.encrypted") and not edits:
+            exchange = await self.exchanges.of_room(tx, room_id)
+            exchange = replace(exchange, said_ms=event["origin_server_ts"])
+            await self.exchanges.store_exchange(tx, room_id, exchange)
 
     async def _verifies(self, tx: Transaction, raw: Json, event: Json, room_id: str) -> str | None:
         """What is to be told of an event that belongs to a verification; None: it is no such."""
@@ -391,11 +406,35 @@ class Intake:
         state: InboxState,
     ) -> str:
         incoming = replace(incoming, sent_at=self._client.by_our_clock(incoming.sent_at))
+        paced = await self._is_paced(tx, came, conversation)
+        held = paced and (incoming.kind, state) == ("message", "waiting")
+        if held:
+            incoming, state = replace(incoming, kind="context"), "ignored"
         if came.locked is None:
             await self._stores.inbox.store(tx, conversation, incoming, state)
         else:
             await self._stores.inbox.unlock(tx, came.locked.seq, incoming, state)
+        if held:
+            until = self._clock.monotonic() + PACE_SECONDS
+            await self._stores.inbox.mark(tx, incoming.event_id, state, until)
         return conversation
+
+    async def _is_paced(self, tx: Transaction, came: Arrival, conversation: str) -> bool:
+        """Whether who speaks has answered us at once again and again; the room hears of it once."""
+        room_id, sender = came.view.room_id, str(came.raw["sender"])
+        if came.raw["type"] == "m.reaction":
+            return False
+        before = await self.exchanges.of_room(tx, room_id)
+        now = heard_after(before, sender, came.raw["origin_server_ts"])
+        if now != before:
+            await self.exchanges.store_exchange(tx, room_id, now)
+        if now.paced not in ("", before.paced):
+            log.info("paced room=%s sender=%s", room_id, sender)
+            notice = PACED.format(sender=sender)
+            await self._stores.outbox.enqueue(
+                tx, conversation, notice, kind="notice", meant_for=ANYBODY
+            )
+        return now.paced == sender
 
     async def _conversation(self, tx: Transaction, view: RoomView) -> str:
         """Where what is said in a room belongs: if it moved, to the one that follows (F-013)."""

@@ -150,6 +150,8 @@ class KeyStore:
 
 EPOCH = "dev.wintermute.epoch."
 """How the type of our account data begins, followed by the device's id."""
+AT_WORK = "dev.wintermute.installation"
+"""The type of our account data that says which installation is at work."""
 MOST_EPOCHS = 1000
 """Of ours that are remembered: a homeserver restored from its own backup may have an old one."""
 VALUE = re.compile(r"epoch_[0-9a-f]{16}")
@@ -174,12 +176,11 @@ def value_in(content: object) -> str:
     return value if isinstance(value, str) and VALUE.fullmatch(value) else ""
 
 
-def newest_in(sync: Json, device_id: str) -> str:
-    """The value that a sync brings for a device; "" when it brings none."""
+def newest_in(sync: Json, kind: str) -> object:
+    """What a sync brings of our account data under a type; None when it brings nothing."""
     events = mapping(sync.get("account_data")).get("events")
     found = [mapping(event) for event in events] if isinstance(events, list) else []
-    values = [value_in(e.get("content")) for e in found if e.get("type") == EPOCH + device_id]
-    return values[-1] if values else ""
+    return next((e.get("content") for e in reversed(found) if e.get("type") == kind), None)
 
 
 class KeyNotes:
@@ -254,17 +255,24 @@ class Epochs:
 
     async def served(self) -> str:
         """What the homeserver has; "" for nothing that we could have written."""
-        try:
-            return value_in(await call(self._nio, "GET", self._target))
-        except SendRefused as error:
-            if error.code != "M_NOT_FOUND":
-                raise
-            return ""
+        return value_in(await self.kept_under(EPOCH + self._nio.device_id))
 
     async def serve(self, value: str) -> None:
         """Give the homeserver a value."""
-        await call(self._nio, "PUT", self._target, {"epoch": value})
+        await self.keep_under(EPOCH + self._nio.device_id, {"epoch": value})
 
-    @property
-    def _target(self) -> str:
-        return path("user", self._nio.user_id, "account_data", EPOCH + self._nio.device_id)
+    async def kept_under(self, kind: str) -> Json:
+        """What the account's data have under a type; nothing where there is none."""
+        try:
+            return await call(self._nio, "GET", self._target(kind))
+        except SendRefused as error:
+            if error.code != "M_NOT_FOUND" and error.status != 404:  # M_FORBIDDEN at Dendrite
+                raise
+            return {}
+
+    async def keep_under(self, kind: str, content: Json) -> None:
+        """Put something there in the place of what stands under a type."""
+        await call(self._nio, "PUT", self._target(kind), content)
+
+    def _target(self, kind: str) -> str:
+        return path("user", self._nio.user_id, "account_data", kind)

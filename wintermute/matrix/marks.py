@@ -82,6 +82,11 @@ class Marks:
         """The key as its file has it: what must not be seen in any log."""
         return unpadded(self._key)
 
+    @property
+    def installation(self) -> str:
+        """The name of whoever has this key, which reveals nothing of it."""
+        return self._mac("installation", self._user_id)
+
     def tag(self, room_id: str, purpose: Purpose, cause: str) -> str:
         """What stands in a mark for the answer to an event, or for what a task says at its time."""
         return self._mac("tag", room_id, purpose, cause)

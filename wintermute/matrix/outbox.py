@@ -12,6 +12,7 @@ from typing import Literal
 from wintermute.clock import Clock, until_set
 from wintermute.db import Transaction
 from wintermute.errors import (
+    AccountBlocked,
     AudienceChanged,
     HomeserverUnavailable,
     KeyStoreBlocked,
@@ -149,7 +150,7 @@ class Sender:
         self._pace = Pace()
         self._delayed: dict[str, float] = {}  # when a reason was told
         self._busy: dict[tuple[str, str], asyncio.Event] = {}  # by conversation and room
-        self._closing = False
+        self._closing = self._taken = False
         self._sending = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -196,6 +197,7 @@ class Sender:
                 try:
                     await self._deliver(row)
                     wait = SHORTEST_WAIT
+                    await self._note_account("")
                 except AudienceChanged:
                     continue
                 except HomeserverUnavailable as error:
@@ -212,7 +214,9 @@ class Sender:
         """Wait until the next attempt, and until it is known who has come in meanwhile (F-002)."""
         if not isinstance(error, KeyStoreBlocked) and self._is_news(str(error)):
             log.warning("send delayed room=%s seconds=%s reason=%s", row.room_id, wait, error)
-        if error.retry_after:
+        if isinstance(error, AccountBlocked):
+            await self._note_account(str(error))
+        elif error.retry_after:
             self._pace.slowed(self._now())
         failed_in = self._client.poll.begun
         if row.reacts_to is None:
@@ -220,6 +224,15 @@ class Sender:
         else:
             await self._rest(where, wait)
         await self._client.poll.heard_since(failed_in)
+
+    async def _note_account(self, problem: str) -> None:
+        """Keep why the homeserver takes nothing of our account; it may take all else (F-046)."""
+        health = self._stores.health
+        if problem:
+            await health.note("account", "fail", problem)
+        elif not self._taken and await health.part("account") is not None:
+            await health.note("account", "ok", "the homeserver takes what is sent")
+        self._taken = not problem
 
     def _is_news(self, reason: str) -> bool:
         """Whether it was not told for a minute: all rooms have the same trouble at once."""

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import NamedTuple, TypeGuard
 
 from wintermute.matrix.inbox import mapping
+from wintermute.matrix.instances import Installation
 from wintermute.matrix.people import Device
 from wintermute.messages import Json
 
@@ -104,7 +105,7 @@ class SyncBatch:
     """One sync response. `for_nio` is the same in nio's shape; `malformed` counts what is not.
 
     `verifications` are those between devices; `owners` are of the sessions whose keys came; `epoch`
-    is the value of `key_store.Epochs`, if it is new.
+    is the value of `key_store.Epochs`, if it is new; `installation` that which is at work.
     """
 
     next_batch: str
@@ -119,6 +120,7 @@ class SyncBatch:
     for_nio: Json
     owners: tuple[tuple[GroupSession, Device], ...] = ()
     epoch: str = ""
+    installation: Installation | None = None
 
     def tells_readers(self, room: RoomBatch) -> bool:
         """Whether it says anything new of who may be in a room: a large one is not read for less."""

@@ -133,7 +133,8 @@ class Sync:
         await self._stores.health.note("keys", state, trouble or "in order")
 
     async def follow_trust(self, clock: CheckedClock) -> None:
-        """Notice, until cancelled, that somebody at this machine trusted an identity (X-035).
+        """Notice, until cancelled, that somebody at this machine trusted an identity (X-035), and
+        that a message was held for long enough (F-048).
 
         By a clock of its own: looking at a file is no sign that the homeserver is heard.
         """
@@ -145,6 +146,8 @@ class Sync:
                 swept = clock.monotonic()
             if await self._intake.trust.reread():
                 self._wake_all(await self._intake.reconsider())
+            if held := await self._intake.exchanges.take_held(clock.monotonic()):
+                self._wake_all(held)
             await clock.sleep(TRUST_SECONDS)
 
     def _wake_all(self, conversations: set[str]) -> None:
@@ -176,7 +179,7 @@ class Sync:
         self._wake_all(woken)
         self._token_refusals = 0
         self.caught_up.set()
-        await self._copies.heard(batch.epoch, first=first)
+        await self._copies.heard(batch, first=first)
         if not first:
             said = {r.room_id: r.events for r in batch.joined if r.room_id not in invited}
             await self._copies.overheard(await self._restored.unknown(said))

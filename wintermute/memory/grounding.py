@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from difflib import SequenceMatcher
-from itertools import chain
 from typing import Literal
 
 from wintermute.memory.language import (
@@ -41,6 +40,8 @@ DropReason = Literal[
 MOST_WORDS = 0.5
 """The part of its words that tells a fact; with fewer, meaning has to be `LEAST_ALIKE`."""
 LEAST_ALIKE = 0.46
+UNKNOWN = frozenset({"el", "fi", "he", "hi"})
+"""Languages that the embedder has not learnt: all it says of them is alike, so meaning needs words."""
 SAME = 0.5
 """The part of a word that has to stand there in pieces, so that another form of it counts."""
 STRANGE = 0.34
@@ -56,6 +57,8 @@ LIKELIEST = 3
 SYLLABLE = re.compile("[\u3040-\u30ff\uac00-\ud7af]")
 ALPHABET = re.compile("[a-z\u00c0-\u058f\u0900-\u0dff]")
 FIRST_SIGN = "\u2e80"
+UNCASED = UNSPACED | {"ko", "hi", "he", "ar"}
+INFLECTED = frozenset({"ru", "pl", "fi", "el"})
 CLAUSE = re.compile(
     r"[,;:!?()\n\u060c\u3001\u3002\uff0c\u061b\u061f\u0964\u2014\u2013]|(?<=\w\w)\.(?=\s|$)"
 )
@@ -65,9 +68,9 @@ NOT_SPOKEN = re.compile(r"[^\w\s']")
 SUBJECT = re.compile(r"(?i)\b(?:the )?user(?![a-z])(?:['\u2019]\w+)?")
 NAME = re.compile(r"[^\W\d_][\w\u2019'-]*")
 WEIGHTLESS = (
-    "user", "light", "not", "averse", "soft", "last", "next", "called", "days", "units", "habit",
-    "maybe", "because", "owing",
-)  # fmt: skip
+    *("user", "light", "not", "averse", "soft", "last", "next", "called", "days", "units"),
+    *("habit", "maybe", "because", "owing"),
+)
 """Tables of words that are judged by themselves, or say nothing."""
 
 
@@ -141,15 +144,19 @@ class Grounding:
         found = [self._by(fact, (n,)) for n in best]
         if not any(each.told for each in found):
             found += [self._by(fact, pair) for n in best for pair in self._pairs(n, words)]
-        none = Judged(fact, (), "not said")
-        return min(found, key=lambda each: (not each.told, bool(each.reason)), default=none)
+        ranked = [each for each in found if each.told] or [
+            each for each in found if each.is_undecided
+        ]
+        return (ranked or found or [Judged(fact, (), "not said")])[0]
 
     def _pairs(self, n: int, words: Sequence[str]) -> Iterator[tuple[int, int]]:
         """A line with another one of the same person: beside it, or with two words of the fact."""
         same = [k for k, line in enumerate(self._lines) if line.sender == self._lines[n].sender]
         for place, k in enumerate(same):
             if k != n:
-                shared = [w for w in words if w[PIECE:] and covered(w, self._folded[k]) >= SAME]
+                shared = [
+                    w for w in words if len(w) > PIECE and covered(w, self._folded[k]) >= SAME
+                ]
                 if abs(place - same.index(n)) == 1 or len(shared) > 1:
                     yield min(k, n), max(k, n)
 
@@ -163,7 +170,7 @@ class Grounding:
         compared = _Compared(fact, numeric(bare, language), said, line, language)
         parts = (part.strip() for part in CLAUSE.split(text) if len(part.strip()) > PIECE)
         reason, share = compared.contradiction(), compared.share()
-        if not (reason or share) and "unlearnt" in language.traits:
+        if not (reason or share) and language.name in UNKNOWN:
             reason = "not said"
         told = not reason and share >= MOST_WORDS
         return Judged(fact, which, reason, told, bare.strip(" .,"), (text, *parts))
@@ -188,34 +195,35 @@ class _Compared:
 
     def share(self) -> float:
         """Return the part of the fact's words that was said; of two words one tells too little."""
-        return (len(self._words) - len(self._new)) / max(len(self._words), 3 if self._new else 1)
+        told = len(self._words) - len(self._new)
+        return told / max(len(self._words), 3 if self._new else 1)
 
     def contradiction(self) -> DropReason | None:
         """The first thing in the fact that does not stand in what was said, words aside."""
         language, mine, said = self._language, self._mine, self._said
-        once = language.has("last", said) or any(near.search(said) for _, near in language.near)
-        once = once or not (language.has("units", said) or language.has("days", said))
-        more = once and language.has("habit", mine) and not language.has("habit", said)
+        more = language.has("habit", mine) and not language.has("habit", said)
         unsure = language.has("maybe", self._told) and not language.has("maybe", mine)
-        ill = language.which("ill", mine) - language.which("ill", said)
+        asks = QUESTION.search(self._told)
         checks: tuple[tuple[DropReason, Callable[[], bool]], ...] = (
             ("other date", self._is_another_day),
             ("other number", self._is_another_number),
             ("other not", self._is_denied),
             ("other name", self._is_renamed),
             ("about others", self._is_about_others),
-            ("not said", lambda: bool(more or unsure or ill or QUESTION.search(self._told))),
+            ("not said", lambda: bool(more or unsure or asks) or bool(self._more_of("ill"))),
             ("not said", self._gives_another_reason),
         )
         return next((reason for reason, check in checks if check()), None)
+
+    def _more_of(self, table: str) -> set[int]:
+        return self._language.which(table, self._mine) - self._language.which(table, self._said)
 
     def _is_another_day(self) -> bool:
         on = self._line.on  # who names no day speaks of the day on which they speak
         meant = list(spans(self._said, self._language, on)) or [(on, on)]
         days = self._language.which("days", self._rest) - self._language.which("days", self._said)
-        short = [(a.weekday(), (b - a).days) for a, b in meant if (b - a).days < 7]
         return not all(_meant(each, meant) for each in self._dates) or not all(
-            any((day - begin) % 7 <= length for begin, length in short) for day in days
+            any(_is_on(day, span) for span in meant) for day in days
         )
 
     def _is_another_number(self) -> bool:
@@ -230,65 +238,67 @@ class _Compared:
         """Tell if one of both denies, or shuns, what the other says."""
         tables, mine = self._language.tables, self._mine
         denies, averse, soft = (tables[name][0].search for name in ("not", "averse", "soft"))
-        pairs = [(clause, self._shared(clause)) for clause in self._clauses()]
+        clauses = self._clauses()
+        pairs = [(clause, self._shared(clause)) for clause in clauses]
         if denies(mine) or averse(mine):
-            told = [each for c, each in pairs if denies(c) or averse(c) or soft(c)]
-            return not told or (not any(told) and any(each for _, each in pairs))
+            shuns = [(denies(c) or averse(c) or soft(c)) for c in clauses]
+            told = [each for (_, each), shun in zip(pairs, shuns, strict=True) if shun]
+            return not any(shuns) or (not any(told) and any(each for _, each in pairs))
         if soft(mine):
             return any(denies(c) and soft(c) and each for c, each in pairs)
-        over = [(denies(c) or averse(c), each) for c, each in pairs if not soft(c)]
+        pairs = [(c, each) for c, each in pairs if not soft(c)]
+        over = [(denies(clause) or averse(clause), each) for clause, each in pairs]
         affirmed = {word for is_over, each in over if not is_over for word in each}
         return any(is_over and each - affirmed for is_over, each in over)
 
     def _is_renamed(self) -> bool:
         """Tell if the fact has a name that was not said, or one thing in place of another."""
-        traits, least = self._language.traits, 0.6 if "inflected" in self._language.traits else 0.75
-        text = NAME.sub("", SUBJECT.sub(" ", self._fact).strip(), 1)
-        capitals = set() if "nouns" in traits else _capitals(text)
-        capitals |= {w for w in self._words if KATAKANA.fullmatch(w) and len(w) > PIECE}
-        capitals -= {w for w in capitals if w[:PIECE] in folded(self._line.name)}
-        if any(w in capitals and covered(w, self._known) < least for w in self._words):
-            return True
+        name, least = self._language.name, 0.6 if self._language.name in INFLECTED else 0.75
+        text = SUBJECT.sub(" ", self._fact)
+        capitals = " ".join(
+            folded(found[0])
+            for found in NAME.finditer(text)
+            if found[0][0].isupper() and text[: found.start()].strip() and name != "de"
+        )
+        for word in self._words:
+            strange = word in WORD.findall(capitals) or (
+                KATAKANA.fullmatch(word) and len(word) > PIECE
+            )
+            is_own = word[:PIECE] in folded(self._line.name)
+            if strange and not is_own and covered(word, self._known) < least:
+                return True
         return self._is_called_otherwise() or self._is_replaced()
 
     def _is_called_otherwise(self) -> bool:
         """Tell if the word beside a "called" was not said."""
         language, text = self._language, self._rest
-        found = language.tables["called"][0].finditer(text) if "uncased" in language.traits else ()
+        if language.name not in UNCASED:
+            return False
+        ends = [found.span() for found in language.tables["called"][0].finditer(text)]
+        named = [_content(text[end:], language)[:1] for _, end in ends]
         if language.name == "ja":
-            named = [_content(text[: each.start()], language)[-1:] for each in found]
-        else:
-            named = [_content(text[each.end() :], language)[:1] for each in found]
+            named = [_content(text[:begin], language)[-1:] for begin, _ in ends]
         return any(covered(word, self._known) < STRANGE for each in named for word in each)
 
     def _is_replaced(self) -> bool:
-        """Tell if another word was said in the place of one of the fact; for names without capitals."""
-        language, traits = self._language, self._language.traits
-        said, mine, new = _content(self._said, language), self._words, set(self._new)
-        weighty = set(said)
-        if "signs" in traits:
-            weighty, new = set("".join(said)), {*"".join(mine)}.difference(self._said)
-            said, mine = list(self._said), list(self._rest)
-        elif "placed" in traits:
-            said, mine = WORD.findall(self._said), WORD.findall(self._rest)
-        elif "ordered" in traits:
-            like = {w: [s for s in said if covered(w, f" {s} ") >= SAME] for w in mine}
-            mine = [w if w in said else [*like[w], w][0] for w in mine]
-        else:
+        """Tell if another word was said between two words of the fact; for names without capitals."""
+        name = self._language.name
+        if name not in {"ja", "ko", "hi", "he", "de"}:
             return False
+        said = _content(self._said, self._language)
+        mine = [
+            w if w in said else next((s for s in said if covered(w, f" {s} ") >= SAME), w)
+            for w in self._words
+        ]
         ops = SequenceMatcher(None, said, mine, autojunk=False).get_opcodes()
-        befores = ("equal" if "final" in traits else "", *(op[0] for op in ops))
-        afters = (*(op[0] == "equal" and WORD.match(said[op[1]]) for op in ops[1:]), None)
+        same = {"ko": 1, "ja": 1, "de": None}.get(name, 2)
         return any(
-            (before, op) == ("equal", "replace")
-            and (after or "placed" in traits)
-            and b - a == d - c in ((2, 3) if "signs" in traits else (1,))
-            and weighty.issuperset(said[a:b])
-            and new.issuperset(mine[c:d])
-            and said[a][: 1 if mine[c] >= FIRST_SIGN else 2] not in mine[c]
-            and not language.has("kin", mine[c])
-            and ("nouns" not in traits or mine[c].capitalize() in self._fact)
-            for before, (op, a, b, c, d), after in zip(befores, ops, afters, strict=False)
+            (before[0], op, after[0]) == ("equal", "replace", "equal")
+            and b - a == d - c == 1
+            and said[a][:same] != mine[c][:same]
+            and covered(mine[c], self._known) < STRANGE
+            and (name != "de" or mine[c].capitalize() in self._fact)
+            for before, (op, a, b, c, d), after in zip(ops, ops[1:], ops[2:], strict=False)
         )
 
     def _gives_another_reason(self) -> bool:
@@ -308,27 +318,15 @@ class _Compared:
         return [part for part in parts if part.strip()]
 
     def _is_about_others(self) -> bool:
-        """Tell if others did it: relatives that the fact leaves out, or whom the clause begins with."""
-        language, told = self._language, self._told
-        ours, kin = language.which("kin", self._mine), list(enumerate(language.tables["kin"]))
-        begins = [(m.start(), n) for n, each in kin for m in each.finditer(told)]
-        if not begins:
-            return not self._new and self._is_done_by_somebody()
-        first, piece = min(begins)[0], 1 if language.name in UNSPACED else PIECE
-        shared = [told.find(word[:piece]) for word in self._words if word not in self._new]
-        leads = first < min((at for at in shared if at >= 0), default=len(told))
-        led = {n for at, n in begins if at == first} if leads else language.which("kin", self._said)
-        return bool(ours or leads) and not ours & led
-
-    def _is_done_by_somebody(self) -> bool:
-        """Tell if a name that the fact leaves out stands before what it tells: Tom bought a boat."""
-        clause = max(self._clauses(), key=lambda each: len(self._shared(each)), default="")
-        first, second, *_ = [*_content(clause, self._language), "", ""]
-        named = "signs" in self._language.traits or first in _capitals(self._line.text)
-        if not (second and named and clause.strip().startswith(first)):
-            return False
-        fact = _spaced(self._mine, self._language)
-        return covered(first, fact) < SAME <= covered(second, fact)
+        """Tell if the fact names other relatives, or leaves out those the line begins with."""
+        language = self._language
+        theirs, ours = (language.which("kin", each) for each in (self._told, self._mine))
+        if ours or not theirs:
+            return bool(ours and theirs) and not ours & language.which("kin", self._said)
+        begins = [m.start() for kin in language.tables["kin"] for m in kin.finditer(self._told)]
+        piece = 1 if language.name in UNSPACED else PIECE
+        told = [self._told.find(w[:piece]) for w in self._words if w not in self._new]
+        return min(begins) < min((at for at in told if at >= 0), default=len(self._told))
 
 
 def _meant(day: WrittenDate, meant: Sequence[DaySpan]) -> bool:
@@ -342,14 +340,21 @@ def _meant(day: WrittenDate, meant: Sequence[DaySpan]) -> bool:
     )
 
 
+def _is_on(weekday: int, span: DaySpan) -> bool:
+    length = (span[1] - span[0]).days
+    return length < 7 and (weekday - span[0].weekday()) % 7 <= length
+
+
 def _without_subject(fact: str, name: str, language: Language) -> str:
     """A fact without who it is about: the user, or the display name in any case."""
     mine = language.tables["user"][0].sub(" ", folded(SUBJECT.sub(" ", fact)))
     for part in WORD.findall(folded(name)):
         stem, whole = re.escape(part[:-1]), re.escape(part)
-        forms = f"(?:{whole}{LETTER}{{0,3}}|{stem}{LETTER})"
-        if len(part) > SHORT:
-            forms = f"{stem}{LETTER}{{0,4}}"
+        forms = (
+            f"{stem}{LETTER}{{0,4}}"
+            if len(part) > SHORT
+            else f"(?:{whole}{LETTER}{{0,3}}|{stem}{LETTER})"
+        )
         cased = f"(?<!{LETTER}){forms}(?!{LETTER})(?:'{LETTER}+)?"
         mine = re.sub(whole if language.name in UNSPACED else cased, " ", mine)
     return " ".join(mine.split())
@@ -357,17 +362,14 @@ def _without_subject(fact: str, name: str, language: Language) -> str:
 
 def _content(text: str, language: Language, but: str = "") -> list[str]:
     """List the words of a text that say something, in its order; `but`: a table that counts as well."""
-    weightless = [language.tables[name] for name in WEIGHTLESS if name != but]
-    for pattern in (*(near for _, near in language.near), *chain(*weightless)):
+    for name in (each for each in WEIGHTLESS if each != but):
+        for pattern in language.tables.get(name, ()):
+            text = pattern.sub(" ", text)
+    for _, pattern in language.near:
         text = pattern.sub(" ", text)
     if language.name == "ja":  # what stands in hiragana is grammar
         text = KATAKANA.sub(r" \1 ", KANA.sub(" ", text))
     return [w for w in WORD.findall(text) if len(w) > 1 or language.name in UNSPACED]
-
-
-def _capitals(text: str) -> set[str]:
-    """The words that begin with a capital."""
-    return {word for m in NAME.findall(text) if m[0].isupper() for word in WORD.findall(folded(m))}
 
 
 def _spaced(text: str, language: Language) -> str:

@@ -64,7 +64,6 @@ class Language:
     numbers: re.Pattern[str]
     parts: re.Pattern[str]
     """A number, or a word for one: what `numbers` is made of."""
-    traits: frozenset[str]
 
     def has(self, table: str, text: str) -> bool:
         """Tell if a word of this table stands there."""
@@ -104,7 +103,7 @@ def language_named(name: str) -> Language:
             _pattern(name, group, key) for group in (listed.split() if key in SEVERAL else [listed])
         )
         for key, listed in table.items()
-        if key not in ("numbers", "near", "traits")
+        if key not in ("numbers", "near")
     }
     listed: dict[str, set[int]] = {}
     for days, word in _valued(table["near"]):
@@ -114,8 +113,7 @@ def language_named(name: str) -> Language:
     known = " ".join(table[key] for key in ("light", "not", "habit", "kin", "near"))
     small = _pattern(name, re.sub(r"-?\d", "", known), "light")
     parts = re.compile(f"\\d+|{words}")
-    traits = frozenset(table.get("traits", "").split())
-    return Language(name, tables, near, small, values, re.compile(numbers), parts, traits)
+    return Language(name, tables, near, small, values, re.compile(numbers), parts)
 
 
 def _valued(listed: str) -> Iterator[tuple[int, str]]:
@@ -137,11 +135,11 @@ def _pattern(name: str, words: str, key: str) -> re.Pattern[str]:
     listed = listed or "(?!)"
     if name in UNSPACED:
         return re.compile(rf"(?<!\d)(?:{listed})" if words[:1].isdigit() else f"(?:{listed})")
-    end = "" if name == "ko" and key != "light" else f"(?!{LETTER})"
-    # In Arabic "when" is no "to what not".
-    prefix = "[وف]?" if (name, key) == ("ar", "not") else PREFIXES.get(name, "")
-    before = f"[^\\W\\d]|[{MARKS}]" if key == "units" else LETTER
-    return re.compile(f"(?<!{before}){prefix}(?:{listed}){end}")
+    end = "" if name == "ko" else f"(?!{LETTER})"
+    prefix = PREFIXES.get(name, "")
+    if name == "ar" and key == "not":  # "when" is no "to what not"
+        prefix = "[وف]?"
+    return re.compile(f"(?<!{LETTER}){prefix}(?:{listed}){end}")
 
 
 def folded(text: str) -> str:

@@ -1,0 +1,117 @@
+"""One installation for an account: each writes itself into the account's data, and a second one ends.
+
+Two with devices of their own would both answer every message. (Two with one device, or with one key
+for their marks, are copies of one folder: see `copies`.)
+"""
+
+import logging
+import re
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+
+from wintermute.clock import Clock
+from wintermute.errors import AnotherCopyRuns, SendRefused
+from wintermute.health.health import Health
+from wintermute.matrix.inbox import mapping
+from wintermute.matrix.key_store import AT_WORK, Epochs
+
+log = logging.getLogger(__name__)
+
+WRITE_SECONDS = 300.0
+YOUNG = timedelta(minutes=10).total_seconds()
+NAME = re.compile(r"[\w.~/+=-]{1,64}", re.ASCII)
+PART = "installations"
+ANOTHER = (
+    "another installation uses this account, as device {device}: stop it, or run `wintermute run"
+    " --take-over` here, which ends it; if it is gone already, either wait ten minutes or take over."
+    " A second bot needs an account of its own"
+)
+MET = "another one, device {device}, was started with this account -> one of them has to be stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """One at work, with its start and its newest sign of life. `met`: a device that was refused."""
+
+    name: str
+    device_id: str
+    since: int = 0
+    at: int = 0
+    takes_over: bool = False
+    met: str = ""
+
+
+def read_installation(content: object) -> Installation | None:
+    """The installation in account data, which anybody with our login may have written."""
+    match mapping(content):
+        case {"name": str(name), "device_id": str(device), "since": int(since), "at": int(at)}:
+            more = mapping(content).get("takes_over") is True, str(mapping(content).get("met", ""))
+            if NAME.fullmatch(device) and NAME.fullmatch(more[1] or "-"):
+                return Installation(name, device, since, at, *more)
+    return None
+
+
+def is_beside(ours: Installation, other: Installation, now: int) -> bool:
+    """Whether another installation is there, and gave a sign of life not long ago."""
+    own = other.name == ours.name or other.device_id == ours.device_id
+    return not own and abs(now - other.at) < YOUNG
+
+
+def gives_way(ours: Installation, other: Installation) -> bool:
+    """Whether ours ends for the other: the first stays, unless one takes over."""
+    if other.since - ours.at >= YOUNG:  # ours slept: the other began when nobody was at work
+        return True
+    if ours.takes_over != other.takes_over:
+        return other.takes_over
+    return ((ours.since, ours.name) < (other.since, other.name)) is ours.takes_over
+
+
+class Installations:
+    """Keeps ours at the homeserver, and ends it when it has to give way."""
+
+    def __init__(self, data: Epochs, health: Health, clock: Clock, ours: Installation) -> None:
+        self._data = data
+        self._health = health
+        self._clock = clock
+        self._wrote_at = 0.0
+        self._ours = ours
+
+    async def arrive(self) -> None:
+        """At the start, before anything is heard. Raises: AnotherCopyRuns."""
+        if self._ours.at:
+            return
+        try:
+            other = read_installation(await self._data.kept_under(AT_WORK))
+        except SendRefused:
+            other = None
+        now = int(self._clock.now().timestamp())
+        if other and is_beside(self._ours, other, now) and not self._ours.takes_over:
+            await self._write(replace(other, met=self._ours.device_id))
+            raise AnotherCopyRuns(ANOTHER.format(device=other.device_id))
+        if await self._health.part(PART) is not None:
+            await self._health.note(PART, "ok", "no other one uses this account")
+        ours = replace(self._ours, since=now, at=now)
+        await self._write(ours)
+        self._ours = ours
+
+    async def look_at(self, told: Installation | None) -> None:
+        """A sync told of this one; ours is written again when it is time. Raises: AnotherCopyRuns."""
+        now = int(self._clock.now().timestamp())
+        other = told if told and is_beside(self._ours, told, now) else None
+        met = other.device_id if other else told.met if told else ""
+        if met and met != self._ours.device_id:
+            log.warning("another installation met device=%s", met)
+            await self._health.note(PART, "warn", MET.format(device=met))
+        if other and gives_way(self._ours, other):
+            raise AnotherCopyRuns(ANOTHER.format(device=other.device_id))
+        if met or self._clock.monotonic() - self._wrote_at >= WRITE_SECONDS:
+            ours = replace(self._ours, at=now)
+            await self._write(ours)
+            self._ours = ours
+
+    async def _write(self, installation: Installation) -> None:
+        try:
+            await self._data.keep_under(AT_WORK, asdict(installation))
+        except SendRefused as error:
+            log.warning("account data refused reason=%s", error)
+        self._wrote_at = self._clock.monotonic()
