@@ -3,10 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
-from itertools import permutations
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +14,16 @@ from tests.test_cli_loom import exported, house_of, tell, terminal
 from tests.test_forgetting import deliver
 from tests.test_forgetting_messages import forgotten
 from tests.test_redactions import take_back
-from tests.world.house import PROMPTS, ROOM, Gate, House, open_house
+from tests.world.house import PROMPTS, ROOM, Gate, open_house
 from tests.world.model import Calls, Fail, ModelServer, Seen, Step, Text, Use, is_for_summary
+from tests.world.strict import Strict
 from tests.world.terminal import Terminal
 from wintermute.config.schema import Backend, Context, Llm, Roles
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import foldable
 from wintermute.conversation.view import messages, smaller
 from wintermute.ids import new_id
-from wintermute.llm.kept import KEPT, NO_REASONING, UNSIGNED, given, plain
+from wintermute.llm.kept import KEPT, given, plain
 from wintermute.llm.wire import Gathering
 from wintermute.loom.records import BranchView
 from wintermute.matrix.relations import Relations
@@ -140,116 +138,6 @@ def test_each_backend_gets_its_own_ids_and_fields_and_nobody_elses(row: str) -> 
     assert (less is None) == ("Hm" not in json.dumps(asked))
 
 
-Wants = Callable[[Mapping[str, Json], Json], str]
-"""Complaint about an answer in a request, by a provider that sent these fields with its calls."""
-
-
-def deep_wants(sent: Mapping[str, Json], said: Json) -> str:
-    """Want its own field as it was, and one that is not empty in any other answer."""
-    own = [sent[call["id"]] for call in said.get("tool_calls", ()) if call["id"] in sent]
-    wanted = own[0]["reasoning_content"] if own else NO_REASONING
-    is_right = said.get("reasoning_content") == wanted
-    return "" if is_right else "The `reasoning_content` in the thinking mode must be passed back."
-
-
-def gemini_wants(sent: Mapping[str, Json], said: Json) -> str:
-    """Want a signature at the first call: its own, or its word for none."""
-    call = said.get("tool_calls", [{}])[0]
-    is_right = not call or call.get("extra_content") == sent.get(call["id"], UNSIGNED)
-    return "" if is_right else "Function call is missing a thought_signature in functionCall parts."
-
-
-def mistral_wants(sent: Mapping[str, Json], said: Json) -> str:
-    """Want nine letters or digits, and no field that it does not know."""
-    calls = said.get("tool_calls", ())
-    beside = [*said.keys() - {"role", "content", "tool_calls"}, *(c for c in calls if len(c) > 3)]
-    is_right = not beside and all(NINE.fullmatch(call["id"]) for call in calls)
-    return "" if is_right else f"Extra inputs, or ids: {beside}"
-
-
-@dataclass
-class Provider:
-    """A strict one, which makes two calls for each message and then answers."""
-
-    server: ModelServer
-    name: str
-    wants: Wants
-    sent: dict[str, Json] = field(default_factory=dict)
-    away: bool = False
-    complaints: int = 0
-
-    def answer(self, seen: Seen) -> Step:
-        if is_for_summary(seen.body):
-            return Text("They spoke of this and that.")
-        said = [each for each in seen.messages if each["role"] == "assistant"]
-        wrong = "".join(self.wants(self.sent, each) for each in said)
-        if self.away or wrong:
-            self.complaints += not self.away
-            return Fail(500 if self.away else 400, {"error": {"message": wrong}})
-        if [each["role"] for each in seen.messages[-6:]] == ["assistant", "tool", "tool"] * 2:
-            return Text(f"{self.name} says so")
-        n, is_gemini = len(self.sent), self.name == "gem"
-        form = "D681Pev{}{}" if self.name == "mist" else "call_00_{}_{}" + self.name
-        thought = {"reasoning_content": f"{SECRET} of {self.name} {n}" if n else ""}
-        signed = {"extra_content": {"google": {"thought_signature": f"{SECRET} of {self.name}"}}}
-        self.sent[form.format(n, 0)] = signed["extra_content"] if is_gemini else thought
-        first = Use("echo", {"say": "hi"}, form.format(n, 0), signed if is_gemini else {})
-        calls = (first, Use("echo", {"say": "on"}, form.format(n, 1)))
-        return Calls(calls, fields=thought if self.name == "deep" else {})
-
-
-@asynccontextmanager
-async def three(folder: Path) -> AsyncIterator[tuple[Llm, list[Provider]]]:
-    """DeepSeek, Gemini and Mistral in this order, at their strictest."""
-    async with AsyncExitStack() as stack:
-        found = []
-        for name, wants in (("deep", deep_wants), ("gem", gemini_wants), ("mist", mistral_wants)):
-            server = await stack.enter_async_context(ModelServer())
-            found.append(Provider(server, name, wants))
-            server.keyed(found[-1].answer)
-        backends = {each.name: Backend(base_url=each.server.url, model="m") for each in found}
-        yield Llm(backends=backends, roles=Roles(base=tuple(backends)), max_retries=0), found
-
-
-async def test_a_conversation_with_calls_goes_on_with_every_provider(tmp_path: Path) -> None:
-    """F-040, F-041: calls, a second one, failover in and out, a restart. What one server was told
-    begins with what it was told before, fields included (`tests/world/prefixes.py`)."""
-    async with three(tmp_path) as (llm, (deep, gem, mist)):
-        n = 0
-
-        async def say(house: House, *answers: str) -> None:
-            nonlocal n
-            for answer in answers:
-                n += 1
-                await house.incoming(f"message {n}")
-                assert (await house.said(n))[-1] == f"{answer} says so"
-
-        async with open_house(tmp_path, None, gates=[Gate()], llm=llm) as house, house.working():
-            await say(house, "deep", "deep")
-            deep.away = True
-            await say(house, "gem", "gem")
-            gem.away = True
-            await say(house, "mist", "mist")
-            deep.away = gem.away = False
-            await say(house, "deep")
-        async with open_house(tmp_path, None, gates=[Gate()], llm=llm) as house, house.working():
-            await say(house, "deep")
-            deep.away = True
-            await say(house, "gem")
-        # Learnt once, and once more after the restart.
-        assert (deep.complaints, gem.complaints, mist.complaints) == (2, 2, 0)
-        for one, other in permutations((deep, gem, mist), 2):
-            asked = json.dumps([seen.body for seen in one.server.requests])
-            assert f"{SECRET} of {other.name}" not in asked
-        ids = [
-            call["id"]
-            for each in deep.server.requests[-1].messages
-            for call in each.get("tool_calls", ())
-        ]
-        assert {one for one in ids if not NINE.fullmatch(one)} >= deep.sent.keys()
-        assert not {*gem.sent, *mist.sent} & {*ids}
-
-
 @pytest.mark.parametrize(
     "complaint",
     [
@@ -284,14 +172,16 @@ async def test_nothing_of_it_is_shown_or_exported(
 ) -> None:
     """F-040: nor is it in a record of questions or in a summary, for which it counts."""
     caplog.set_level(logging.DEBUG, "wintermute")
-    async with three(terminal.data) as (llm, (deep, _, _)):
-        deep.server.allow("fold")
+    async with ModelServer() as server:
+        deep, known = Strict("deepseek", server), {"deep": Backend(base_url=server.url, model="m")}
+        llm = Llm(backends=known, roles=Roles(base=("deep",)), max_retries=0, record=True)
+        server.allow("fold")
         few: Any = {"context": Context(keep_recent=4, trigger_after_turns=6)}
-        opened = house_of(terminal, deep.server, Gate(), llm=replace(llm, record=True), **few)
+        opened = house_of(terminal, server, Gate(), llm=llm, **few)
         async with opened as house, house.working():
             for n in range(4):
                 await tell(house, f"message {n}")
-                assert (await house.said(n + 1))[-1] == "deep says so"
+                assert (await house.said(n + 1))[-1] == "deepseek says so"
             (branch,) = [row["id"] for row in await house.rows("SELECT id FROM branches")]
             casts = await house.casts.of_branch(branch)
             whole = [step.whole for step in foldable(casts, 0)]
@@ -307,11 +197,11 @@ async def test_nothing_of_it_is_shown_or_exported(
             more, less = (
                 house.models.tokens("base", Request(each)) for each in (said, plain(said))
             )
-        assert SECRET in json.dumps(whole)
+        assert deep.secret in json.dumps(whole)
         assert more > less
-        shown += [r.body for r in deep.server.requests if is_for_summary(r.body)]
+        shown += [r.body for r in server.requests if is_for_summary(r.body)]
         assert len(shown) > 6
-        assert SECRET not in json.dumps(shown) + caplog.text
+        assert deep.secret not in json.dumps(shown) + caplog.text
 
 
 @pytest.mark.breaks("redaction", "forgetting", perhaps=True)

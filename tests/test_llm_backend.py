@@ -120,10 +120,10 @@ async def test_reasoning_that_never_began_is_taken_back_once_and_then_known(
 
 CHILD = """
 import asyncio, sys
-import wintermute.llm.models, wintermute.llm.models
+import wintermute.llm.models, wintermute.llm.fixed
 from wintermute.config.schema import Backend
 assert not {"openai", "httpx2", "pydantic"} & set(sys.modules)
-print(asyncio.run(wintermute.llm.models.probe("local", Backend(base_url=sys.argv[1], model="m"), 60)).told)
+print(asyncio.run(wintermute.llm.fixed.probe("local", Backend(base_url=sys.argv[1], model="m"), 60)).told)
 """
 
 
@@ -155,9 +155,9 @@ async def test_openai_loads_late_and_takes_nothing_from_the_environment(
 
 GARBAGE = """
 import asyncio, gc, sys
-import wintermute.daemon, wintermute.llm.models
+import wintermute.daemon, wintermute.llm.fixed
 from wintermute.config.schema import Backend
-asyncio.run(wintermute.llm.models.probe("local", Backend(base_url=sys.argv[1], model="m"), 60))
+asyncio.run(wintermute.llm.fixed.probe("local", Backend(base_url=sys.argv[1], model="m"), 60))
 print(gc.get_freeze_count() > 20 * len(gc.get_objects()))
 """
 

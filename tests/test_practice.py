@@ -21,7 +21,7 @@ from tests.world.house import PROMPTS, House, open_house
 from wintermute.config.schema import Backend, Memory, MemoryHarvest
 from wintermute.demo.practice import Say, Use, Utterance, answer
 from wintermute.demo.practice_server import SERVED_NAME, PracticeModel
-from wintermute.llm.models import probe
+from wintermute.llm.fixed import probe
 from wintermute.messages import Json, Request
 from wintermute.prompt.assemble import Parts, assemble
 from wintermute.templates import fill, read_template

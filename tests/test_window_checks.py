@@ -17,6 +17,7 @@ from tests.world.warm import Interpreter
 from wintermute.db import driver
 from wintermute.db.database import shipped_migrations
 from wintermute.db.migrate import migrate
+from wintermute.llm.tokens import Measure
 from wintermute.messages import Json, Usage
 
 NOWHERE = "http://127.0.0.1:9"
@@ -70,6 +71,52 @@ async def test_check_and_status_name_a_list_that_is_longer_than_the_window(
         done = await python.command(verb, "--json", "--config", str(config), **at)
         found = {each["name"]: each["text"] for each in json.loads(done.stdout)}
         assert "memory.backend: fts5" in found["data/MEMORIES.txt"]
+
+
+COUNTED: dict[str, tuple[list[tuple[int, int]], int | None]] = {
+    "three that are cut, among others": (
+        [(5000, 4096), (300, 250), (6300, 4070), (9000, 4000), (8000, 4110)],
+        4096,
+    ),
+    "two of them": ([(5000, 4096), (6300, 4096), (300, 250)], None),
+    "nearly as long": ([(5000, 4096), (6200, 4096), (7700, 4096)], None),
+    "a longer one after them": ([(5000, 4096), (6300, 4096), (8000, 4096), (9000, 6000)], None),
+    "what was not in a cache": ([(5000, 5000), (6300, 700), (8000, 700), (10_000, 700)], None),
+    "fewer than a window": ([(5000, 100), (6300, 100), (8000, 100)], None),
+}
+
+
+@pytest.mark.parametrize("row", COUNTED)
+def test_a_server_cuts_what_it_counts_alike(row: str) -> None:
+    """F-064: within a hundredth, of three that differ by a quarter."""
+    counted, cut = COUNTED[row]
+    measure = Measure()
+    for estimated, tokens in counted:
+        measure.learn(estimated, Usage(tokens))
+    assert measure.cut == cut
+
+
+async def test_check_and_status_tell_of_a_server_that_cuts_prompts(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """F-064: with its window and what helps, once three of its requests were so far apart."""
+    model.keyed(lambda _: Text("ok", usage=Usage(4096, 1)))
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    for n, text in enumerate(("hello", "a " * 9_000, "b " * 20_000), 1):
+        await ann.send(chat, text)
+        await ann.wait_for_count(chat, daemon.user_id, n)
+    await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM health WHERE detail LIKE '%cuts%'")))
+    model.keyed(lambda _: Text("ok", usage=Usage(90, 1)))
+    for verb in ("check", "status"):
+        _, said = await daemon.command(verb)
+        (line,) = [
+            each for each in said.splitlines() if each.startswith("warn  backend scripted: ")
+        ]
+        assert "cuts from the front" in line
+        assert "its context window is 4096 -> set llm.backends.scripted.context_tokens" in line
+        assert "num_ctx in a Modelfile" in line
 
 
 @pytest.mark.quick(every=3)

@@ -98,12 +98,13 @@ class Events:
     """A stream of these events, as they are; text or JSON. Nothing is added.
 
     `stay` leaves it open after the last one, with these bytes again and again if it is some;
-    `breaks` breaks the connection then.
+    `breaks` breaks the connection then. `told`: the message that later requests show it as.
     """
 
     events: tuple[Json | str, ...]
     stay: bool | bytes = False
     breaks: bool = False
+    told: Json | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -572,6 +573,8 @@ def _told(step: Step, n: int) -> Json | None:
     match step:
         case Drip(text):
             return {"role": "assistant", "content": text}
+        case Events(told=told):
+            return told
         case Text() | Calls():
             text, calls = _content(step, n)
             return {"role": "assistant", "content": text, "tool_calls": calls}

@@ -29,8 +29,9 @@ from tests.world.request_rules import is_for_json, is_for_summary
 from wintermute.conversation.toolbox import DONE
 from wintermute.conversation.view import INTERRUPTED, UNANSWERED
 from wintermute.db import driver
+from wintermute.llm.fixed import QUESTION
 from wintermute.llm.kept import OF_CALL, OF_MESSAGE
-from wintermute.llm.models import PROBE, QUESTION
+from wintermute.llm.models import PROBE
 from wintermute.messages import Json
 
 Cause = Literal[
@@ -295,9 +296,9 @@ class Prefixes:
 
 def _is_apart(body: Json) -> bool:
     """What no cast asks: a summary, the questions of `check`."""
-    last = (body.get("messages") or [{}])[-1]
-    aside = is_for_summary(body) or is_for_json(body)
-    return aside or last in (*QUESTION.messages, *PROBE.messages)
+    messages = body.get("messages") or [{}]
+    is_checks = messages[:1] == [*QUESTION.messages] or messages[-1:] == [*PROBE.messages]
+    return is_checks or is_for_summary(body) or is_for_json(body)
 
 
 def could_be(now: Rendered, before: Rendered) -> frozenset[Cause]:

@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 from typing import Any
 
-from wintermute.llm.models import QUESTION
+from wintermute.llm.fixed import QUESTION
 from wintermute.messages import Json
 
 CANARY = re.compile(r"canary[0-9a-f]{12}")
@@ -57,7 +57,7 @@ def broken_rules(body: Json) -> list[str]:
     mode none without instructions (P-045).
     """
     messages = body.get("messages") or []
-    if messages == list(QUESTION.messages):
+    if messages[:1] == list(QUESTION.messages):
         return []
     roles = [message.get("role") for message in messages]
     broken = []

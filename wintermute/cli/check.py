@@ -33,11 +33,11 @@ from wintermute.health.health import Finding, Health
 from wintermute.ids import new_id
 from wintermute.llm.embeddings import open_embedder
 from wintermute.llm.fixed import counted, known
+from wintermute.llm.fixed import probe as ask_model
 from wintermute.llm.models import FRAME, Models
-from wintermute.llm.models import probe as ask_model
 from wintermute.llm.spelled import Spellings
 from wintermute.llm.tokens import Counted, TokenCounts
-from wintermute.llm.windows import compared, judged, server_window
+from wintermute.llm.windows import CUTS, compared, judged, server_window
 from wintermute.matrix.login import probe as ask_homeserver
 from wintermute.matrix.marks import file_problems
 from wintermute.memory.core import MEMORIES, Places
@@ -163,6 +163,7 @@ async def noticed(config: Config) -> list[Finding]:
         for part in parts
         if part.part == "bridge"
         or (part.state != "ok" and (part.part == "keys" or part.part.endswith(MEMORIES)))
+        or (part.state == "warn" and CUTS in part.detail)
     ]
 
 
@@ -200,9 +201,9 @@ def templates(config: Config) -> Finding:
 def command(ctx: click.Context, as_json: bool) -> None:
     """Try every part and say what to do.
 
-    One tiny question goes to each model, one word to what computes meanings; no device is made, and nothing is written but how a model
-    writes its calls and counts tokens. Leaves with 1 when a part fails, with 2 when the
-    configuration cannot be read.
+    Two tiny questions go to each model, with a call of a tool and its result, one word to what
+    computes meanings; no device is made, and nothing is written but how a model writes its calls
+    and counts tokens. Leaves with 1 when a part fails, with 2 when the configuration cannot be read.
 
     Example: wintermute check --config ~/wintermute/config.yaml
     """
@@ -300,7 +301,7 @@ async def _model(
     part = f"model {name}"
     try:
         probed = await ask_model(name, backend, seconds)
-        answered = Finding(part, "ok", probed.told)
+        answered = Finding(part, probed.state, probed.told)
         if backend.calls_as_text is None:
             kept = await _keep(path, backend, probed.spells)
             told = (KEPT if kept else SPELLS).format(name=name)

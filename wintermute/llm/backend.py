@@ -16,7 +16,7 @@ from wintermute.llm.dialect import Dialect
 from wintermute.llm.failures import Failed, Outage, Refused
 from wintermute.llm.kept import given, sender
 from wintermute.llm.tokens import Measure
-from wintermute.llm.windows import is_private
+from wintermute.llm.windows import cut_words, is_private
 from wintermute.llm.wire import Answer, Gathering
 from wintermute.llm.written import context_of
 from wintermute.messages import Json, Request
@@ -214,8 +214,10 @@ class Endpoint:
 
     @property
     def learnt(self) -> str:
-        """In which other words it is asked since the start, for a person (F-042)."""
-        return self._dialect.learnt
+        """In which other words it is asked since the start, for a person (F-042, F-064)."""
+        cut = self.measure.cut
+        told = [self._dialect.learnt, cut_words(self.name, cut) if cut else ""]
+        return "; ".join(filter(None, told))
 
     async def _answer(
         self, client: "Client", body: Json, request: Request, listener: Listener, longest: int

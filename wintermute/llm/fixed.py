@@ -1,19 +1,122 @@
-"""The part that every request has, instructions and tools: how many tokens it takes, and who knows."""
+"""What `check` asks a server: a round with calls, and the part of every request, to count its tokens."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from wintermute.config.schema import Backend
 from wintermute.config.secrets import Redaction
 from wintermute.errors import ContextTooLarge, ModelUnavailable
 from wintermute.ids import new_id
 from wintermute.llm import tokens
-from wintermute.llm.backend import Endpoint
-from wintermute.llm.failures import Failed, TooLarge
+from wintermute.llm.backend import Endpoint, offered
+from wintermute.llm.failures import Empty, Failed, TooLarge
+from wintermute.llm.kept import KEPT
+from wintermute.llm.spelled import spelled_calls
 from wintermute.llm.tokens import Counted
-from wintermute.llm.windows import SURE, FixedPart, too_small
-from wintermute.messages import Request, Usage
+from wintermute.llm.windows import CUTS, SURE, FixedPart, too_small
+from wintermute.llm.wire import Answer
+from wintermute.messages import Json, Request, Usage
+
+PARAMETERS = {"type": "object", "properties": {"answer": {"type": "string"}}}
+TOOL = {"name": "done", "description": "Gives the answer.", "parameters": PARAMETERS}
+QUESTION = Request(
+    ({"role": "user", "content": "Call the tool `done` with the answer: ok"},),
+    ({"type": "function", "function": TOOL},),  # without tools, no model is of use here
+)
+AGAIN = {"role": "user", "content": "Call the tool `done` once more, with the answer: good"}
+"""Asked with a call in view, which some servers want back in a form of their own."""
+MOST_TOKENS, MOST_STEPS = 256, 3
+"""Of one answer, and requests for one question: there are models that never stop."""
+THOUGHT = f"; tool calls not tried: it came to no end within {MOST_TOKENS} tokens"
+WORDS = "; tool calls not tried: it answered in words where it was told to call a tool"
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """How a backend answered, in one line; `warn` if its calls were not tried or its prompt is cut.
+
+    `spells`: whether it wrote its call as text; None: it called nothing at all.
+    """
+
+    state: Literal["ok", "warn"]
+    told: str
+    spells: bool | None
+
+
+async def probe(name: str, backend: Backend, seconds: float) -> Probed:
+    """How the backend answered within so many seconds (F-017, F-042).
+
+    Raises: ModelError, which says what to do.
+    """
+    endpoint, loop = _endpoint(name, backend), asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        async with asyncio.timeout(seconds):
+            heard = await _round(endpoint)
+    except Failed as failure:
+        raise failure.public(str(failure)) from None
+    except TimeoutError:
+        raise ModelUnavailable(f"{name} gave no answer in {seconds:g} s") from None
+    finally:
+        await endpoint.aclose()
+    first, took = heard[0], (loop.time() - began) / len(heard)
+    spells, asked = _spells(first), f", asked {endpoint.learnt}" if endpoint.learnt else ""
+    told = f"{name} answered in {took:.1f} s (model {first.model or backend.model}{asked})"
+    if spells is None and not first.calls:
+        told += THOUGHT if first.finish_reason == "length" else WORDS
+        return Probed("warn", told, spells)
+    return Probed("warn" if CUTS in asked else "ok", told, spells)
+
+
+async def _round(endpoint: Endpoint) -> list[Answer]:
+    """All answers to a question, to the results of its calls, and to a second question after these."""
+    said, heard = list[Json](), list[Answer]()
+    for question in (*QUESTION.messages, AGAIN):
+        said.append(question)
+        for _ in range(MOST_STEPS):
+            request = Request(tuple(said), QUESTION.tools)
+            try:
+                heard.append(await endpoint.ask(request, MOST_TOKENS))
+            except Empty as empty:  # a model that thinks first has used up these few tokens
+                heard.append(Answer("", (), "length", empty.usage, ""))
+            if usage := heard[-1].usage:
+                endpoint.measure.learn(tokens.size(request), usage)
+            if not all(
+                call.via == "call" and call.arguments[:1] == "{" for call in heard[-1].calls
+            ):
+                return heard
+            if not heard[-1].calls:
+                break
+            said += _shown(heard[-1], [endpoint.sender, f"{len(said)}", heard[-1].kept])
+        if not said[1:]:
+            break
+        said.append({"role": "assistant", "content": heard[-1].text or "ok"})
+    return heard
+
+
+def _shown(answer: Answer, kept: list[str]) -> Iterator[Json]:
+    """An answer with calls as later requests have it, and a result for each."""
+    calls = list[Json]()
+    for call in answer.calls:
+        function = {"name": call.name, "arguments": call.arguments}
+        calls.append({"id": call.id, "type": "function", "function": function})
+    yield {"role": "assistant", "content": answer.text or None, "tool_calls": calls, KEPT: kept}
+    yield from (
+        {"role": "tool", "tool_call_id": call.id, "content": "done"} for call in answer.calls
+    )
+
+
+def _spells(answer: Answer) -> bool | None:
+    if answer.calls:  # those in the markup of a template are read everywhere
+        return False if any(call.via == "call" for call in answer.calls) else None
+    return True if spelled_calls(answer.text, offered(QUESTION)) else None
+
+
+def _endpoint(name: str, settings: Backend) -> Endpoint:
+    key = (settings.api_key.reveal(),) if settings.api_key else ()
+    return Endpoint(name, settings, new_id, redact=Redaction(key))
 
 
 async def counted(name: str, settings: Backend, fixed: Request, seconds: float) -> Counted:
@@ -22,8 +125,7 @@ async def counted(name: str, settings: Backend, fixed: Request, seconds: float) 
     Raises: ContextTooLarge, which says what to do; ModelUnavailable after so many seconds.
     """
     ours = tokens.size(fixed.of(settings.size))
-    key = (settings.api_key.reveal(),) if settings.api_key else ()
-    endpoint = Endpoint(name, settings, new_id, redact=Redaction(key))
+    endpoint = _endpoint(name, settings)
     usage: Usage | None
     try:
         async with asyncio.timeout(seconds):

@@ -104,15 +104,18 @@ def given(
     """Messages as they go `to` a sender: with its own fields and ids, and neither of any other.
 
     An id that stands twice is made anew the second time, so that what stood before stays as it was.
+    Who has signed a call finds each later one signed, without having to ask for it.
     """
     taken, names, found = set[str](), iter(list[str]()), list[Json]()
+    wanted = set(placeholders)
     for message in messages:
         if KEPT in message:
             message = _answer(message, to, redact, taken)
             names = iter([call["id"] for call in message["tool_calls"]])
+            wanted |= {key for call in message["tool_calls"] for key in call} & {"extra_content"}
         elif message["role"] == "tool" and (name := next(names, "")):
             message = {**message, "tool_call_id": name}
-        found.append(_filled(message, placeholders))
+        found.append(_filled(message, wanted))
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-"""Asking a role's models: retries on one backend, then the next one; and a tiny question to each.
+"""Asking a role's models: retries on one backend, then the next one.
 
 Of each attempt the cost is reserved before it, and what it cost in the end is recorded.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from wintermute.clock import Clock
-from wintermute.config.schema import Backend, Embeddings, Llm
+from wintermute.config.schema import Embeddings, Llm
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Transaction
 from wintermute.errors import (
@@ -25,9 +25,9 @@ from wintermute.errors import (
     QuestionWithdrawn,
 )
 from wintermute.errors import ContextTooLarge as RequestTooLarge
-from wintermute.ids import NewId, new_id
+from wintermute.ids import NewId
 from wintermute.llm import tokens
-from wintermute.llm.backend import UNHEARD, Endpoint, Listener, Unheard, Wait, offered
+from wintermute.llm.backend import UNHEARD, Endpoint, Listener, Unheard, Wait
 from wintermute.llm.calls import (
     NO_ROOM,
     WITHDRAWN,
@@ -54,7 +54,7 @@ from wintermute.llm.failures import (
     pause_before,
 )
 from wintermute.llm.kept import KEPT
-from wintermute.llm.spelled import Spellings, spelled_calls
+from wintermute.llm.spelled import Spellings
 from wintermute.llm.tokens import BYTES_PER_TOKEN, Counted, TokenCounts, believed, said
 from wintermute.llm.windows import has_one_slot, room, too_small
 from wintermute.llm.wire import Answer
@@ -587,55 +587,3 @@ def _verdict(failures: list[Failed], spent: list[BudgetSpent]) -> ModelError:
     if not spent and all(isinstance(failure, Empty) for failure in failures):
         return EmptyReply(told)
     return ModelSilent(told) if failures[-1].outcome == "timeout" else ModelUnavailable(told)
-
-
-PARAMETERS = {"type": "object", "properties": {"answer": {"type": "string"}}}
-TOOL = {"name": "done", "description": "Gives the answer.", "parameters": PARAMETERS}
-QUESTION = Request(
-    ({"role": "user", "content": "Call the tool `done` with the answer: ok"},),
-    ({"type": "function", "function": TOOL},),  # without tools, no model is of use here
-)
-MOST_TOKENS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Probed:
-    """How a backend answered, in one line.
-
-    `spells`: whether it wrote its call as text; None: it called nothing at all.
-    """
-
-    told: str
-    spells: bool | None
-
-
-async def probe(name: str, backend: Backend, seconds: float) -> Probed:
-    """How the backend answered within so many seconds (F-017).
-
-    Raises: ModelError, which says what to do.
-    """
-    key = (backend.api_key.reveal(),) if backend.api_key else ()
-    endpoint = Endpoint(name, backend, new_id, redact=Redaction(key))
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    model, spells = backend.model, None
-    try:
-        async with asyncio.timeout(seconds):
-            answer = await endpoint.ask(QUESTION, MOST_TOKENS)
-        model, spells = answer.model or model, _spells(answer)
-    except Empty:
-        pass  # it works: a model that thinks first has used up these few tokens
-    except Failed as failure:
-        raise failure.public(str(failure)) from None
-    except TimeoutError:
-        raise ModelUnavailable(f"{name} gave no answer in {seconds:g} s") from None
-    finally:
-        await endpoint.aclose()
-    asked = f", asked {endpoint.learnt}" if endpoint.learnt else ""
-    return Probed(f"{name} answered in {loop.time() - began:.1f} s (model {model}{asked})", spells)
-
-
-def _spells(answer: Answer) -> bool | None:
-    if answer.calls:  # those in the markup of a template are read everywhere
-        return False if any(call.via == "call" for call in answer.calls) else None
-    return True if spelled_calls(answer.text, offered(QUESTION)) else None

@@ -17,6 +17,9 @@ LEAST, MOST = 0.75, 4.0
 """Not lower, for some servers report only the part of a prompt that was not in their cache."""
 MEMORY = 0.8
 """How much of the earlier calls counts beside a new one."""
+ALIKE, APART = 0.01, 1.25
+"""Three requests that are so far apart and are counted so much alike have been cut (F-064)."""
+LEAST_WINDOW = 512
 DOUBT = 1000.0
 """Tokens that are taken to have been estimated rightly before the first call."""
 
@@ -74,6 +77,9 @@ class Measure:
     def __init__(self) -> None:
         self._doubt = DOUBT
         self.counted = Counted()
+        self.most = 0
+        """Tokens of the longest request."""
+        self._longest: list[int] = []  # our estimates of requests that were counted as that one
 
     def resume(self, counted: Counted) -> None:
         """Begin with what is known from before."""
@@ -99,9 +105,21 @@ class Measure:
         """An estimate, corrected upwards only."""
         return math.ceil(estimated * max(1.0, self.correction))
 
+    @property
+    def cut(self) -> int | None:
+        """To how many tokens the server cuts a request, as far as has been seen."""
+        is_cut = len(self._longest) > 2 and self.most >= LEAST_WINDOW
+        return self.most if is_cut else None
+
     def learn(self, estimated: int, reported: Usage) -> None:
         """Take in what a backend reported for a request."""
         if reported.tokens_in:
+            if reported.tokens_in > self.most * (1 + ALIKE):
+                self.most, self._longest = reported.tokens_in, []
+            if reported.tokens_in >= self.most * (1 - ALIKE) and all(
+                max(one, estimated) >= APART * min(one, estimated) for one in self._longest
+            ):
+                self._longest.append(estimated)
             known = self.counted
             self._doubt *= MEMORY
             self.counted = Counted(

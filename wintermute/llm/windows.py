@@ -35,6 +35,7 @@ PRIVATE = tuple(
     )
 )
 NUM_CTX = re.compile(r"^num_ctx\s+([0-9]{1,10})\s*$", re.MULTILINE)
+CUTS = "its server cuts from the front"
 LIMITS = re.compile(
     r"context (?:length|window|size)(?: of(?: only)?| is| \()\s*([0-9][0-9,]*)"
     r"|\bn_ctx\"?\s*[:=]\s*([0-9]+)|([0-9][0-9,]*) maximum\b|> ?([0-9][0-9,]*) max"
@@ -66,6 +67,15 @@ def too_small(name: str, settings: Backend, said: int | None) -> str:
     return (
         f"its server takes {said} tokens, {whole} and leaves {room(settings)} of them for a"
         " request: give the server a larger window and raise context_tokens with it"
+    )
+
+
+def cut_words(name: str, said: int) -> str:
+    """Words for a server that cuts a longer prompt without a word of its own (F-064)."""
+    return (
+        f"with prompts that {CUTS}, for it counts {said} tokens however long they are: its context"
+        f" window is {said} -> {_right(name, said)} (Ollama: PARAMETER num_ctx in a Modelfile, or"
+        " OLLAMA_CONTEXT_LENGTH)"
     )
 
 

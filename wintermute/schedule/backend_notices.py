@@ -1,7 +1,9 @@
 """The owner hears which model refuses to work, and `status` names it, until it has answered again."""
 
 from wintermute.conversation.state import Speaker
+from wintermute.health.health import HealthState
 from wintermute.llm.models import Models
+from wintermute.llm.windows import CUTS
 from wintermute.mailbox.outbox import EVER
 from wintermute.stores import Stores
 from wintermute.work.deliveries import Deliveries
@@ -38,7 +40,8 @@ class BackendNotices:
     async def _answered(self, part: str, learnt: str) -> None:
         if learnt or await self._stores.health.part(part):
             told = f"answers, asked {learnt}" if learnt else "answers"
-            await self._stores.health.note(part, "ok", told)
+            state: HealthState = "warn" if CUTS in learnt else "ok"
+            await self._stores.health.note(part, state, told)
             async with self._stores.database.transaction() as tx:
                 await self._stores.outbox.notice_again(tx, f"{part}: ")
 
