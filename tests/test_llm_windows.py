@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -177,7 +178,9 @@ async def test_only_servers_of_this_house_are_asked_about_themselves_and_how_far
     url: str, private: bool
 ) -> None:
     """Issue 17."""
-    assert await is_private(url) is private
+    settings = backend(url)
+    assert await is_private(settings) is private
+    assert not await is_private(replace(settings, proxy="http://127.0.0.1:9"))  # F-053
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
+from urllib.parse import quote
 
 from wintermute.messages import Size
 from wintermute.owner import Owner
@@ -60,6 +61,9 @@ USER_ID = r"@[^:\s]+:\S+"
 URL = r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/\S*)?"
 """No user and password in it: those would be a secret in plain sight."""
 A_URL = "https://example.org"
+A_PROXY = "http://127.0.0.1:3128"
+PROXY = r"http://([\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}/?"
+PROXY_LOGIN = "Its NAME:PASSWORD, if it wants one; {env: NAME} or {file: PATH}."
 A_USER = "@name:example.org"
 
 
@@ -99,6 +103,13 @@ class Matrix:
         "with the rights of another person.",
         "refuse",
     )
+    proxy: str | None = key(
+        "HTTP proxy to the homeserver, without a password in it; those of the environment are not used.",
+        None,
+        pattern=PROXY,
+        example=A_PROXY,
+    )
+    proxy_login: Secret | None = key(PROXY_LOGIN, None)
     mention_in_groups: bool = key("In rooms with several people answer only when mentioned.", True)
     streaming: bool = key("Show answers while they are written.", True, later=True)
 
@@ -165,6 +176,13 @@ class Backend:
         dict,
         reserved=RESERVED,
     )
+    proxy: str | None = key(
+        "HTTP proxy to the server, without a password in it; those of the environment are not used.",
+        None,
+        pattern=PROXY,
+        example=A_PROXY,
+    )
+    proxy_login: Secret | None = key(PROXY_LOGIN, None)
     vision: bool = key("The model understands images.", False, later=True)
     price: Price | None = key("USD per million tokens: {input, cached, output}.", None)
 
@@ -516,6 +534,15 @@ def starter_config(chosen: Mapping[str, str] = MappingProxyType({})) -> str:
     `chosen`: by full key, what is written instead.
     """
     return HEAD + "\n".join(_section(Config, "", chosen)) + "\n"
+
+
+def proxied(settings: Matrix | Backend) -> str | None:
+    """Give the address of the proxy with the login it wants, for the libraries alone."""
+    if settings.proxy is None or settings.proxy_login is None:
+        return settings.proxy
+    name, _, password = settings.proxy_login.reveal().partition(":")
+    login = f"{quote(name, safe='')}:{quote(password, safe='')}"
+    return settings.proxy.replace("://", f"://{login}@", 1)
 
 
 def is_untouched(config: Config) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wintermute.config.schema import Backend
-from wintermute.config.secrets import Redaction
+from wintermute.config.secrets import Redaction, secret_values
 from wintermute.errors import ContextTooLarge, ModelUnavailable
 from wintermute.ids import new_id
 from wintermute.llm import tokens
@@ -22,8 +22,8 @@ async def counted(name: str, settings: Backend, fixed: Request, seconds: float) 
     Raises: ContextTooLarge, which says what to do; ModelUnavailable after so many seconds.
     """
     ours = tokens.size(fixed.of(settings.size))
-    key = (settings.api_key.reveal(),) if settings.api_key else ()
-    endpoint = Endpoint(name, settings, new_id, redact=Redaction(key))
+    redact = Redaction(secret_values(settings))
+    endpoint = Endpoint(name, settings, new_id, redact=redact)
     usage: Usage | None
     try:
         async with asyncio.timeout(seconds):

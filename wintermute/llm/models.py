@@ -12,7 +12,7 @@ from functools import partial
 
 from wintermute.clock import Clock
 from wintermute.config.schema import Backend, Embeddings, Llm
-from wintermute.config.secrets import UNHIDDEN, Redaction
+from wintermute.config.secrets import UNHIDDEN, Redaction, secret_values
 from wintermute.db import Database, Transaction
 from wintermute.errors import (
     BudgetSpent,
@@ -590,8 +590,8 @@ async def probe(name: str, backend: Backend, seconds: float) -> Probed:
 
     Raises: ModelError, which says what to do.
     """
-    key = (backend.api_key.reveal(),) if backend.api_key else ()
-    endpoint = Endpoint(name, backend, new_id, redact=Redaction(key))
+    redact = Redaction(secret_values(backend))
+    endpoint = Endpoint(name, backend, new_id, redact=redact)
     loop = asyncio.get_running_loop()
     began = loop.time()
     model, spells = backend.model, None

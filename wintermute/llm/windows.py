@@ -161,7 +161,7 @@ def compared(name: str, settings: Backend, said: ServerWindow) -> Judgement:
 
 async def server_window(settings: Backend) -> ServerWindow | None:
     """What the server of a backend says of its window; None where it is not private, or silent."""
-    if not await is_private(settings.base_url):
+    if not await is_private(settings):
         return None
     server, model = _Server(urlsplit(settings.base_url), settings), settings.model
     bounds: list[int | None] = []
@@ -190,7 +190,7 @@ async def has_one_slot(settings: Backend) -> bool:
 
     As llama.cpp tells it; of whoever does not tell, it is not known, and so not said.
     """
-    if not await is_private(settings.base_url):
+    if not await is_private(settings):
         return False
     props = await _Server(urlsplit(settings.base_url), settings).asked("/props")
     return bool(_at(props, "total_slots") == 1)
@@ -247,11 +247,16 @@ class _Server:
             writer.close()
 
 
-async def is_private(base_url: str) -> bool:
-    """Whether a server's name or address leads nowhere but to this machine or network."""
+async def is_private(settings: Backend) -> bool:
+    """Whether a server's name or address leads nowhere but to this machine or network.
+
+    A name that a proxy looks up is nobody's business here.
+    """
+    if settings.proxy:
+        return False
     loop = asyncio.get_running_loop()
     try:
-        address = urlsplit(base_url)
+        address = urlsplit(settings.base_url)
         async with asyncio.timeout(SECONDS):
             found = await loop.getaddrinfo(address.hostname, address.port or 80)
     except (OSError, TimeoutError, ValueError):
