@@ -13,7 +13,14 @@ from tests.world.house import House, open_house
 from tests.world.model import Fail, ModelServer, Text
 from tests.world.promised import DAILY, MORNING, after, now, occurrences, promise, talk
 from tests.world.schema import open_migrated
-from wintermute.clock import CheckedClock, ClockReading, SystemClock, believable
+from wintermute.clock import (
+    CheckedClock,
+    ClockReading,
+    SystemClock,
+    believable,
+    host_zone,
+    zone_doubt,
+)
 from wintermute.conversation.words import BACK
 from wintermute.health.health import ClockMarks
 from wintermute.matrix.http import date_of
@@ -344,3 +351,46 @@ async def test_a_single_reminder_is_over_in_the_moment_in_which_it_is_in_its_roo
     assert await house.stores.tasks.listed(task.scope) == ()
     assert await house.deliver() == [" ".join(SIGNS)]
     assert datetime(2026, 3, 2, 8, 0, tzinfo=UTC) == task.next_due
+
+
+@pytest.mark.parametrize(
+    ("named", "link", "written", "zone"),
+    [
+        (":Europe/Berlin", "", "", "Europe/Berlin"),
+        ("/usr/share/zoneinfo/Asia/Tokyo", "", "", "Asia/Tokyo"),
+        ("", "/var/db/timezone/zoneinfo/Europe/Rome", "Asia/Tokyo", "Europe/Rome"),
+        ("", "../usr/share/zoneinfo/Etc/UTC", "Europe/Rome", "UTC"),
+        ("", "", "Europe/Rome\n", "Europe/Rome"),
+        ("<nonsense>7", "", "../../etc/passwd", "UTC"),
+    ],
+)
+def test_a_machine_names_its_zone_in_one_of_three_ways(
+    tmp_path: Path, named: str, link: str, written: str, zone: str
+) -> None:
+    """F-051."""
+    if link:
+        (tmp_path / "localtime").symlink_to(link)
+    (tmp_path / "timezone").write_text(written)
+    assert host_zone({"TZ": named}, tmp_path) == zone
+
+
+@pytest.mark.parametrize(
+    ("zone", "host", "doubted"),
+    [
+        ("Europe/Berlin", "Europe/Vienna", False),  # the same clock under another name
+        ("Europe/Berlin", "UTC", False),
+        ("Europe/Berlin", "Europe/London", True),
+        ("Africa/Lagos", "Europe/London", True),  # alike in summer alone
+        ("UTC", "UTC", False),
+        ("UTC", "Europe/London", True),
+        ("Asia/Tokyo", "UTC", False),
+        ("EST", "UTC", True),
+        ("Etc/GMT+5", "UTC", True),
+        ("EST5EDT", "UTC", False),
+    ],
+)
+def test_a_zone_is_doubted_where_it_differs_from_the_machines(
+    zone: str, host: str, doubted: bool
+) -> None:
+    """F-051; a server by UTC says nothing about where its person lives."""
+    assert bool(zone_doubt(zone, host, datetime(2026, 7, 1, tzinfo=UTC))) is doubted

@@ -6,9 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
-import pytest
-
-from tests.test_llm_models import DEAD, HELLO, backend
+from tests.test_llm_models import HELLO, backend
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,7 +28,38 @@ STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Counts sleep: on Linux that is the time since the boot, on macOS the other one does."""
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
+UNIVERSAL = frozenset({"UTC", "UCT", "Universal", "Zulu", "GMT", "Greenwich"})
+"""Names of the zone of machines that live nowhere."""
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+def host_zone(environment: Mapping[str, str], machine: Path = Path("/etc")) -> str:
+    """Name the time zone of the machine; UTC where it names none that is known."""
+    localtime, written = machine / "localtime", machine / "timezone"
+    found = [environment.get("TZ", "").removeprefix(":")]
+    with suppress(OSError, UnicodeDecodeError):
+        found += [str(localtime.readlink())] if localtime.is_symlink() else []
+        found += [written.read_text("utf-8").strip()]
+    for name in (each.rpartition("zoneinfo/")[2] for each in found):
+        with suppress(KeyError, ValueError, OSError):
+            return "UTC" if ZoneInfo(name).key.rpartition("/")[2] in UNIVERSAL else name
+    return "UTC"
+
+
+def zone_doubt(zone: str, host: str, now: datetime) -> str:
+    """Tell what may be wrong with a configured zone and what to do; empty: nothing.
+
+    A machine that lives by UTC says nothing about where its person does.
+    """
+    there, here = ZoneInfo(zone), ZoneInfo(host)
+    days = [now + timedelta(days=30 * month) for month in range(12)]
+    offsets = {day.astimezone(there).utcoffset() for day in days}
+    if len(offsets) == 1 and not offsets & {timedelta()} and (zone.isupper() or "Etc/" in zone):
+        return f"{zone} has no summer time -> set timezone to a place, such as America/New_York"
+    apart = [day.astimezone(there).utcoffset() != day.astimezone(here).utcoffset() for day in days]
+    if host != "UTC" and any(apart):
+        return f"this machine is in {host} -> set timezone to it, if you are there as well"
+    return ""
 
 
 class Clock(Protocol):

@@ -17,8 +17,8 @@ import click
 from wintermute.answering import answering, fixed_part
 from wintermute.cli.opening import open_with_gaps
 from wintermute.cli.options import CONFIG, redacted, reporting
-from wintermute.clock import CheckedClock, SystemClock
-from wintermute.config.read import BACKENDS
+from wintermute.clock import CheckedClock, SystemClock, host_zone, zone_doubt
+from wintermute.config.read import BACKENDS, environment
 from wintermute.config.schema import UNTOUCHED, Backend, Config, is_untouched
 from wintermute.config.secrets import Redaction, secret_values
 from wintermute.db import LONGEST_LOG, is_unmade, open_database, prove_free
@@ -244,6 +244,7 @@ async def _probe(config: Config, lacking: Collection[str]) -> list[Finding]:
     # What the clock on the wall says, so that a wrong zone is noticed.
     here = SystemClock().now().astimezone(ZoneInfo(config.timezone))
     time = f"{config.timezone}, where it is {here:%Y-%m-%d %H:%M}"
+    doubt = zone_doubt(config.timezone, host_zone(environment()), here)
     path = config.data_dir / "wintermute.db"
     fixed = await _fixed(config)
     models = [
@@ -260,7 +261,9 @@ async def _probe(config: Config, lacking: Collection[str]) -> list[Finding]:
         templates(config),
         *unusable_files(Places(config.data_dir, config.owner)),
         *await long_lists(config, fixed),
-        Finding("time zone", "ok", time),
+        Finding("time zone", "warn", f"{time}; {doubt}")
+        if doubt
+        else Finding("time zone", "ok", time),
         await _memory(config),
         wiki_finding(WikiStore(config.wiki_store), ZoneInfo(config.timezone)),
         *models,

@@ -63,7 +63,6 @@ URL = r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/\S*)?"
 A_URL = "https://example.org"
 A_PROXY = "http://127.0.0.1:3128"
 PROXY = r"http://([\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}/?"
-PROXY_LOGIN = "Its NAME:PASSWORD, if it wants one; {env: NAME} or {file: PATH}."
 A_USER = "@name:example.org"
 
 
@@ -109,7 +108,9 @@ class Matrix:
         pattern=PROXY,
         example=A_PROXY,
     )
-    proxy_login: Secret | None = key(PROXY_LOGIN, None)
+    proxy_login: Secret | None = key(
+        "NAME:PASSWORD for the homeserver's proxy; {env: NAME} or {file: PATH}.", None
+    )
     mention_in_groups: bool = key("In rooms with several people answer only when mentioned.", True)
     streaming: bool = key("Show answers while they are written.", True, later=True)
 
@@ -182,7 +183,9 @@ class Backend:
         pattern=PROXY,
         example=A_PROXY,
     )
-    proxy_login: Secret | None = key(PROXY_LOGIN, None)
+    proxy_login: Secret | None = key(
+        "NAME:PASSWORD for the backend's proxy; {env: NAME} or {file: PATH}.", None
+    )
     vision: bool = key("The model understands images.", False, later=True)
     price: Price | None = key("USD per million tokens: {input, cached, output}.", None)
 
@@ -473,7 +476,9 @@ WIKI = "wiki"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     data_dir: Path = key("Where everything is kept.", DATA)
-    timezone: str = key("Your time zone, such as Europe/Berlin.", "UTC", zone=True)
+    timezone: str = key(
+        "Your time zone, such as Europe/Berlin; left out: that of the machine.", "UTC", zone=True
+    )
     matrix: Matrix = key("The bot's Matrix account and who may talk to it.")
     llm: Llm = key("The models that think.")
     memory: Memory = key("Long-term memory.", Memory)
