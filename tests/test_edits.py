@@ -29,6 +29,7 @@ from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
 from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
 from tests.world.schema import open_migrated, traces_of
 from tests.world.user import CLIENT
+from wintermute.conversation.words import FIRST_STAYS, REWORDED, TAKEN_BACK
 from wintermute.db.text_search import NOWHERE
 from wintermute.ids import new_id
 from wintermute.mailbox.inbox import InboxState
@@ -454,3 +455,71 @@ def asked(model: ModelServer) -> Sequence[str]:
     """What the last request has of the person."""
     turns = [m for m in model.requests[-1].messages if m["role"] == "user"]
     return [own_words(turn["content"]).rsplit(": ")[-1] for turn in turns]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "redone"),
+    [
+        ("/remind tomorrow 9:00 call", "/remind tomorrow 10:00 call", True),
+        ("/tasks done task_1", "/remind tomorrow 10:00 call", True),
+        ("/remnd tomorrow 9:00 call", "/remind tomorrow 9:00 call", True),  # it did nothing
+        ("/remind tomorrow 9:00 call", "/undo", False),
+        ("/undo", "/tasks done task_1", False),
+        ("/remind tomorrow 9:00 call", "call", False),
+    ],
+)
+async def test_only_a_command_that_can_be_taken_back_is_done_in_its_new_wording(
+    desk: Desk, first: str, then: str, redone: bool
+) -> None:
+    """F-049: of the newest command alone; messages since do not matter."""
+    await desk.take("$0", "command", body="/remind tomorrow 9:00 sleep")
+    await desk.take("$1", "command", body=first)
+    await desk.take("$2")
+    kind: InboxKind = "command" if then.startswith("/") else "message"
+    for event_id, expected in (("$1", redone), ("$0", False)):
+        edit = edit_of(event_id, kind, body=then)
+        async with desk.stores.database.transaction() as tx:
+            original = await desk.relations.original(tx, edit)
+            assert original is not None
+            assert await desk.relations.is_redone(tx, edit, original, None) is expected
+
+
+async def test_the_new_wording_of_a_command_takes_the_place_of_what_it_did(
+    person: NewPerson, bot: NewBot, room: NewRoom
+) -> None:
+    """F-049: each told in one reply; what was used, or cannot be taken back, is told in one line."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+
+    def tasks() -> list[str]:
+        return [
+            row["content"]
+            for row in daemon.rows("SELECT content FROM tasks WHERE status = 'active'")
+        ]
+
+    one = await ann.send(chat, "/remind tomorrow 09:00 Call Ana")
+    await ann.wait_for_count(chat, daemon.user_id, 1)
+    await ann.edit(chat, one, "/remind tomorrow 10:00 Call Anna")
+    *_, told = await ann.wait_for_count(chat, daemon.user_id, 2)
+    assert told.body.startswith(f"{TAKEN_BACK}\n\nI will remind you on")
+    assert tasks() == ["Call Anna"]
+    await ann.edit(chat, one, "/remind whenever Call Anna")
+    *_, told = await ann.wait_for_count(chat, daemon.user_id, 3)
+    assert told.body.startswith(f"{FIRST_STAYS}\n\nWrite when and what")
+    assert tasks() == ["Call Anna"]
+    [task] = daemon.rows("SELECT id FROM tasks WHERE status = 'active'")
+    two = await ann.send(chat, f"/tasks done {task['id']}")
+    await ann.wait_for_count(chat, daemon.user_id, 4)
+    await ann.edit(chat, two, f"/tasks snooze {task['id']}")
+    *_, told = await ann.wait_for_count(chat, daemon.user_id, 5)
+    assert told.body.startswith(f"{TAKEN_BACK}\n\nAgain at ")
+    daemon.pass_time(700)  # and it is said, so that the snooze was used
+    await ann.wait_for_count(chat, daemon.user_id, 6)
+    text = await ann.send(chat, "hello")
+    await ann.wait_for_count(chat, daemon.user_id, 7)
+    for n, (event_id, new) in enumerate(((two, "/tasks"), (two, "never mind"), (text, "/help")), 8):
+        await ann.edit(chat, event_id, new)
+        *_, told = await ann.wait_for_count(chat, daemon.user_id, n)
+        assert told.body == REWORDED
+    assert tasks() == ["Call Anna"]

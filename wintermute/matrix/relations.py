@@ -11,7 +11,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol
 
+from wintermute.commands.chat import NAMES
 from wintermute.conversation.casting import without, without_quote
+from wintermute.conversation.rooms import REDONE
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Reward
 from wintermute.mailbox.inbox import Waiting
@@ -343,6 +345,20 @@ class Relations:
         noted = await self._stores.edits.last(tx, original.event_id)
         answered = await self._stores.inbox.newest_version(tx, original.event_id)
         return noted or (answered or original).body
+
+    async def is_redone(
+        self, tx: Transaction, edit: Incoming, original: Waiting, seq: int | None
+    ) -> bool:
+        """Whether an edit of a command takes the place of what that did, if it did anything (F-049)."""
+        word = (edit.body.split(maxsplit=1) or [""])[0].lower()
+        if not original.kind == edit.kind == "command" or word not in REDONE:
+            return False
+        if original.word not in REDONE and original.word in NAMES:
+            return False
+        newest = await self._stores.inbox.newest_message(tx, original.conversation_id, "command")
+        if newest is None or (seq is not None and seq < newest.seq):
+            return False
+        return edit.edits in (newest.event_id, newest.edits)
 
     async def is_newest(
         self, tx: Transaction, edit: Incoming, original: Waiting, seq: int | None
