@@ -53,3 +53,15 @@ def test_a_text_that_is_none_is_refused(terminal: Terminal, given: bytes, told: 
     """L-082."""
     assert told in terminal.refuses("skill", "add", "up", "--summary", "Up", given=given)
     assert list((terminal.data / "skills").iterdir()) == []
+
+
+def test_folders_are_listed_and_what_cannot_be_read_is_named(terminal: Terminal) -> None:
+    """F-056."""
+    skills = terminal.data / "skills"
+    (skills / "pdf").mkdir(parents=True)
+    (skills / "pdf" / "SKILL.md").write_text("---\ndescription: Reads: PDFs\n---\n")
+    (skills / "broken").mkdir()
+    (skills / "broken" / "SKILL.md").write_bytes(b"\xff\xfe")
+    told = "data/skills/broken/SKILL.md is not a text file in UTF-8: save it as text in UTF-8"
+    assert terminal.says("skill", "list") == f"pdf: Reads: PDFs\n{told}, or move it away\n"
+    assert terminal.says("skill", "show", "pdf") == "---\ndescription: Reads: PDFs\n---\n"
