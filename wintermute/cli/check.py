@@ -32,12 +32,12 @@ from wintermute.errors import (
 from wintermute.health.health import Finding, Health
 from wintermute.ids import new_id
 from wintermute.llm.embeddings import open_embedder
-from wintermute.llm.fixed import counted, known
+from wintermute.llm.fixed import counted, fits, known
 from wintermute.llm.models import FRAME, Models
 from wintermute.llm.models import probe as ask_model
 from wintermute.llm.spelled import Spellings
 from wintermute.llm.tokens import Counted, TokenCounts
-from wintermute.llm.windows import compared, judged, room, server_window
+from wintermute.llm.windows import compared, room, server_window
 from wintermute.matrix.login import probe as ask_homeserver
 from wintermute.matrix.marks import file_problems
 from wintermute.memory.core import Places
@@ -203,13 +203,16 @@ async def long_lists(config: Config, fixed: Request | None = None) -> list[Findi
     if config.memory.backend != "flat_file" or not path.exists():
         return []
     sizes: Mapping[str, int] = {}
+    counted_by = Counted()
     with suppress(WintermuteError):  # told elsewhere
         async with open_database(path, read_only=True) as database:
             sizes = await list_sizes(database, Places(config.data_dir, config.owner))
+            counts = TokenCounts(database, SystemClock())
+            counted_by = await counts.known(settings.model, settings.base_url)
     left = room(settings)
     if max(sizes.values(), default=0) * 4 < left or not (fixed := fixed or await _fixed(config)):
         return []
-    left -= known(settings, fixed, Counted()).tokens
+    left -= known(settings, fixed, counted_by).tokens
     return [
         Finding(name, "warn", LIST_TOO_LONG.format(what=f"some of its about {size} tokens"))
         for name, size in sizes.items()
@@ -348,7 +351,7 @@ async def _window(
     if fixed is not None:
         try:
             counts = await _counts(path, backend, await counted(name, backend, fixed, seconds))
-            took = judged(name, backend, known(backend, fixed, counts))
+            took = fits(name, backend, fixed, counts)
             found.append(Finding(part, took.state, took.text))
         except ModelError as error:
             found.append(Finding(part, "fail", str(error)))

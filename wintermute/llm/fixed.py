@@ -1,8 +1,6 @@
 """The part that every request has, instructions and tools: how many tokens it takes, and who knows."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
 
 from wintermute.config.schema import Backend
 from wintermute.config.secrets import Redaction, secret_values
@@ -12,7 +10,7 @@ from wintermute.llm import tokens
 from wintermute.llm.backend import Endpoint
 from wintermute.llm.failures import Failed, TooLarge
 from wintermute.llm.tokens import Counted
-from wintermute.llm.windows import SURE, FixedPart, too_small
+from wintermute.llm.windows import FixedPart, Judgement, judged, too_small
 from wintermute.messages import Request, Usage
 
 
@@ -39,17 +37,16 @@ async def counted(name: str, settings: Backend, fixed: Request, seconds: float) 
     return Counted(ours, usage.tokens_in if usage else 0)
 
 
-def known(
-    settings: Backend, fixed: Request, counted: Counted, lately: Sequence[int] = ()
-) -> FixedPart:
-    """By what a server counted of this or other requests, else by our estimate.
-
-    None of the last questions had less; one that had far less was of something else.
-    """
+def known(settings: Backend, fixed: Request, counted: Counted) -> FixedPart:
+    """By what a server counted of this or other requests, else by our estimate."""
     ours, other = tokens.size(fixed.of(settings.size)), tokens.size(fixed.of("small"))
     small = other if other != ours else None
-    measured, found = counted.measured(ours), FixedPart.estimated(ours, small)
-    if measured is not None:
-        found = FixedPart(measured, measured, small and counted.measured(small))
-    most = min([found.tokens, *(asked for asked in lately if asked >= int(ours * SURE))])
-    return replace(found, tokens=most, least=min(found.least, most))
+    measured = counted.measured(ours)
+    if measured is None:
+        return FixedPart(ours, small, estimated=True)
+    return FixedPart(measured, small and counted.measured(small))
+
+
+def fits(name: str, settings: Backend, fixed: Request, counted: Counted) -> Judgement:
+    """Whether a message fits, by one measure at a start, a reload and in `check` (L-090)."""
+    return judged(name, settings, known(settings, fixed, counted))

@@ -9,6 +9,7 @@ Only a server on a private address is asked about itself, and never for long.
 
 import asyncio
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from wintermute.config.schema import Backend
 
 SURE = 0.6
 """Even the shortest tokens of the models that were measured make this much of our estimates."""
+ON_TOP = 1.1
 TIGHT = 0.25
 """Less of the room than this for a conversation is little."""
 FEWEST, MOST = 16, 10**9
@@ -86,22 +88,22 @@ class ServerWindow:
 
 @dataclass(frozen=True, slots=True)
 class FixedPart:
-    """The tokens that every request has, as far as known, and how many these are for sure.
+    """The tokens that every request has: counted by the server, or estimated by the length of the texts.
 
     `small`: with the texts for small models; None: these are it.
     """
 
     tokens: int
-    least: int
     small: int | None = None
+    estimated: bool = False
 
-    @classmethod
-    def estimated(cls, tokens: int, small: int | None = None) -> "FixedPart":
-        """By the length of the texts."""
-        return cls(tokens, int(tokens * SURE), small)
+    @property
+    def needs(self) -> int:
+        """The room it wants, with a tenth on top of an estimate: a count may be more (L-090)."""
+        return math.ceil(self.tokens * ON_TOP) if self.estimated else self.tokens
 
     def __str__(self) -> str:
-        if self.least < self.tokens:
+        if self.estimated:
             return f"about {self.tokens} tokens (estimated)"
         return f"{self.tokens} tokens (measured)"
 
@@ -122,10 +124,8 @@ def judged(name: str, settings: Backend, fixed: FixedPart) -> Judgement:
         f" max_output_tokens: {longest} leave for a request"
     )
     keys = _keys(name, settings, fixed)
-    if fixed.least >= left:
+    if fixed.needs >= left:
         return Judgement("fail", f"{sizes}, so no message fits -> {keys}")
-    if fixed.tokens >= left:
-        return Judgement("warn", f"{sizes}, so a message may not fit -> {keys}")
     if left - fixed.tokens < TIGHT * left:
         over = left - fixed.tokens
         return Judgement("warn", f"{sizes}, so {over} remain for a conversation -> {keys}")
