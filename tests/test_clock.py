@@ -357,7 +357,6 @@ async def test_a_single_reminder_is_over_in_the_moment_in_which_it_is_in_its_roo
     ("named", "link", "written", "zone"),
     [
         (":Europe/Berlin", "", "", "Europe/Berlin"),
-        ("/usr/share/zoneinfo/Asia/Tokyo", "", "", "Asia/Tokyo"),
         ("", "/var/db/timezone/zoneinfo/Europe/Rome", "Asia/Tokyo", "Europe/Rome"),
         ("", "../usr/share/zoneinfo/Etc/UTC", "Europe/Rome", "UTC"),
         ("", "", "Europe/Rome\n", "Europe/Rome"),
@@ -381,12 +380,9 @@ def test_a_machine_names_its_zone_in_one_of_three_ways(
         ("Europe/Berlin", "UTC", False),
         ("Europe/Berlin", "Europe/London", True),
         ("Africa/Lagos", "Europe/London", True),  # alike in summer alone
-        ("UTC", "UTC", False),
-        ("UTC", "Europe/London", True),
         ("Asia/Tokyo", "UTC", False),
         ("EST", "UTC", True),
         ("Etc/GMT+5", "UTC", True),
-        ("EST5EDT", "UTC", False),
     ],
 )
 def test_a_zone_is_doubted_where_it_differs_from_the_machines(

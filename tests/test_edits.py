@@ -464,7 +464,7 @@ def asked(model: ModelServer) -> Sequence[str]:
         ("/tasks done task_1", "/remind tomorrow 10:00 call", True),
         ("/remnd tomorrow 9:00 call", "/remind tomorrow 9:00 call", True),  # it did nothing
         ("/remind tomorrow 9:00 call", "/undo", False),
-        ("/undo", "/tasks done task_1", False),
+        ("/undo", "/tasks", False),
         ("/remind tomorrow 9:00 call", "call", False),
     ],
 )

@@ -2,9 +2,8 @@
 
 import asyncio
 from base64 import b64encode
-from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
 
 from tests.test_llm_models import HELLO, backend
 from tests.world.homeserver import Homeserver
@@ -20,65 +19,48 @@ LOGIN = "walter:0canary0:/ @9"
 NAMES = ("homeserver.invalid", "model.invalid")
 
 
-@dataclass
 class WebProxy:
-    """A proxy as a house has it: tunnels by CONNECT, passes plain requests on, wants a login."""
+    """As a house has it: tunnels by CONNECT, passes plain requests on, wants a login."""
 
-    known: Mapping[str, str]
-    """Where the names lead that it alone can look up."""
-    login: str = LOGIN
-    port: int = 0
-    asked: list[str] = field(default_factory=list)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    def __init__(self, *behind: str) -> None:
+        """`behind`: where the names lead that it alone can look up."""
+        self.known = {name: url.split("/")[2] for name, url in zip(NAMES, behind, strict=False)}
+        self.login = LOGIN
+        self.asked: list[str] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         first, *rest = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
         method, target, version = first.split()
-        named = {name.lower(): value for name, _, value in (each.partition(": ") for each in rest)}
         host = (target if method == "CONNECT" else target.split("/")[2]).partition(":")[0]
         self.asked.append(f"{method} {host}")
-        refused = "407 Proxy Authentication Required"
-        if named.get("proxy-authorization") == "Basic " + b64encode(self.login.encode()).decode():
-            refused = "502 Bad Gateway"
-            if host in self.known:
-                there, out = await asyncio.open_connection(*self.known[host].split(":"))
-                if method == "CONNECT":
-                    writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                else:
-                    path = "/" + target.split("/", 3)[3]
-                    kept = [each for each in rest if not each.lower().startswith("proxy-")]
-                    head = "\r\n".join([f"{method} {path} {version}", *kept, "", ""])
-                    out.write(head.encode())
-                await asyncio.gather(_pass(reader, out), _pass(there, writer))
-                return
-        writer.write(
-            f"HTTP/1.1 {refused}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
-        )
-        writer.close()
+        key = "proxy-authorization: basic " + b64encode(self.login.encode()).decode().lower()
+        may = key in map(str.lower, rest)
+        if not may or host not in self.known:
+            refused = "502 Bad Gateway" if may else "407 Proxy Authentication Required"
+            writer.write(f"HTTP/1.1 {refused}\r\nContent-Length: 0\r\n\r\n".encode())
+            writer.close()
+            return
+        there, out = await asyncio.open_connection(*self.known[host].split(":"))
+        if method == "CONNECT":
+            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        else:
+            head = [f"{method} /{target.split('/', 3)[3]} {version}", *rest, "", ""]
+            out.write("\r\n".join(head).encode())
+        await asyncio.gather(_pass(reader, out), _pass(there, writer))
 
 
 async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
+    with suppress(OSError):  # the other side has gone
         while piece := await reader.read(65536):
             writer.write(piece)
-            await writer.drain()
-    except OSError:
-        pass  # the other side has gone
     writer.close()
 
 
 @asynccontextmanager
-async def web_proxy(*behind: str) -> AsyncIterator[WebProxy]:
-    """A proxy before what has these addresses."""
-    proxy = WebProxy({name: url.split("/")[2] for name, url in zip(NAMES, behind, strict=False)})
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
-    proxy.port = server.sockets[0].getsockname()[1]
-    try:
-        yield proxy
-    finally:
+async def web_proxy(*behind: str) -> AsyncIterator[tuple[WebProxy, str]]:
+    proxy = WebProxy(*behind)
+    async with await asyncio.start_server(proxy.serve, "127.0.0.1", 0) as server:
+        yield proxy, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         server.close()
 
 
@@ -87,8 +69,8 @@ async def test_everything_goes_through_the_proxy_that_the_configuration_names(
 ) -> None:
     """F-053, L-089: of names that only the proxy can look up; its login is shown nowhere."""
     ann = await person("ann")
-    async with web_proxy(homeserver.url, model.url) as proxy:
-        through = {"proxy": proxy.url, "proxy_login": {"file": "proxy"}}
+    async with web_proxy(homeserver.url, model.url) as (proxy, address):
+        through = {"proxy": address, "proxy_login": {"file": "proxy"}}
         scripted = {"base_url": "http://model.invalid/v1", "model": "scripted"}
         llm = {"backends": {"scripted": scripted | through}, "record": True}
         via = "http://homeserver.invalid"
@@ -105,7 +87,7 @@ async def test_everything_goes_through_the_proxy_that_the_configuration_names(
         code, told = await daemon.command("check")
     assert (code, told.count("407")) == (1, 2), told
     code, gone = await daemon.command("check")
-    assert (code, gone.count(proxy.url[7:])) == (1, 2), gone
+    assert (code, gone.count(address[7:])) == (1, 2), gone
     assert "Traceback" not in gone
     kept = [path.read_bytes() for path in daemon.data.glob("wintermute.db*")]
     for shown in (told, gone, "\n".join(daemon.log), *map(repr, kept)):
@@ -118,11 +100,11 @@ async def test_a_model_is_asked_through_its_own_proxy_and_through_no_other(
 ) -> None:
     """F-053: TLS goes through a tunnel (`test_nothing_from_the_environment…`: none of the environment)."""
     model.keyed(lambda _: Text("yes"))
-    async with web_proxy(model.url) as proxy:
+    async with web_proxy(model.url) as (proxy, address):
         for url, proxied, wanted in (
             (model.url, None, "yes"),
-            ("http://homeserver.invalid/v1", proxy.url, "yes"),
-            ("https://model.invalid/v1", proxy.url, "502"),
+            ("http://homeserver.invalid/v1", address, "yes"),
+            ("https://model.invalid/v1", address, "502"),
             ("http://homeserver.invalid/v1", "http://127.0.0.1:9", "through the proxy"),
         ):
             settings = backend(url, proxy=proxied, proxy_login=Secret(LOGIN))

@@ -51,15 +51,15 @@ def zone_doubt(zone: str, host: str, now: datetime) -> str:
 
     A machine that lives by UTC says nothing about where its person does.
     """
-    there, here = ZoneInfo(zone), ZoneInfo(host)
     days = [now + timedelta(days=30 * month) for month in range(12)]
-    offsets = {day.astimezone(there).utcoffset() for day in days}
-    if len(offsets) == 1 and not offsets & {timedelta()} and (zone.isupper() or "Etc/" in zone):
+    there, here = (
+        [day.astimezone(ZoneInfo(name)).utcoffset() for day in days] for name in (zone, host)
+    )
+    if len({*there}) == 1 and there[0] and (zone.isupper() or "Etc/" in zone):
         return f"{zone} has no summer time -> set timezone to a place, such as America/New_York"
-    apart = [day.astimezone(there).utcoffset() != day.astimezone(here).utcoffset() for day in days]
-    if host != "UTC" and any(apart):
-        return f"this machine is in {host} -> set timezone to it, if you are there as well"
-    return ""
+    if host == "UTC" or there == here:
+        return ""
+    return f"this machine is in {host} -> set timezone to it, if you are there as well"
 
 
 class Clock(Protocol):

@@ -203,16 +203,13 @@ async def long_lists(config: Config, fixed: Request | None = None) -> list[Findi
     if config.memory.backend != "flat_file" or not path.exists():
         return []
     sizes: Mapping[str, int] = {}
-    counted_by = Counted()
     with suppress(WintermuteError):  # told elsewhere
         async with open_database(path, read_only=True) as database:
             sizes = await list_sizes(database, Places(config.data_dir, config.owner))
-            counts = TokenCounts(database, SystemClock())
-            counted_by = await counts.known(settings.model, settings.base_url)
     left = room(settings)
     if max(sizes.values(), default=0) * 4 < left or not (fixed := fixed or await _fixed(config)):
         return []
-    left -= known(settings, fixed, counted_by).tokens
+    left -= known(settings, fixed, await _counts(path, settings, Counted())).tokens
     return [
         Finding(name, "warn", LIST_TOO_LONG.format(what=f"some of its about {size} tokens"))
         for name, size in sizes.items()

@@ -173,24 +173,23 @@ class ChatCommands:
 
     async def _again(self, tx: Transaction, row: Waiting, scope: str) -> str:
         """Take back what the earlier wordings did, and do what the new one says; or none of it (F-049)."""
-        changes, undo = self._stores.changes, self._stores.undo
-        before = set(await self._stores.inbox.versions(str(row.edits))) - {row.event_id}
-        sets = [await changes.get(each) for each in await changes.asked_by(tx, before)]
-        standing = [each for each in sets if each and not each.undone]
-        used = [each.id for each in standing if await self._is_used(tx, each)]
-        unvouched = self._stores.owner.is_unvouched(row.origin, scope)
-        if used or (standing and (unvouched or await self._stores.jobs.is_forgetting(tx))):
+        changes, events = self._stores.changes, await self._stores.inbox.versions(str(row.edits))
+        named = await changes.asked_by(tx, {*events} - {row.event_id})
+        sets = [one for each in named if (one := await changes.get(each)) and not one.undone]
+        barred = self._stores.owner.is_unvouched(row.origin, scope)
+        barred = barred or await self._stores.jobs.is_forgetting(tx)
+        if sets and (barred or any([await self._is_used(tx, each) for each in sets])):
             return REWORDED
 
         async def done() -> bool:
-            return not standing or bool(await changes.asked_by(tx, [row.event_id]))
+            return not sets or bool(await changes.asked_by(tx, [row.event_id]))
 
         async with tx.kept_if(done):
-            for each in standing:
-                await undo.within(tx, each)
+            for each in sets:
+                await self._stores.undo.within(tx, each)
             answer = await self._answers[row.word](tx, row, scope)
-            said = (TAKEN_BACK if await done() else FIRST_STAYS) if standing else ""
-        return f"{said}\n\n{answer}" if said else answer
+            said = TAKEN_BACK if await done() else FIRST_STAYS
+        return f"{said}\n\n{answer}" if sets else answer
 
     async def _is_used(self, tx: Transaction, one: ChangeSet) -> bool:
         """Whether something came of what a change set did, or changed it again."""
@@ -198,12 +197,11 @@ class ChatCommands:
             tx, {(each.kind, each.item) for each in one.changes}
         )
         last = await self._stores.occurrences.last([each.item for each in one.changes])
-        fired = (
-            last[each.item].due_at > one.created_at or each.before is None
+        return any(found[0].set_id != one.id for found in steps.values()) or any(
+            each.before is None or last[each.item].due_at > one.created_at
             for each in one.changes
             if each.item in last
         )
-        return any(found[0].set_id != one.id for found in steps.values()) or any(fired)
 
     async def _new(self, tx: Transaction, row: Waiting, _scope: str) -> str:
         await self._branching.begin_anew(tx, row)

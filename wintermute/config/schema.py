@@ -102,12 +102,7 @@ class Matrix:
         "with the rights of another person.",
         "refuse",
     )
-    proxy: str | None = key(
-        "HTTP proxy to the homeserver, without a password in it; those of the environment are not used.",
-        None,
-        pattern=PROXY,
-        example=A_PROXY,
-    )
+    proxy: str | None = key("HTTP proxy to the homeserver.", None, pattern=PROXY, example=A_PROXY)
     proxy_login: Secret | None = key(
         "NAME:PASSWORD for the homeserver's proxy; {env: NAME} or {file: PATH}.", None
     )
@@ -177,12 +172,7 @@ class Backend:
         dict,
         reserved=RESERVED,
     )
-    proxy: str | None = key(
-        "HTTP proxy to the server, without a password in it; those of the environment are not used.",
-        None,
-        pattern=PROXY,
-        example=A_PROXY,
-    )
+    proxy: str | None = key("HTTP proxy to the server.", None, pattern=PROXY, example=A_PROXY)
     proxy_login: Secret | None = key(
         "NAME:PASSWORD for the backend's proxy; {env: NAME} or {file: PATH}.", None
     )

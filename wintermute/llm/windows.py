@@ -250,7 +250,7 @@ class _Server:
 async def is_private(settings: Backend) -> bool:
     """Whether a server's name or address leads nowhere but to this machine or network.
 
-    A name that a proxy looks up is nobody's business here.
+    What a proxy leads to does not.
     """
     if settings.proxy:
         return False

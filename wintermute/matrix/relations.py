@@ -350,15 +350,13 @@ class Relations:
         self, tx: Transaction, edit: Incoming, original: Waiting, seq: int | None
     ) -> bool:
         """Whether an edit of a command takes the place of what that did, if it did anything (F-049)."""
-        word = (edit.body.split(maxsplit=1) or [""])[0].lower()
-        if not original.kind == edit.kind == "command" or word not in REDONE:
-            return False
-        if original.word not in REDONE and original.word in NAMES:
+        then = (edit.body.split(maxsplit=1) or [""])[0].lower()
+        can_be = original.word in REDONE or original.word not in NAMES  # that one did nothing
+        if not original.kind == edit.kind == "command" or then not in REDONE or not can_be:
             return False
         newest = await self._stores.inbox.newest_message(tx, original.conversation_id, "command")
-        if newest is None or (seq is not None and seq < newest.seq):
-            return False
-        return edit.edits in (newest.event_id, newest.edits)
+        is_newest = newest and edit.edits in (newest.event_id, newest.edits)
+        return bool(is_newest and newest and (seq is None or seq > newest.seq))
 
     async def is_newest(
         self, tx: Transaction, edit: Incoming, original: Waiting, seq: int | None

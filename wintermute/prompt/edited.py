@@ -92,8 +92,8 @@ def _read(file: _File) -> tuple[str | None, str]:
 
 def unusable_skills(places: Places) -> dict[str, str]:
     """What is wrong with each skill that cannot be read at all (F-056)."""
-    problems = EditedLook(places, None).look().problems
-    return {name: told for name, told in problems.items() if name.startswith(SKILLS)}
+    found = EditedLook(places, None).look().problems.items()
+    return {name: told for name, told in found if name.startswith(SKILLS)}
 
 
 def _skill(folder: Path, name: str) -> str | None:
