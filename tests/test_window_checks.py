@@ -184,24 +184,6 @@ async def test_what_only_an_estimate_says_is_told_by_check_and_chat_in_the_same_
         assert "(estimated) of the 3072" in told
 
 
-@pytest.mark.slow
-async def test_once_a_server_has_counted_check_and_chat_agree_that_nothing_fits(
-    tmp_path: Path, model: ModelServer, python: Interpreter
-) -> None:
-    """By what `check` found, and by what an answer told; both say the same number."""
-    model.keyed(counting(3500))
-    config = settings(tmp_path, model.url, context_tokens=16_384)
-    assert (await chat(python, config))[0] == 0
-    config = settings(tmp_path, model.url, context_tokens=4096)
-    model.keyed(counting(3333))
-    _, found = await check(python, config)
-    code, said, told = await chat(python, config)
-    assert (code, said) == (2, "")
-    assert told == f"wintermute: scripted: {found['fail'][0]}\n"
-    assert "take 3333 tokens (measured) of the 3072" in told
-    assert "so no message fits -> " in told
-
-
 async def test_what_answers_told_refuses_the_next_chat(
     tmp_path: Path, model: ModelServer, python: Interpreter
 ) -> None:

@@ -47,19 +47,16 @@ def host_zone(environment: Mapping[str, str], machine: Path = Path("/etc")) -> s
 
 
 def zone_doubt(zone: str, host: str, now: datetime) -> str:
-    """Tell what may be wrong with a configured zone and what to do; empty: nothing.
-
-    A machine that lives by UTC says nothing about where its person does.
-    """
+    """Tell what may be wrong with a zone, and what to do; a machine that lives by UTC doubts none."""
     days = [now + timedelta(days=30 * month) for month in range(12)]
     there, here = (
         [day.astimezone(ZoneInfo(name)).utcoffset() for day in days] for name in (zone, host)
     )
     if len({*there}) == 1 and there[0] and (zone.isupper() or "Etc/" in zone):
-        return f"{zone} has no summer time -> set timezone to a place, such as America/New_York"
+        return f"; {zone} has no summer time -> set timezone to a place, such as America/New_York"
     if host == "UTC" or there == here:
         return ""
-    return f"this machine is in {host} -> set timezone to it, if you are there as well"
+    return f"; this machine is in {host} -> set timezone to it, if you are there as well"
 
 
 class Clock(Protocol):

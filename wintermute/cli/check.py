@@ -261,9 +261,7 @@ async def _probe(config: Config, lacking: Collection[str]) -> list[Finding]:
         templates(config),
         *unusable_files(Places(config.data_dir, config.owner)),
         *await long_lists(config, fixed),
-        Finding("time zone", "warn", f"{time}; {doubt}")
-        if doubt
-        else Finding("time zone", "ok", time),
+        Finding("time zone", "warn" if doubt else "ok", f"{time}{doubt}"),
         await _memory(config),
         wiki_finding(WikiStore(config.wiki_store), ZoneInfo(config.timezone)),
         *models,

@@ -25,9 +25,7 @@ NOTHING_RUNNING = "Nothing was running."
 NO_SUCH_SUB_SESSION = "No sub-session `{id}` is at work here. `/sessions` lists them."
 BUDGET = "{problem}. I keep your messages and answer them then; reminders and commands go on."
 EDITED = "[This message was changed. For its earlier wording you had already done: {effects}. That still stands.]\n\n"
-REWORDED = (
-    "I carried out the first wording. Please write the new one again, as a message of its own."
-)
+REWORDED = "I carried out the first wording. Please write the new one again, as a new message."
 TAKEN_BACK = "I took back what the first wording did."
 FIRST_STAYS = "What the first wording did stays."
 OUTAGE = (

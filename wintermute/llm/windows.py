@@ -248,10 +248,7 @@ class _Server:
 
 
 async def is_private(settings: Backend) -> bool:
-    """Whether a server's name or address leads nowhere but to this machine or network.
-
-    What a proxy leads to does not.
-    """
+    """Whether a server's name leads nowhere but to this machine or network; no proxy does."""
     if settings.proxy:
         return False
     loop = asyncio.get_running_loop()

@@ -294,9 +294,7 @@ class Skills:
         async with self._writing:
             before = await self.read(name)
             if await self._text(name) is None or not is_file_name(f"{name}{ENDING}"):
-                raise ToolFailed(
-                    f"{name[:100]} is a folder with files of its own: remove it by hand"
-                )
+                raise ToolFailed(f"{name[:100]} is a folder: remove it by hand")
             await self._replace(why, name, before, None)
 
     async def restore(self, name: str) -> str:
