@@ -58,10 +58,9 @@ def test_a_text_that_is_none_is_refused(terminal: Terminal, given: bytes, told: 
 def test_folders_are_listed_and_what_cannot_be_read_is_named(terminal: Terminal) -> None:
     """F-056."""
     skills = terminal.data / "skills"
-    (skills / "pdf").mkdir(parents=True)
-    (skills / "pdf" / "SKILL.md").write_text("---\ndescription: Reads: PDFs\n---\n")
-    (skills / "broken").mkdir()
-    (skills / "broken" / "SKILL.md").write_bytes(b"\xff\xfe")
+    for name, text in (("pdf", b"---\ndescription: Reads: PDFs\n---\n"), ("broken", b"\xff\xfe")):
+        (skills / name).mkdir(parents=True)
+        (skills / name / "SKILL.md").write_bytes(text)
     told = "data/skills/broken/SKILL.md is not a text file in UTF-8: save it as text in UTF-8"
     assert terminal.says("skill", "list") == f"pdf: Reads: PDFs\n{told}, or move it away\n"
     assert terminal.says("skill", "show", "pdf") == "---\ndescription: Reads: PDFs\n---\n"

@@ -494,14 +494,11 @@ async def test_a_folder_with_its_own_files_is_a_skill_that_nobody_here_changes(
         "pdf/SKILL.md", "---\nname: pdf\ndescription: Reads PDFs: all of them\n---\nRun it.\n"
     )
     (shelf.folder / "linked").symlink_to(shelf.folder / "pdf")
-    shelf.put("pdf/scripts/SKILL.md", "too deep")
     assert await shelf.skills.listed() == (Skill("pdf/SKILL", "Reads PDFs: all of them"),)
     for name in ("pdf", "pdf/SKILL"):
         assert (await shelf.skills.read(name)).endswith("Run it.\n")
         with pytest.raises(ToolFailed, match="remove it by hand"):
             await shelf.skills.remove(WHY, name)
-    for name in ("linked", "linked/SKILL", "pdf/scripts/SKILL", "pdf/scripts"):
+    for name in ("linked", "linked/SKILL", "pdf/scripts"):
         with pytest.raises(ToolFailed, match="no skill"):
             await shelf.skills.read(name)
-    shelf.put("pdf/SKILL.md", "Reads PDFs anew")
-    assert await shelf.skills.listed() == (Skill("pdf/SKILL", "Reads PDFs anew"),)

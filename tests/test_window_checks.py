@@ -169,19 +169,19 @@ async def chat(python: Interpreter, config: Path) -> tuple[int, str, str]:
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
-@pytest.mark.slow
 async def test_what_only_an_estimate_says_is_told_by_check_and_chat_in_the_same_words(
     tmp_path: Path, model: ModelServer, python: Interpreter
 ) -> None:
-    """L-090: of a server that counts nothing; today and tomorrow."""
+    """L-090: of a server that counts nothing; today and tomorrow, before anything is asked."""
     model.keyed(counting(None))
     config = settings(tmp_path, model.url, context_tokens=4096)
     _, found = await check(python, config)
+    asked = len(model.requests)
     for _ in range(2):
-        code, said, told = await chat(python, config)
-        assert (code, said) == (2, "")
-        assert told == f"wintermute: scripted: {found['fail'][0]}\n"
-        assert "(estimated) of the 3072" in told
+        refused = 2, "", f"wintermute: scripted: {found['fail'][0]}\n"
+        assert await chat(python, config) == refused
+    assert "(estimated) of the 3072 that context_tokens: 4096 and max" in found["fail"][0]
+    assert len(model.requests) == asked
 
 
 async def test_what_answers_told_refuses_the_next_chat(
@@ -198,18 +198,6 @@ async def test_what_answers_told_refuses_the_next_chat(
     )
     noted = told.removeprefix("wintermute: ").strip()
     assert f"fail  windows: {noted}" in done.stdout.decode()
-
-
-async def test_no_chat_begins_where_no_message_can_fit(
-    tmp_path: Path, model: ModelServer, python: Interpreter
-) -> None:
-    """Exit code 2 and both numbers, before anything is asked."""
-    config = settings(tmp_path, model.url, context_tokens=2048)
-    code, out, said = await chat(python, config)
-    assert (code, out) == (2, "")
-    assert said.startswith("wintermute: scripted: instructions and tools take about ")
-    assert "of the 1536 that context_tokens: 2048 and max_output_tokens: 512 leave" in said
-    assert model.requests == []
 
 
 OLD = "does not say what <context> blocks are: it is from before them -> move it away, then"

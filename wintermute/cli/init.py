@@ -38,8 +38,7 @@ def command(folder: Path, as_json: bool) -> None:
     Example: wintermute init ~/wintermute
     """
     config, first = folder / "config.yaml", first_backend(Machine.here())
-    zone = host_zone(environment())
-    text = starter_config({**first.chosen, "timezone": zone})
+    text = starter_config({**first.chosen, "timezone": (zone := host_zone(environment()))})
     try:
         made = {str(path): new for path, new in _make(folder, text)}
     except OSError as error:

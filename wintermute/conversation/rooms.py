@@ -204,8 +204,8 @@ class Rooms:
     async def _stop_if_edited(self, conversation_id: str) -> None:
         """End the work on a message of which a newer version is here (L-054)."""
         for row in await self._stores.inbox.edits_waiting(conversation_id):
-            if row.kind == "command":  # it takes its turn, and back what is done by then
-                continue
+            if row.kind == "command":
+                continue  # it takes its turn, and back what is done by then
             async with self._stores.database.transaction() as tx:
                 given_up = await self._stores.inbox.give_up_versions(tx, str(row.edits), row.seq)
                 await self._end(tx, conversation_id, given_up, "edited")

@@ -370,8 +370,8 @@ class Inbox:
     ) -> Waiting | None:
         """The last that was said to us here, edits of it included, whether answered or not."""
         row = await tx.row(
-            "SELECT * FROM inbox WHERE conversation_id = ? AND kind = ?"
-            " AND state <> 'ignored' ORDER BY seq DESC LIMIT 1",
+            "SELECT * FROM inbox WHERE conversation_id = ? AND kind = ? AND state <> 'ignored'"
+            " ORDER BY seq DESC LIMIT 1",
             (conversation_id, kind),
         )
         return _waiting(row) if row else None

@@ -355,8 +355,9 @@ class Relations:
         if not original.kind == edit.kind == "command" or then not in REDONE or not can_be:
             return False
         newest = await self._stores.inbox.newest_message(tx, original.conversation_id, "command")
-        is_newest = newest and edit.edits in (newest.event_id, newest.edits)
-        return bool(is_newest and newest and (seq is None or seq > newest.seq))
+        if newest is None or edit.edits not in (newest.event_id, newest.edits):
+            return False
+        return seq is None or seq > newest.seq
 
     async def is_newest(
         self, tx: Transaction, edit: Incoming, original: Waiting, seq: int | None
