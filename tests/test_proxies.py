@@ -95,10 +95,8 @@ async def test_everything_goes_through_the_proxy_that_the_configuration_names(
         assert b64encode(LOGIN.encode()).decode() not in shown
 
 
-async def test_a_model_is_asked_through_its_own_proxy_and_through_no_other(
-    model: ModelServer,
-) -> None:
-    """F-053: TLS goes through a tunnel (`test_nothing_from_the_environment…`: none of the environment)."""
+async def test_a_model_is_asked_through_its_own_proxy(model: ModelServer) -> None:
+    """F-053: TLS goes through a tunnel."""
     model.keyed(lambda _: Text("yes"))
     async with web_proxy(model.url) as (proxy, address):
         for url, proxied, wanted in (

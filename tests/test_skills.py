@@ -118,10 +118,7 @@ LAUGHS = "a: &a [x, x]\n" + "".join(
             for value in ("[a, b]", "{a: b}", "5", "true", "~", "2026-05-04", "", "''", "!!int x")
         ],
         # F-056: what YAML cannot read is plain text
-        (
-            "---\nname: x\ndescription: Use it: when tea is asked for\n---\n",
-            "Use it: when tea is asked for",
-        ),
+        ("---\ndescription: Use it: when asked\n---\n", "Use it: when asked"),
         ("---\nname:\tx\ndescription:\tBoil\n\tand pour\nlicense:\tMIT\n---\n", "Boil and pour"),
         ("---\ndescription: @boil\n---\n", "@boil"),
         ("---\ndescription: [draft] boil\n---\n", "[draft] boil"),
@@ -485,14 +482,10 @@ async def _do(shelf: Shelf, pile: list[Version], what: str, word: str = "") -> N
             await shelf.died(now.text, pile[-2].text, now.set_id)
 
 
-async def test_a_folder_with_its_own_files_is_a_skill_that_nobody_here_changes(
-    shelf: Shelf,
-) -> None:
+async def test_a_folder_is_a_skill_that_nobody_here_changes(shelf: Shelf) -> None:
     """F-056: as agentskills.io has them; a link in its place is none."""
     (shelf.folder / "pdf" / "scripts").mkdir(parents=True)
-    shelf.put(
-        "pdf/SKILL.md", "---\nname: pdf\ndescription: Reads PDFs: all of them\n---\nRun it.\n"
-    )
+    shelf.put("pdf/SKILL.md", "---\ndescription: Reads PDFs: all of them\n---\nRun it.\n")
     (shelf.folder / "linked").symlink_to(shelf.folder / "pdf")
     assert await shelf.skills.listed() == (Skill("pdf/SKILL", "Reads PDFs: all of them"),)
     for name in ("pdf", "pdf/SKILL"):

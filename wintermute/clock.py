@@ -35,11 +35,11 @@ DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sun
 
 def host_zone(environment: Mapping[str, str], machine: Path = Path("/etc")) -> str:
     """Name the time zone of the machine; UTC where it names none that is known."""
-    localtime, written = machine / "localtime", machine / "timezone"
     found = [environment.get("TZ", "").removeprefix(":")]
+    if (localtime := machine / "localtime").is_symlink():
+        found.append(str(localtime.readlink()))
     with suppress(OSError, UnicodeDecodeError):
-        found += [str(localtime.readlink())] if localtime.is_symlink() else []
-        found += [written.read_text("utf-8").strip()]
+        found.append((machine / "timezone").read_text("utf-8").strip())
     for name in (each.rpartition("zoneinfo/")[2] for each in found):
         with suppress(KeyError, ValueError, OSError):
             return "UTC" if ZoneInfo(name).key.rpartition("/")[2] in UNIVERSAL else name

@@ -45,14 +45,12 @@ TEXT = "tag:yaml.org,2002:str"
 FRONT_MATTER = re.compile(
     r"\s*---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE
 )
-PLAIN = re.compile(
+PLAIN = re.compile(  # what describes a skill where the front matter is no YAML
     r"^[ \t]*description[ \t]*:[ \t]*(?:[|>][-+]?[ \t]*$)?"
     r"(.*(?:\n[ \t]+(?![\w-]+[ \t]*:[ \t])\S.*)*)",
     re.MULTILINE,
 )
-"""What describes a skill where the front matter is no YAML."""
-IN_FOLDER = "/SKILL"
-"""Ends the name of a skill that is a folder (agentskills.io)."""
+IN_FOLDER = "/SKILL"  # ends the name of one that is a folder (agentskills.io)
 MOST_SHOWN = 200
 MOST_SUMMARY = 80
 MOST_BYTES = 1_000_000
