@@ -511,8 +511,7 @@ async def test_the_new_wording_of_a_command_takes_the_place_of_what_it_did(
     assert (await answer(5)).startswith(f"{TAKEN_BACK}\n\nAgain at ")
     daemon.pass_time(700)  # and it is said, so that the snooze was used
     await answer(6)
-    text = await ann.send(chat, "hello")
-    await answer(7)
+    text = await settled(ann, chat, "hello")
     for n, (event_id, new) in enumerate(((two, "/tasks"), (two, "never mind"), (text, "/help")), 8):
         await ann.edit(chat, event_id, new)
         assert await answer(n) == REWORDED

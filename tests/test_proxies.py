@@ -20,10 +20,9 @@ NAMES = ("homeserver.invalid", "model.invalid")
 
 
 class WebProxy:
-    """As a house has it: tunnels by CONNECT, passes plain requests on, wants a login."""
+    """Tunnels by CONNECT, passes plain requests on, wants a login; alone knows where names lead."""
 
     def __init__(self, *behind: str) -> None:
-        """`behind`: where the names lead that it alone can look up."""
         self.known = {name: url.split("/")[2] for name, url in zip(NAMES, behind, strict=False)}
         self.login = LOGIN
         self.asked: list[str] = []
@@ -61,7 +60,6 @@ async def web_proxy(*behind: str) -> AsyncIterator[tuple[WebProxy, str]]:
     proxy = WebProxy(*behind)
     async with await asyncio.start_server(proxy.serve, "127.0.0.1", 0) as server:
         yield proxy, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        server.close()
 
 
 async def test_everything_goes_through_the_proxy_that_the_configuration_names(
