@@ -490,13 +490,14 @@ async def test_the_new_wording_of_a_command_takes_the_place_of_what_it_did(
     chat = await room(ann, daemon)
 
     async def answer(n: int) -> str:
-        return (await ann.wait_for_count(chat, daemon.user_id, n))[-1].body
+        return (await ann.wait_for_count(chat, daemon.user_id, n + 1))[-1].body
 
     async def task() -> str:
         [task] = daemon.rows("SELECT id, content FROM tasks WHERE status = 'active'")
         assert task["content"] == "Call Anna"
         return str(task["id"])
 
+    text = await settled(ann, chat, "hello")
     one = await ann.send(chat, "/remind tomorrow 09:00 Call Ana")
     await answer(1)
     await ann.edit(chat, one, "/remind tomorrow 10:00 Call Anna")
@@ -511,8 +512,7 @@ async def test_the_new_wording_of_a_command_takes_the_place_of_what_it_did(
     assert (await answer(5)).startswith(f"{TAKEN_BACK}\n\nAgain at ")
     daemon.pass_time(700)  # and it is said, so that the snooze was used
     await answer(6)
-    text = await settled(ann, chat, "hello")
-    for n, (event_id, new) in enumerate(((two, "/tasks"), (two, "never mind"), (text, "/help")), 8):
+    for n, (event_id, new) in enumerate(((two, "/tasks"), (two, "never mind"), (text, "/help")), 7):
         await ann.edit(chat, event_id, new)
         assert await answer(n) == REWORDED
     await task()
