@@ -53,3 +53,14 @@ def test_a_text_that_is_none_is_refused(terminal: Terminal, given: bytes, told: 
     """L-082."""
     assert told in terminal.refuses("skill", "add", "up", "--summary", "Up", given=given)
     assert list((terminal.data / "skills").iterdir()) == []
+
+
+def test_folders_are_listed_and_what_cannot_be_read_is_named(terminal: Terminal) -> None:
+    """F-056."""
+    skills = terminal.data / "skills"
+    for name, text in (("pdf", b"---\ndescription: Reads: PDFs\n---\n"), ("broken", b"\xff\xfe")):
+        (skills / name).mkdir(parents=True)
+        (skills / name / "SKILL.md").write_bytes(text)
+    told = "data/skills/broken/SKILL.md is not a text file in UTF-8: save it as text in UTF-8"
+    assert terminal.says("skill", "list") == f"pdf: Reads: PDFs\n{told}, or move it away\n"
+    assert terminal.says("skill", "show", "pdf") == "---\ndescription: Reads: PDFs\n---\n"

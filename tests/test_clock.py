@@ -13,7 +13,14 @@ from tests.world.house import House, open_house
 from tests.world.model import Fail, ModelServer, Text
 from tests.world.promised import DAILY, MORNING, after, now, occurrences, promise, talk
 from tests.world.schema import open_migrated
-from wintermute.clock import CheckedClock, ClockReading, SystemClock, believable
+from wintermute.clock import (
+    CheckedClock,
+    ClockReading,
+    SystemClock,
+    believable,
+    host_zone,
+    zone_doubt,
+)
 from wintermute.conversation.words import BACK
 from wintermute.health.health import ClockMarks
 from wintermute.matrix.http import date_of
@@ -344,3 +351,28 @@ async def test_a_single_reminder_is_over_in_the_moment_in_which_it_is_in_its_roo
     assert await house.stores.tasks.listed(task.scope) == ()
     assert await house.deliver() == [" ".join(SIGNS)]
     assert datetime(2026, 3, 2, 8, 0, tzinfo=UTC) == task.next_due
+
+
+def test_a_machine_names_its_zone_in_one_of_three_ways(tmp_path: Path) -> None:
+    """F-051."""
+    link = tmp_path / "localtime"
+    for named, target, written, zone in (
+        (":Europe/Berlin", "", "", "Europe/Berlin"),
+        ("", "/var/db/timezone/zoneinfo/Europe/Rome", "Asia/Tokyo", "Europe/Rome"),
+        ("", "../usr/share/zoneinfo/Etc/UTC", "Europe/Rome", "UTC"),
+        ("<nonsense>7", "nowhere", "Europe/Rome\n", "Europe/Rome"),
+        ("", "nowhere", "../../etc/passwd", "UTC"),
+    ):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target or "nowhere")
+        (tmp_path / "timezone").write_text(written)
+        assert host_zone({"TZ": named}, tmp_path) == zone
+
+
+def test_a_zone_is_doubted_where_it_differs_from_the_machines() -> None:
+    """F-051; a server by UTC says nothing about where its person lives."""
+    doubted = "Europe/London>Europe/Berlin Europe/London>Africa/Lagos UTC>EST UTC>Etc/GMT+5"
+    believed = "Europe/Vienna>Europe/Berlin UTC>Europe/Berlin UTC>UTC UTC>Asia/Tokyo UTC>EST5EDT"
+    for pairs, expected in ((doubted, True), (believed, False)):
+        for host, zone in (pair.split(">") for pair in pairs.split()):
+            assert bool(zone_doubt(zone, host, NOON)) is expected, zone

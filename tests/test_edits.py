@@ -29,6 +29,7 @@ from tests.world.proxy import Proxy, pass_before, withhold
 from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
 from tests.world.schema import open_migrated, traces_of
 from tests.world.user import CLIENT
+from wintermute.conversation.words import FIRST_STAYS, REWORDED, TAKEN_BACK
 from wintermute.db.text_search import NOWHERE
 from wintermute.ids import new_id
 from wintermute.mailbox.inbox import InboxState
@@ -446,3 +447,64 @@ def asked(model: ModelServer) -> Sequence[str]:
     """What the last request has of the person."""
     turns = [m for m in model.requests[-1].messages if m["role"] == "user"]
     return [own_words(turn["content"]).rsplit(": ")[-1] for turn in turns]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "redone"),
+    [
+        ("/remind tomorrow 9:00 call", "/tasks done task_1", True),
+        ("/remnd tomorrow 9:00 call", "/remind tomorrow 9:00 call", True),  # it did nothing
+        ("/remind tomorrow 9:00 call", "/undo", False),
+        ("/undo", "/tasks", False),
+    ],
+)
+async def test_only_a_command_that_can_be_taken_back_is_done_in_its_new_wording(
+    desk: Desk, first: str, then: str, redone: bool
+) -> None:
+    """F-049: of the newest command alone; messages since do not matter."""
+    await desk.take("$0", "command", body="/remind tomorrow 9:00 sleep")
+    await desk.take("$1", "command", body=first)
+    await desk.take("$2")
+    async with desk.stores.database.transaction() as tx:
+        for event_id, expected in (("$1", redone), ("$0", False)):
+            edit = edit_of(event_id, "command", body=then)
+            original = await desk.relations.original(tx, edit)
+            assert original is not None
+            assert await desk.relations.is_redone(tx, edit, original, None) is expected
+
+
+async def test_the_new_wording_of_a_command_takes_the_place_of_what_it_did(
+    person: NewPerson, bot: NewBot, room: NewRoom
+) -> None:
+    """F-049: each told in one reply; what was used, or cannot be taken back, is told in one line."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+
+    async def answer(n: int) -> str:
+        return (await ann.wait_for_count(chat, daemon.user_id, n + 1))[-1].body
+
+    async def task() -> str:
+        [task] = daemon.rows("SELECT id, content FROM tasks WHERE status = 'active'")
+        assert task["content"] == "Call Anna"
+        return str(task["id"])
+
+    text = await settled(ann, chat, "hello")
+    one = await ann.send(chat, "/remind tomorrow 09:00 Call Ana")
+    await answer(1)
+    await ann.edit(chat, one, "/remind tomorrow 10:00 Call Anna")
+    assert (await answer(2)).startswith(f"{TAKEN_BACK}\n\nI will remind you on")
+    await task()
+    await ann.edit(chat, one, "/remind whenever Call Anna")
+    assert (await answer(3)).startswith(f"{FIRST_STAYS}\n\nWrite when and what")
+    id_ = await task()
+    two = await ann.send(chat, f"/tasks done {id_}")
+    await answer(4)
+    await ann.edit(chat, two, f"/tasks snooze {id_}")
+    assert (await answer(5)).startswith(f"{TAKEN_BACK}\n\nAgain at ")
+    daemon.pass_time(700)  # and it is said, so that the snooze was used
+    await answer(6)
+    for n, (event_id, new) in enumerate(((two, "/tasks"), (two, "never mind"), (text, "/help")), 7):
+        await ann.edit(chat, event_id, new)
+        assert await answer(n) == REWORDED
+    await task()

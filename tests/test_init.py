@@ -113,3 +113,19 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, python: Interp
         f"wintermute: cannot write {tmp_path}/file/folder: Not a directory: choose a folder of your"
         " own\n"
     )
+
+
+def test_the_zone_is_the_machines_unless_it_is_named(tmp_path: Path, python: Interpreter) -> None:
+    """F-051: `init` writes and shows it, what leaves it out has it, `check` warns of another."""
+    env = {"PATH": os.defpath, "TZ": "America/New_York", **ENVIRONMENT}
+    done = python.run("init", str(tmp_path), cwd=tmp_path, env=env)
+    assert "Time zone: America/New_York, as this machine has it, where" in done.stdout.decode()
+    path = tmp_path / "config.yaml"
+    written = path.read_text()
+    assert "\ntimezone: America/New_York\n" in written
+    path.write_text(written.replace("timezone: America/New_York", ""))
+    assert read_config(path, env).timezone == "America/New_York"
+    path.write_text(written.replace("America/New_York", "Europe/Berlin"))
+    told = python.run("check", cwd=tmp_path, env=env).stdout.decode()
+    assert "warn  time zone: Europe/Berlin, where it" in told
+    assert "; this machine is in America/New_York -> set timezone" in told

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -177,7 +178,9 @@ async def test_only_servers_of_this_house_are_asked_about_themselves_and_how_far
     url: str, private: bool
 ) -> None:
     """Issue 17."""
-    assert await is_private(url) is private
+    settings = backend(url)
+    assert await is_private(settings) is private
+    assert not await is_private(replace(settings, proxy="http://127.0.0.1:9"))  # F-053
 
 
 @pytest.mark.parametrize(
@@ -221,21 +224,20 @@ SMALL = backend(DEAD, context_tokens=8192)
     ("fixed", "state", "told"),
     [
         (
-            FixedPart(3000, 3000),
+            FixedPart(3000),
             "ok",
             "take 3000 tokens (measured) of the 6144 that context_tokens:",
         ),
-        (FixedPart(5249, 5249), "warn", "so 895 remain for a conversation"),
-        (FixedPart(6144, 6144), "fail", "so no message fits"),
-        (FixedPart.estimated(6144), "warn", "about 6144 tokens (estimated) of the 6144"),
-        (FixedPart.estimated(6144), "warn", "so a message may not fit"),
-        (FixedPart.estimated(11000), "fail", "so no message fits"),
+        (FixedPart(5249), "warn", "so 895 remain for a conversation"),
+        (FixedPart(6144), "fail", "so no message fits"),
+        (FixedPart(5580, None, True), "warn", "so 564 remain for a conversation"),
+        (FixedPart(5590, None, True), "fail", "about 5590 tokens (estimated) of the 6144"),
     ],
 )
 def test_what_every_request_has_is_compared_with_the_room_for_it(
     fixed: FixedPart, state: str, told: str
 ) -> None:
-    """An estimate is sure only where even the shortest tokens do not fit."""
+    """L-090: counted or estimated."""
     found = judged("local", SMALL, fixed)
     assert (found.state, told in found.text) == (state, True), found
     if state != "ok":
@@ -261,7 +263,7 @@ async def test_the_fixed_part_is_counted_by_the_server_where_its_count_can_be(
     model.script(answer)
     asked, local = saying("word " * 760), backend(model.url)
     found = known(local, asked, await counted("local", local, asked, 60))
-    assert found == (FixedPart(1500, 1500) if tokens == 1500 else FixedPart.estimated(tokens))
+    assert found == (FixedPart(tokens, None, tokens != 1500))
     assert [request.body["max_tokens"] for request in model.requests] == [1]
 
 
@@ -274,39 +276,36 @@ async def test_a_fixed_part_that_does_not_fit_says_so_and_silence_ends(model: Mo
 
 
 @pytest.mark.parametrize(
-    ("counted", "lately", "found"),
+    ("counted", "found"),
     [
-        ((0, 0), [], FixedPart.estimated(1322)),
-        ((0, 0), [9000, 1200, 5], FixedPart(1200, 793)),
-        ((0, 0), [9000], FixedPart.estimated(1322)),
-        ((4000, 3000), [], FixedPart(992, 992)),
-        ((4000, 8000), [2700], FixedPart(2644, 2644)),
-        ((4000, 8000), [2000], FixedPart(2000, 2000)),
-        ((4000, 40), [], FixedPart.estimated(1322)),
-        ((4000, 40_000), [], FixedPart.estimated(1322)),
+        ((0, 0), FixedPart(1322, None, True)),
+        ((4000, 3000), FixedPart(992)),
+        ((4000, 8000), FixedPart(2644)),
+        ((4000, 40), FixedPart(1322, None, True)),
+        ((4000, 40_000), FixedPart(1322, None, True)),
     ],
 )
 def test_without_asking_it_is_by_what_was_reported_of_other_requests(
-    counted: tuple[float, float], lately: list[int], found: FixedPart
+    counted: tuple[float, float], found: FixedPart
 ) -> None:
-    """None of the last questions had less; one that had far less was of something else."""
-    assert known(SMALL, saying("word " * 760), Counted(*counted), lately) == found
+    """L-090."""
+    assert known(SMALL, saying("word " * 760), Counted(*counted)) == found
 
 
 @pytest.mark.parametrize(
     ("limits", "fixed", "named", "unnamed"),
     [
-        ({"max_output_tokens": 500}, FixedPart(1700, 1700), "lower max_output_tokens", "empty"),
+        ({"max_output_tokens": 500}, FixedPart(1700), "lower max_output_tokens", "empty"),
         (
             {"max_output_tokens": 1900},
-            FixedPart(1700, 1700),
+            FixedPart(1700),
             "leave max_output_tokens empty",
             "lower",
         ),
-        ({}, FixedPart(9999, 9999), "raise llm", "max_output_tokens:"),
-        ({}, FixedPart(9999, 9999, 1000), "or set size: small", "lower"),
-        ({}, FixedPart(9999, 9999, 1536), "raise llm", "size: small"),
-        ({"size": "small"}, FixedPart(1700, 1700, 1000), "raise llm", "size: small"),
+        ({}, FixedPart(9999), "raise llm", "max_output_tokens:"),
+        ({}, FixedPart(9999, 1000), "or set size: small", "lower"),
+        ({}, FixedPart(9999, 1536), "raise llm", "size: small"),
+        ({"size": "small"}, FixedPart(1700, 1000), "raise llm", "size: small"),
     ],
 )
 def test_advice_names_only_what_helps(

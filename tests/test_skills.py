@@ -117,17 +117,25 @@ LAUGHS = "a: &a [x, x]\n" + "".join(
             (f"---\ndescription: {value}\n---\nMaking tea\n", "Making tea")
             for value in ("[a, b]", "{a: b}", "5", "true", "~", "2026-05-04", "", "''", "!!int x")
         ],
+        # F-056: what YAML cannot read is plain text
+        ("---\ndescription: Use it: when asked\n---\n", "Use it: when asked"),
+        ("---\nname:\tx\ndescription:\tBoil\n\tand pour\nlicense:\tMIT\n---\n", "Boil and pour"),
+        ("---\ndescription: @boil\n---\n", "@boil"),
+        ("---\ndescription: [draft] boil\n---\n", "[draft] boil"),
+        ("---\ndescription: %s of tea\n---\n", "%s of tea"),
+        ("---\nname: a: b\ndescription: >\n  Boil\n  it.\n---\n", "Boil it."),
+        ("---\nname: a: b\ndescription: " + "word " * 30 + "\n---\n", "word " * 15 + "word…"),
         # no front matter: the first line with text
         ("---\nname: tea\ndescription: Never ends\n", "name: tea"),
         ("---\n- a list\n---\nBoil.\n", "- a list"),
         ("---\nno mapping\n---\nBoil.\n", "no mapping"),
         ("---\na: [\n---\nBoil.\n", "a: ["),
-        ("---\ndescription: *nobody\n---\nBoil.\n", "description: *nobody"),
+        ("---\ndescription: *nobody\n---\nBoil.\n", "*nobody"),
         ("---\na: " + "[" * 8_000 + "\n---\nBoil.\n", "a: " + "[" * 196 + "…"),
         ("---\n" + "x: y\n" * 800_000 + "---\nBoil.\n", "x: y"),
         ("Tea\n---\ndescription: too late\n---\n", "Tea"),
         ("---\n" + LAUGHS + "description: Tea\n---\n", "Tea"),
-        ("---\ndescription: a\x1b[31mb\u202ec\n---\n", "description: a[31mbc"),
+        ("---\ndescription: a\x1b[31mb\u202ec\n---\n", "a[31mbc"),
         ('---\ndescription: "a\\e[31mb"\n---\n', "a[31mb"),
         ("---\n---\n", None),
     ],
@@ -472,3 +480,18 @@ async def _do(shelf: Shelf, pile: list[Version], what: str, word: str = "") -> N
             await shelf.skills.restore("tea")
         case "restore killed" if len(pile) > 1:
             await shelf.died(now.text, pile[-2].text, now.set_id)
+
+
+async def test_a_folder_is_a_skill_that_nobody_here_changes(shelf: Shelf) -> None:
+    """F-056: as agentskills.io has them; a link in its place is none."""
+    (shelf.folder / "pdf" / "scripts").mkdir(parents=True)
+    shelf.put("pdf/SKILL.md", "---\ndescription: Reads PDFs: all of them\n---\nRun it.\n")
+    (shelf.folder / "linked").symlink_to(shelf.folder / "pdf")
+    assert await shelf.skills.listed() == (Skill("pdf/SKILL", "Reads PDFs: all of them"),)
+    for name in ("pdf", "pdf/SKILL"):
+        assert (await shelf.skills.read(name)).endswith("Run it.\n")
+        with pytest.raises(ToolFailed, match="remove it by hand"):
+            await shelf.skills.remove(WHY, name)
+    for name in ("linked", "linked/SKILL", "pdf/scripts"):
+        with pytest.raises(ToolFailed, match="no skill"):
+            await shelf.skills.read(name)

@@ -91,6 +91,9 @@ async def test_a_skill_is_read_by_its_listed_name_wherever_the_daemon_was_starte
     """P-040."""
     assert await house.read("data/skills/tea.md") == "Making tea\n\nBoil water.\n"
     assert await house.read(str(house.data / "skills/tea.md")) == "Making tea\n\nBoil water.\n"
+    (house.data / "skills/pdf/scripts").mkdir(parents=True)
+    (house.data / "skills/pdf/scripts/run.sh").write_text("rm -r .\n")
+    assert await house.read("data/skills/pdf/scripts/run.sh") == "rm -r .\n"  # F-056
 
 
 async def test_a_relative_path_is_looked_for_in_every_allowed_folder(house: House) -> None:

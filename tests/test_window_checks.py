@@ -127,7 +127,7 @@ async def test_check_and_status_tell_of_a_server_that_cuts_prompts(
         (5500, {"context_tokens": 8192}, "warn", "5500 tokens (measured) of the 6144"),
         (5500, {"context_tokens": 4096}, "fail", "so no message fits -> raise llm.backends"),
         (None, {"context_tokens": 32_768}, "ok", "take about"),
-        (None, {"context_tokens": 4096}, "warn", "(estimated) of the 3072"),
+        (None, {"context_tokens": 4096}, "fail", "(estimated) of the 3072"),
         (5500, {"context_tokens": 4096}, "fail", "5500 tokens (measured) of the 3072"),
     ],
 )
@@ -215,45 +215,28 @@ async def chat(python: Interpreter, config: Path) -> tuple[int, str, str]:
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
-@pytest.mark.slow
 async def test_what_only_an_estimate_says_is_told_by_check_and_chat_in_the_same_words(
     tmp_path: Path, model: ModelServer, python: Interpreter
 ) -> None:
-    """A server that counts nothing: it may fit, so a chat begins, and says so on stderr."""
+    """L-090: of a server that counts nothing; today and tomorrow, before anything is asked."""
     model.keyed(counting(None))
     config = settings(tmp_path, model.url, context_tokens=4096)
     _, found = await check(python, config)
-    code, said, told = await chat(python, config)
-    assert (code, said[:3]) == (0, "ok\n")
-    assert told == f"scripted: {found['warn'][0]}\n"
-    assert "(estimated) of the 3072" in told
-    assert "so a message may not fit -> " in told
-
-
-@pytest.mark.slow
-async def test_once_a_server_has_counted_check_and_chat_agree_that_nothing_fits(
-    tmp_path: Path, model: ModelServer, python: Interpreter
-) -> None:
-    """By what `check` found, and by what an answer told; both say the same number."""
-    model.keyed(counting(3500))
-    config = settings(tmp_path, model.url, context_tokens=4096)
-    assert (await chat(python, config))[0] == 0  # nothing is known but an estimate
-    model.keyed(counting(3333))
-    _, found = await check(python, config)
-    code, said, told = await chat(python, config)
-    assert (code, said) == (2, "")
-    assert told == f"wintermute: scripted: {found['fail'][0]}\n"
-    assert "take 3333 tokens (measured) of the 3072" in told
-    assert "so no message fits -> " in told
+    asked = len(model.requests)
+    for _ in range(2):
+        refused = 2, "", f"wintermute: scripted: {found['fail'][0]}\n"
+        assert await chat(python, config) == refused
+    assert "(estimated) of the 3072 that context_tokens: 4096 and max" in found["fail"][0]
+    assert len(model.requests) == asked
 
 
 async def test_what_answers_told_refuses_the_next_chat(
     tmp_path: Path, model: ModelServer, python: Interpreter
 ) -> None:
     model.keyed(counting(3600))
+    config = settings(tmp_path, model.url, context_tokens=8192)
+    assert (await chat(python, config))[::2] == (0, "")
     config = settings(tmp_path, model.url, context_tokens=4096)
-    code, _, told = await chat(python, config)
-    assert (code, "(estimated)" in told) == (0, True)
     code, _, told = await chat(python, config)
     assert (code, "(measured) of the 3072" in told) == (2, True), told
     done = await python.command(
@@ -261,18 +244,6 @@ async def test_what_answers_told_refuses_the_next_chat(
     )
     noted = told.removeprefix("wintermute: ").strip()
     assert f"fail  windows: {noted}" in done.stdout.decode()
-
-
-async def test_no_chat_begins_where_no_message_can_fit(
-    tmp_path: Path, model: ModelServer, python: Interpreter
-) -> None:
-    """Exit code 2 and both numbers, before anything is asked."""
-    config = settings(tmp_path, model.url, context_tokens=2048)
-    code, out, said = await chat(python, config)
-    assert (code, out) == (2, "")
-    assert said.startswith("wintermute: scripted: instructions and tools take about ")
-    assert "of the 1536 that context_tokens: 2048 and max_output_tokens: 512 leave" in said
-    assert model.requests == []
 
 
 OLD = "does not say what <context> blocks are: it is from before them -> move it away, then"
@@ -332,7 +303,7 @@ async def test_a_daemon_leaves_with_the_numbers_and_another_one_tells_what_is_ti
     """By the last reported usage where it is less than our estimate; `status` names it as well."""
     ann = await person("ann")
     known = {"base_url": model.url, "model": "qwen"}
-    tight: Json = {"backends": {"scripted": {**known, "context_tokens": 6_144}}}
+    tight: Json = {"backends": {"scripted": {**known, "context_tokens": 7_000}}}
     daemon = await bot(ann, llm=tight)
     chat = await room(ann, daemon)
     await ann.send(chat, "hello")

@@ -25,6 +25,8 @@ mistake with its line and column.
 - Text that starts with `@`, `!`, `&` or `*` needs quotes. Relative paths start at the folder of the file.
 - A secret never stands in the file: `{env: NAME}` takes it from the environment, `{file: PATH}` from a file, which
   under systemd may be the name of a credential.
+- A proxy in the environment (`HTTPS_PROXY`, `ALL_PROXY`) is not used: `matrix.proxy` and `llm.backends.NAME.proxy` say
+  which one is. The name and the password it wants are a secret: `proxy_login`.
 - `NAME` in a key is a name of your choice: `llm.backends.local.model`.
 
 *This page is written from the schema by `python -m tests.write_docs`.*

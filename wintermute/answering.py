@@ -24,9 +24,9 @@ from wintermute.conversation.toolbox import AnyTool, Toolbox
 from wintermute.conversation.trouble import Trouble
 from wintermute.errors import ConfigurationError, MemoryUnavailable
 from wintermute.jobs import Job
-from wintermute.llm.fixed import known
+from wintermute.llm.fixed import fits
 from wintermute.llm.models import Models
-from wintermute.llm.windows import Judgement, compared, judged, server_window
+from wintermute.llm.windows import Judgement, compared, server_window
 from wintermute.loom.records import Wards
 from wintermute.memory.meaning import OWED
 from wintermute.memory.meaning import PART as MEANING
@@ -246,10 +246,8 @@ class Windows:
 
     async def _judged(self, name: str) -> Judgement:
         settings = self._backends[name]
-        lately = await self._stores.model_calls.asked_lately("base", name)
-        counts = self._stores.token_counts
-        counted = await counts.known(settings.model, settings.base_url)
-        return judged(name, settings, known(settings, self._fixed, counted, lately))
+        counted = await self._stores.token_counts.known(settings.model, settings.base_url)
+        return fits(name, settings, self._fixed, counted)
 
 
 def _told(found: Iterable[tuple[str, Judgement]]) -> tuple[str, ...]:

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,7 +28,35 @@ STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Counts sleep: on Linux that is the time since the boot, on macOS the other one does."""
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
+UNIVERSAL = frozenset({"UTC", "UCT", "Universal", "Zulu", "GMT", "Greenwich"})
+"""Names of the zone of machines that live nowhere."""
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+def host_zone(environment: Mapping[str, str], machine: Path = Path("/etc")) -> str:
+    """Name the time zone of the machine; UTC where it names none that is known."""
+    found = [environment.get("TZ", "").removeprefix(":")]
+    if (localtime := machine / "localtime").is_symlink():
+        found.append(str(localtime.readlink()))
+    with suppress(OSError, UnicodeDecodeError):
+        found.append((machine / "timezone").read_text("utf-8").strip())
+    for name in (each.rpartition("zoneinfo/")[2] for each in found):
+        with suppress(KeyError, ValueError, OSError):
+            return "UTC" if ZoneInfo(name).key.rpartition("/")[2] in UNIVERSAL else name
+    return "UTC"
+
+
+def zone_doubt(zone: str, host: str, now: datetime) -> str:
+    """Tell what may be wrong with a zone, and what to do; a machine that lives by UTC doubts none."""
+    days = [now + timedelta(days=30 * month) for month in range(12)]
+    there, here = (
+        [day.astimezone(ZoneInfo(name)).utcoffset() for day in days] for name in (zone, host)
+    )
+    if len({*there}) == 1 and there[0] and (zone.isupper() or "Etc/" in zone):
+        return f"; {zone} has no summer time -> set timezone to a place, such as America/New_York"
+    if host == "UTC" or there == here:
+        return ""
+    return f"; this machine is in {host} -> set timezone to it, if you are there as well"
 
 
 class Clock(Protocol):

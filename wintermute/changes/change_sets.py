@@ -144,6 +144,15 @@ class ChangeSets:
         found = await self._whole(await self._database.rows(query, (set_id, self._oldest())))
         return found[0] if found else None
 
+    async def asked_by(self, tx: Transaction, events: Collection[str]) -> list[str]:
+        """The change sets of the commands of these events, newest first."""
+        return await tx.scalars(
+            "SELECT id FROM change_sets s WHERE cause = 'command' AND created_at > ? AND EXISTS"
+            " (SELECT 1 FROM changes c, json_each(c.evidence) e WHERE c.change_set_id = s.id"
+            "  AND e.value IN (SELECT value FROM json_each(?))) ORDER BY seq DESC",
+            (self._oldest(), json.dumps([*events])),
+        )
+
     async def history(
         self, kinds: Sequence[ItemKind], scope: str | None = None, limit: int = 20
     ) -> tuple[ChangeSet, ...]:

@@ -17,8 +17,8 @@ import click
 from wintermute.answering import answering, fixed_part
 from wintermute.cli.opening import open_with_gaps
 from wintermute.cli.options import CONFIG, redacted, reporting
-from wintermute.clock import CheckedClock, SystemClock
-from wintermute.config.read import BACKENDS
+from wintermute.clock import CheckedClock, SystemClock, host_zone, zone_doubt
+from wintermute.config.read import BACKENDS, environment
 from wintermute.config.schema import UNTOUCHED, Backend, Config, is_untouched
 from wintermute.config.secrets import Redaction, secret_values
 from wintermute.db import LONGEST_LOG, is_unmade, open_database, prove_free
@@ -32,12 +32,12 @@ from wintermute.errors import (
 from wintermute.health.health import Finding, Health
 from wintermute.ids import new_id
 from wintermute.llm.embeddings import open_embedder
-from wintermute.llm.fixed import counted, known
+from wintermute.llm.fixed import counted, fits
 from wintermute.llm.fixed import probe as ask_model
 from wintermute.llm.models import FRAME, Models
 from wintermute.llm.spelled import Spellings
 from wintermute.llm.tokens import Counted, TokenCounts
-from wintermute.llm.windows import CUTS, compared, judged, server_window
+from wintermute.llm.windows import CUTS, compared, server_window
 from wintermute.matrix.login import probe as ask_homeserver
 from wintermute.matrix.marks import file_problems
 from wintermute.memory.core import MEMORIES, Places
@@ -223,6 +223,7 @@ async def _probe(config: Config, lacking: Collection[str]) -> list[Finding]:
     # What the clock on the wall says, so that a wrong zone is noticed.
     here = SystemClock().now().astimezone(ZoneInfo(config.timezone))
     time = f"{config.timezone}, where it is {here:%Y-%m-%d %H:%M}"
+    doubt = zone_doubt(config.timezone, host_zone(environment()), here)
     path = config.data_dir / "wintermute.db"
     fixed = await _fixed(config)
     models = [
@@ -238,7 +239,7 @@ async def _probe(config: Config, lacking: Collection[str]) -> list[Finding]:
         await database(config.data_dir / "wintermute.db"),
         templates(config),
         *unusable_files(Places(config.data_dir, config.owner)),
-        Finding("time zone", "ok", time),
+        Finding("time zone", "warn" if doubt else "ok", f"{time}{doubt}"),
         await _memory(config),
         wiki_finding(WikiStore(config.wiki_store), ZoneInfo(config.timezone)),
         *models,
@@ -323,7 +324,7 @@ async def _window(
     if fixed is not None:
         try:
             counts = await _counts(path, backend, await counted(name, backend, fixed, seconds))
-            took = judged(name, backend, known(backend, fixed, counts))
+            took = fits(name, backend, fixed, counts)
             found.append(Finding(part, took.state, took.text))
         except ModelError as error:
             found.append(Finding(part, "fail", str(error)))

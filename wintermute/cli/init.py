@@ -4,11 +4,13 @@ import errno
 import json
 import os
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import click
 
 from wintermute.cli.options import json_option
-from wintermute.clock import SystemClock
+from wintermute.clock import SystemClock, host_zone
+from wintermute.config.read import environment
 from wintermute.config.schema import WIKI, starter_config
 from wintermute.errors import WintermuteError
 from wintermute.memory.core import CORE, EMPTY_CORE
@@ -19,7 +21,7 @@ from wintermute.wiki.store import WikiStore
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NEXT = """
 Next:
-  1. Edit the lines marked EDIT in {config}
+  1. Edit the lines marked EDIT in {config}, and timezone if yours is another
   2. export WINTERMUTE_PASSWORD=...       (the password of the bot's own account)
   3. wintermute check --config {config}
   4. wintermute run --config {config}"""
@@ -36,8 +38,9 @@ def command(folder: Path, as_json: bool) -> None:
     Example: wintermute init ~/wintermute
     """
     config, first = folder / "config.yaml", first_backend(Machine.here())
+    text = starter_config({**first.chosen, "timezone": (zone := host_zone(environment()))})
     try:
-        made = {str(path): new for path, new in _make(folder, starter_config(first.chosen))}
+        made = {str(path): new for path, new in _make(folder, text)}
     except OSError as error:
         advice = "make room" if error.errno in NO_ROOM else "choose a folder of your own"
         raise WintermuteError(
@@ -50,6 +53,9 @@ def command(folder: Path, as_json: bool) -> None:
         click.echo(f"{'made' if new else 'kept'}  {path}")
     if first.why and made[str(config)]:
         click.echo(f"Memories will be found by words alone, for {first.why}")
+    if made[str(config)]:
+        now = SystemClock().now().astimezone(ZoneInfo(zone))
+        click.echo(f"Time zone: {zone}, as this machine has it, where it is {now:%Y-%m-%d %H:%M}")
     click.echo(NEXT.format(config=config))
 
 

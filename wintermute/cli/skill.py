@@ -1,5 +1,6 @@
 """`wintermute skill`: the assistant's procedures, also beside a running daemon."""
 
+import asyncio
 from dataclasses import asdict
 from typing import BinaryIO
 
@@ -14,6 +15,8 @@ from wintermute.cli.opening import (
 from wintermute.cli.options import reporting, tell
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
+from wintermute.prompt.edited import unusable_skills
+from wintermute.skills.skills import IN_FOLDER
 from wintermute.stores import Stores
 
 
@@ -33,8 +36,11 @@ async def list_(stores: Stores) -> Report:
     Example: wintermute skill list
     """
     skills = await stores.skills.listed()
-    lines = [f"{skill.name}: {skill.summary}" for skill in skills] or ["There is no skill."]
-    return Report([asdict(skill) for skill in skills], lines)
+    problems = await asyncio.to_thread(unusable_skills, stores.places)
+    values = [asdict(each) for each in skills]
+    values += [{"name": name, "problem": told} for name, told in problems.items()]
+    lines = [f"{each.name.removesuffix(IN_FOLDER)}: {each.summary}" for each in skills]
+    return Report(values, [*lines, *problems.values()] or ["There is no skill."])
 
 
 @command.command("show")

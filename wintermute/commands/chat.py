@@ -19,6 +19,7 @@ from wintermute.commands.tasks import Reminding, TaskVerbs, back_words, bounded
 from wintermute.config.schema import BudgetSettings
 from wintermute.conversation.asking import Folding
 from wintermute.conversation.casting import Branching
+from wintermute.conversation.words import FIRST_STAYS, REWORDED, TAKEN_BACK
 from wintermute.db import Transaction
 from wintermute.health.health import gather
 from wintermute.loom.sub_sessions import SubSession
@@ -162,10 +163,45 @@ class ChatCommands:
 
     async def answer(self, tx: Transaction, row: Waiting) -> str:
         """Do what the line asks, within the transaction that stores the answer."""
+        scope = await self._scope(row)
+        if row.edits is not None:
+            return await self._again(tx, row, scope)
         known = self._answers.get(row.word)
         if known is None:
             return f"I do not know `{row.word[:40]}`. `/help` lists what I know."
-        return await known(tx, row, await self._scope(row))
+        return await known(tx, row, scope)
+
+    async def _again(self, tx: Transaction, row: Waiting, scope: str) -> str:
+        """Take back what the earlier wordings did, and do what the new one says; or none of it (F-049)."""
+        changes, events = self._stores.changes, await self._stores.inbox.versions(str(row.edits))
+        named = await changes.asked_by(tx, {*events} - {row.event_id})
+        sets = [one for each in named if (one := await changes.get(each)) and not one.undone]
+        barred = self._stores.owner.is_unvouched(row.origin, scope)
+        barred = barred or await self._stores.jobs.is_forgetting(tx)
+        if sets and (barred or any([await self._is_used(tx, each) for each in sets])):
+            return REWORDED
+
+        async def done() -> bool:
+            return not sets or bool(await changes.asked_by(tx, [row.event_id]))
+
+        async with tx.kept_if(done):
+            for each in sets:
+                await self._stores.undo.within(tx, each)
+            answer = await self._answers[row.word](tx, row, scope)
+            said = TAKEN_BACK if await done() else FIRST_STAYS
+        return f"{said}\n\n{answer}" if sets else answer
+
+    async def _is_used(self, tx: Transaction, one: ChangeSet) -> bool:
+        """Whether something came of what a change set did, or changed it again."""
+        steps = await self._stores.changes.steps(
+            tx, {(each.kind, each.item) for each in one.changes}
+        )
+        last = await self._stores.occurrences.last([each.item for each in one.changes])
+        return any(found[0].set_id != one.id for found in steps.values()) or any(
+            each.before is None or last[each.item].due_at > one.created_at
+            for each in one.changes
+            if each.item in last
+        )
 
     async def _new(self, tx: Transaction, row: Waiting, _scope: str) -> str:
         await self._branching.begin_anew(tx, row)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
+from wintermute.clock import host_zone
 from wintermute.config.document import (
     LARGEST,
     TOP,
@@ -193,6 +194,8 @@ def read_with_gaps(
     problems = walk.problems + check_all(walk.found, reported)
     if problems:
         raise unreadable(path, problems + walk.missing)
+    if "timezone" not in walk.found:
+        config = dataclasses.replace(config, timezone=host_zone(environment))
     return _with_base(config), tuple(sorted(walk.missing))
 
 

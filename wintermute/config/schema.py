@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
+from urllib.parse import quote
 
 from wintermute.messages import Size
 from wintermute.owner import Owner
@@ -60,6 +61,8 @@ USER_ID = r"@[^:\s]+:\S+"
 URL = r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/\S*)?"
 """No user and password in it: those would be a secret in plain sight."""
 A_URL = "https://example.org"
+A_PROXY = "http://127.0.0.1:3128"
+PROXY = r"http://([\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}/?"
 A_USER = "@name:example.org"
 
 
@@ -98,6 +101,10 @@ class Matrix:
         "Sessions that a person has not verified: refuse their messages, or accept: answer them "
         "with the rights of another person.",
         "refuse",
+    )
+    proxy: str | None = key("HTTP proxy to the homeserver.", None, pattern=PROXY, example=A_PROXY)
+    proxy_login: Secret | None = key(
+        "NAME:PASSWORD for the homeserver's proxy; {env: NAME} or {file: PATH}.", None
     )
     mention_in_groups: bool = key("In rooms with several people answer only when mentioned.", True)
     streaming: bool = key("Show answers while they are written.", True, later=True)
@@ -164,6 +171,10 @@ class Backend:
         "More fields for each request, sent as they stand here: {temperature: 0.7}.",
         dict,
         reserved=RESERVED,
+    )
+    proxy: str | None = key("HTTP proxy to the server.", None, pattern=PROXY, example=A_PROXY)
+    proxy_login: Secret | None = key(
+        "NAME:PASSWORD for the backend's proxy; {env: NAME} or {file: PATH}.", None
     )
     vision: bool = key("The model understands images.", False, later=True)
     price: Price | None = key("USD per million tokens: {input, cached, output}.", None)
@@ -455,7 +466,9 @@ WIKI = "wiki"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     data_dir: Path = key("Where everything is kept.", DATA)
-    timezone: str = key("Your time zone, such as Europe/Berlin.", "UTC", zone=True)
+    timezone: str = key(
+        "Your time zone, such as Europe/Berlin; left out: that of the machine.", "UTC", zone=True
+    )
     matrix: Matrix = key("The bot's Matrix account and who may talk to it.")
     llm: Llm = key("The models that think.")
     memory: Memory = key("Long-term memory.", Memory)
@@ -516,6 +529,15 @@ def starter_config(chosen: Mapping[str, str] = MappingProxyType({})) -> str:
     `chosen`: by full key, what is written instead.
     """
     return HEAD + "\n".join(_section(Config, "", chosen)) + "\n"
+
+
+def proxied(settings: Matrix | Backend) -> str | None:
+    """Give the address of the proxy with the login it wants, for the libraries alone."""
+    if settings.proxy is None or settings.proxy_login is None:
+        return settings.proxy
+    name, _, password = settings.proxy_login.reveal().partition(":")
+    login = f"{quote(name, safe='')}:{quote(password, safe='')}"
+    return settings.proxy.replace("://", f"://{login}@", 1)
 
 
 def is_untouched(config: Config) -> bool:

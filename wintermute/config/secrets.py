@@ -4,13 +4,14 @@ import dataclasses
 import json
 import os
 import re
+from base64 import b64encode
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from wintermute.config.document import Entries, Node, Scalar, Unavailable, Wrong
-from wintermute.config.schema import Config, Secret
+from wintermute.config.schema import Backend, Config, Matrix, Secret
 
 LONGEST = 64 * 1024
 SHORTEST = 4
@@ -78,20 +79,26 @@ def _usable(value: str, source: str) -> Secret | Unavailable:
     return Secret(value)
 
 
-def secret_values(config: Config) -> tuple[str, ...]:
-    """Every secret the configuration holds, for `Redaction`."""
-    return tuple(dict.fromkeys(secret.reveal() for secret in _secrets(config)))
+def secret_values(config: Config | Backend) -> tuple[str, ...]:
+    """Every secret the configuration, or its part, holds, for `Redaction`."""
+    return tuple(dict.fromkeys(_secrets(config)))
 
 
-def _secrets(value: object) -> Iterator[Secret]:
+def _secrets(value: object) -> Iterator[str]:
     if isinstance(value, Secret):
-        yield value
+        yield value.reveal()
     elif isinstance(value, Mapping):
         for item in value.values():
             yield from _secrets(item)
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield from _secrets(getattr(value, field.name))
+        if isinstance(value, Matrix | Backend) and value.proxy_login:  # and what a proxy is sent
+            login = value.proxy_login.reveal()
+            yield from (
+                *filter(None, login.partition(":")[::2]),
+                b64encode(login.encode()).decode(),
+            )
 
 
 class Redaction:

@@ -17,6 +17,8 @@ from wintermute.stores import Stores
 
 KEEP_PLACE = frozenset({"/new", "/compact", "/undo"})
 """Commands that change what a message before them is about."""
+REDONE = frozenset({"/remind", "/tasks"})
+"""Commands whose edit is carried out in the place of what they did, which can be undone (F-049)."""
 READ = frozenset({"/help", "/status", "/sessions", "/memory"})
 
 log = logging.getLogger(__name__)
@@ -219,6 +221,8 @@ class Rooms:
     async def _stop_if_edited(self, conversation_id: str) -> None:
         """End the work on a message of which a newer version is here (L-054)."""
         for row in await self._stores.inbox.edits_waiting(conversation_id):
+            if row.kind == "command":
+                continue  # it takes its turn, and back what is done by then
             async with self._stores.database.transaction() as tx:
                 given_up = await self._stores.inbox.give_up_versions(tx, str(row.edits), row.seq)
                 await self._end(tx, conversation_id, given_up, "edited")

@@ -23,6 +23,9 @@ STOPPED = "Stopped."
 NOTHING_RUNNING = "Nothing was running."
 NO_SUCH_SUB_SESSION = "No sub-session `{id}` is at work here. `/sessions` lists them."
 EDITED = "[This message was changed. For its earlier wording you had already done: {effects}. That still stands.]\n\n"
+REWORDED = "I carried out the first wording. Please write the new one again, as a new message."
+TAKEN_BACK = "I took back what the first wording did."
+FIRST_STAYS = "What the first wording did stays."
 OUTAGE = (
     "The model does not answer ({problem}). I keep your message and go on trying; `/stop` drops it."
 )

@@ -80,6 +80,15 @@ class Transaction:
         cursor = await self._connection.execute(sql, cast("Iterable[Any]", parameters))
         return cursor.rowcount
 
+    @asynccontextmanager
+    async def kept_if(self, worth: Callable[[], Awaitable[bool]]) -> AsyncIterator[None]:
+        """Keep what the block changes if it was worth it in the end, else nothing of it."""
+        await self.execute("SAVEPOINT tried")
+        yield
+        if not await worth():
+            await self.execute("ROLLBACK TO tried")
+        await self.execute("RELEASE tried")
+
     async def execute_many(self, sql: str, rows: Sequence[Parameters]) -> None:
         """Run one statement for each row, in one go through the driver's thread."""
         if rows:

@@ -166,7 +166,7 @@ class Endpoint:
 
     async def listens(self) -> bool:
         """Whether somebody accepts connections at its address."""
-        address = urlsplit(self.settings.base_url)
+        address = urlsplit(self.settings.proxy or self.settings.base_url)
         try:
             port = address.port or (443 if address.scheme == "https" else 80)
             async with asyncio.timeout(KNOCK_SECONDS):
@@ -184,7 +184,7 @@ class Endpoint:
     async def _opened(self) -> "Client":
         async with self._opening:
             if self._client is None:
-                told = await is_private(self.settings.base_url)
+                told = await is_private(self.settings)
                 self._dialect = replace(self._dialect, tells_progress=told)
                 # In a thread, for the import takes long and the rooms must not wait for it.
                 self._client = await asyncio.to_thread(
@@ -313,7 +313,7 @@ def _open(settings: Backend, key: str, redact: Redaction) -> "Client":
 
     if first:  # all of the program is there now, and stays: a look for garbage passes it over
         gc.freeze()
-    return Client(settings.base_url, key or "none", settings.first_token_s, redact)
+    return Client(settings, key or "none", redact)
 
 
 def _encodable(request: Request) -> Request:

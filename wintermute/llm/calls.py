@@ -322,14 +322,6 @@ class ModelCalls:
             asked | traces.asked(RECORDED),
         )
 
-    async def asked_lately(self, role: str, backend: str) -> list[int]:
-        """How many tokens each of the last questions to a backend had."""
-        return await self._database.scalars(
-            "SELECT tokens_in FROM model_calls WHERE role = ? AND backend = ? AND outcome = 'ok'"
-            " ORDER BY rowid DESC LIMIT 20",
-            (role, backend),
-        )
-
     async def usage_since(
         self, moment: datetime, until: datetime | None = None
     ) -> Mapping[str, Spent]:

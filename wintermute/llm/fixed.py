@@ -1,12 +1,12 @@
 """What `check` asks a server: a round with calls, and the part of every request, to count its tokens."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 from wintermute.config.schema import Backend
-from wintermute.config.secrets import Redaction
+from wintermute.config.secrets import Redaction, secret_values
 from wintermute.errors import ContextTooLarge, ModelUnavailable
 from wintermute.ids import new_id
 from wintermute.llm import tokens
@@ -15,7 +15,7 @@ from wintermute.llm.failures import Empty, Failed, TooLarge
 from wintermute.llm.kept import KEPT
 from wintermute.llm.spelled import spelled_calls
 from wintermute.llm.tokens import Counted
-from wintermute.llm.windows import CUTS, SURE, FixedPart, too_small
+from wintermute.llm.windows import CUTS, FixedPart, Judgement, judged, too_small
 from wintermute.llm.wire import Answer
 from wintermute.messages import Json, Request, Usage
 
@@ -115,8 +115,7 @@ def _spells(answer: Answer) -> bool | None:
 
 
 def _endpoint(name: str, settings: Backend) -> Endpoint:
-    key = (settings.api_key.reveal(),) if settings.api_key else ()
-    return Endpoint(name, settings, new_id, redact=Redaction(key))
+    return Endpoint(name, settings, new_id, redact=Redaction(secret_values(settings)))
 
 
 async def counted(name: str, settings: Backend, fixed: Request, seconds: float) -> Counted:
@@ -141,17 +140,16 @@ async def counted(name: str, settings: Backend, fixed: Request, seconds: float) 
     return Counted(ours, usage.tokens_in if usage else 0)
 
 
-def known(
-    settings: Backend, fixed: Request, counted: Counted, lately: Sequence[int] = ()
-) -> FixedPart:
-    """By what a server counted of this or other requests, else by our estimate.
-
-    None of the last questions had less; one that had far less was of something else.
-    """
+def known(settings: Backend, fixed: Request, counted: Counted) -> FixedPart:
+    """By what a server counted of this or other requests, else by our estimate."""
     ours, other = tokens.size(fixed.of(settings.size)), tokens.size(fixed.of("small"))
     small = other if other != ours else None
-    measured, found = counted.measured(ours), FixedPart.estimated(ours, small)
-    if measured is not None:
-        found = FixedPart(measured, measured, small and counted.measured(small))
-    most = min([found.tokens, *(asked for asked in lately if asked >= int(ours * SURE))])
-    return replace(found, tokens=most, least=min(found.least, most))
+    measured = counted.measured(ours)
+    if measured is None:
+        return FixedPart(ours, small, estimated=True)
+    return FixedPart(measured, small and counted.measured(small))
+
+
+def fits(name: str, settings: Backend, fixed: Request, counted: Counted) -> Judgement:
+    """Whether a message fits, by one measure at a start, a reload and in `check` (L-090)."""
+    return judged(name, settings, known(settings, fixed, counted))

@@ -6,6 +6,7 @@ from contextlib import aclosing, asynccontextmanager
 import httpx2
 import openai
 
+from wintermute.config.schema import Backend, proxied
 from wintermute.config.secrets import Redaction
 from wintermute.llm.failures import Outage, Refused, Unreachable, of_status
 from wintermute.messages import Json
@@ -32,8 +33,10 @@ OUR_HEADERS = frozenset(
 class Client:
     """openai's client doing only what it is told: no environment, no retries, no redirects."""
 
-    def __init__(self, base_url: str, key: str, timeout_s: float, redact: Redaction) -> None:
+    def __init__(self, settings: Backend, key: str, redact: Redaction) -> None:
         self._redact = redact
+        self._way = f" through the proxy {settings.proxy}" if settings.proxy else ""
+        base_url = settings.base_url
         if not (key.isascii() and key.isprintable()):
             raise Refused("refused", "has an api_key with characters no key has: check it")
         try:
@@ -47,9 +50,12 @@ class Client:
                     # Certificates take 3.5 MB, and without redirects http:// never needs them.
                     verify=not base_url.lower().startswith("http://"),
                     trust_env=False,
+                    proxy=proxied(settings),
                     follow_redirects=False,
                     # The caller keeps the deadlines; this one only finds dead hosts early.
-                    timeout=httpx2.Timeout(None, connect=min(timeout_s, LONGEST_CONNECT)),
+                    timeout=httpx2.Timeout(
+                        None, connect=min(settings.first_token_s, LONGEST_CONNECT)
+                    ),
                     event_hooks={"request": [_only_ours]},
                 ),
             )
@@ -61,7 +67,7 @@ class Client:
         self, body: Json, path: str = "/chat/completions"
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The bytes of one answer as they come. Failures of the library become ours."""
-        host = self._openai.base_url.netloc.decode("ascii", "replace")
+        host = self._openai.base_url.netloc.decode("ascii", "replace") + self._way
         try:
             # Not `chat.completions.create`: that takes 1.4 MB, and walking a conversation by its
             # types takes the library longer than all else together.

@@ -9,6 +9,7 @@ Only a server on a private address is asked about itself, and never for long.
 
 import asyncio
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from wintermute.config.schema import Backend
 
 SURE = 0.6
 """Even the shortest tokens of the models that were measured make this much of our estimates."""
+ON_TOP = 1.1
 TIGHT = 0.25
 """Less of the room than this for a conversation is little."""
 FEWEST, MOST = 16, 10**9
@@ -96,22 +98,22 @@ class ServerWindow:
 
 @dataclass(frozen=True, slots=True)
 class FixedPart:
-    """The tokens that every request has, as far as known, and how many these are for sure.
+    """The tokens that every request has: counted by the server, or estimated by the length of the texts.
 
     `small`: with the texts for small models; None: these are it.
     """
 
     tokens: int
-    least: int
     small: int | None = None
+    estimated: bool = False
 
-    @classmethod
-    def estimated(cls, tokens: int, small: int | None = None) -> "FixedPart":
-        """By the length of the texts."""
-        return cls(tokens, int(tokens * SURE), small)
+    @property
+    def needs(self) -> int:
+        """The room it wants, with a tenth on top of an estimate: a count may be more (L-090)."""
+        return math.ceil(self.tokens * ON_TOP) if self.estimated else self.tokens
 
     def __str__(self) -> str:
-        if self.least < self.tokens:
+        if self.estimated:
             return f"about {self.tokens} tokens (estimated)"
         return f"{self.tokens} tokens (measured)"
 
@@ -132,10 +134,8 @@ def judged(name: str, settings: Backend, fixed: FixedPart) -> Judgement:
         f" max_output_tokens: {longest} leave for a request"
     )
     keys = _keys(name, settings, fixed)
-    if fixed.least >= left:
+    if fixed.needs >= left:
         return Judgement("fail", f"{sizes}, so no message fits -> {keys}")
-    if fixed.tokens >= left:
-        return Judgement("warn", f"{sizes}, so a message may not fit -> {keys}")
     if left - fixed.tokens < TIGHT * left:
         over = left - fixed.tokens
         return Judgement("warn", f"{sizes}, so {over} remain for a conversation -> {keys}")
@@ -171,7 +171,7 @@ def compared(name: str, settings: Backend, said: ServerWindow) -> Judgement:
 
 async def server_window(settings: Backend) -> ServerWindow | None:
     """What the server of a backend says of its window; None where it is not private, or silent."""
-    if not await is_private(settings.base_url):
+    if not await is_private(settings):
         return None
     server, model = _Server(urlsplit(settings.base_url), settings), settings.model
     bounds: list[int | None] = []
@@ -200,7 +200,7 @@ async def has_one_slot(settings: Backend) -> bool:
 
     As llama.cpp tells it; of whoever does not tell, it is not known, and so not said.
     """
-    if not await is_private(settings.base_url):
+    if not await is_private(settings):
         return False
     props = await _Server(urlsplit(settings.base_url), settings).asked("/props")
     return bool(_at(props, "total_slots") == 1)
@@ -257,11 +257,13 @@ class _Server:
             writer.close()
 
 
-async def is_private(base_url: str) -> bool:
-    """Whether a server's name or address leads nowhere but to this machine or network."""
+async def is_private(settings: Backend) -> bool:
+    """Whether a server's name leads nowhere but to this machine or network; no proxy does."""
+    if settings.proxy:
+        return False
     loop = asyncio.get_running_loop()
     try:
-        address = urlsplit(base_url)
+        address = urlsplit(settings.base_url)
         async with asyncio.timeout(SECONDS):
             found = await loop.getaddrinfo(address.hostname, address.port or 80)
     except (OSError, TimeoutError, ValueError):

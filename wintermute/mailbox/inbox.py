@@ -367,12 +367,14 @@ class Inbox:
         after = await self._database.rows(query.format(">", "ASC"), where)
         return [_waiting(each) for each in reversed(before)], [_waiting(each) for each in after]
 
-    async def newest_message(self, tx: Transaction, conversation_id: str) -> Waiting | None:
+    async def newest_message(
+        self, tx: Transaction, conversation_id: str, kind: InboxKind = "message"
+    ) -> Waiting | None:
         """The last that was said to us here, edits of it included, whether answered or not."""
         row = await tx.row(
-            "SELECT * FROM inbox WHERE conversation_id = ? AND kind = 'message'"
-            " AND state <> 'ignored' ORDER BY seq DESC LIMIT 1",
-            (conversation_id,),
+            "SELECT * FROM inbox WHERE conversation_id = ? AND kind = ? AND state <> 'ignored'"
+            " ORDER BY seq DESC LIMIT 1",
+            (conversation_id, kind),
         )
         return _waiting(row) if row else None
 

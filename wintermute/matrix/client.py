@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from aiohttp import ClientError
 from nio import AsyncClient, AsyncClientConfig, EncryptionError, RoomKeyEvent, SyncResponse
 from nio.exceptions import (
     GroupEncryptionError,
@@ -27,7 +26,7 @@ from nio.exceptions import (
 from peewee import PeeweeException
 
 from wintermute.clock import CheckedClock, Clock
-from wintermute.config.schema import Matrix
+from wintermute.config.schema import Matrix, proxied
 from wintermute.db import Transaction
 from wintermute.errors import (
     AudienceChanged,
@@ -40,7 +39,7 @@ from wintermute.ids import NewId
 from wintermute.mailbox.rooms import Moves
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
-from wintermute.matrix.http import RenewingClient, call, path
+from wintermute.matrix.http import NO_ANSWER, RenewingClient, call, path
 from wintermute.matrix.inbox import OUTBOX_KEY, Account, Policy, RoomView, may_read
 from wintermute.matrix.instances import read_installation
 from wintermute.matrix.kept_login import Session, store_file
@@ -538,7 +537,7 @@ async def open_client(
         request_timeout=30,
     )
     login = (matrix.homeserver, session.user_id, session.device_id, str(folder), config)
-    nio = RenewingClient(*login, renew=renew, dates=dates)
+    nio = RenewingClient(*login, None, proxied(matrix), renew=renew, dates=dates)
     account = Account(session.user_id, session.device_id, display_name="")
     marks = await asyncio.to_thread(load_marks, folder, session.user_id)
     identity = CrossSigning(nio, folder, session.user_id, matrix.password, clock)
@@ -597,7 +596,7 @@ def translated() -> Any:
     """nio's own failures as ours."""
     try:
         yield
-    except (ClientError, TimeoutError, OSError) as error:
+    except NO_ANSWER as error:
         raise HomeserverUnavailable(str(error) or type(error).__name__) from error
     except (
         EncryptionError,

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from aiohttp import ClientError, ClientResponse
+from aiohttp_socks import ProxyConnectionError, ProxyError, ProxyTimeoutError
 from nio import AsyncClient
 
 from wintermute.clock import CheckedClock
@@ -24,6 +25,10 @@ from wintermute.errors import (
 )
 from wintermute.messages import Json
 
+NO_ANSWER = (
+    *(ClientError, TimeoutError, OSError),
+    *(ProxyError, ProxyConnectionError, ProxyTimeoutError),
+)
 LONGEST_REQUESTED_MS = 60_000  # a server that asks for more is asked again anyway
 PAGES = ("m.oauth", "org.matrix.cross_signing_reset")
 """Stages of authentication that a person settles at a web page (MSC4312)."""
@@ -140,7 +145,7 @@ async def _call(
         async with asyncio.timeout(seconds):
             response = await client.send(method, target, data, headers, timeout=0)
             content = await response.read()
-    except (ClientError, TimeoutError, OSError) as error:
+    except NO_ANSWER as error:
         reason = str(error) or type(error).__name__
         raise HomeserverUnavailable(f"homeserver {client.homeserver}: {reason}") from error
     return _answer(response, content)

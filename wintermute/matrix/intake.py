@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from wintermute.clock import Clock
 from wintermute.config.schema import Matrix
+from wintermute.conversation.words import REWORDED
 from wintermute.db import Transaction
 from wintermute.mailbox.exchanges import PACE_SECONDS, Exchanges, heard_after
 from wintermute.mailbox.inbox import InboxState, Locked
@@ -383,10 +384,15 @@ class Intake:
         if worth_of == "other":
             edit = replace(edit, origin="other")
         seq = came.locked.seq if came.locked else None
+        if await self._relations.is_redone(tx, edit, original, seq):
+            return await self._keep(tx, came, conversation, edit, "waiting")
         if not await self._relations.is_newest(tx, edit, original, seq):
             if is_reworded(await self._relations.wording(tx, original), edit.body):  # M-089
                 said = (original.conversation_id, edit.sender, edit.body)
                 await self._stores.edits.note(tx, edit.event_id, original.event_id, *said)
+                if "command" in (original.kind, edit.kind):
+                    key = f"reworded {edit.event_id}"
+                    await self._stores.outbox.notice_once(tx, key, EVER, conversation, REWORDED)
             return None
         await self._stores.inbox.address(tx, original.seq)
         edit = replace(edit, replies_to=original.replies_to)

@@ -13,7 +13,7 @@ from nio import AsyncClient, AsyncClientConfig
 from peewee import PeeweeException, SqliteDatabase
 
 from wintermute.clock import Clock
-from wintermute.config.schema import Matrix
+from wintermute.config.schema import Matrix, proxied
 from wintermute.errors import (
     ConfigurationError,
     HomeserverUnavailable,
@@ -114,10 +114,10 @@ async def logged_in(matrix: Matrix, folder: Path) -> Session:
         if matrix.encryption == "off" or _has_keys_here(store_file(folder, kept)):
             return kept
         try:
-            has_keys = await _has_keys(matrix.homeserver, kept)
+            has_keys = await _has_keys(matrix, kept)
         except (LoginExpired, LoginEnded) as error:
             kept = await renewed(matrix, folder, kept, error)
-            has_keys = await _has_keys(matrix.homeserver, kept)
+            has_keys = await _has_keys(matrix, kept)
         if not has_keys:
             return kept  # it never got as far as making keys
         if store_file(folder, kept).exists():
@@ -156,8 +156,8 @@ async def renewed(
             raise why
         raise LoginRefused(LOGIN_EXPIRED.format(device=f"device {session.device_id}"))
     fresh = await _by_password(matrix, folder, session.device_id)
-    if isinstance(why, LoginEnded) and not await _has_keys(matrix.homeserver, fresh, keys):
-        await _end(matrix.homeserver, fresh)
+    if isinstance(why, LoginEnded) and not await _has_keys(matrix, fresh, keys):
+        await _end(matrix, fresh)
         raise LoginRefused(SIGNED_OUT.format(device=session.device_id))
     session = replace(load(folder) or session, access_token=fresh.access_token)
     save(folder, session)
@@ -179,13 +179,13 @@ async def successor(matrix: Matrix, folder: Path) -> None:
     fresh = await _by_password(matrix, folder)
     save(folder, replace(fresh, pickle_key=kept.pickle_key, predecessor=kept.device_id))
     log.warning("device replaced old=%s new=%s", kept.device_id, fresh.device_id)
-    await _end(matrix.homeserver, kept)
+    await _end(matrix, kept)
 
 
-async def _end(homeserver: str, session: Session) -> None:
+async def _end(matrix: Matrix, session: Session) -> None:
     """Log a device out, if that can be done: nothing depends on it."""
     with suppress(HomeserverUnavailable, SendRefused, LoginRefused):
-        async with _anonymous(homeserver, session.access_token) as nio:
+        async with _anonymous(matrix, session.access_token) as nio:
             await call(nio, "POST", path("logout"), {})
 
 
@@ -206,7 +206,7 @@ async def _by_password(matrix: Matrix, folder: Path, device_id: str | None = Non
         "password": matrix.password.reveal(),
         "initial_device_display_name": matrix.device_name,
     } | ({"device_id": device_id} if device_id else {})
-    async with _anonymous(matrix.homeserver) as nio:
+    async with _anonymous(matrix) as nio:
         try:
             answer = await call(nio, "POST", path("login"), body)
         except (SendRefused, HomeserverUnavailable) as error:
@@ -240,7 +240,7 @@ async def _by_password(matrix: Matrix, folder: Path, device_id: str | None = Non
 
 async def _ways_to_log_in(matrix: Matrix) -> str:
     """What to set so that a new device can be made."""
-    async with _anonymous(matrix.homeserver) as nio:
+    async with _anonymous(matrix) as nio:
         if not await _takes_passwords(nio):
             return NEW_TOKEN
     instead = " in place of matrix.access_token" if matrix.access_token else ""
@@ -266,7 +266,7 @@ async def _takes_passwords(nio: AsyncClient) -> bool:
 async def _by_token(matrix: Matrix, folder: Path, kept: Session | None) -> Session:
     """The login of a configured token; with the keys of the `kept` one, if it is of its device."""
     token = matrix.access_token.reveal() if matrix.access_token else ""
-    answer = await _whoami(matrix.homeserver, token)
+    answer = await _whoami(matrix, token)
     if answer.get("user_id") != matrix.user_id:
         raise ConfigurationError(
             f"matrix.access_token belongs to {answer.get('user_id')}, not to {matrix.user_id}"
@@ -279,7 +279,7 @@ async def _by_token(matrix: Matrix, folder: Path, kept: Session | None) -> Sessi
     if kept is not None and (kept.user_id, kept.device_id) == (matrix.user_id, device_id):
         session = replace(kept, access_token=token)
     lost = matrix.encryption != "off" and not store_file(folder, session).exists()
-    if lost and await _has_keys(matrix.homeserver, session):
+    if lost and await _has_keys(matrix, session):
         raise ConfigurationError(
             f"device {device_id} has encryption keys that are not here: log in anew for Wintermute "
             "(matrix.password does it by itself) and use that access_token and device_id"
@@ -287,13 +287,13 @@ async def _by_token(matrix: Matrix, folder: Path, kept: Session | None) -> Sessi
     return session
 
 
-async def _whoami(homeserver: str, token: str) -> dict[str, object]:
-    async with _anonymous(homeserver, token) as nio:
+async def _whoami(matrix: Matrix, token: str) -> dict[str, object]:
+    async with _anonymous(matrix, token) as nio:
         return await call(nio, "GET", path("account", "whoami"), seconds=15)
 
 
-async def _has_keys(homeserver: str, session: Session, keys: Json | None = None) -> bool:
-    async with _anonymous(homeserver, session.access_token) as nio:
+async def _has_keys(matrix: Matrix, session: Session, keys: Json | None = None) -> bool:
+    async with _anonymous(matrix, session.access_token) as nio:
         body = {"device_keys": {session.user_id: [session.device_id]}}
         answer = await call(nio, "POST", path("keys", "query"), body)
     served = mapping(_devices(answer, session.user_id).get(session.device_id))
@@ -305,10 +305,10 @@ def _devices(answer: Json, user_id: str) -> Json:
 
 
 @asynccontextmanager
-async def _anonymous(homeserver: str, token: str = "") -> AsyncIterator[AsyncClient]:
+async def _anonymous(matrix: Matrix, token: str = "") -> AsyncIterator[AsyncClient]:
     """A client without a key store, for a request or two."""
     config = AsyncClientConfig(encryption_enabled=False, max_timeouts=0, max_limit_exceeded=0)
-    nio = AsyncClient(homeserver, config=config)
+    nio = AsyncClient(matrix.homeserver, config=config, proxy=proxied(matrix))
     nio.access_token = token
     try:
         yield nio
@@ -327,7 +327,7 @@ async def probe(matrix: Matrix, folder: Path) -> tuple[Finding, ...]:
     Changes nothing and makes no device.
     """
     try:
-        async with _anonymous(matrix.homeserver) as nio:
+        async with _anonymous(matrix) as nio:
             await call(nio, "GET", "/_matrix/client/versions", seconds=15)
     except (HomeserverUnavailable, SendRefused) as error:
         return (Finding("homeserver", "fail", str(error)),)
@@ -338,7 +338,7 @@ async def probe(matrix: Matrix, folder: Path) -> tuple[Finding, ...]:
         if kept is not None and facts[1].state == "ok":
             file = store_file(folder, kept)
             is_empty = file.exists() and not _has_keys_here(file)
-            if is_empty and await _has_keys(matrix.homeserver, kept):
+            if is_empty and await _has_keys(matrix, kept):
                 facts[2] = Finding("encryption store", "fail", EMPTY.format(file))
             facts += await _probe_identities(matrix, folder, kept)
     return tuple(facts)
@@ -347,7 +347,7 @@ async def probe(matrix: Matrix, folder: Path) -> tuple[Finding, ...]:
 async def _probe_identities(matrix: Matrix, folder: Path, kept: Session) -> list[Finding]:
     """Our identity as it is served, and who has none (X-017, X-034)."""
     allowed = sorted(matrix.people)
-    async with _anonymous(matrix.homeserver, kept.access_token) as nio:
+    async with _anonymous(matrix, kept.access_token) as nio:
         everything: list[str] = []
         body = {"device_keys": dict.fromkeys([kept.user_id, *allowed], everything)}
         answer = await call(nio, "POST", path("keys", "query"), body)
@@ -409,7 +409,7 @@ async def _probe_login(matrix: Matrix, kept: Session | None) -> Finding:
         text = f"{matrix.user_id} will log in with its password at first start"
         return Finding("login", "ok", text)
     try:
-        answer = await _whoami(matrix.homeserver, token)
+        answer = await _whoami(matrix, token)
     except (LoginExpired, LoginEnded) as error:
         if matrix.password is None:
             return Finding("login", "fail", str(error))
@@ -444,7 +444,7 @@ async def logout(matrix: Matrix, folder: Path, clock: Clock) -> str:
         return "not logged in"
     said = "logged out"
     try:
-        async with _anonymous(matrix.homeserver, kept.access_token) as nio:
+        async with _anonymous(matrix, kept.access_token) as nio:
             await call(nio, "POST", path("logout"), {})
     except LoginRefused:
         said = "the homeserver had already ended this login"

@@ -11,7 +11,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol
 
+from wintermute.commands.chat import NAMES
 from wintermute.conversation.casting import without, without_quote
+from wintermute.conversation.rooms import REDONE
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Reward
 from wintermute.mailbox.inbox import Waiting
@@ -343,6 +345,19 @@ class Relations:
         noted = await self._stores.edits.last(tx, original.event_id)
         answered = await self._stores.inbox.newest_version(tx, original.event_id)
         return noted or (answered or original).body
+
+    async def is_redone(
+        self, tx: Transaction, edit: Incoming, original: Waiting, seq: int | None
+    ) -> bool:
+        """Whether an edit of a command takes the place of what that did, if it did anything (F-049)."""
+        then = (edit.body.split(maxsplit=1) or [""])[0].lower()
+        can_be = original.word in REDONE or original.word not in NAMES  # that one did nothing
+        if not original.kind == edit.kind == "command" or then not in REDONE or not can_be:
+            return False
+        newest = await self._stores.inbox.newest_message(tx, original.conversation_id, "command")
+        if newest is None or edit.edits not in (newest.event_id, newest.edits):
+            return False
+        return seq is None or seq > newest.seq
 
     async def is_newest(
         self, tx: Transaction, edit: Incoming, original: Waiting, seq: int | None

@@ -21,7 +21,7 @@ from wintermute.memory.sense import are_made_of, main_words, shared_words
 from wintermute.messages import Json
 from wintermute.night.nights import Nights, Planned, digest_of
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
-from wintermute.skills.skills import ENDING, MOST_DOCUMENTATION, shown, summary_in
+from wintermute.skills.skills import ENDING, IN_FOLDER, MOST_DOCUMENTATION, shown, summary_in
 from wintermute.stores import Stores
 from wintermute.templates import Template
 
@@ -121,6 +121,8 @@ class SkillReview:
     async def _skills(self) -> dict[str, SkillText]:
         folder, found = self._stores.places.skills(), dict[str, SkillText]()
         for skill in await self._stores.skills.listed():
+            if skill.name.endswith(IN_FOLDER):  # it has files of its own
+                continue
             try:
                 text = await self._stores.skills.read(skill.name)
                 saved = await asyncio.to_thread(_saved, folder / f"{skill.name}{ENDING}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from wintermute.errors import ConfigurationError, MemoryFileUnusable, ToolFailed
 from wintermute.health.health import Finding
 from wintermute.memory.core import Places
-from wintermute.skills.skills import ENDING, is_file_name, text_of
+from wintermute.skills.skills import ENDING, IN_FOLDER, is_skill_file, text_of
 from wintermute.templates import read_template, shipped_prompts
 
 FOLDER = "data/prompts"
@@ -64,9 +64,11 @@ class EditedLook:
         """The memories, the skills, the prompts that must be there, and the seeds that are."""
         for file in self._places.files():
             yield _File(file.name, file.path, file.text)
-        for path in sorted(self._places.skills().glob(f"*{ENDING}")):
-            if is_file_name(path.name):
-                yield _File(f"{SKILLS}/{path.name}", path, partial(_skill, path))
+        skills = self._places.skills()
+        for path in sorted((*skills.glob(f"*{ENDING}"), *skills.glob(f"*{IN_FOLDER}{ENDING}"))):
+            name = str(path.relative_to(skills))
+            if is_skill_file(name):
+                yield _File(f"{SKILLS}/{name}", path, partial(_skill, skills, name))
         folder = self._prompts
         if folder is not None:
             seeds = (path.name for path in folder.glob("SEED_*.txt"))
@@ -88,9 +90,15 @@ def _read(file: _File) -> tuple[str | None, str]:
         return None, str(problem)
 
 
-def _skill(path: Path) -> str | None:
+def unusable_skills(places: Places) -> dict[str, str]:
+    """What is wrong with each skill that cannot be read at all (F-056)."""
+    found = EditedLook(places, None).look().problems.items()
+    return {name: told for name, told in found if name.startswith(SKILLS)}
+
+
+def _skill(folder: Path, name: str) -> str | None:
     try:
-        return text_of(path.parent, path.name.removesuffix(ENDING))
+        return text_of(folder, name.removesuffix(ENDING))
     except ToolFailed as problem:
         raise ToolFailed(f"{problem}: save it as text in UTF-8, or move it away") from None
 

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import stat
+import textwrap
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from wintermute.text import clean, one_line
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """`name` is the file's name without `.md`; `summary` its first line without `#` marks."""
+    """`name` is the file's name without `.md`, also of one in a folder; `summary` its first line without `#` marks."""
 
     name: str
     summary: str
@@ -44,7 +45,14 @@ TEXT = "tag:yaml.org,2002:str"
 FRONT_MATTER = re.compile(
     r"\s*---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE
 )
+PLAIN = re.compile(  # what describes a skill where the front matter is no YAML
+    r"^[ \t]*description[ \t]*:[ \t]*(?:[|>][-+]?[ \t]*$)?"
+    r"(.*(?:\n[ \t]+(?![\w-]+[ \t]*:[ \t])\S.*)*)",
+    re.MULTILINE,
+)
+IN_FOLDER = "/SKILL"  # ends the name of one that is a folder (agentskills.io)
 MOST_SHOWN = 200
+MOST_SUMMARY = 80
 MOST_BYTES = 1_000_000
 PART = ".part_"
 
@@ -64,16 +72,23 @@ def look(folder: Path, seen: SkillCache) -> SkillCache:
     now: SkillCache = {}
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
-            if not is_file_name(entry.name):
-                continue
             with suppress(OSError):
-                found = entry.stat(follow_symlinks=False)
+                is_folder = entry.is_dir(follow_symlinks=False)
+                name = entry.name + f"{IN_FOLDER}{ENDING}" * is_folder
+                if not is_skill_file(name):
+                    continue
+                found = (folder / name).lstat()
                 if stat.S_ISREG(found.st_mode):
                     mark = (found.st_mtime_ns, found.st_size, found.st_ino)
-                    known = seen.get(entry.name)
-                    fresh = known if known and known[0] == mark else (mark, _skill(entry))
-                    now[entry.name] = fresh
+                    known = seen.get(name)
+                    fresh = known if known and known[0] == mark else (mark, _skill(folder, name))
+                    now[name] = fresh
     return now
+
+
+def is_skill_file(name: str) -> bool:
+    """Whether a file of this name in the folder of skills is one, or is the one of a folder."""
+    return is_file_name(name.replace(f"{IN_FOLDER}{ENDING}", ENDING))
 
 
 def is_file_name(name: str) -> bool:
@@ -87,16 +102,16 @@ def is_file_name(name: str) -> bool:
     )
 
 
-def _skill(entry: "os.DirEntry[str]") -> Skill | None:
+def _skill(folder: Path, name: str) -> Skill | None:
     """None for a file without text (P-036)."""
     with (
         suppress(UnicodeDecodeError),
-        open(entry.path, encoding="utf-8-sig", opener=_unfollowed) as file,
+        open(folder / name, encoding="utf-8-sig", opener=_unfollowed) as file,
     ):
         if summary := summary_in(file.read(HEAD)):
             fits = len(summary) <= MOST_SHOWN
             summary = summary if fits else f"{summary[: MOST_SHOWN - 1]}…"
-            return Skill(entry.name.removesuffix(ENDING), summary)
+            return Skill(name.removesuffix(ENDING), summary)
     return None
 
 
@@ -122,13 +137,20 @@ def _description(matter: str) -> str | None:
         # Nodes only: nothing is made of them, however often an alias or a merge stands for them.
         fields = yaml.compose(matter, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError):
-        return None
+        return _plain_description(matter)
     if not isinstance(fields, yaml.MappingNode):
         return None if fields else ""
     found = (value for key, value in fields.value if key.value == "description")
     told = next(found, None)
     is_text = isinstance(told, yaml.ScalarNode) and told.tag == TEXT
     return one_line(told.value) if told and is_text else ""
+
+
+def _plain_description(matter: str) -> str | None:
+    """The text after `description:`, whatever is in it, cut at a word (F-056); None: there is none."""
+    found = PLAIN.search(matter)
+    told = one_line(found[1]).strip("\"' ") if found else ""
+    return textwrap.shorten(told, MOST_SUMMARY, placeholder="…").strip() or None
 
 
 def summary_of(line: str) -> str:
@@ -196,7 +218,6 @@ log = logging.getLogger(__name__)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 WORDS = re.compile(r"[A-Za-z0-9]+")
-MOST_SUMMARY = 80
 MOST_DOCUMENTATION = 20_000
 
 
@@ -235,6 +256,8 @@ class Skills:
         """The whole text of a skill. Raises: ToolFailed."""
         text = await self._text(name)
         if text is None:
+            text = await self._text(f"{name}{IN_FOLDER}")
+        if text is None:
             known = "`wintermute skill list` shows the names"
             raise ToolFailed(f"no skill {one_line(name)[:100]}: {known}")
         return text
@@ -258,6 +281,8 @@ class Skills:
         """Take a skill away; `restore` brings it back. Raises: ToolFailed."""
         async with self._writing:
             before = await self.read(name)
+            if await self._text(name) is None or not is_file_name(f"{name}{ENDING}"):
+                raise ToolFailed(f"{name[:100]} is a folder: remove it by hand")
             await self._replace(why, name, before, None)
 
     async def restore(self, name: str) -> str:
@@ -312,7 +337,8 @@ class Skills:
                 part.unlink()
 
     async def _text(self, name: str) -> str | None:
-        if not is_file_name(f"{name}{ENDING}"):
+        parent = (self._folder / name).parent
+        if not is_skill_file(f"{name}{ENDING}") or (parent != self._folder and parent.is_symlink()):
             return None
         return await asyncio.to_thread(text_of, self._folder, name)
 
