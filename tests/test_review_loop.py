@@ -252,7 +252,7 @@ async def test_a_spent_budget_is_told_in_each_room_once_a_day(
 ) -> None:
     """L-086: commands go on; what waits over midnight is answered once, in order."""
     clock, limits = HeldClock(), BudgetSettings(tokens_per_day=1100)
-    model.keyed(lambda seen: Text(f"re {seen.last_user}", usage=Usage(900, 100)))
+    model.keyed(lambda seen: Text(f"re {seen.last_user}", usage=Usage(901, 99)))
     window: Json = {"context_tokens": 4096, "max_output_tokens": 100}
     async with (
         open_house(tmp_path, model.url, clock=clock, budget=limits, **window) as house,

@@ -116,7 +116,7 @@ def test_no_command_prints_a_control_character_raw(tmp_path: Path) -> None:
     for words in (*verbs, *((*words, "--json") for words in verbs[:4])):
         done = wiki(store, *words)
         assert raw.isdisjoint(done.stdout + done.stderr), words
-    assert "\\u001b[2Jgone\\u009b31m" in "".join(says(store, "search", "gone", "--json"))
+    assert "\\u001b[2Jgone\\u009b31m" in "".join(says(store, "search", "2Jgone", "--json"))
     assert wiki(store, "read", "a").stdout_bytes == text.encode()
     assert "no page named" in refuses(store, "read", STEERING)
     shown = at_terminal("wiki", "read", "--store", str(store), "a")
