@@ -28,6 +28,8 @@ TOLD = frozenset({"error", "message", "detail", "raw"})
 """Fields that are written for people; in the last a gateway says what it was told."""
 ECHOED = frozenset({"input", "flagged_input", "failed_generation", "prompt", "content", "messages"})
 """Fields in which servers repeat what they were sent."""
+ECHOES = (("'input':", "'loc':"), ('"input":', '"loc":'), ("input_value=", "input_type="))
+"""What a server was sent begins like this inside a text of pydantic, and goes on until that."""
 CODE = re.compile(r'"?\b(?:error_)?(?:code|type|status|reason)"?\s*:\s*"?([\w.-]{1,80})')
 DELAY = re.compile(
     r"(?:(?:retry|again) (?:in|after) |retryDelay\W{1,5})((?:[\d.]{1,12} ?(?:ms|h|m|s)\w{0,11}[ ,]*)+)"
@@ -72,7 +74,7 @@ class Complaint:
 
 def complaint(status: int, body: Any) -> Complaint:
     """What an answer says, given as its text or as what its text was read as."""
-    parts = [(key, _ends(str(value))) for key, value in _parts(body)]
+    parts = [(key, _ends(value)) for key, value in _parts(body)]
     # With the names of fields, of which some say as much as their values.
     text = " ".join(f"{key}: {value}" if key else value for key, value in parts)
     text = clean(" ".join(_ends(text).split()))
@@ -103,11 +105,11 @@ def _kind(status: int, codes: frozenset[str], text: str) -> str:
         if status in of or status // 100 in of:
             said = not codes.isdisjoint(known) or any(each in text for each in words)
             if said or not (known or words):
-                return str(row["kind"])
+                return str(row.get(f"kind_{status}", row["kind"]))
     raise LookupError(status)
 
 
-def _parts(body: Any) -> Iterator[tuple[str, Any]]:
+def _parts(body: Any) -> Iterator[tuple[str, str]]:
     """The plain values of a body, by the names of their fields; a list's by that of the list."""
     left, seen = [("", body)], 0
     while left and seen < MOST_PARTS:
@@ -120,7 +122,15 @@ def _parts(body: Any) -> Iterator[tuple[str, Any]]:
         elif isinstance(value, list):
             left += [(key, each) for each in value[:MOST_PARTS]]
         elif value is not None:
-            yield key, value
+            yield key, _unechoed(_ends(str(value), LONGEST_PARSED))
+
+
+def _unechoed(text: str) -> str:
+    """A text without what a server repeats in it."""
+    for begins, ends in ECHOES:
+        text, *rest = text.split(begins)
+        text += "".join(each[each.rfind(ends) :] for each in rest if ends in each)
+    return text
 
 
 def _decoded(body: Any) -> Any:
@@ -130,5 +140,5 @@ def _decoded(body: Any) -> Any:
         return body
 
 
-def _ends(text: str) -> str:
-    return text if len(text) <= 2 * END else f"{text[:END]} {text[-END:]}"
+def _ends(text: str, most: int = END) -> str:
+    return text if len(text) <= 2 * most else f"{text[:most]} {text[-most:]}"
