@@ -95,6 +95,11 @@ async def test_a_refusal_of_the_backends_own_is_answered_by_the_next_one(
                 with pytest.raises(ContentRefused, match=r"^first refuses what the request says"):
                     await world.models.ask("base", HELLO)
                 assert (world.models.standings, second.requests) == ({}, [])
+                first.keyed(lambda _: Fail(401))
+                second.script(step(who))
+                with pytest.raises(ContentRefused, match=r"^second refuses what the request says"):
+                    await world.models.ask("base", HELLO)
+                assert world.models.standings["first"][0] == "key"
                 return
             second.script(Fail(401))
             with pytest.raises(ModelRefused, match=r"^first .*; second refuses the key"):

@@ -389,6 +389,8 @@ class Models:
                 failures.append(failure)
                 refusals.append(_too_large(endpoint, failure))
             except Disallowed as failure:  # nobody else is to see it either (F-038)
+                self.standings |= refused
+                self.news.set()
                 raise failure.public(str(failure)) from None
             except Failed as failure:
                 failures.append(failure)
