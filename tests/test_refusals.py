@@ -1,4 +1,4 @@
-"""Why a server refuses, what is asked in other words, and who is asked next (F-038, F-039, F-042, F-043)."""
+"""Refusals of servers: their reason, the request in other words, the next backend (F-038, F-039, F-042, F-043)."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Why a server refuses a request: one table of codes and words decides. Pure.
+"""The reason for which a server refuses a request, by one table of codes and words. Pure.
 
     body ─▶ complaint: its words and codes ─▶ first row of `refusals.toml` that fits ─▶ a kind
 
@@ -29,7 +29,7 @@ TOLD = frozenset({"error", "message", "detail", "raw"})
 ECHOED = frozenset({"input", "flagged_input", "failed_generation", "prompt", "content", "messages"})
 """Fields in which servers repeat what they were sent."""
 ECHOES = (("'input':", "'loc':"), ('"input":', '"loc":'), ("input_value=", "input_type="))
-"""What a server was sent begins like this inside a text of pydantic, and goes on until that."""
+"""Marks around the request's own words in a text of pydantic."""
 CODE = re.compile(r'"?\b(?:error_)?(?:code|type|status|reason)"?\s*:\s*"?([\w.-]{1,80})')
 DELAY = re.compile(
     r"(?:(?:retry|again) (?:in|after) |retryDelay\W{1,5})((?:[\d.]{1,12} ?(?:ms|h|m|s)\w{0,11}[ ,]*)+)"
@@ -42,7 +42,7 @@ MENDABLE = frozenset({"form", "tools", "system", "turns", "gone", "error"})
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """What a server says when it refuses; with `status` 0, in an answer that began as a good one.
+    """A server's refusal; with `status` 0, in an answer that began as a good one.
 
     `param`: the field of the request that it names beside its words; `delay`: the seconds.
     """
@@ -55,25 +55,25 @@ class Complaint:
     delay: float | None
 
     def names(self, name: str) -> bool:
-        """Whether it is about a field of the request; a name that is also a word must be quoted."""
+        """Decide if it is about a field of the request; a name that is also a word must be quoted."""
         plain = self.text.lower().replace("-", "_").replace(" ", "_")
         quoted = any(f"{sign}{name}{sign}" in self.text for sign in "'\"`")
         return self.param == name or quoted or ("_" in name and name in plain)
 
     def wants(self, remedy: str) -> bool:
-        """Whether it asks for one of the remedies of the table."""
+        """Decide if it asks for a remedy of the table."""
         return any(words in self.text.lower() for words in _table()["remedies"][remedy])
 
     @property
     def advice(self) -> str:
-        """What it says and what to do, behind the name of who says it."""
+        """The quote and what to do about it, to be put behind the name of the backend."""
         quote = self.text[-LONGEST_QUOTE:] if self.kind in ("system", "turns") else self.quote
         said = ": ".join(filter(None, (str(self.status or ""), quote))) or "without a reason"
         return str(_table()["advice"][self.kind]).format(said=said)
 
 
 def complaint(status: int, body: Any) -> Complaint:
-    """What an answer says, given as its text or as what its text was read as."""
+    """Read an answer, given as a text or as JSON that was parsed already."""
     parts = [(key, _ends(value)) for key, value in _parts(body)]
     # With the names of fields, of which some say as much as their values.
     text = " ".join(f"{key}: {value}" if key else value for key, value in parts)
@@ -98,7 +98,7 @@ def _table() -> Json:
 
 
 def _kind(status: int, codes: frozenset[str], text: str) -> str:
-    """That of the first row that fits; the last one fits all."""
+    """Return the kind of the first row that fits; the last one fits all."""
     for row in _table()["rows"]:
         known, words = row.get("codes", ()), row.get("words", ())
         of = row.get("status", (status,))
