@@ -122,15 +122,11 @@ def _parts(body: Any) -> Iterator[tuple[str, str]]:
         elif isinstance(value, list):
             left += [(key, each) for each in value[:MOST_PARTS]]
         elif value is not None:
-            yield key, _unechoed(_ends(str(value), LONGEST_PARSED))
-
-
-def _unechoed(text: str) -> str:
-    """A text without what a server repeats in it."""
-    for begins, ends in ECHOES:
-        text, *rest = text.split(begins)
-        text += "".join(each[each.rfind(ends) :] for each in rest if ends in each)
-    return text
+            text = _ends(str(value), LONGEST_PARSED)
+            for begins, ends in ECHOES:
+                text, *rest = text.split(begins)
+                text += "".join(each[each.rfind(ends) :] for each in rest if ends in each)
+            yield key, text
 
 
 def _decoded(body: Any) -> Any:
