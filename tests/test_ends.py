@@ -1,4 +1,4 @@
-"""How answers end: in doubt, without a last word, or not at all (F-045, F-062, F-063, F-071)."""
+"""Ends of answers: in doubt, without a last word, or not at all (F-045, F-062, F-063, F-071)."""
 
 import json
 from dataclasses import replace

@@ -14,7 +14,7 @@ from wintermute.mailbox.exchanges import TalkPace, heard_after
 
 START = 1_700_000_000_000
 Step = tuple[str, int]
-"""Who speaks, and how many milliseconds after what was said before; "" is the bot."""
+"""The speaker, "" for the bot, and the milliseconds since the message before."""
 
 
 def played(*steps: Step) -> TalkPace:

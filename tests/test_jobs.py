@@ -296,34 +296,44 @@ async def test_three_crashes_put_a_job_off_and_ordinary_restarts_do_not(
 PERSISTS = JobPolicy(persists=True)
 
 
+@pytest.mark.parametrize("failures", [0, 1])
 async def test_one_that_persists_is_tried_once_an_hour_after_three_crashes(
-    tmp_path: Path, model: ModelServer
+    tmp_path: Path, model: ModelServer, failures: int
 ) -> None:
-    """M-030: what holds a text that must not stay is never left lying; its owner is told once."""
-    bench, clock = Bench(hang, PERSISTS), FakeClock()
+    """M-030: what holds a text that must not stay is never left lying; its owner is told once.
+
+    M-095: no start brings it forward, also where it had failed before.
+    """
+
+    async def do(key: str) -> JobDone | JobFailed:
+        return await hang(key) if len(bench.begun) > failures else JobFailed("locked")
+
+    bench, clock = Bench(do, PERSISTS), FakeClock()
     folders: Sequence[Path] = [tmp_path / str(n) for n in range(5)]
     folders[0].mkdir()
     async with opened(folders[0], model, bench, clock) as house, house.working():
         await talked(house)
         await owe(house, "a")
-        await begun(house, bench, 1)
+        await begun(house, bench, 1 + failures)
         shutil.copytree(folders[0], folders[1])
     for n in (1, 2):
         async with opened(folders[n], model, bench, clock) as house, house.working():
-            await begun(house, bench, n + 1)
+            await begun(house, bench, n + 1 + failures)
             shutil.copytree(folders[n], folders[n + 1])
     bench.do = well
-    for _ in range(2):
+    others = dict[str, str]()
+    for n in range(2):
         async with opened(folders[3], model, bench, clock) as house, house.working():
-            await owe(house, "b")
-            await became(house, a="waiting", b="done")
+            others[f"b{n}"] = "done"
+            await owe(house, *others)
+            await became(house, a="waiting", **others)
             assert (await house.said(2))[1:] == [
                 "A piece of `tidy` was interrupted by three crashes. I try it once an hour;"
                 " everything else goes on."
             ]
     clock.advance(3600)
     async with opened(folders[3], model, bench, clock) as house, house.working():
-        await became(house, a="done", b="done")
+        await became(house, a="done", **others)
 
 
 async def test_one_that_persists_is_never_stopped_by_failures(

@@ -195,7 +195,7 @@ async def test_a_budget_that_is_too_small_for_one_question_says_so(
 
 
 async def dreamt(house: House) -> str:
-    """What is told of a night that was asked for, when it is over."""
+    """Ask for a night, wait for its end, and return what its owner reads of it."""
     before = len(await house.spoken())
     async with house.working():
         await house.incoming("/dream")

@@ -1,4 +1,4 @@
-"""Why a server refuses, what is asked in other words, and who is asked next (F-038, F-039, F-042, F-043)."""
+"""Refusals of servers: their reason, the request in other words, the next backend (F-038, F-039, F-042, F-043)."""
 
 import asyncio
 import json
@@ -87,7 +87,7 @@ async def test_a_refusal_of_the_backends_own_is_answered_by_the_next_one(
     tmp_path: Path, who: str
 ) -> None:
     """F-039: where nobody is left, all reasons are told. F-038: of the content, nobody else sees it."""
-    async with ModelServer() as first, ModelServer() as second:
+    async with ModelServer(rules=False) as first, ModelServer() as second:
         backends = {"first": backend(first.url), "second": backend(second.url)}
         first.keyed(lambda _: step(who))
         async with asking(tmp_path, backends) as world:
@@ -95,6 +95,11 @@ async def test_a_refusal_of_the_backends_own_is_answered_by_the_next_one(
                 with pytest.raises(ContentRefused, match=r"^first refuses what the request says"):
                     await world.models.ask("base", HELLO)
                 assert (world.models.standings, second.requests) == ({}, [])
+                first.keyed(lambda _: Fail(401))
+                second.script(step(who))
+                with pytest.raises(ContentRefused, match=r"^second refuses what the request says"):
+                    await world.models.ask("base", HELLO)
+                assert world.models.standings["first"][0] == "key"
                 return
             second.script(Fail(401))
             with pytest.raises(ModelRefused, match=r"^first .*; second refuses the key"):

@@ -223,7 +223,7 @@ class ContentRefused(ModelRefused):
 
 
 class ContextRefused(ContentRefused):
-    """What is in view is refused without the newest message as well; the text names it (F-038)."""
+    """A provider refuses the view without the newest message as well; the text names it (F-038)."""
 
 
 class ContextTooLarge(ModelError):

@@ -162,7 +162,8 @@ class Jobs:
             (name,),
         )
         rows = await tx.rows(
-            "UPDATE jobs SET crashes = crashes + 1 WHERE name = ? AND state = 'running' RETURNING *",
+            "UPDATE jobs SET crashes = crashes + 1, attempts = 0"
+            " WHERE name = ? AND state = 'running' RETURNING *",
             (name,),
         )
         return [_job(row) for row in rows]

@@ -10,13 +10,13 @@ Size = Literal["full", "small"]
 InboxKind = Literal["message", "command", "event", "context"]
 Json = dict[str, Any]
 CUT = "cut"
-"""How an answer ended that its server, which else says so, did not call whole (F-045)."""
+"""The end of an answer that its server, which else says so, did not call whole (F-045)."""
 BROKEN_OFF = ("length", "content_filter", "refusal", CUT)
-"""Why an answer may have ended before its end: none of its calls is carried out (F-019, F-071)."""
+"""Ends of answers that may have been cut off: none of their calls is carried out (F-019, F-071)."""
 ENDLESS = "eof"
-"""How an answer ended whose server has never said of one that it is whole (F-018)."""
+"""The end of an answer whose server has never said of one that it is whole (F-018)."""
 SILENT = "silent"
-"""How what there is of an answer ended in which nothing more came (F-063)."""
+"""The end of an answer that came in part, and then no more of it (F-063)."""
 UNREADABLE = "unreadable_call"
 """The tool that a mark calls which led to no call of any: there is none of that name (F-044)."""
 OPENED, CLOSED = "<context>\n", "\n</context>"

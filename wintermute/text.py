@@ -42,7 +42,7 @@ def clean(text: str) -> str:
 
 
 def is_blank(text: str) -> bool:
-    """Whether nothing of a text can be seen: blanks, and characters without width (F-044)."""
+    """Decide if nothing of a text can be seen: blanks, and characters without width (F-044)."""
     return all(
         mark in BLANKS or unicodedata.category(mark) in {"Cc", "Cf", "Zs", "Zl", "Zp"}
         for mark in text

@@ -43,7 +43,7 @@ def unreadable(request: Request) -> Answer | None:
 
 
 def without_login(request: Request) -> Answer | None:
-    """Who has no passwords may have no such route."""
+    """Answer as a homeserver without passwords may: it has no such route."""
     return NO_ROUTE if request.path.endswith("/login") else None
 
 

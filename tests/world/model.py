@@ -52,7 +52,7 @@ class Use:
     arguments: Json | str = field(default_factory=dict)
     id: str | None = None
     fields: Json = field(default_factory=dict)
-    """What a provider sends beside it."""
+    """More fields that a provider sends with the call."""
 
 
 @dataclass(frozen=True, slots=True)

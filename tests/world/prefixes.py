@@ -148,7 +148,7 @@ def rendered(body: Json) -> Rendered:
 
 
 def _beside(message: Json) -> list[object]:
-    """What a provider wants back with an answer or a call."""
+    """Return the fields that a provider wants back with an answer or a call."""
     return [message[key] for key in sorted(message.keys() - OF_MESSAGE - OF_CALL)]
 
 

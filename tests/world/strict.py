@@ -139,7 +139,7 @@ class Strict:
         server.keyed(self.answer)
 
     def answer(self, seen: Seen) -> Step:
-        """What comes for a request: a refusal, two calls, one more, or a text."""
+        """Answer a request with a refusal, two calls, one more, or a text."""
         asked = Asked(self.name, seen.body, self.sent)
         if self.away or (wrong := asked.refusal()):
             self.refused += not self.away

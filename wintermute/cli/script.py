@@ -10,7 +10,7 @@ cast was stopped, or is still at work) `RecordEnds`. What was too large then is 
 import difflib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -216,7 +216,7 @@ class Script:
 
     def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
         """Whether a request fits is what the record says: estimates depend on what else was asked."""
-        request = replace(request, messages=plain(request.messages))
+        request = self._plain(request)
         if role == COMPACTION:
             return tokens.size(request)
         if self._fits(request):
@@ -258,11 +258,8 @@ class Script:
 
     def _plain(self, request: Request) -> Request:
         """As the record has it: JSON, without secrets."""
-        messages, tools = json.loads(
-            json.dumps(
-                [self._redact.tree(plain(request.messages)), self._redact.tree(request.tools)]
-            )
-        )
+        both = self._redact.tree([plain(request.messages), request.tools])
+        messages, tools = json.loads(json.dumps(both))
         return Request(tuple(messages), tuple(tools), request.must_call)
 
     def told(self, turn_id: str) -> str:

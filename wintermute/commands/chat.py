@@ -192,7 +192,7 @@ class ChatCommands:
         return f"{said}\n\n{answer}" if sets else answer
 
     async def _is_used(self, tx: Transaction, one: ChangeSet) -> bool:
-        """Whether something came of what a change set did, or changed it again."""
+        """Decide if the effect of a change set was used, or changed again."""
         steps = await self._stores.changes.steps(
             tx, {(each.kind, each.item) for each in one.changes}
         )

@@ -91,7 +91,7 @@ class Dialect:
         return next((other for other in others if other != self), None)
 
     def _others(self, said: Complaint, body: Json, settings: Backend) -> "Iterator[Dialect]":
-        """What else may help, the likeliest first; what the configuration wants stays as it is."""
+        """Yield other ways to ask, the likeliest first; all of them keep to the configuration."""
         if "reasoning_effort" not in body and body.get("tools") and said.wants("effort"):
             yield replace(self, thinks_not=True)
         if said.wants("limit"):

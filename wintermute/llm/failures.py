@@ -50,7 +50,7 @@ class Failed(Exception):
         self.window = window
         """Tokens the server takes at most, if it said so."""
         self.complaint = complaint
-        """What the server said, where it refused."""
+        """The words and codes of the server, where it refused."""
 
     def told_by(self, name: str, key: str, redact: Callable[[str], str]) -> Self:
         """The same failure with the backend's name, and without secrets."""

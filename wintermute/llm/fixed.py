@@ -1,4 +1,4 @@
-"""What `check` asks a server: a round with calls, and the part of every request, to count its tokens."""
+"""Questions of `check` to a server: a round with calls, and the fixed part, to count its tokens."""
 
 import asyncio
 from collections.abc import Iterator
@@ -28,14 +28,14 @@ QUESTION = Request(
 AGAIN = {"role": "user", "content": "Call the tool `done` once more, with the answer: good"}
 """Asked with a call in view, which some servers want back in a form of their own."""
 MOST_TOKENS, MOST_STEPS = 256, 3
-"""Of one answer, and requests for one question: there are models that never stop."""
+"""Limits of one answer, and of the requests for one question: some models never stop."""
 THOUGHT = f"; tool calls not tried: it came to no end within {MOST_TOKENS} tokens"
 WORDS = "; tool calls not tried: it answered in words where it was told to call a tool"
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """How a backend answered, in one line; `warn` if its calls were not tried or its prompt is cut.
+    """A backend's answer in one line; `warn` if its calls were not tried or its prompt is cut.
 
     `spells`: whether it wrote its call as text; None: it called nothing at all.
     """
@@ -46,7 +46,7 @@ class Probed:
 
 
 async def probe(name: str, backend: Backend, seconds: float) -> Probed:
-    """How the backend answered within so many seconds (F-017, F-042).
+    """Ask the backend, which has so many seconds to answer (F-017, F-042).
 
     Raises: ModelError, which says what to do.
     """
@@ -151,5 +151,5 @@ def known(settings: Backend, fixed: Request, counted: Counted) -> FixedPart:
 
 
 def fits(name: str, settings: Backend, fixed: Request, counted: Counted) -> Judgement:
-    """Whether a message fits, by one measure at a start, a reload and in `check` (L-090)."""
+    """Judge if a message fits, by one measure at a start, a reload and in `check` (L-090)."""
     return judged(name, settings, known(settings, fixed, counted))

@@ -19,7 +19,6 @@ from wintermute.messages import Json, Reply, Request, Size
 from wintermute.templates import fill
 from wintermute.text import shortened, untagged
 
-FENCE = re.compile(r"\A```[a-zA-Z]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
 BEGINS = re.compile(r"[\[{]")
 MOST_TRIED = 50
 """Places in an answer at which no value begins after all."""

@@ -15,7 +15,7 @@ from wintermute.config.secrets import Redaction
 from wintermute.messages import Json
 
 KEPT = "_kept"
-"""Of a message with calls: its `sender`, its turn, and its fields. No server ever sees this key."""
+"""The key in a message with calls for its `sender`, turn and fields. No server ever sees it."""
 MOST_BYTES = 64 * 1024
 OF_MESSAGE = {
     *("role", "content", "tool_calls", "tool_call_id", "refusal", "function_call", "name", "audio"),

@@ -109,7 +109,7 @@ class Written:
 
 
 def restored(tail: Iterable[Written | str], *, whole: bool = False) -> str:
-    """What stays of calls that are none, and of the blanks between; `whole`: all of it."""
+    """Return what stays of calls that are none, and of the blanks between; `whole`: all of it."""
     shown = (
         each if isinstance(each, str) else each.raw if whole or each.form.is_text else ""
         for each in tail

@@ -279,7 +279,7 @@ class Models:
         self._redact = redact
         self._chance = chance
         self.standings: dict[str, tuple[str, str]] = {}
-        """Why backends refused, in a word and in full; or "", and how they were asked otherwise."""
+        """Reasons for which backends refused, in a word and in full; or "", and the other way to ask."""
         self.news = asyncio.Event()  # of these
         self._answered: dict[str, float] = {}  # when last, by backend
         self._waited_for = 0  # questions that somebody waits for
@@ -389,6 +389,8 @@ class Models:
                 failures.append(failure)
                 refusals.append(_too_large(endpoint, failure))
             except Disallowed as failure:  # nobody else is to see it either (F-038)
+                self.standings |= refused
+                self.news.set()
                 raise failure.public(str(failure)) from None
             except Failed as failure:
                 failures.append(failure)

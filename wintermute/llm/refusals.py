@@ -1,4 +1,4 @@
-"""Why a server refuses a request: one table of codes and words decides. Pure.
+"""The reason for which a server refuses a request, by one table of codes and words. Pure.
 
     body ─▶ complaint: its words and codes ─▶ first row of `refusals.toml` that fits ─▶ a kind
 
@@ -28,6 +28,8 @@ TOLD = frozenset({"error", "message", "detail", "raw"})
 """Fields that are written for people; in the last a gateway says what it was told."""
 ECHOED = frozenset({"input", "flagged_input", "failed_generation", "prompt", "content", "messages"})
 """Fields in which servers repeat what they were sent."""
+ECHOES = (("'input':", "'loc':"), ('"input":', '"loc":'), ("input_value=", "input_type="))
+"""Marks around the request's own words in a text of pydantic."""
 CODE = re.compile(r'"?\b(?:error_)?(?:code|type|status|reason)"?\s*:\s*"?([\w.-]{1,80})')
 DELAY = re.compile(
     r"(?:(?:retry|again) (?:in|after) |retryDelay\W{1,5})((?:[\d.]{1,12} ?(?:ms|h|m|s)\w{0,11}[ ,]*)+)"
@@ -40,7 +42,7 @@ MENDABLE = frozenset({"form", "tools", "system", "turns", "gone", "error"})
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """What a server says when it refuses; with `status` 0, in an answer that began as a good one.
+    """A server's refusal; with `status` 0, in an answer that began as a good one.
 
     `param`: the field of the request that it names beside its words; `delay`: the seconds.
     """
@@ -53,26 +55,26 @@ class Complaint:
     delay: float | None
 
     def names(self, name: str) -> bool:
-        """Whether it is about a field of the request; a name that is also a word must be quoted."""
+        """Decide if it is about a field of the request; a name that is also a word must be quoted."""
         plain = self.text.lower().replace("-", "_").replace(" ", "_")
         quoted = any(f"{sign}{name}{sign}" in self.text for sign in "'\"`")
         return self.param == name or quoted or ("_" in name and name in plain)
 
     def wants(self, remedy: str) -> bool:
-        """Whether it asks for one of the remedies of the table."""
+        """Decide if it asks for a remedy of the table."""
         return any(words in self.text.lower() for words in _table()["remedies"][remedy])
 
     @property
     def advice(self) -> str:
-        """What it says and what to do, behind the name of who says it."""
+        """The quote and what to do about it, to be put behind the name of the backend."""
         quote = self.text[-LONGEST_QUOTE:] if self.kind in ("system", "turns") else self.quote
         said = ": ".join(filter(None, (str(self.status or ""), quote))) or "without a reason"
         return str(_table()["advice"][self.kind]).format(said=said)
 
 
 def complaint(status: int, body: Any) -> Complaint:
-    """What an answer says, given as its text or as what its text was read as."""
-    parts = [(key, _ends(str(value))) for key, value in _parts(body)]
+    """Read an answer, given as a text or as JSON that was parsed already."""
+    parts = [(key, _ends(value)) for key, value in _parts(body)]
     # With the names of fields, of which some say as much as their values.
     text = " ".join(f"{key}: {value}" if key else value for key, value in parts)
     text = clean(" ".join(_ends(text).split()))
@@ -96,18 +98,18 @@ def _table() -> Json:
 
 
 def _kind(status: int, codes: frozenset[str], text: str) -> str:
-    """That of the first row that fits; the last one fits all."""
+    """Return the kind of the first row that fits; the last one fits all."""
     for row in _table()["rows"]:
         known, words = row.get("codes", ()), row.get("words", ())
         of = row.get("status", (status,))
         if status in of or status // 100 in of:
             said = not codes.isdisjoint(known) or any(each in text for each in words)
             if said or not (known or words):
-                return str(row["kind"])
+                return str(row.get(f"kind_{status}", row["kind"]))
     raise LookupError(status)
 
 
-def _parts(body: Any) -> Iterator[tuple[str, Any]]:
+def _parts(body: Any) -> Iterator[tuple[str, str]]:
     """The plain values of a body, by the names of their fields; a list's by that of the list."""
     left, seen = [("", body)], 0
     while left and seen < MOST_PARTS:
@@ -120,7 +122,11 @@ def _parts(body: Any) -> Iterator[tuple[str, Any]]:
         elif isinstance(value, list):
             left += [(key, each) for each in value[:MOST_PARTS]]
         elif value is not None:
-            yield key, value
+            text = _ends(str(value), LONGEST_PARSED)
+            for begins, ends in ECHOES:
+                text, *rest = text.split(begins)
+                text += "".join(each[each.rfind(ends) :] for each in rest if ends in each)
+            yield key, text
 
 
 def _decoded(body: Any) -> Any:
@@ -130,5 +136,5 @@ def _decoded(body: Any) -> Any:
         return body
 
 
-def _ends(text: str) -> str:
-    return text if len(text) <= 2 * END else f"{text[:END]} {text[-END:]}"
+def _ends(text: str, most: int = END) -> str:
+    return text if len(text) <= 2 * most else f"{text[:most]} {text[-most:]}"

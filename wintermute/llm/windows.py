@@ -258,7 +258,7 @@ class _Server:
 
 
 async def is_private(settings: Backend) -> bool:
-    """Whether a server's name leads nowhere but to this machine or network; no proxy does."""
+    """Decide if a server's name leads only to this machine or network; behind a proxy none does."""
     if settings.proxy:
         return False
     loop = asyncio.get_running_loop()

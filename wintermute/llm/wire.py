@@ -138,7 +138,7 @@ class Gathering:
         self.ended = False
         """The stream said its last word."""
         self.heard = 0
-        """How often something came: tokens, the reason of the end, the last word; no empty event."""
+        """The number of events with a token, the reason of the end or the last word; no empty one."""
         self.progress: tuple[int, int] | None = None
         """Of how many tokens of the question the server has read how many, if it tells: no token."""
         self._size = 0
@@ -217,7 +217,7 @@ class Gathering:
         return as_kept(self._fields, fields, self._redact) if fields else ""
 
     def _all_calls(self, new_id: NewId, *, is_whole: bool) -> tuple[Call, ...]:
-        """What the model called; if that is nothing, what ends its text (F-020, F-044)."""
+        """Return the model's calls; if there are none, those at the end of its text (F-020, F-044)."""
         calls = [_finished(call, new_id) for call in self._calls if call.name.strip()]
         written = [] if calls else self._written(is_whole=is_whole)
         self._markup.settle()  # where it was not said what is to stay

@@ -50,12 +50,12 @@ class CallContext:
 
     @property
     def blocks(self) -> tuple[str, ...]:
-        """What we have told with messages, which some models repeat."""
+        """Our own context blocks in the messages, which some models repeat."""
         found = (text[text.rfind(OPENED) :] for text in self.texts if OPENED in text)
         return tuple(text[: text.find(CLOSED) + len(CLOSED)] for text in found if CLOSED in text)
 
     def holds(self, calls: Collection[NamedCall]) -> bool:
-        """Whether one of the calls stands in one of the texts, in whatever form."""
+        """Decide if one of the texts holds one of the calls, in whatever form."""
         for text in self.texts:
             near = [call for call in calls if call[0] in text]
             words = _words(text) if near else ""
@@ -221,7 +221,7 @@ def _quote(found: re.Match[str]) -> str:
 
 
 def _all(pattern: re.Pattern[str], body: str) -> list[NamedCall]:
-    """What a pattern finds one after another, if it is all of the body."""
+    """Return the matches of a pattern one after another, if they fill the body."""
     found, at = list[NamedCall](), 0
     while at < len(body):
         match = pattern.match(body, at)

@@ -79,7 +79,7 @@ class Cast:
 
     @property
     def key(self) -> str:
-        """What all casts for one message have in common."""
+        """The id that all casts for one message share."""
         return self.event_id or self.id
 
     @property

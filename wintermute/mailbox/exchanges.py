@@ -49,7 +49,7 @@ class Exchanges:
         self._database = database
 
     async def of_room(self, tx: Transaction, room_id: str) -> TalkPace:
-        """How it goes there."""
+        """Return the pace of the talk there."""
         found = await tx.scalars("SELECT exchange FROM rooms WHERE room_id = ?", (room_id,))
         return TalkPace(**json.loads(found[0])) if any(found) else TalkPace()
 

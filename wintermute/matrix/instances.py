@@ -52,13 +52,13 @@ def read_installation(content: object) -> Installation | None:
 
 
 def is_beside(ours: Installation, other: Installation, now: int) -> bool:
-    """Whether another installation is there, and gave a sign of life not long ago."""
+    """Decide if another installation is there, by a sign of life not long ago."""
     own = other.name == ours.name or other.device_id == ours.device_id
     return not own and abs(now - other.at) < YOUNG
 
 
 def gives_way(ours: Installation, other: Installation) -> bool:
-    """Whether ours ends for the other: the first stays, unless one takes over."""
+    """Decide if ours ends for the other: the first stays, unless one takes over."""
     if other.since - ours.at >= YOUNG:  # ours slept: the other began when nobody was at work
         return True
     if ours.takes_over != other.takes_over:

@@ -426,7 +426,7 @@ class Intake:
         return conversation
 
     async def _is_paced(self, tx: Transaction, came: Arrival, conversation: str) -> bool:
-        """Whether who speaks has answered us at once again and again; the room hears of it once."""
+        """Decide if a sender answers us at once again and again; the room hears of it once."""
         room_id, sender = came.view.room_id, str(came.raw["sender"])
         if came.raw["type"] == "m.reaction":
             return False

@@ -177,7 +177,7 @@ def value_in(content: object) -> str:
 
 
 def newest_in(sync: Json, kind: str) -> object:
-    """What a sync brings of our account data under a type; None when it brings nothing."""
+    """Return our account data of a type in a sync; None when it brings none."""
     events = mapping(sync.get("account_data")).get("events")
     found = [mapping(event) for event in events] if isinstance(events, list) else []
     return next((e.get("content") for e in reversed(found) if e.get("type") == kind), None)
@@ -262,7 +262,7 @@ class Epochs:
         await self.keep_under(EPOCH + self._nio.device_id, {"epoch": value})
 
     async def kept_under(self, kind: str) -> Json:
-        """What the account's data have under a type; nothing where there is none."""
+        """Fetch the account data of a type; nothing where there is none."""
         try:
             return await call(self._nio, "GET", self._target(kind))
         except SendRefused as error:

@@ -248,7 +248,7 @@ async def _ways_to_log_in(matrix: Matrix) -> str:
 
 
 def _knows_no_login(error: HomeserverUnavailable) -> bool:
-    """Whether a Matrix server has no such route: one with an OAuth server may have none (F-059)."""
+    """Decide if a Matrix server has no such route: one with an OAuth server may have none (F-059)."""
     return error.status == 404 and "M_UNRECOGNIZED" in str(error)
 
 

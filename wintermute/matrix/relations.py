@@ -349,7 +349,7 @@ class Relations:
     async def is_redone(
         self, tx: Transaction, edit: Incoming, original: Waiting, seq: int | None
     ) -> bool:
-        """Whether an edit of a command takes the place of what that did, if it did anything (F-049)."""
+        """Decide if an edit replaces the effect of a command, if there was any (F-049)."""
         then = (edit.body.split(maxsplit=1) or [""])[0].lower()
         can_be = original.word in REDONE or original.word not in NAMES  # that one did nothing
         if not original.kind == edit.kind == "command" or then not in REDONE or not can_be:

@@ -78,7 +78,7 @@ class Hit:
 
 
 BESIDE = "said beside what was looked for"
-"""What is shown with a fact that does not fit itself (M-096)."""
+"""The note on a fact that does not match itself (M-096)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ NOTHING = Alike({})
 
 @dataclass(frozen=True, slots=True)
 class ByWords:
-    """What the index of words has of a query: for each word its facts, and which lead in all.
+    """The index of words for a query: for each word its facts, and those that lead in all.
 
     `forms`: in which its words were written.
     """

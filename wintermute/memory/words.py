@@ -133,7 +133,7 @@ def forms(text: str) -> dict[str, set[str]]:
 
 
 def says_something(text: str) -> bool:
-    """Whether a text has a word that is none of grammar and questions (M-096)."""
+    """Decide if a text has a word that is none of grammar and questions (M-096)."""
     read = text[:READ]
     return any(_words(read, _stop_words({_plain(part) for part in _parts(read)})))
 

@@ -169,7 +169,7 @@ class Morning:
         return self._stores.owner.owns(scope)
 
     def _known(self, scope: str) -> tuple[str, ...]:
-        """Of which scopes is told there: of what is nobody's, the owner."""
+        """Return the scopes in the report there: what is nobody's goes to the owner."""
         return ("", scope) if self._is_owners(scope) else (scope,)
 
     async def report_to(

@@ -17,7 +17,7 @@ from typing import Literal, Protocol, cast
 from wintermute.errors import AnswerUnusable, FileUnusable
 from wintermute.files import to_its_end
 from wintermute.llm.calls import QuestionSources
-from wintermute.llm.json_answer import FENCE, Unfit, answer_in_json, only, proved_answer
+from wintermute.llm.json_answer import Unfit, answer_in_json, only, proved_answer
 from wintermute.llm.tokens import estimate
 from wintermute.messages import Json, Reply, Request
 from wintermute.night.agents import CONVERSATION, PageTask, PageWork
@@ -65,6 +65,7 @@ NAMES_SHARE = 0.1
 ALL_NAMES = 100
 """So many are shown all; of more, those that the conversation is about."""
 SOURCE = re.compile(rf"^Source: \[\[{RAW}/[^\[\]|#\n]+\]\]$", re.MULTILINE)
+FENCE = re.compile(r"\A```[a-zA-Z]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
 SECOND = re.compile(r"^---[ \t]*\n(?:created|updated):", re.MULTILINE)
 WORDS = re.compile(r"\w+")
 MOST_REASON = 300

@@ -91,7 +91,7 @@ def _read(file: _File) -> tuple[str | None, str]:
 
 
 def unusable_skills(places: Places) -> dict[str, str]:
-    """What is wrong with each skill that cannot be read at all (F-056)."""
+    """Name the mistake in each skill that cannot be read at all (F-056)."""
     found = EditedLook(places, None).look().problems.items()
     return {name: told for name, told in found if name.startswith(SKILLS)}
 

@@ -87,7 +87,7 @@ def look(folder: Path, seen: SkillCache) -> SkillCache:
 
 
 def is_skill_file(name: str) -> bool:
-    """Whether a file of this name in the folder of skills is one, or is the one of a folder."""
+    """Decide if a file is a skill, by its name or that of the folder which holds it."""
     return is_file_name(name.replace(f"{IN_FOLDER}{ENDING}", ENDING))
 
 

@@ -74,7 +74,7 @@ def weights(words: tuple[str, ...], path: str, text: str) -> WordWeights:
 
 
 def _weight(word: str, text: str) -> float:
-    """How much it weighs that a word stands in a text, if it does."""
+    """Return the weight of a word in a text, 0 where it is missing."""
     if word not in text:
         return 0.0
     if re.search(rf"\b{word}\b", text):
