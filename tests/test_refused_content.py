@@ -10,10 +10,11 @@ import pytest
 from tests.test_changes import WHY
 from tests.test_harvest import harvested, is_harvest, talking
 from tests.world.clock import NOON, HeldClock
-from tests.world.house import ANN, PROMPTS, ROOM, open_house
-from tests.world.model import Fail, ModelServer, Seen, Step, Text, is_for_summary
+from tests.world.house import ANN, PROMPTS, ROOM, WARDS, open_house
+from tests.world.model import Fail, Hang, ModelServer, Seen, Step, Text, is_for_summary
 from tests.world.scene import NewBot, NewPerson, NewRoom
-from wintermute.config.schema import Context, MemoryHarvest
+from wintermute.config.schema import Backend, Context, Llm, MemoryHarvest, Roles
+from wintermute.conversation.asking import HARMLESS
 from wintermute.conversation.view import shown_casts
 from wintermute.loom.records import Cast, Turn
 from wintermute.prompt.gather import event
@@ -61,7 +62,7 @@ async def test_a_refused_message_is_named_by_a_reply_and_never_asked_again_after
         ("line", "0100", "and this?"),
         ("memory", "01010", "and this?"),
         ("message", "0100", "refuses your message of Monday, 2026-05-04 14:00"),
-        ("before", "11110", "whatever is asked: skills, what was said before"),
+        ("before", "11110", "whatever I am asked. It can be in: what was said before, skills"),
     ],
 )
 async def test_what_came_between_the_last_answer_and_the_message_is_left_out_first(
@@ -88,6 +89,44 @@ async def test_what_came_between_the_last_answer_and_the_message_is_left_out_fir
         await house.settled()
         assert (await house.spoken())[-1].endswith("next")
     assert "".join(str(int(shows(seen))) for seen in model.requests) == requests
+
+
+async def test_the_room_goes_on_where_nothing_is_heard_of_what_else_is_in_view(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-038, F-017: nobody waits for that for long, though the wait for a first token is no ward's."""
+    model.keyed(lambda seen: Hang() if seen.last_user == HARMLESS else filtering(seen))
+    wards = replace(WARDS, max_seconds=1)
+    async with open_house(tmp_path, model.url, wards=wards) as house, house.working():
+        await house.incoming(BAD)
+        assert "refuses your message" in (await house.said(1))[0]
+        await house.incoming("and now?")
+        assert (await house.said(2))[1] == "echo: and now?"
+
+
+@pytest.mark.parametrize("again", [Fail(503), Fail(401), Hang()])
+async def test_nobody_else_is_asked_with_what_a_provider_has_refused(
+    tmp_path: Path, model: ModelServer, again: Step
+) -> None:
+    """F-038: nor where it does not answer to less; another message may go to others."""
+    steps = [filtering, lambda _: again]
+    model.keyed(lambda seen: steps.pop(0)(seen) if steps and shows(seen) else None)
+    group: dict[str, Any] = {"scope": f"room:{ROOM}"}
+    async with ModelServer() as other:
+        known = {
+            name: Backend(base_url=each.url, model="x", first_token_s=0.5)
+            for name, each in (("a", model), ("b", other))
+        }
+        llm = Llm(backends=known, roles=Roles(base=("a", "b")), max_retries=0)
+        async with open_house(tmp_path, None, llm=llm) as house, house.working():
+            await house.incoming("a line", kind="context", sender="@ben:test", **group)
+            await house.incoming(f"a {BAD} word", **group)
+            assert "refuses your message" in (await house.said(1))[0]
+            model.script(Fail(401))
+            await house.incoming("and now?", **group)
+            assert "echo" in (await house.said(2))[1]
+    assert (len(model.requests), len(other.requests)) == (3, 1)
+    assert not any(map(shows, other.requests))
 
 
 @pytest.mark.breaks("fold", perhaps=True)

@@ -195,7 +195,8 @@ class CastState:
         self._waited = 0.0
 
     def asked(self) -> None:
-        """The model is asked."""
+        """The model is asked: an earlier attempt may have failed without a word of that."""
+        self.so_far = ""
         self.watch.asked()
         self.held()
 
@@ -252,11 +253,10 @@ class CastState:
         """What is in view now: what was taken back is not, also of what was said before."""
         self._past = past
         mine = next((cast for cast in past.casts if cast.id == self.cast.id), self.cast)
-        blocks = {turn.id: turn.block for turn in mine.turns}
-        turns = tuple(
-            replace(turn, block=blocks.get(turn.id, turn.block)) for turn in self.cast.turns
-        )
-        self.cast = replace(mine, turns=turns)
+        stored = {turn.id: turn for turn in mine.turns}
+        now = [(turn, stored.get(turn.id, turn)) for turn in self.cast.turns]
+        turns = (replace(turn, block=known.block, kept=known.kept) for turn, known in now)
+        self.cast = replace(mine, turns=tuple(turns))
 
     def told(self, block: str) -> None:
         """A block stands at the end now: behind the newest turn in view, or behind the intent."""

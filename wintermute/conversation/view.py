@@ -142,7 +142,7 @@ def named(messages: Sequence[Json]) -> str:
     names = [MEMORIES if name == RANKED else name for name, text in told if text.strip()]
     found = [name.lower() for name in names if name in HELP and name != INSTRUCTIONS]
     found += [f"the page *{plain(title)}*" for text in texts[1:] for title in PAGE.findall(text)]
-    return ", ".join(dict.fromkeys([*found, "what was said before"]))
+    return ", ".join(dict.fromkeys(["what was said before", *found]))
 
 
 def blocks(past: BranchView) -> Iterator[str]:

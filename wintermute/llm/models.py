@@ -17,6 +17,7 @@ from wintermute.db import Database, Transaction
 from wintermute.errors import (
     BudgetSpent,
     ConfigurationError,
+    ContentRefused,
     EmptyReply,
     ModelError,
     ModelRefused,
@@ -389,7 +390,7 @@ class Models:
                 failures.append(failure)
                 refusals.append(_too_large(endpoint, failure))
             except Disallowed as failure:  # nobody else is to see it either (F-038)
-                raise failure.public(str(failure)) from None
+                raise ContentRefused(str(failure), endpoint.name) from None
             except Failed as failure:
                 failures.append(failure)
                 if isinstance(failure, Refused):
