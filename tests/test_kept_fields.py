@@ -1,5 +1,6 @@
 """Fields that a provider wants back with its calls, and ids that all take: its own, and no other's."""
 
+import asyncio
 import json
 import logging
 import re
@@ -21,6 +22,7 @@ from tests.world.terminal import Terminal
 from wintermute.config.schema import Backend, Context, Llm, Roles
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import foldable
+from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.view import messages, smaller
 from wintermute.ids import new_id
 from wintermute.llm.kept import KEPT, given, plain
@@ -202,6 +204,32 @@ async def test_nothing_of_it_is_shown_or_exported(
         shown += [r.body for r in server.requests if is_for_summary(r.body)]
         assert len(shown) > 6
         assert deep.secret not in json.dumps(shown) + caplog.text
+
+
+@pytest.mark.breaks("redaction")
+async def test_a_cast_at_work_gives_back_nothing_of_what_was_in_view_of_a_message_taken_back(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-040, F-027."""
+    under_way, go_on = asyncio.Event(), asyncio.Event()
+
+    async def act(_caller: Caller, _args: Json) -> object:
+        under_way.set()
+        await go_on.wait()
+        return "done"
+
+    use = Calls((Use("echo", {"say": "x"}),), fields={"reasoning_content": SECRET})
+    model.script(Text("hi"), use, Text("so be it"))
+    gates = [Gate(act=act)]
+    async with open_house(tmp_path, model.url, gates=gates) as house, house.working():
+        first = await house.incoming(f"a {SECRET}")
+        await house.said(1)
+        await house.incoming("go")
+        await under_way.wait()
+        await take_back(house, first)
+        go_on.set()
+        await house.said(2)
+    assert SECRET not in json.dumps(model.requests[-1].messages)
 
 
 @pytest.mark.breaks("redaction", "forgetting", perhaps=True)
