@@ -10,16 +10,19 @@ import pytest
 from tests.test_changes import WHY
 from tests.test_harvest import harvested, is_harvest, talking
 from tests.world.clock import NOON, HeldClock
-from tests.world.house import ANN, PROMPTS, ROOM, WARDS, open_house
-from tests.world.model import Fail, Hang, ModelServer, Seen, Step, Text, is_for_summary
+from tests.world.house import ANN, PROMPTS, ROOM, WARDS, Gate, open_house
+from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, Use, is_for_summary
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.config.schema import Backend, Context, Llm, MemoryHarvest, Roles
-from wintermute.conversation.asking import HARMLESS
-from wintermute.conversation.view import shown_casts
-from wintermute.loom.records import Cast, Turn
+from wintermute.conversation.asking import HARMLESS, foldable
+from wintermute.conversation.toolbox import Caller
+from wintermute.conversation.view import NOT_SHOWN, shown_casts
+from wintermute.loom.records import Cast, Observation, Turn
+from wintermute.messages import Json
 from wintermute.prompt.gather import event
 
 BAD = "forbidden"
+CONTENT = Fail(400, {"error": {"message": "filtered", "code": "content_filter"}})
 
 
 def shows(seen: Seen) -> bool:
@@ -28,7 +31,7 @@ def shows(seen: Seen) -> bool:
 
 def filtering(seen: Seen) -> Step | None:
     if shows(seen):
-        return Fail(400, {"error": {"message": "filtered", "code": "content_filter"}})
+        return CONTENT
     aside = is_harvest(seen) or is_for_summary(seen.body)
     return Text('{"contents": []}') if aside else None
 
@@ -62,6 +65,7 @@ async def test_a_refused_message_is_named_by_a_reply_and_never_asked_again_after
         ("line", "0100", "and this?"),
         ("memory", "01010", "and this?"),
         ("message", "0100", "refuses your message of Monday, 2026-05-04 14:00"),
+        ("event", "0100", "refuses this for what it says"),
         ("before", "11110", "whatever I am asked. It can be in: what was said before, skills"),
     ],
 )
@@ -82,7 +86,8 @@ async def test_what_came_between_the_last_answer_and_the_message_is_left_out_fir
         async with house.database.transaction() as tx:
             fact = f"a {BAD} fact" if where == "memory" else "likes tea"
             await house.stores.facts.add(tx, WHY, fact, "user_explicit", scope=f"person:{ANN}")
-        await house.incoming(BAD if where == "message" else "and this?", **group)
+        said, due = BAD if where in ("message", "event") else "and this?", where == "event"
+        await house.incoming(said, kind="event" if due else None, **group)
         assert told in (await house.said(2))[1]
         for text in ["/new", "next"][where != "before" :]:
             await house.incoming(text, **group)
@@ -109,8 +114,8 @@ async def test_nobody_else_is_asked_with_what_a_provider_has_refused(
     tmp_path: Path, model: ModelServer, again: Step
 ) -> None:
     """F-038: nor where it does not answer to less; another message may go to others."""
-    steps = [filtering, lambda _: again]
-    model.keyed(lambda seen: steps.pop(0)(seen) if steps and shows(seen) else None)
+    steps = [CONTENT, again]
+    model.keyed(lambda seen: steps.pop(0) if steps and shows(seen) else None)
     group: dict[str, Any] = {"scope": f"room:{ROOM}"}
     async with ModelServer() as other:
         known = {
@@ -127,6 +132,41 @@ async def test_nobody_else_is_asked_with_what_a_provider_has_refused(
             assert "echo" in (await house.said(2))[1]
     assert (len(model.requests), len(other.requests)) == (3, 1)
     assert not any(map(shows, other.requests))
+
+
+@pytest.mark.parametrize(("refusal", "end"), [(CONTENT, ""), (Fail(500), "/stop")])
+async def test_what_was_done_is_known_later_without_what_was_refused_of_it(
+    tmp_path: Path, model: ModelServer, refusal: Step, end: str
+) -> None:
+    """F-038, F-060: nobody does it twice; the message was answered with a call, and is not blamed."""
+
+    async def act(_caller: Caller, _args: Json) -> object:
+        return BAD
+
+    def answer(seen: Seen) -> Step | None:
+        begins = seen.last_user == "go" and seen.messages[-1]["role"] == "user"
+        use = Calls((Use("echo", {"say": "tea"}),)) if begins else filtering(seen)
+        return refusal if shows(seen) else use
+
+    model.keyed(answer)
+    gates = [Gate(act=act)]
+    opened = open_house(tmp_path, model.url, gates=gates, clock=HeldClock())
+    async with opened as house, house.working():
+        await house.incoming("go")
+        if end:
+            await house.until(
+                lambda: house.database.exists("SELECT 1 FROM casts WHERE reason <> ''")
+            )
+            await house.incoming(end)
+        told = (await house.said(1))[0]
+        await house.incoming("and now?")
+        await house.said(2)
+        (branch,) = [row["id"] for row in await house.rows("SELECT id FROM branches")]
+        summed = "".join(step.whole for step in foldable(await house.casts.of_branch(branch), 0))
+    refused = "refuses what my tools gave me for your message of " in told and "Done: echo" in told
+    assert told == "Stopped." if end else refused
+    for text in (json.dumps(model.requests[-1].messages), summed):
+        assert ("tea" in text, NOT_SHOWN in text, BAD in text) == (True, True, False)
 
 
 @pytest.mark.breaks("fold", perhaps=True)
@@ -151,7 +191,7 @@ async def test_a_refused_message_is_in_no_summary_no_quote_and_no_harvest(
 
 
 def test_what_is_shown_is_where_it_was_tried_last_and_bare_if_it_had_to_be() -> None:
-    """F-038, F-060: in no request is what failed or was refused, whatever it said on its way."""
+    """F-038, F-060: in no request is what failed or was refused, but for what was answered once."""
     ends = ["1 model_unavailable", "2 text", "1 text", "3 content_refused", "4 given_up"]
     rows = [each.split() for each in [*ends, "5 stopped", "6 context_refused"]]
     due, quote = event("scheduled_task", "task_1", "due"), "<replied_to>\nyou: a\n</replied_to>\nb"
@@ -159,7 +199,16 @@ def test_what_is_shown_is_where_it_was_tried_last_and_bare_if_it_had_to_be() -> 
     base = Cast("", "b", None, "e", intent, "owner", {}, "running", None, None, NOON, (), "block")
     casts = [replace(base, id=f"{n}", event_id=e, reason=r) for n, (e, r) in enumerate(rows)]
     assert [cast.id for cast in shown_casts(casts)] == ["1", "2", "5"]
-    turn = Turn("t", None, "half", (), "stop", 1, 1)
-    shown = shown_casts([replace(cast, turns=(turn,), bare=True) for cast in casts])
-    assert [cast.id for cast in shown] == ["1", "0", "2", "5"]
+    seen = Observation(0, "echo", {}, BAD, is_error=False, tool_call_id="a", completed=True)
+    turn = Turn("t", None, "half", (), "stop", 1, 1, observations=(seen,), block="news")
+    shown = shown_casts(
+        [
+            replace(cast, turns=(replace(turn, id=f"{n}"), replace(turn, id=f"{n}b")), bare=True)
+            for n, cast in enumerate(casts)
+        ]
+    )
+    assert [cast.id for cast in shown] == ["1", "0", "2", "3", "4", "5", "6"]
     assert {(cast.intent, cast.block) for cast in shown} == {(quote, "")}
+    given = {t.id: (t.observations[0].result, t.block) for cast in shown for t in cast.turns}
+    assert {name for name, told in given.items() if told != (BAD, "news")} == {"3b", "4b", "6b"}
+    assert given["3b"] == (NOT_SHOWN, "")

@@ -221,10 +221,8 @@ class ModelRefused(ModelError):
 class ContentRefused(ModelRefused):
     """A provider refuses what the request says, and no other one is asked with it (F-038)."""
 
-    def __init__(self, message: str, refused_by: str = "") -> None:
-        super().__init__(message)
-        self.refused_by = refused_by
-        """The backend."""
+    refused_by = ""
+    """The backend."""
 
 
 class ContextRefused(ContentRefused):

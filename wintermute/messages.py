@@ -17,6 +17,8 @@ ENDLESS = "eof"
 """How an answer ended whose server has never said of one that it is whole (F-018)."""
 SILENT = "silent"
 """How what there is of an answer ended in which nothing more came (F-063)."""
+REFUSED = ("content_refused", "context_refused", "given_up")
+"""How casts end whose message goes to no provider again: in SQL as well, where this is a list."""
 UNREADABLE = "unreadable_call"
 """The tool that a mark calls which led to no call of any: there is none of that name (F-044)."""
 OPENED, CLOSED = "<context>\n", "\n</context>"

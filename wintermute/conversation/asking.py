@@ -19,6 +19,7 @@ from wintermute.conversation.state import CastState, Summing
 from wintermute.conversation.view import (
     ERASED,
     Looks,
+    answered,
     bared,
     is_shown,
     is_since,
@@ -94,7 +95,9 @@ FEWEST_LETTERS = 12
 HARMLESS = "Reply with: ok"
 REST_SECONDS = 10.0
 """Seconds for the answer whether a provider takes what else is in view; its person waits."""
-IN_VIEW = "The provider refuses something I have in view, whatever I am asked. It can be in: {parts}"
+IN_VIEW = (
+    "The provider refuses something I have in view, whatever I am asked. It can be in: {parts}"
+)
 FoldCause = Literal["size", "full", "overflow", "asked"]
 """It is much, more than fits by our own count, or by the server's; or somebody wants it."""
 
@@ -131,7 +134,7 @@ def _steps(casts: Sequence[Cast], hidden: Collection[str]) -> Iterator[FoldedTur
     said: list[str] = []
     count, previous = 0, None
     gone = unseen(casts)
-    for cast in map(bared, casts):
+    for cast in answered(casts):
         if cast.id in gone:
             yield from (FoldedTurn(turn, "", "", 0) for turn in cast.turns)
             continue

@@ -14,7 +14,7 @@ from typing import Any
 from wintermute.llm.kept import KEPT
 from wintermute.loom.records import BranchView, Cast, Fold, Observation, Turn
 from wintermute.memory.ranking import Query
-from wintermute.messages import BROKEN_OFF, CLOSED, OPENED, Call, Json
+from wintermute.messages import BROKEN_OFF, CLOSED, OPENED, REFUSED, Call, Json
 from wintermute.prompt.assemble import (
     CORE,
     DIVIDER,
@@ -53,9 +53,9 @@ AGE = re.compile(r"\[written .* ago\]")
 INTERRUPTED = "interrupted: outcome unknown"
 BETWEEN = re.compile(r"(?s)<event kind=.*?\n</event>\n\n|<room_context>\n.*?</room_context>\n")
 """What stands in an intent before its message."""
-REFUSED = frozenset({"content_refused", "context_refused", "given_up"})
-UNSEEN = REFUSED | {"model_unavailable"}
-"""How a cast ends whose message stands in no later request, unless it is tried again."""
+UNSEEN = {*REFUSED, "model_unavailable"}
+"""How a cast ends after which no later request shows what was asked in vain, unless it is tried again."""
+NOT_SHOWN = "[what it gave is not shown any more]"
 PAGE = re.compile(r'<memory name="([^"]*)"')
 RECALLED = (*BEGINNINGS, f"[ephemeral:{RECALL}]")
 """How a message begins that tells what tags gave."""
@@ -112,9 +112,10 @@ def opening(fold: Fold | None) -> str:
 
 
 def unseen(casts: Sequence[Cast]) -> frozenset[str]:
-    """The casts for messages that fail or are refused: in no request but theirs (F-038, F-060)."""
+    """The casts in vain for messages that fail or are refused: in no request but theirs (F-038, F-060)."""
     ends = {cast.key: cast.reason for cast in casts}
-    return frozenset(cast.id for cast in casts if ends[cast.key] in UNSEEN)
+    vain = (cast for cast in casts if not any(map(is_shown, cast.turns)))
+    return frozenset(cast.id for cast in vain if ends[cast.key] in UNSEEN)
 
 
 def shown_casts(casts: Sequence[Cast]) -> tuple[Cast, ...]:
@@ -124,10 +125,31 @@ def shown_casts(casts: Sequence[Cast]) -> tuple[Cast, ...]:
     """
     gone, last = unseen(casts), {cast.key: n for n, cast in enumerate(casts)}
     return tuple(
-        bared(cast)
-        for cast in sorted(casts, key=lambda cast: last[cast.key])
-        if cast.id not in gone and (casts[last[cast.key]] is cast or any(map(is_shown, cast.turns)))
+        cast
+        for cast in sorted(answered(casts), key=lambda cast: last[cast.key])
+        if cast.id not in gone
+        and (casts[last[cast.key]].id == cast.id or any(map(is_shown, cast.turns)))
     )
+
+
+def answered(casts: Sequence[Cast]) -> Iterator[Cast]:
+    """Casts in order, each as others may see it: of what fails or is refused, what was answered once.
+
+    Its newest turn keeps its calls, which were carried out, and loses what nobody could answer.
+    """
+    ends = {cast.key: cast.reason for cast in casts}
+    newest = {cast.key: turn.id for cast in casts for turn in filter(is_shown, cast.turns)}
+    for cast in map(bared, casts):
+        if ends[cast.key] not in UNSEEN:
+            yield cast
+            continue
+        turns = (_bare(turn) if turn.id == newest[cast.key] else turn for turn in cast.turns)
+        yield replace(cast, turns=tuple(turns) if cast.key in newest else cast.turns)
+
+
+def _bare(turn: Turn) -> Turn:
+    seen = (replace(each, result=NOT_SHOWN) for each in turn.observations)
+    return replace(turn, observations=tuple(seen), block="")
 
 
 def bared(cast: Cast) -> Cast:

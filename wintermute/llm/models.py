@@ -390,7 +390,9 @@ class Models:
                 failures.append(failure)
                 refusals.append(_too_large(endpoint, failure))
             except Disallowed as failure:  # nobody else is to see it either (F-038)
-                raise ContentRefused(str(failure), endpoint.name) from None
+                refusal = ContentRefused(str(failure))
+                refusal.refused_by = endpoint.name
+                raise refusal from None
             except Failed as failure:
                 failures.append(failure)
                 if isinstance(failure, Refused):
