@@ -1,6 +1,5 @@
 """Fields that a provider wants back with its calls, and ids that all take: its own, and no other's."""
 
-import asyncio
 import json
 import logging
 import re
@@ -211,23 +210,18 @@ async def test_a_cast_at_work_gives_back_nothing_of_what_was_in_view_of_a_messag
     tmp_path: Path, model: ModelServer
 ) -> None:
     """F-040, F-027."""
-    under_way, go_on = asyncio.Event(), asyncio.Event()
 
     async def act(_caller: Caller, _args: Json) -> object:
-        under_way.set()
-        await go_on.wait()
+        await take_back(house, first)
         return "done"
 
     use = Calls((Use("echo", {"say": "x"}),), fields={"reasoning_content": SECRET})
     model.script(Text("hi"), use, Text("so be it"))
-    gates = [Gate(act=act)]
-    async with open_house(tmp_path, model.url, gates=gates) as house, house.working():
+    opened = open_house(tmp_path, model.url, gates=[Gate(act=act)])
+    async with opened as house, house.working():
         first = await house.incoming(f"a {SECRET}")
         await house.said(1)
         await house.incoming("go")
-        await under_way.wait()
-        await take_back(house, first)
-        go_on.set()
         await house.said(2)
     assert SECRET not in json.dumps(model.requests[-1].messages)
 

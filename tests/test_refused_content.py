@@ -17,7 +17,7 @@ from wintermute.config.schema import Backend, Context, Llm, MemoryHarvest, Roles
 from wintermute.conversation.asking import HARMLESS, foldable
 from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.view import NOT_SHOWN, shown_casts
-from wintermute.loom.records import Cast, Observation, Turn
+from wintermute.loom.records import Cast, Turn
 from wintermute.messages import Json
 from wintermute.prompt.gather import event
 
@@ -66,7 +66,7 @@ async def test_a_refused_message_is_named_by_a_reply_and_never_asked_again_after
         ("memory", "01010", "and this?"),
         ("message", "0100", "refuses your message of Monday, 2026-05-04 14:00"),
         ("event", "0100", "refuses this for what it says"),
-        ("before", "11110", "whatever I am asked. It can be in: what was said before, skills"),
+        ("before", "11110", "whatever I am asked: what was said before, skills"),
     ],
 )
 async def test_what_came_between_the_last_answer_and_the_message_is_left_out_first(
@@ -113,25 +113,19 @@ async def test_the_room_goes_on_where_nothing_is_heard_of_what_else_is_in_view(
 async def test_nobody_else_is_asked_with_what_a_provider_has_refused(
     tmp_path: Path, model: ModelServer, again: Step
 ) -> None:
-    """F-038: nor where it does not answer to less; another message may go to others."""
+    """F-038: nor where it does not answer to less."""
     steps = [CONTENT, again]
     model.keyed(lambda seen: steps.pop(0) if steps and shows(seen) else None)
     group: dict[str, Any] = {"scope": f"room:{ROOM}"}
     async with ModelServer() as other:
-        known = {
-            name: Backend(base_url=each.url, model="x", first_token_s=0.5)
-            for name, each in (("a", model), ("b", other))
-        }
+        each = Backend(base_url=model.url, model="x", first_token_s=0.5)
+        known = {"a": each, "b": replace(each, base_url=other.url)}
         llm = Llm(backends=known, roles=Roles(base=("a", "b")), max_retries=0)
         async with open_house(tmp_path, None, llm=llm) as house, house.working():
             await house.incoming("a line", kind="context", sender="@ben:test", **group)
             await house.incoming(f"a {BAD} word", **group)
             assert "refuses your message" in (await house.said(1))[0]
-            model.script(Fail(401))
-            await house.incoming("and now?", **group)
-            assert "echo" in (await house.said(2))[1]
-    assert (len(model.requests), len(other.requests)) == (3, 1)
-    assert not any(map(shows, other.requests))
+    assert (len(model.requests), len(other.requests)) == (2, 0)
 
 
 @pytest.mark.parametrize(("refusal", "end"), [(CONTENT, ""), (Fail(500), "/stop")])
@@ -144,8 +138,8 @@ async def test_what_was_done_is_known_later_without_what_was_refused_of_it(
         return BAD
 
     def answer(seen: Seen) -> Step | None:
-        begins = seen.last_user == "go" and seen.messages[-1]["role"] == "user"
-        use = Calls((Use("echo", {"say": "tea"}),)) if begins else filtering(seen)
+        begins = seen.messages[-1] == {"role": "user", "content": "go"}
+        use = Calls((Use("echo", {"say": "tea"}),)) if begins else None
         return refusal if shows(seen) else use
 
     model.keyed(answer)
@@ -163,7 +157,7 @@ async def test_what_was_done_is_known_later_without_what_was_refused_of_it(
         await house.said(2)
         (branch,) = [row["id"] for row in await house.rows("SELECT id FROM branches")]
         summed = "".join(step.whole for step in foldable(await house.casts.of_branch(branch), 0))
-    refused = "refuses what my tools gave me for your message of " in told and "Done: echo" in told
+    refused = "refuses what a tool gave me for your message of " in told and "Done: echo" in told
     assert told == "Stopped." if end else refused
     for text in (json.dumps(model.requests[-1].messages), summed):
         assert ("tea" in text, NOT_SHOWN in text, BAD in text) == (True, True, False)
@@ -199,16 +193,8 @@ def test_what_is_shown_is_where_it_was_tried_last_and_bare_if_it_had_to_be() -> 
     base = Cast("", "b", None, "e", intent, "owner", {}, "running", None, None, NOON, (), "block")
     casts = [replace(base, id=f"{n}", event_id=e, reason=r) for n, (e, r) in enumerate(rows)]
     assert [cast.id for cast in shown_casts(casts)] == ["1", "2", "5"]
-    seen = Observation(0, "echo", {}, BAD, is_error=False, tool_call_id="a", completed=True)
-    turn = Turn("t", None, "half", (), "stop", 1, 1, observations=(seen,), block="news")
-    shown = shown_casts(
-        [
-            replace(cast, turns=(replace(turn, id=f"{n}"), replace(turn, id=f"{n}b")), bare=True)
-            for n, cast in enumerate(casts)
-        ]
-    )
+    turn = Turn("t", None, "half", (), "stop", 1, 1, block="news")
+    shown = shown_casts([replace(cast, turns=(turn,), bare=True) for cast in casts])
     assert [cast.id for cast in shown] == ["1", "0", "2", "3", "4", "5", "6"]
+    assert [bool(cast.turns[0].block) for cast in shown] == [True] * 3 + [False] * 2 + [True, False]
     assert {(cast.intent, cast.block) for cast in shown} == {(quote, "")}
-    given = {t.id: (t.observations[0].result, t.block) for cast in shown for t in cast.turns}
-    assert {name for name, told in given.items() if told != (BAD, "news")} == {"3b", "4b", "6b"}
-    assert given["3b"] == (NOT_SHOWN, "")

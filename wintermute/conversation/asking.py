@@ -93,11 +93,8 @@ GAIN = 0.75  # share of what is folded that a summary saves
 CHUNK = 0.8  # share of the summariser's window for what it reads
 FEWEST_LETTERS = 12
 HARMLESS = "Reply with: ok"
-REST_SECONDS = 10.0
-"""Seconds for the answer whether a provider takes what else is in view; its person waits."""
-IN_VIEW = (
-    "The provider refuses something I have in view, whatever I am asked. It can be in: {parts}"
-)
+REST_SECONDS = 10.0  # until it is known whether what else is in view is refused; a person waits
+IN_VIEW = "The provider refuses what I have in view, whatever I am asked: {parts}"
 FoldCause = Literal["size", "full", "overflow", "asked"]
 """It is much, more than fits by our own count, or by the server's; or somebody wants it."""
 
@@ -451,27 +448,22 @@ class Asking:
         Nothing older is ever left out, and nobody but who refused it is asked with what may be
         meant (F-038). Raises: ModelError, ConfigurationError.
         """
-        settings = running.settings
+        settings, refusal = running.settings, None
         try:
-            return await self._answered(running)
-        except ContentRefused as refusal:
-            running.settings = replace(settings, backend=refusal.refused_by or settings.backend)
-            if await self._telling.strip(running):
-                return await self._again(running, refusal)
-            await self._require_rest(running)
-            raise
+            while True:
+                try:
+                    return await self._answered(running)
+                except ContentRefused as error:
+                    refusal, by = error, error.refused_by or settings.backend
+                    running.went_on()
+                    running.settings = replace(settings, backend=by)
+                    if not await self._telling.strip(running):
+                        await self._require_rest(running)
+                        raise
+                except ModelError as error:
+                    raise refusal or error from None
         finally:
             running.settings = settings
-
-    async def _again(self, running: CastState, refusal: ContentRefused) -> Reply:
-        try:
-            return await self._answered(running)
-        except ContentRefused:
-            await self._require_rest(running)
-            raise
-        except ModelError as error:  # later another provider might be asked with the same
-            log.info("refused, then no answer cast=%s reason=%s", running.cast.id, error)
-            raise refusal from None
 
     async def _require_rest(self, running: CastState) -> None:
         """Ask with what is in view but for the newest message. Raises: ContextRefused."""
@@ -513,17 +505,13 @@ class Asking:
     async def _asked(self, running: CastState, view: RequestView) -> Reply:
         settings, kept = running.settings, _kept(running)
         running.prompt = prompt_of(view.messages)
-        try:
-            reply = await self._models.ask(
-                settings.role,
-                self._request(running, view),
-                backend=settings.backend,
-                cast_id=running.cast.id,
-                listener=running,
-            )
-        except ModelError:
-            running.went_on()
-            raise
+        reply = await self._models.ask(
+            settings.role,
+            self._request(running, view),
+            backend=settings.backend,
+            cast_id=running.cast.id,
+            listener=running,
+        )
         running.part_read = part_read(view.messages, bared(running.cast).intent, kept)
         running.left_out = memories_left_out(view.messages)
         if view.small and self._models.size_of(reply.backend) == "small":

@@ -26,7 +26,7 @@ from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.trouble import ANSWERED, Trouble
 from wintermute.conversation.view import is_shown
 from wintermute.db import Transaction
-from wintermute.loom.records import Cast, Turn
+from wintermute.loom.records import Cast
 from wintermute.mailbox.inbox import OVERSIZE, SEED, Waiting
 from wintermute.mailbox.outbox import ANYBODY, EVER
 from wintermute.messages import PERSON, REFUSED, Quote
@@ -538,12 +538,10 @@ class Casting:
                 await self.tell_once(tx, row, key, said)
         else:
             when = "" if row.kind == "event" else in_words(row.sent_at, self._zone)
-            turns: list[Turn] = []
-            if outcome.reason in REFUSED:
-                of_branch = await self._casts.of_branch(cast.branch_id)
-                mine = (each for each in of_branch if each.key == cast.key)
-                turns = [turn for each in mine for turn in each.turns if is_shown(turn)]
-            said = words.reply_text(outcome, when, turns)
+            is_over = outcome.reason in REFUSED
+            casts = await self._casts.of_branch(cast.branch_id) if is_over else ()
+            turns = [turn for each in casts if each.key == cast.key for turn in each.turns]
+            said = words.reply_text(outcome, when, [*filter(is_shown, turns)])
             await self.reply(tx, row, said, cast.id, meant_for=scope)
 
     async def tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:

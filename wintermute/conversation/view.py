@@ -133,18 +133,13 @@ def shown_casts(casts: Sequence[Cast]) -> tuple[Cast, ...]:
 
 
 def answered(casts: Sequence[Cast]) -> Iterator[Cast]:
-    """Casts in order, each as others may see it: of what fails or is refused, what was answered once.
-
-    Its newest turn keeps its calls, which were carried out, and loses what nobody could answer.
-    """
+    """Casts in order, and of what fails or is refused nothing behind the calls of its newest turn."""
     ends = {cast.key: cast.reason for cast in casts}
     newest = {cast.key: turn.id for cast in casts for turn in filter(is_shown, cast.turns)}
     for cast in map(bared, casts):
-        if ends[cast.key] not in UNSEEN:
-            yield cast
-            continue
-        turns = (_bare(turn) if turn.id == newest[cast.key] else turn for turn in cast.turns)
-        yield replace(cast, turns=tuple(turns) if cast.key in newest else cast.turns)
+        last = newest.get(cast.key) if ends[cast.key] in UNSEEN else None
+        turns = (_bare(turn) if turn.id == last else turn for turn in cast.turns)
+        yield replace(cast, turns=tuple(turns))
 
 
 def _bare(turn: Turn) -> Turn:

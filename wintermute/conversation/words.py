@@ -66,26 +66,18 @@ PROBLEMS = {
     "context_too_large": "This does not fit into the model's window, even shortened: {problem}.",
     "budget": "{problem}. I keep your messages and answer them then; reminders and commands go on.",
     "given_up": "I could not answer {message}, and have stopped trying: {problem}. The model answers"
-    " others, so it may be about this one, which I no longer look at: try other words.",
-    "content_refused": "The model's provider refuses {message} for what it says. I no longer look at"
-    " it: please write it in other words. You can delete it, or begin afresh with `/new`.",
+    " others, so it may be about {blamed}, which I no longer look at: try other words.",
+    "content_refused": "The model's provider refuses {blamed} for what it says. I no longer look at"
+    " it: please ask in other words, or begin afresh with `/new`. You can delete the message.",
     "context_refused": "{problem}. I did not answer {message}. Begin afresh with `/new`, or delete"
     " what it may be about.",
 }
-AFTER_CALLS = {
-    "given_up": "I could not finish {message}, and have stopped trying: {problem}. The model answers"
-    " others, so it may be about what my tools gave me, which I no longer look at.",
-    "content_refused": "The model's provider refuses what my tools gave me for {message}. I no longer"
-    " look at that. Ask for something else, or begin afresh with `/new`.",
-}
-"""The same where the model has read the message, and answered it with calls."""
 
 
 def reply_text(outcome: Outcome, when: str = "", turns: Sequence[Turn] = ()) -> str:
     """The text that a person reads at the end of a cast, as Markdown.
 
-    `when`: that of the message, if it is for one. `turns`: those in which a model has answered it
-    so far, where it is not tried again.
+    `when`: that of its message. `turns`: of one that is not tried again, those that were answered.
     """
     if outcome.state == "terminated" and outcome.part_read and outcome.text:
         shown, whole = outcome.part_read
@@ -97,7 +89,8 @@ def reply_text(outcome: Outcome, when: str = "", turns: Sequence[Turn] = ()) -> 
         return LIMITS[outcome.reason] + said
     if outcome.reason in BROKEN_OFF:
         return f"{outcome.text}\n\n{BROKEN_OFF[outcome.reason]}".strip()
-    told = (AFTER_CALLS if turns else {}).get(outcome.reason) or PROBLEMS.get(outcome.reason)
     message = f"your message of {when}" if when else "this"
-    said = (told or "{problem}").format(problem=outcome.text, message=message)
-    return f"{said}\n\n{done_so_far(turns)}".strip()
+    blamed = f"what a tool gave me for {message}" if turns else message
+    told = PROBLEMS.get(outcome.reason, "{problem}")
+    told = told.format(problem=outcome.text, message=message, blamed=blamed)
+    return f"{told}\n\n{done_so_far(turns)}".strip()
