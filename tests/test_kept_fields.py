@@ -21,7 +21,6 @@ from tests.world.terminal import Terminal
 from wintermute.config.schema import Backend, Context, Llm, Roles
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import foldable
-from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.view import messages, smaller
 from wintermute.ids import new_id
 from wintermute.llm.kept import KEPT, given, plain
@@ -210,14 +209,10 @@ async def test_a_cast_at_work_gives_back_nothing_of_what_was_in_view_of_a_messag
     tmp_path: Path, model: ModelServer
 ) -> None:
     """F-040, F-027."""
-
-    async def act(_caller: Caller, _args: Json) -> object:
-        await take_back(house, first)
-        return "done"
-
     use = Calls((Use("echo", {"say": "x"}),), fields={"reasoning_content": SECRET})
     model.script(Text("hi"), use, Text("so be it"))
-    opened = open_house(tmp_path, model.url, gates=[Gate(act=act)])
+    gate = Gate(act=lambda *_: take_back(house, first))
+    opened = open_house(tmp_path, model.url, gates=[gate])
     async with opened as house, house.working():
         first = await house.incoming(f"a {SECRET}")
         await house.said(1)

@@ -15,10 +15,8 @@ from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, 
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.config.schema import Backend, Context, Llm, MemoryHarvest, Roles
 from wintermute.conversation.asking import HARMLESS, foldable
-from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.view import NOT_SHOWN, shown_casts
 from wintermute.loom.records import Cast, Turn
-from wintermute.messages import Json
 from wintermute.prompt.gather import event
 
 BAD = "forbidden"
@@ -66,6 +64,7 @@ async def test_a_refused_message_is_named_by_a_reply_and_never_asked_again_after
         ("memory", "01010", "and this?"),
         ("message", "0100", "refuses your message of Monday, 2026-05-04 14:00"),
         ("event", "0100", "refuses this for what it says"),
+        ("silence", "0100", "refuses your message of Monday"),
         ("before", "11110", "whatever I am asked: what was said before, skills"),
     ],
 )
@@ -75,38 +74,27 @@ async def test_what_came_between_the_last_answer_and_the_message_is_left_out_fir
     """F-038, L-006: for good; a memory is told anew with the next one, and nothing older is left out."""
     home: dict[str, Any] = {"prompts": PROMPTS} if where in ("memory", "before") else {}
     group: dict[str, Any] = {"scope": f"room:{ROOM}"} if where == "line" else {}
-    clock = HeldClock()
+    clock, silent = HeldClock(), where == "silence"  # when it is asked what else is in view
+    home |= {"wards": replace(WARDS, max_seconds=2)} if silent else {}
     async with open_house(tmp_path, model.url, clock=clock, **home) as house, house.working():
         await house.incoming(f"a {BAD} word" if where == "before" else "hello", **group)
         await house.said(1)
-        model.keyed(filtering)
+        hangs = {HARMLESS: Hang()} if silent else {}
+        model.keyed(lambda seen: hangs.get(seen.last_user) or filtering(seen))
         await clock.move(1)
         if group:
             await house.incoming(f"a {BAD} line", kind="context", sender="@ben:test", **group)
         async with house.database.transaction() as tx:
             fact = f"a {BAD} fact" if where == "memory" else "likes tea"
             await house.stores.facts.add(tx, WHY, fact, "user_explicit", scope=f"person:{ANN}")
-        said, due = BAD if where in ("message", "event") else "and this?", where == "event"
-        await house.incoming(said, kind="event" if due else None, **group)
+        said = BAD if where in ("message", "event", "silence") else "and this?"
+        await house.incoming(said, kind="event" if where == "event" else None, **group)
         assert told in (await house.said(2))[1]
         for text in ["/new", "next"][where != "before" :]:
             await house.incoming(text, **group)
         await house.settled()
         assert (await house.spoken())[-1].endswith("next")
     assert "".join(str(int(shows(seen))) for seen in model.requests) == requests
-
-
-async def test_the_room_goes_on_where_nothing_is_heard_of_what_else_is_in_view(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """F-038, F-017: nobody waits for that for long, though the wait for a first token is no ward's."""
-    model.keyed(lambda seen: Hang() if seen.last_user == HARMLESS else filtering(seen))
-    wards = replace(WARDS, max_seconds=1)
-    async with open_house(tmp_path, model.url, wards=wards) as house, house.working():
-        await house.incoming(BAD)
-        assert "refuses your message" in (await house.said(1))[0]
-        await house.incoming("and now?")
-        assert (await house.said(2))[1] == "echo: and now?"
 
 
 @pytest.mark.parametrize("again", [Fail(503), Fail(401), Hang()])
@@ -134,33 +122,28 @@ async def test_what_was_done_is_known_later_without_what_was_refused_of_it(
 ) -> None:
     """F-038, F-060: nobody does it twice; the message was answered with a call, and is not blamed."""
 
-    async def act(_caller: Caller, _args: Json) -> object:
-        return BAD
-
     def answer(seen: Seen) -> Step | None:
+        if any(each["role"] == "tool" and each["content"] == "tea" for each in seen.messages):
+            return refusal
         begins = seen.messages[-1] == {"role": "user", "content": "go"}
-        use = Calls((Use("echo", {"say": "tea"}),)) if begins else None
-        return refusal if shows(seen) else use
+        return Calls((Use("echo", {"say": "tea"}),)) if begins else None
 
     model.keyed(answer)
-    gates = [Gate(act=act)]
-    opened = open_house(tmp_path, model.url, gates=gates, clock=HeldClock())
+    clock = HeldClock()
+    opened = open_house(tmp_path, model.url, gates=[Gate()], clock=clock)
     async with opened as house, house.working():
         await house.incoming("go")
         if end:
-            await house.until(
-                lambda: house.database.exists("SELECT 1 FROM casts WHERE reason <> ''")
-            )
+            await clock.asleep()
             await house.incoming(end)
-        told = (await house.said(1))[0]
         await house.incoming("and now?")
-        await house.said(2)
+        told, _ = await house.said(2)
         (branch,) = [row["id"] for row in await house.rows("SELECT id FROM branches")]
         summed = "".join(step.whole for step in foldable(await house.casts.of_branch(branch), 0))
     refused = "refuses what a tool gave me for your message of " in told and "Done: echo" in told
     assert told == "Stopped." if end else refused
     for text in (json.dumps(model.requests[-1].messages), summed):
-        assert ("tea" in text, NOT_SHOWN in text, BAD in text) == (True, True, False)
+        assert (text.count("tea"), NOT_SHOWN in text) == (1, True)
 
 
 @pytest.mark.breaks("fold", perhaps=True)
