@@ -180,9 +180,9 @@ class CastState:
         self.left_out: int | None = None
         """Memories that the list in its prompt left out; None: the prompt has no list."""
         self.so_far = ""
-        """What the model has said of the answer that it is giving."""
+        """The text so far of the answer that the model is giving."""
         self.fell_silent = ""
-        """What it had said when its newest attempt failed."""
+        """The text that it had said when its newest attempt failed."""
         self.folds_in_vain = False
         self._wards = Wards(**cast.wards)
         self._past = BranchView(None, ())
@@ -250,7 +250,7 @@ class CastState:
         return replace(self._past, casts=(*earlier, replace(self.cast, turns=turns)))
 
     def sees(self, past: BranchView) -> None:
-        """What is in view now: what was taken back is not, also of what was said before."""
+        """Take what is in view now: what was taken back is not, also of what was said before."""
         self._past = past
         mine = next((cast for cast in past.casts if cast.id == self.cast.id), self.cast)
         stored = {turn.id: turn for turn in mine.turns}

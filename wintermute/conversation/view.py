@@ -52,9 +52,9 @@ DECAYING = ("recall", "read_file", "fetch_url")  # L-056
 AGE = re.compile(r"\[written .* ago\]")
 INTERRUPTED = "interrupted: outcome unknown"
 BETWEEN = re.compile(r"(?s)<event kind=.*?\n</event>\n\n|<room_context>\n.*?</room_context>\n")
-"""What stands in an intent before its message."""
+"""The part of an intent that stands before its message."""
 UNSEEN = {*REFUSED, "model_unavailable"}
-"""How a cast ends after which no later request shows what was asked in vain, unless it is tried again."""
+"""Ends of casts after which no later request shows what was asked in vain, unless it is tried again."""
 NOT_SHOWN = "[what it gave is not shown any more]"
 PAGE = re.compile(r'<memory name="([^"]*)"')
 RECALLED = (*BEGINNINGS, f"[ephemeral:{RECALL}]")
