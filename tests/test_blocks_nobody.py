@@ -12,7 +12,7 @@ from tests.test_history import row
 from tests.test_trouble import LONG, POISON, poisoned
 from tests.world.clock import WITHIN, HeldClock
 from tests.world.house import open_house
-from tests.world.model import Fail, Hang, ModelServer, Seen, Step
+from tests.world.model import Fail, Hang, ModelServer, Seen, Slow, Step, Text
 from wintermute.conversation.rooms import in_order
 
 
@@ -76,6 +76,29 @@ async def test_after_a_restart_it_is_in_nobodys_way_for_longer(
         await house.incoming("/stop")
         assert await house.said(3) == ["echo: behind", "echo: after", "Stopped."]
         await house.settled()
+
+
+async def test_one_given_up_while_it_waits_is_answered_as_that(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-021, F-038: for half an hour another one keeps the room; memory and quotes leave it out."""
+    clock, gate = HeldClock(), asyncio.Event()
+    slow, wards = Slow(gate, Text("so")), replace(LONG, max_seconds=9000)
+    model.keyed(lambda seen: slow if seen.last_user.endswith("behind") else poisoned(seen))
+    opened = open_house(tmp_path, model.url, clock=clock, wards=wards)
+    async with opened as house, house.working():
+        await house.incoming(POISON)
+        await clock.asleep()
+        await house.incoming("behind")
+        await clock.move(8)
+        await asyncio.sleep(0.5)
+        for _ in range(40):
+            await clock.move(50)
+            await asyncio.sleep(0.05)
+        gate.set()
+        await house.settled()
+        of_reply = "SELECT reason FROM casts WHERE id IN (SELECT cast_id FROM outbox) ORDER BY seq"
+        assert [row["reason"] for row in await house.rows(of_reply)] == ["text", "given_up"]
 
 
 def test_what_fails_alone_stands_before_what_keeps_its_place() -> None:

@@ -12,7 +12,7 @@ from tests.test_llm_models import backend
 from tests.test_redactions import take_back
 from tests.world.clock import FakeClock
 from tests.world.house import ROOM, WARDS, Gate, House, open_house
-from tests.world.model import Calls, Cut, Events, ModelServer, Step, Text, Use
+from tests.world.model import Calls, Cut, Events, Hang, ModelServer, Step, Text, Use
 from wintermute.config.schema import Llm, Roles
 from wintermute.conversation import words
 from wintermute.conversation.view import CUT_OFF
@@ -130,6 +130,19 @@ async def test_the_last_attempt_that_falls_silent_is_all_there_is(
         assert "Never" not in str(await house.spoken())
     asked = json.dumps([seen.messages for seen in model.requests])
     assert ("The last" in asked, "Never" in asked) == (said == LAST, False)
+
+
+async def test_what_one_said_before_it_refused_is_not_said_as_the_silence_of_another(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-063, L-033: an account may be found empty in the middle of an answer."""
+    spent = delta(content="Never"), {"error": {"code": "insufficient_quota"}}
+    model.script(Events(spent), Hang(), Text("fine"))
+    both = {"a": backend(model.url), "b": backend(model.url, first_token_s=0.4)}
+    llm = Llm(backends=both, roles=Roles(base=("a", "b")), max_retries=0)
+    async with open_house(tmp_path, None, llm=llm, clock=FakeClock()) as house, house.working():
+        await house.incoming("go")
+        assert (await house.said(1))[-1] == "fine"
 
 
 @pytest.mark.parametrize("end", ["ward", "redact", "edit", "/stop", "join"])

@@ -204,6 +204,23 @@ async def test_nothing_of_it_is_shown_or_exported(
         assert deep.secret not in json.dumps(shown) + caplog.text
 
 
+@pytest.mark.breaks("redaction")
+async def test_a_cast_at_work_gives_back_nothing_of_what_was_in_view_of_a_message_taken_back(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-040, F-027."""
+    use = Calls((Use("echo", {"say": "x"}),), fields={"reasoning_content": SECRET})
+    model.script(Text("hi"), use, Text("so be it"))
+    gate = Gate(act=lambda *_: take_back(house, first))
+    opened = open_house(tmp_path, model.url, gates=[gate])
+    async with opened as house, house.working():
+        first = await house.incoming(f"a {SECRET}")
+        await house.said(1)
+        await house.incoming("go")
+        await house.said(2)
+    assert SECRET not in json.dumps(model.requests[-1].messages)
+
+
 @pytest.mark.breaks("redaction", "forgetting", perhaps=True)
 @pytest.mark.parametrize("way", ["a message", "a memory", "an answer"])
 async def test_fields_go_with_what_was_in_view_when_they_were_made(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.clock import FakeClock
+from tests.world.clock import FakeClock, promptly
 from tests.world.house import WARDS, Gate, HeldClock, open_house
 from tests.world.model import (
     Calls,
@@ -203,17 +203,19 @@ async def test_the_prompt_is_read_once_for_each_question(
 
 
 @pytest.mark.parametrize(
-    ("status", "told"), [(400, "refuses"), (401, "api_key"), (403, "api_key"), (404, "base_url")]
+    ("status", "told"),
+    [(400, "refuses"), (401, "api_key"), (402, "billing"), (403, "api_key"), (404, "base_url")],
 )
 async def test_a_refusal_is_told_and_not_tried_again(
     tmp_path: Path, model: ModelServer, status: int, told: str
 ) -> None:
-    """L-035, F-060: no time passes before, and `status` shows it."""
+    """L-035, F-060: within two seconds, and no time passes before; `status` shows it."""
     model.script(Fail(status, {"error": {"message": "no"}}))
     opened = open_house(tmp_path, model.url, retries=2, clock=HeldClock())
     async with opened as house, house.working():
-        await house.incoming("go")
-        assert told in (await house.said(1))[0]
+        async with promptly(2):
+            await house.incoming("go")
+            assert told in (await house.said(1))[0]
         assert house.clock.monotonic() == 0
         assert len(model.requests) == 1
         part = await house.health.part("model")

@@ -10,15 +10,17 @@ import pytest
 from tests.test_changes import WHY
 from tests.test_harvest import harvested, is_harvest, talking
 from tests.world.clock import NOON, HeldClock
-from tests.world.house import ANN, PROMPTS, ROOM, open_house
-from tests.world.model import Fail, ModelServer, Seen, Step, Text, is_for_summary
+from tests.world.house import ANN, PROMPTS, ROOM, WARDS, Gate, open_house
+from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Step, Text, Use, is_for_summary
 from tests.world.scene import NewBot, NewPerson, NewRoom
-from wintermute.config.schema import Context, MemoryHarvest
-from wintermute.conversation.view import shown_casts
+from wintermute.config.schema import Backend, Context, Llm, MemoryHarvest, Roles
+from wintermute.conversation.asking import HARMLESS, foldable
+from wintermute.conversation.view import NOT_SHOWN, shown_casts
 from wintermute.loom.records import Cast, Turn
 from wintermute.prompt.gather import event
 
 BAD = "forbidden"
+CONTENT = Fail(400, {"error": {"message": "filtered", "code": "content_filter"}})
 
 
 def shows(seen: Seen) -> bool:
@@ -27,7 +29,7 @@ def shows(seen: Seen) -> bool:
 
 def filtering(seen: Seen) -> Step | None:
     if shows(seen):
-        return Fail(400, {"error": {"message": "filtered", "code": "content_filter"}})
+        return CONTENT
     aside = is_harvest(seen) or is_for_summary(seen.body)
     return Text('{"contents": []}') if aside else None
 
@@ -61,7 +63,9 @@ async def test_a_refused_message_is_named_by_a_reply_and_never_asked_again_after
         ("line", "0100", "and this?"),
         ("memory", "01010", "and this?"),
         ("message", "0100", "refuses your message of Monday, 2026-05-04 14:00"),
-        ("before", "11110", "whatever is asked: skills, what was said before"),
+        ("event", "0100", "refuses this for what it says"),
+        ("silence", "0100", "refuses your message of Monday"),
+        ("before", "11110", "whatever I am asked: what was said before, skills"),
     ],
 )
 async def test_what_came_between_the_last_answer_and_the_message_is_left_out_first(
@@ -70,24 +74,76 @@ async def test_what_came_between_the_last_answer_and_the_message_is_left_out_fir
     """F-038, L-006: for good; a memory is told anew with the next one, and nothing older is left out."""
     home: dict[str, Any] = {"prompts": PROMPTS} if where in ("memory", "before") else {}
     group: dict[str, Any] = {"scope": f"room:{ROOM}"} if where == "line" else {}
-    clock = HeldClock()
+    clock, silent = HeldClock(), where == "silence"  # when it is asked what else is in view
+    home |= {"wards": replace(WARDS, max_seconds=2)} if silent else {}
     async with open_house(tmp_path, model.url, clock=clock, **home) as house, house.working():
         await house.incoming(f"a {BAD} word" if where == "before" else "hello", **group)
         await house.said(1)
-        model.keyed(filtering)
+        hangs = {HARMLESS: Hang()} if silent else {}
+        model.keyed(lambda seen: hangs.get(seen.last_user) or filtering(seen))
         await clock.move(1)
         if group:
             await house.incoming(f"a {BAD} line", kind="context", sender="@ben:test", **group)
         async with house.database.transaction() as tx:
             fact = f"a {BAD} fact" if where == "memory" else "likes tea"
             await house.stores.facts.add(tx, WHY, fact, "user_explicit", scope=f"person:{ANN}")
-        await house.incoming(BAD if where == "message" else "and this?", **group)
+        said = BAD if where in ("message", "event", "silence") else "and this?"
+        await house.incoming(said, kind="event" if where == "event" else None, **group)
         assert told in (await house.said(2))[1]
         for text in ["/new", "next"][where != "before" :]:
             await house.incoming(text, **group)
         await house.settled()
         assert (await house.spoken())[-1].endswith("next")
     assert "".join(str(int(shows(seen))) for seen in model.requests) == requests
+
+
+@pytest.mark.parametrize("again", [Fail(503), Fail(401), Hang()])
+async def test_nobody_else_is_asked_with_what_a_provider_has_refused(
+    tmp_path: Path, model: ModelServer, again: Step
+) -> None:
+    """F-038: nor where it does not answer to less."""
+    steps = [CONTENT, again]
+    model.keyed(lambda seen: steps.pop(0) if steps and shows(seen) else None)
+    group: dict[str, Any] = {"scope": f"room:{ROOM}"}
+    async with ModelServer() as other:
+        each = Backend(base_url=model.url, model="x", first_token_s=0.5)
+        known = {"a": each, "b": replace(each, base_url=other.url)}
+        llm = Llm(backends=known, roles=Roles(base=("a", "b")), max_retries=0)
+        async with open_house(tmp_path, None, llm=llm) as house, house.working():
+            await house.incoming("a line", kind="context", sender="@ben:test", **group)
+            await house.incoming(f"a {BAD} word", **group)
+            assert "refuses your message" in (await house.said(1))[0]
+    assert (len(model.requests), len(other.requests)) == (2, 0)
+
+
+@pytest.mark.parametrize(("refusal", "end"), [(CONTENT, ""), (Fail(500), "/stop")])
+async def test_what_was_done_is_known_later_without_what_was_refused_of_it(
+    tmp_path: Path, model: ModelServer, refusal: Step, end: str
+) -> None:
+    """F-038, F-060: nobody does it twice; the message was answered with a call, and is not blamed."""
+
+    def answer(seen: Seen) -> Step | None:
+        if any(each["role"] == "tool" and each["content"] == "tea" for each in seen.messages):
+            return refusal
+        begins = seen.messages[-1] == {"role": "user", "content": "go"}
+        return Calls((Use("echo", {"say": "tea"}),)) if begins else None
+
+    model.keyed(answer)
+    clock = HeldClock()
+    opened = open_house(tmp_path, model.url, gates=[Gate()], clock=clock)
+    async with opened as house, house.working():
+        await house.incoming("go")
+        if end:
+            await clock.asleep()
+            await house.incoming(end)
+        await house.incoming("and now?")
+        told, _ = await house.said(2)
+        (branch,) = [row["id"] for row in await house.rows("SELECT id FROM branches")]
+        summed = "".join(step.whole for step in foldable(await house.casts.of_branch(branch), 0))
+    refused = "refuses what a tool gave me for your message of " in told and "Done: echo" in told
+    assert told == "Stopped." if end else refused
+    for text in (json.dumps(model.requests[-1].messages), summed):
+        assert (text.count("tea"), NOT_SHOWN in text) == (1, True)
 
 
 @pytest.mark.breaks("fold", perhaps=True)
@@ -112,7 +168,7 @@ async def test_a_refused_message_is_in_no_summary_no_quote_and_no_harvest(
 
 
 def test_what_is_shown_is_where_it_was_tried_last_and_bare_if_it_had_to_be() -> None:
-    """F-038, F-060: in no request is what failed or was refused, whatever it said on its way."""
+    """F-038, F-060: in no request is what failed or was refused, but for what was answered once."""
     ends = ["1 model_unavailable", "2 text", "1 text", "3 content_refused", "4 given_up"]
     rows = [each.split() for each in [*ends, "5 stopped", "6 context_refused"]]
     due, quote = event("scheduled_task", "task_1", "due"), "<replied_to>\nyou: a\n</replied_to>\nb"
@@ -120,7 +176,8 @@ def test_what_is_shown_is_where_it_was_tried_last_and_bare_if_it_had_to_be() -> 
     base = Cast("", "b", None, "e", intent, "owner", {}, "running", None, None, NOON, (), "block")
     casts = [replace(base, id=f"{n}", event_id=e, reason=r) for n, (e, r) in enumerate(rows)]
     assert [cast.id for cast in shown_casts(casts)] == ["1", "2", "5"]
-    turn = Turn("t", None, "half", (), "stop", 1, 1)
+    turn = Turn("t", None, "half", (), "stop", 1, 1, block="news")
     shown = shown_casts([replace(cast, turns=(turn,), bare=True) for cast in casts])
-    assert [cast.id for cast in shown] == ["1", "0", "2", "5"]
+    assert [cast.id for cast in shown] == ["1", "0", "2", "3", "4", "5", "6"]
+    assert [bool(cast.turns[0].block) for cast in shown] == [True] * 3 + [False] * 2 + [True, False]
     assert {(cast.intent, cast.block) for cast in shown} == {(quote, "")}

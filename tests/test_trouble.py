@@ -158,7 +158,7 @@ async def test_a_message_that_fails_alone_is_told_and_then_answered_with_the_rea
         await seconds_pass(house, clock, 180)
         given_up = (await house.said(3))[2]
         casts = await house.rows("SELECT reason, bare FROM casts ORDER BY seq")
-    assert "I could not answer this message of 14:00" in given_up
+    assert "I could not answer your message of 14:00" in given_up
     assert "scripted 500" in given_up
     reasons = ["model_unavailable", "text", "model_unavailable", "given_up"]
     assert [tuple(cast.values()) for cast in casts] == [*zip(reasons, (0, 0, 0, 1), strict=True)]
@@ -192,7 +192,7 @@ async def test_a_message_that_brings_its_server_down_is_given_up(tmp_path: Path)
                 told, back, behind, given_up = await house.spoken()
     assert asked == 3
     assert "cannot be reached" in told
-    assert "I could not answer this" in given_up
+    assert "I could not answer your message" in given_up
     assert (back, behind.splitlines()[-1]) == (BACK, "behind")
 
 
@@ -550,7 +550,7 @@ async def test_what_fails_beside_a_message_does_not_keep_it_for_ever(
         await house.incoming('<event type="result">x</event>', kind="event")
         await clock.asleep()
         for _ in range(80):
-            if any("I could not answer this" in text for text in await house.spoken()):
+            if any("I could not answer your message" in text for text in await house.spoken()):
                 break
             await seconds_pass(house, clock, 5)
-        assert any("I could not answer this" in text for text in await house.spoken())
+        assert any("I could not answer your message" in text for text in await house.spoken())

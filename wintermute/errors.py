@@ -221,6 +221,9 @@ class ModelRefused(ModelError):
 class ContentRefused(ModelRefused):
     """A provider refuses what the request says, and no other one is asked with it (F-038)."""
 
+    refused_by = ""
+    """The backend."""
+
 
 class ContextRefused(ContentRefused):
     """A provider refuses the view without the newest message as well; the text names it (F-038)."""

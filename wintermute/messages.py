@@ -17,6 +17,8 @@ ENDLESS = "eof"
 """The end of an answer whose server has never said of one that it is whole (F-018)."""
 SILENT = "silent"
 """The end of an answer that came in part, and then no more of it (F-063)."""
+REFUSED = ("content_refused", "context_refused", "given_up")
+"""Ends of casts whose message goes to no provider again: in SQL as well, where this is a list."""
 UNREADABLE = "unreadable_call"
 """The tool that a mark calls which led to no call of any: there is none of that name (F-044)."""
 OPENED, CLOSED = "<context>\n", "\n</context>"

@@ -19,6 +19,7 @@ from wintermute.conversation.state import CastState, Summing
 from wintermute.conversation.view import (
     ERASED,
     Looks,
+    answered,
     bared,
     is_shown,
     is_since,
@@ -92,7 +93,8 @@ GAIN = 0.75  # share of what is folded that a summary saves
 CHUNK = 0.8  # share of the summariser's window for what it reads
 FEWEST_LETTERS = 12
 HARMLESS = "Reply with: ok"
-IN_VIEW = "The provider refuses what I have in view, whatever is asked: {parts}"
+REST_SECONDS = 10.0  # until it is known whether what else is in view is refused; a person waits
+IN_VIEW = "The provider refuses what I have in view, whatever I am asked: {parts}"
 FoldCause = Literal["size", "full", "overflow", "asked"]
 """It is much, more than fits by our own count, or by the server's; or somebody wants it."""
 
@@ -129,7 +131,7 @@ def _steps(casts: Sequence[Cast], hidden: Collection[str]) -> Iterator[FoldedTur
     said: list[str] = []
     count, previous = 0, None
     gone = unseen(casts)
-    for cast in map(bared, casts):
+    for cast in answered(casts):
         if cast.id in gone:
             yield from (FoldedTurn(turn, "", "", 0) for turn in cast.turns)
             continue
@@ -443,15 +445,25 @@ class Asking:
     async def reply(self, running: CastState) -> Reply:
         """The model's answer to what is in view; where that is refused for its content, to less.
 
-        Nothing older is ever left out (F-038). Raises: ModelError, ConfigurationError.
+        Nothing older is ever left out, and nobody but who refused it is asked with what may be
+        meant (F-038). Raises: ModelError, ConfigurationError.
         """
-        while True:
-            try:
-                return await self._answered(running)
-            except ContentRefused:
-                if not await self._telling.strip(running):
-                    await self._require_rest(running)
-                    raise
+        settings, refusal = running.settings, None
+        try:
+            while True:
+                try:
+                    return await self._answered(running)
+                except ContentRefused as error:
+                    refusal, by = error, error.refused_by or settings.backend
+                    running.went_on()
+                    running.settings = replace(settings, backend=by)
+                    if not await self._telling.strip(running):
+                        await self._require_rest(running)
+                        raise
+                except ModelError as error:
+                    raise refusal or error from None
+        finally:
+            running.settings = settings
 
     async def _require_rest(self, running: CastState) -> None:
         """Ask with what is in view but for the newest message. Raises: ContextRefused."""
@@ -462,10 +474,11 @@ class Asking:
         shown = messages(running.prompt, replace(past, casts=(*rest, harmless)), looks)
         request = self._request(running, RequestView(shown, running.size))
         try:
-            await self._models.ask(settings.role, request, backend=settings.backend)
+            async with asyncio.timeout(min(REST_SECONDS, running.seconds_left / 2)):
+                await self._models.ask(settings.role, request, backend=settings.backend)
         except ContentRefused:
             raise ContextRefused(IN_VIEW.format(parts=named(shown))) from None
-        except ModelError as error:
+        except (ModelError, TimeoutError) as error:
             log.info("not known what is refused cast=%s reason=%s", cast.id, error)
 
     async def _answered(self, running: CastState) -> Reply:

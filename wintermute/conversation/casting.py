@@ -24,12 +24,12 @@ from wintermute.conversation.receipts import LOOKING
 from wintermute.conversation.state import CastSettings, Shown, Speaker, Stop
 from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.trouble import ANSWERED, Trouble
-from wintermute.conversation.view import REFUSED
+from wintermute.conversation.view import is_shown
 from wintermute.db import Transaction
 from wintermute.loom.records import Cast
 from wintermute.mailbox.inbox import OVERSIZE, SEED, Waiting
 from wintermute.mailbox.outbox import ANYBODY, EVER
-from wintermute.messages import PERSON, Quote
+from wintermute.messages import PERSON, REFUSED, Quote
 from wintermute.prompt.gather import Oversize, event, text_of
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import Occurrence
@@ -282,7 +282,7 @@ class Replies:
             return None  # kept for its id alone: it was nothing to us, or its text expired (F-030)
         ended = await self._casts.reasons(tx, [found.event_id])
         refused = found.state == "ignored" and found.kind != "context" and found.body
-        if refused or REFUSED.intersection(ended) or found.state in ("locked", "untrusted"):
+        if refused or {*REFUSED}.intersection(ended) or found.state in ("locked", "untrusted"):
             return Record(None)
         quote = Quote(found.sender, found.sender_name, found.body)
         return Record(quote, f"{PERSON}{found.sender}" if found.direct else ANYBODY)
@@ -361,10 +361,10 @@ class Casting:
         self._speaker.attend(row)
         try:
             if given_up := self._trouble.given_up(row):
-                async with self._database.transaction() as tx:
-                    if await self._inbox.is_waiting(tx, row.event_id):
-                        when = in_words(row.sent_at, self._zone)
-                        await self.reply(tx, row, words.reply_text(given_up, when))
+                # By one more cast: the record says how a message ended, to whoever reads it later.
+                if cast := await self._opened(row, None):
+                    scope = await self._conversations.scope_of(cast.branch_id)
+                    await self._close(row, cast, given_up, scope)
                 return
             turnstile = self._turnstiles[row.sender]
             if turnstile.locked():
@@ -537,7 +537,11 @@ class Casting:
                 key, said = f"budget {until.isoformat()}", words.reply_text(outcome)
                 await self.tell_once(tx, row, key, said)
         else:
-            said = words.reply_text(outcome, in_words(row.sent_at, self._zone))
+            when = "" if row.kind == "event" else in_words(row.sent_at, self._zone)
+            is_over = outcome.reason in REFUSED
+            casts = await self._casts.of_branch(cast.branch_id) if is_over else ()
+            turns = [turn for each in casts if each.key == cast.key for turn in each.turns]
+            said = words.reply_text(outcome, when, [*filter(is_shown, turns)])
             await self.reply(tx, row, said, cast.id, meant_for=scope)
 
     async def tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:

@@ -180,9 +180,9 @@ class CastState:
         self.left_out: int | None = None
         """Memories that the list in its prompt left out; None: the prompt has no list."""
         self.so_far = ""
-        """What the model has said of the answer that it is giving."""
+        """The text so far of the answer that the model is giving."""
         self.fell_silent = ""
-        """What it had said when its newest attempt failed."""
+        """The text that it had said when its newest attempt failed."""
         self.folds_in_vain = False
         self._wards = Wards(**cast.wards)
         self._past = BranchView(None, ())
@@ -195,7 +195,8 @@ class CastState:
         self._waited = 0.0
 
     def asked(self) -> None:
-        """The model is asked."""
+        """The model is asked: an earlier attempt may have failed without a word of that."""
+        self.so_far = ""
         self.watch.asked()
         self.held()
 
@@ -249,14 +250,13 @@ class CastState:
         return replace(self._past, casts=(*earlier, replace(self.cast, turns=turns)))
 
     def sees(self, past: BranchView) -> None:
-        """What is in view now: what was taken back is not, also of what was said before."""
+        """Take what is in view now: what was taken back is not, also of what was said before."""
         self._past = past
         mine = next((cast for cast in past.casts if cast.id == self.cast.id), self.cast)
-        blocks = {turn.id: turn.block for turn in mine.turns}
-        turns = tuple(
-            replace(turn, block=blocks.get(turn.id, turn.block)) for turn in self.cast.turns
-        )
-        self.cast = replace(mine, turns=turns)
+        stored = {turn.id: turn for turn in mine.turns}
+        now = [(turn, stored.get(turn.id, turn)) for turn in self.cast.turns]
+        turns = (replace(turn, block=known.block, kept=known.kept) for turn, known in now)
+        self.cast = replace(mine, turns=tuple(turns))
 
     def told(self, block: str) -> None:
         """A block stands at the end now: behind the newest turn in view, or behind the intent."""

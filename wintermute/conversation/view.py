@@ -14,7 +14,7 @@ from typing import Any
 from wintermute.llm.kept import KEPT
 from wintermute.loom.records import BranchView, Cast, Fold, Observation, Turn
 from wintermute.memory.ranking import Query
-from wintermute.messages import BROKEN_OFF, CLOSED, OPENED, Call, Json
+from wintermute.messages import BROKEN_OFF, CLOSED, OPENED, REFUSED, Call, Json
 from wintermute.prompt.assemble import (
     CORE,
     DIVIDER,
@@ -52,10 +52,10 @@ DECAYING = ("recall", "read_file", "fetch_url")  # L-056
 AGE = re.compile(r"\[written .* ago\]")
 INTERRUPTED = "interrupted: outcome unknown"
 BETWEEN = re.compile(r"(?s)<event kind=.*?\n</event>\n\n|<room_context>\n.*?</room_context>\n")
-"""What stands in an intent before its message."""
-REFUSED = frozenset({"content_refused", "context_refused", "given_up"})
-UNSEEN = REFUSED | {"model_unavailable"}
-"""How a cast ends whose message stands in no later request, unless it is tried again."""
+"""The part of an intent that stands before its message."""
+UNSEEN = {*REFUSED, "model_unavailable"}
+"""Ends of casts after which no later request shows what was asked in vain, unless it is tried again."""
+NOT_SHOWN = "[what it gave is not shown any more]"
 PAGE = re.compile(r'<memory name="([^"]*)"')
 RECALLED = (*BEGINNINGS, f"[ephemeral:{RECALL}]")
 """How a message begins that tells what tags gave."""
@@ -112,9 +112,10 @@ def opening(fold: Fold | None) -> str:
 
 
 def unseen(casts: Sequence[Cast]) -> frozenset[str]:
-    """The casts for messages that fail or are refused: in no request but theirs (F-038, F-060)."""
+    """The casts in vain for messages that fail or are refused: in no request but theirs (F-038, F-060)."""
     ends = {cast.key: cast.reason for cast in casts}
-    return frozenset(cast.id for cast in casts if ends[cast.key] in UNSEEN)
+    vain = (cast for cast in casts if not any(map(is_shown, cast.turns)))
+    return frozenset(cast.id for cast in vain if ends[cast.key] in UNSEEN)
 
 
 def shown_casts(casts: Sequence[Cast]) -> tuple[Cast, ...]:
@@ -124,10 +125,26 @@ def shown_casts(casts: Sequence[Cast]) -> tuple[Cast, ...]:
     """
     gone, last = unseen(casts), {cast.key: n for n, cast in enumerate(casts)}
     return tuple(
-        bared(cast)
-        for cast in sorted(casts, key=lambda cast: last[cast.key])
-        if cast.id not in gone and (casts[last[cast.key]] is cast or any(map(is_shown, cast.turns)))
+        cast
+        for cast in sorted(answered(casts), key=lambda cast: last[cast.key])
+        if cast.id not in gone
+        and (casts[last[cast.key]].id == cast.id or any(map(is_shown, cast.turns)))
     )
+
+
+def answered(casts: Sequence[Cast]) -> Iterator[Cast]:
+    """Casts in order, and of what fails or is refused nothing behind the calls of its newest turn."""
+    ends = {cast.key: cast.reason for cast in casts}
+    newest = {cast.key: turn.id for cast in casts for turn in filter(is_shown, cast.turns)}
+    for cast in map(bared, casts):
+        last = newest.get(cast.key) if ends[cast.key] in UNSEEN else None
+        turns = (_bare(turn) if turn.id == last else turn for turn in cast.turns)
+        yield replace(cast, turns=tuple(turns))
+
+
+def _bare(turn: Turn) -> Turn:
+    seen = (replace(each, result=NOT_SHOWN) for each in turn.observations)
+    return replace(turn, observations=tuple(seen), block="")
 
 
 def bared(cast: Cast) -> Cast:
@@ -142,7 +159,7 @@ def named(messages: Sequence[Json]) -> str:
     names = [MEMORIES if name == RANKED else name for name, text in told if text.strip()]
     found = [name.lower() for name in names if name in HELP and name != INSTRUCTIONS]
     found += [f"the page *{plain(title)}*" for text in texts[1:] for title in PAGE.findall(text)]
-    return ", ".join(dict.fromkeys([*found, "what was said before"]))
+    return ", ".join(dict.fromkeys(["what was said before", *found]))
 
 
 def blocks(past: BranchView) -> Iterator[str]:

@@ -1,6 +1,10 @@
 """The few sentences that the program itself says in a room; everything else is the model's."""
 
+from collections.abc import Sequence
+
 from wintermute.conversation.cast import Outcome
+from wintermute.conversation.receipts import done_so_far
+from wintermute.loom.records import Turn
 
 LIMITS = {
     "max_turns": "I stopped: this took more steps than `loop.max_turns` allows.",
@@ -61,16 +65,20 @@ PROBLEMS = {
     "internal_error": INTERNAL,
     "context_too_large": "This does not fit into the model's window, even shortened: {problem}.",
     "budget": "{problem}. I keep your messages and answer them then; reminders and commands go on.",
-    "given_up": "I could not answer this message{when}, and have stopped trying: {problem}. The model"
-    " answers others, so it may be about this one, which I no longer look at: try other words.",
-    "content_refused": "The model's provider refuses your message{when} for what it says. I no longer"
-    " look at it: please write it in other words. You can delete it, or begin afresh with `/new`.",
-    "context_refused": "{problem}. I did not answer your message{when}. Delete that, or use `/new`.",
+    "given_up": "I could not answer {message}, and have stopped trying: {problem}. The model answers"
+    " others, so it may be about {blamed}, which I no longer look at: try other words.",
+    "content_refused": "The model's provider refuses {blamed} for what it says. I no longer look at"
+    " it: please ask in other words, or begin afresh with `/new`. You can delete the message.",
+    "context_refused": "{problem}. I did not answer {message}. Begin afresh with `/new`, or delete"
+    " what it may be about.",
 }
 
 
-def reply_text(outcome: Outcome, when: str = "") -> str:
-    """What the person reads at the end of a cast, as Markdown. `when`: that of the message."""
+def reply_text(outcome: Outcome, when: str = "", turns: Sequence[Turn] = ()) -> str:
+    """The text that a person reads at the end of a cast, as Markdown.
+
+    `when`: that of its message. `turns`: of one that is not tried again, those that were answered.
+    """
     if outcome.state == "terminated" and outcome.part_read and outcome.text:
         shown, whole = outcome.part_read
         return f"{outcome.text}\n\n{PART_READ.format(shown=shown, whole=whole)}"
@@ -81,5 +89,8 @@ def reply_text(outcome: Outcome, when: str = "") -> str:
         return LIMITS[outcome.reason] + said
     if outcome.reason in BROKEN_OFF:
         return f"{outcome.text}\n\n{BROKEN_OFF[outcome.reason]}".strip()
+    message = f"your message of {when}" if when else "this"
+    blamed = f"what a tool gave me for {message}" if turns else message
     told = PROBLEMS.get(outcome.reason, "{problem}")
-    return told.format(problem=outcome.text, when=f" of {when}" if when else "")
+    told = told.format(problem=outcome.text, message=message, blamed=blamed)
+    return f"{told}\n\n{done_so_far(turns)}".strip()

@@ -17,6 +17,7 @@ from wintermute.db import Database, Transaction
 from wintermute.errors import (
     BudgetSpent,
     ConfigurationError,
+    ContentRefused,
     EmptyReply,
     ModelError,
     ModelRefused,
@@ -391,7 +392,9 @@ class Models:
             except Disallowed as failure:  # nobody else is to see it either (F-038)
                 self.standings |= refused
                 self.news.set()
-                raise failure.public(str(failure)) from None
+                refusal = ContentRefused(str(failure))
+                refusal.refused_by = endpoint.name
+                raise refusal from None
             except Failed as failure:
                 failures.append(failure)
                 if isinstance(failure, Refused):

@@ -12,7 +12,7 @@ from wintermute.db import Database, Row, Transaction
 from wintermute.db.text_search import OF_TALKS, OURS_SINCE, SCOPES, Kept, Traces
 from wintermute.db.values import columns, insert, reader
 from wintermute.ids import NewId
-from wintermute.messages import Json
+from wintermute.messages import REFUSED, Json
 
 OutKind = Literal["reply", "notice", "event"]
 ANYBODY = ""
@@ -29,7 +29,7 @@ NOT_ALONE = "made for others than those who can read there now"
 NEXT = (
     "SELECT seq, id, room_id, kind, body, late_after AS after, late_mark AS mark, meant_for,"
     " reacts_to, apart, answers, cause, changes, iif((SELECT reason FROM casts WHERE id = cast_id)"
-    "  IN ('content_refused', 'context_refused', 'given_up'), coalesce((SELECT edits FROM inbox"
+    f"  IN {REFUSED}, coalesce((SELECT edits FROM inbox"
     "   WHERE event_id = answers), iif(answers LIKE '$%', answers, NULL)), NULL) AS replies_to FROM outbox"
     " WHERE room_id = ? AND conversation_id = ? AND state = 'waiting'"
     " ORDER BY apart DESC, reacts_to IS NOT NULL, seq LIMIT 1"

@@ -40,7 +40,7 @@ from wintermute.memory.fact import NewFact, entry
 from wintermute.memory.grounding import Grounding, Judged, Line, confirmed
 from wintermute.memory.origins import gist, taken_back
 from wintermute.memory.sense import main_words
-from wintermute.messages import PERSON, ROOM, Json
+from wintermute.messages import PERSON, REFUSED, ROOM, Json
 from wintermute.night.quiet import UNTIL_THEN, Quiet
 from wintermute.night.rewording import retire_unsaid, rewordings
 from wintermute.stores import Stores
@@ -360,13 +360,13 @@ EDITED = """(SELECT max(n.seq) FROM edits n WHERE n.edited = coalesce(i.edits, i
     AND n.seq > :edits AND n.text <> '')"""
 READ = """
 SELECT i.seq, i.event_id, i.sender, i.sender_name, i.direct, i.by_bot, i.sent_at, i.edits,
-       iif(i.state = 'ignored' OR k.reason IN ('content_refused', 'given_up'), '',
+       iif(i.state = 'ignored' OR k.reason IN {refused}, '',
            coalesce(e.text, i.body)) AS body, e.event_id AS worded,
        coalesce(b.scope, (SELECT n.scope FROM branches n WHERE n.created_at <= i.received_at
                 AND n.conversation_id = i.conversation_id ORDER BY n.seq DESC LIMIT 1)) AS scope,
        coalesce(k.taint, 0) AS taint, {late} AS late, {again} AS again, {reworded} AS reworded,
        (SELECT o.body FROM outbox o WHERE o.answers = i.event_id AND o.kind = 'reply'
-        AND o.body <> '' AND NOT {reworded} ORDER BY o.seq DESC LIMIT 1) AS answer
+        AND o.body <> '' AND NOT {reworded} AND coalesce(k.reason, '') NOT IN {refused} ORDER BY o.seq DESC LIMIT 1) AS answer
 FROM inbox i
 LEFT JOIN edits e ON e.seq = (SELECT max(seq) FROM edits WHERE edited = coalesce(i.edits, i.event_id)
     AND text <> '' AND created_at >= i.received_at AND i.body <> '')
@@ -380,6 +380,7 @@ ORDER BY late = 0, late, reworded = 0, reworded, i.seq LIMIT :most
 """
 IS_OLD = "i.seq <= :upto AND coalesce(k.seq, 0) <= :casts"
 SAID = READ.format(
+    refused=REFUSED,
     late="iif(i.seq > :upto OR coalesce(k.seq, 0) <= :casts, 0, k.seq)",
     again="0",
     reworded=f"iif({IS_OLD}, {EDITED}, 0)",
@@ -393,6 +394,7 @@ SAID = READ.format(
 )
 NAMED = "(SELECT event_id FROM harvests_again WHERE conversation_id = :conversation)"
 SAID_AGAIN = READ.format(
+    refused=REFUSED,
     late="0",
     again="1",
     reworded="0",
