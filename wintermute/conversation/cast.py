@@ -77,7 +77,7 @@ JOINED = Outcome("truncated", "joined", "")
 """Who can read in the room is not who could when the cast began (F-004)."""
 OUT_OF_TIME = "max_seconds"
 UNFINISHED = (*BROKEN_OFF, SILENT, OUT_OF_TIME)
-"""How a turn ends that is no whole answer, but all there is."""
+"""The end of a turn that is no whole answer, but all there is."""
 BROKEN = Outcome("truncated", "internal_error", "")
 """It met a bug, which the log has."""
 
@@ -239,7 +239,7 @@ def _ended_by_recalls(running: CastState) -> Outcome | None:
 
 
 def _is_awaited(running: CastState) -> bool:
-    """Whether somebody reads what there is of an answer: other work is done anew (F-063)."""
+    """Tell if somebody reads what there is of an answer: other work is done anew (F-063)."""
     return running.cast.origin not in ("timer", "system") and bool(running.fell_silent.strip())
 
 

@@ -132,7 +132,7 @@ class Rooms:
         return self._trouble.waits_in(taken, conversation_id)
 
     async def open_rows(self, conversation_id: str) -> list[Waiting]:
-        """What could be next in a conversation, in order."""
+        """The messages that could be next in a conversation, in order."""
         aside = self._trouble.aside(conversation_id)
         return in_order(await self._stores.inbox.open_rows(conversation_id, aside), aside)
 
