@@ -188,7 +188,7 @@ class Trouble:
         return {each.row.event_id for each in alone if each.row.conversation_id == conversation_id}
 
     def is_last(self, row: Waiting) -> bool:
-        """Whether a message that fails alone is asked about for the last time (F-021)."""
+        """Tell if a message that fails alone is asked about for the last time (F-021)."""
         failing = self._failing.get(row.event_id)
         return bool(failing and failing.alone and failing.casts == MOST_CASTS - 1)
 
@@ -234,7 +234,7 @@ class Trouble:
         return [at for at, _ in due if at > now]
 
     def _steps(self) -> list[DueStep]:
-        """What is to be done, and when."""
+        """The next step, and when it is due."""
         return [
             (step[1], step[0], failing)
             for failing in self._failing.values()

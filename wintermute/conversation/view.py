@@ -311,7 +311,7 @@ def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Itera
 
 
 def _unrun(turn: Turn, cast: Cast, n: int) -> str:
-    """Why a call has no result: its answer was cut, which is told once (F-071), or the cast ended."""
+    """The reason why a call has no result: its answer was cut, which is told once (F-071), or the cast ended."""
     if turn.finish_reason in BROKEN_OFF:
         return "see above" if n else CUT_OFF
     return "the cast had ended" if cast.state != "running" else ""
