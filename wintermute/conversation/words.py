@@ -65,7 +65,7 @@ PROBLEMS = {
     " answers others, so it may be about this one, which I no longer look at: try other words.",
     "content_refused": "The model's provider refuses your message{when} for what it says. I no longer"
     " look at it: please write it in other words. You can delete it, or begin afresh with `/new`.",
-    "context_refused": "{problem}. I did not answer your message{when}. Delete that, or use `/new`.",
+    "context_refused": "{problem}. I did not answer your message{when}. `/new` begins without what was said; or delete what it is about.",
 }
 
 
