@@ -87,7 +87,7 @@ async def test_a_refusal_of_the_backends_own_is_answered_by_the_next_one(
     tmp_path: Path, who: str
 ) -> None:
     """F-039: where nobody is left, all reasons are told. F-038: of the content, nobody else sees it."""
-    async with ModelServer() as first, ModelServer() as second:
+    async with ModelServer(rules=False) as first, ModelServer() as second:
         backends = {"first": backend(first.url), "second": backend(second.url)}
         first.keyed(lambda _: step(who))
         async with asking(tmp_path, backends) as world:
