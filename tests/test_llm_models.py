@@ -243,6 +243,15 @@ async def test_every_backend_is_tried_as_often_as_allowed_and_in_order(tmp_path:
             assert (len(one.requests), len(two.requests)) == (6, 4)
 
 
+async def test_a_backend_that_has_failed_for_long_gives_way_to_the_next_one(tmp_path: Path) -> None:
+    """L-034, F-060: or a message would be set aside for others before anybody could answer it."""
+    async with ModelServer(default=lambda _: Fail(500)) as one, ModelServer() as two:
+        backends = {"one": backend(one.url), "two": backend(two.url)}
+        async with asking(tmp_path, backends, retries=8) as world:
+            reply = await world.models.ask("base", HELLO)
+            assert (reply.backend, world.clock.slept) == ("two", [1, 2, 4, 8])
+
+
 @pytest.mark.parametrize(
     ("headers", "slept"),
     [

@@ -74,6 +74,12 @@ ANSWER = "Answer now."
 ANSWER_OR_CALL = "Answer now, or call a tool if one is needed."
 CALL = "Answer with a call now."
 """What is wished for: without tools, with them, or where only a call is an answer."""
+LONGEST_TRY = 8.0
+"""Seconds after which a backend that has only failed gives way to the next one of the role.
+
+Fast failures have their retries by then. Slow ones would hold a message until others go first, each
+of which would be asked there anew: nobody would ever get to the backend that answers (F-060).
+"""
 FRAME = frozenset({"role", "type", KEPT})
 """Words of the protocol, which stay what they are should one of them be a password."""
 EMPTY = "empty"
@@ -516,6 +522,7 @@ class Models:
         `others`: who is asked then; where nobody listens, it is told before that (F-036).
         """
         number, of = 1, self._llm.max_retries + 1
+        since = self._clock.monotonic()
         outcomes: list[str] = []
         plain = question = replace(question, wait=Wait(endpoint.name, 1, of))
         while True:
@@ -525,7 +532,8 @@ class Models:
                 unreachable = isinstance(failure, Unreachable) and not await _listens(others)
                 question.listener.failed(str(failure), unreachable=unreachable)
                 wish = failure.retry_after or 0.0
-                if number > self._llm.max_retries or wish > LONGEST_WISH:
+                is_slow = bool(others) and self._clock.monotonic() - since >= LONGEST_TRY
+                if number > self._llm.max_retries or wish > LONGEST_WISH or is_slow:
                     if isinstance(failure, QuotaSpent) and failure.retry_after is None:
                         raise Refused("quota", str(failure)) from None
                     raise
