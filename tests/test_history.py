@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from tests.world.clock import NOON
 from tests.world.model import broken_rules
 from wintermute.config.schema import LoopSettings as LoopSettings
+from wintermute.config.secrets import UNHIDDEN
 from wintermute.conversation.cast import Outcome
 from wintermute.conversation.casting import intent
 from wintermute.conversation.rooms import next_row
 from wintermute.conversation.toolbox import Accepted, Rejected, Toolbox
 from wintermute.conversation.view import as_text, messages, smaller
 from wintermute.conversation.words import reply_text
+from wintermute.llm.kept import given as own
 from wintermute.loom.records import BranchView, Cast, Observation, Turn, Wards
 from wintermute.mailbox.inbox import Waiting
 from wintermute.messages import Call, InboxKind, Json
@@ -68,8 +70,8 @@ CASTS = st.builds(
 
 
 def shown(system: str, casts: Sequence[Cast]) -> tuple[Json, ...]:
-    """All of it, without a fold."""
-    return messages(system, BranchView(None, tuple(casts)))
+    """All of it, without a fold, as it goes to a server."""
+    return own(messages(system, BranchView(None, tuple(casts))), "", UNHIDDEN)
 
 
 HISTORY = st.lists(CASTS, min_size=1, max_size=5)

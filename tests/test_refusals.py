@@ -68,6 +68,8 @@ def test_what_a_provider_refuses_is_what_it_means(who: str) -> None:
         assert failure.complaint.kind == kind
         assert failure.retry_after == row.get("wait") or kind == "quota"
         assert len(str(failure)) < 500
+        if kind in ("quota", "pause"):  # no plan is to be checked where a time is named
+            assert ("check plan" in str(failure)) == (kind == "quota" or "wait" not in row)
 
 
 @pytest.mark.parametrize("body", LONG)

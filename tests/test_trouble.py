@@ -158,7 +158,7 @@ async def test_a_message_that_fails_alone_is_told_and_then_answered_with_the_rea
         await seconds_pass(house, clock, 180)
         given_up = (await house.said(3))[2]
         casts = await house.rows("SELECT reason, bare FROM casts ORDER BY seq")
-    assert "I could not answer your message of 14:00" in given_up
+    assert "I could not answer your message of Monday, 2026-05-04 14:00" in given_up
     assert "scripted 500" in given_up
     reasons = ["model_unavailable", "text", "model_unavailable", "given_up"]
     assert [tuple(cast.values()) for cast in casts] == [*zip(reasons, (0, 0, 0, 1), strict=True)]

@@ -5,6 +5,7 @@ Private to this folder: `Models` and `probe` turn these into the errors of `wint
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Self
 
@@ -135,10 +136,12 @@ def _failure(said: Complaint, headers: Mapping[str, str]) -> Failed:
     wish = _retry_after(headers)
     kind: type[Failed] = KINDS.get(said.kind, Refused)
     outcome = f"status_{said.status}" if issubclass(kind, Outage) and said.status else said.kind
+    delay = said.delay if wish is None else wish
+    is_pause = said.kind == "pause" and delay is not None  # no empty account (F-043)
     return kind(
         outcome,
-        said.advice,
-        retry_after=said.delay if wish is None else wish,
+        replace(said, kind="wait").advice if is_pause else said.advice,
+        retry_after=delay,
         window=limit_in(said.text) if kind is TooLarge else None,
         complaint=said,
     )
