@@ -85,7 +85,7 @@ VALUES = tuple(
 )
 """Arguments one by one, without quotation marks."""
 PYTHON = re.compile(
-    r"""("(?:[^"\\]|\\.)*+(?:"|\Z)|'(?:[^'\\]|\\.)*+(?:'|\Z))"""
+    r"""("(?:[^"\\]|\\.)*(?:"|\Z)|'(?:[^'\\]|\\.)*(?:'|\Z))"""
     r"|(?<![\w.])([\w.]++)\s*+([(=])|(\))|\b(True|False|None)\b",
     re.DOTALL,
 )

@@ -36,13 +36,14 @@ FENCE = re.compile(
     r"^(?:[ \t>]|(?P<item>[-*+]|\d{1,9}[.)])[ \t])*(?P<run>`{3,}|~{3,})(?P<rest>[^\n]*)$",
     re.MULTILINE,
 )
+# No group here is possessive: Python before 3.11.5 loses what such a one has tried.
 SPAN = re.compile(
     r"""
     ` (?: (?:(?<!\\`)|(?<=\\\\`)) (`{0,7}+) (?!`)
           (?: [^`\n]++
             | \n (?![ \t>]* (?: \n | (?: \#{1,6} | [-*+] | \d{1,9}[.)] ) [ \t] ))
             | (?! `\1 (?!`) ) `++
-          )*+
+          )*
           ` \1 (?!`)
         | (?<=\\`) (?<!\\\\`)
         | `*+
