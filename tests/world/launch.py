@@ -27,7 +27,7 @@ from tests.world.homeserver import die_with_the_pipe
 from wintermute.cli.main import main
 from wintermute.clock import SystemClock
 
-PART = re.compile(r"part_\w+")
+PART = re.compile(r"part(\.\w+\.\w+)?_\w+(-\d+)?")
 JOB = re.compile(r"\d{8}-\d{6}(-\d+)?")
 """Names that are others each time."""
 
