@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from itertools import permutations
+from itertools import count, permutations
 from pathlib import Path
 
 import pytest
@@ -78,11 +78,10 @@ async def test_a_conversation_goes_on_with_every_provider(tmp_path: Path, name: 
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(ModelServer()) for _ in range(2)]
         other = Strict("gemini" if name == "deepseek" else "deepseek", servers[1])
-        strict, n = Strict(name, servers[0]), 0
+        strict, numbers = Strict(name, servers[0]), count(1)
 
         async def say(house: House, by: Strict) -> None:
-            nonlocal n
-            n += 1
+            n = next(numbers)
             await house.incoming(f"message {n}")
             assert (await house.said(n))[-1] == f"{by.name} says so"
 

@@ -245,13 +245,11 @@ async def test_the_owner_hears_once_which_model_refuses_until_it_answers_again(
         ann = await person("ann")
         daemon = await bot(ann, llm={"backends": backends, "roles": {"base": [*urls]}})
         chat = await room(ann, daemon)
-        expected = 0
 
         async def says(text: str, more: int) -> list[str]:
-            nonlocal expected
-            expected += more
+            before = len(ann.messages(chat, daemon.user_id))
             await ann.send(chat, text)
-            said = await ann.wait_for_count(chat, daemon.user_id, expected)
+            said = await ann.wait_for_count(chat, daemon.user_id, before + more)
             return sorted(each.body for each in said[-more:])
 
         answer, notice = await says("one", 2)

@@ -115,7 +115,7 @@ class CurrentClient(AtClient[ShownMessage]):
         return [e for e in seen if e.sender == sender and (e.shield or e.failure)]
 
     def members(self, room: str) -> frozenset[str]:
-        """Who has joined, as far as this person knows."""
+        """The people who have joined, as far as this person knows."""
         known = self._memberships.get(room, {})
         return frozenset(user for user, membership in known.items() if membership == "join")
 

@@ -63,7 +63,7 @@ class AtClient(ABC, Generic[M]):
 
     @abstractmethod
     def members(self, room: str) -> frozenset[str]:
-        """Who has joined, as far as this person knows."""
+        """The people who have joined, as far as this person knows."""
 
     @abstractmethod
     async def until(self, true: Callable[[], bool], within: float = WITHIN, what: str = "") -> None:
@@ -201,7 +201,7 @@ class MatrixUser(AtClient[Message]):
         return self._receipts.get(room, {})
 
     def members(self, room: str) -> frozenset[str]:
-        """Who has joined, as far as this person knows."""
+        """The people who have joined, as far as this person knows."""
         known = self._client.rooms.get(room)
         return frozenset(known.users) - frozenset(known.invited_users) if known else frozenset()
 

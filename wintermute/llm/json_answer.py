@@ -21,7 +21,7 @@ from wintermute.text import shortened, untagged
 
 BEGINS = re.compile(r"[\[{]")
 MOST_TRIED = 50
-"""Places in an answer at which no value begins after all."""
+"""Places in an answer at which a value may begin."""
 ATTEMPTS = 2
 """The question, and once more with what is wrong with its answer (M-072)."""
 THE_SAME = 12
@@ -150,12 +150,14 @@ def _read(reply: Reply, template: str, read: Callable[[Json], T]) -> T:
 
 def _values(text: str) -> list[Any]:
     """The different JSON values of a text, also within prose and fences (M-094)."""
-    decoder, found, at, tried = json.JSONDecoder(), list[Any](), 0, 0
-    while tried < MOST_TRIED and (begins := BEGINS.search(text, at)):
+    decoder, found, at = json.JSONDecoder(), list[Any](), 0
+    for _ in range(MOST_TRIED):
+        if (begins := BEGINS.search(text, at)) is None:
+            break
         try:
             value, at = decoder.raw_decode(text, begins.start())
         except (ValueError, RecursionError):
-            at, tried = begins.end(), tried + 1
+            at = begins.end()
         else:
             found += [value] if value not in found else []
     return found

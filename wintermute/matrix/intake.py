@@ -57,6 +57,7 @@ from wintermute.matrix.verifications import Verifications
 from wintermute.memory.origins import is_reworded
 from wintermute.messages import PERSON, Incoming, Json
 from wintermute.stores import Stores
+from wintermute.text import plain
 
 log = logging.getLogger(__name__)
 
@@ -436,7 +437,7 @@ class Intake:
             await self.exchanges.store_exchange(tx, room_id, now)
         if now.paced not in ("", before.paced):
             log.info("paced room=%s sender=%s", room_id, sender)
-            notice = PACED.format(sender=sender)
+            notice = PACED.format(sender=plain(sender))
             await self._stores.outbox.enqueue(
                 tx, conversation, notice, kind="notice", meant_for=ANYBODY
             )

@@ -43,7 +43,7 @@ PROBE = "session.room"
 ENOUGH = 1 << 14
 NIO_STORE_VERSION = 2
 NO_KEYS = "it has no keys"
-"""Of a key store that lost what it held, or that is just being made."""
+"""The problem of a key store that lost what it held, or that is just being made."""
 
 
 def store_problem(file: Path, *, mode: Literal["ro", "rw"]) -> str | None:
