@@ -78,7 +78,7 @@ def content_of(path: Path, most: int, *, follow: bool) -> bytes | None:
     """
     try:
         descriptor = os.open(path, READ if follow else READ | os.O_NOFOLLOW)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return None
     except OSError as error:
         if error.errno == errno.ELOOP:

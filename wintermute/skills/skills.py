@@ -167,8 +167,11 @@ def text_of(folder: Path, name: str) -> str | None:
 
     Raises: ToolFailed for what is not a plain text file.
     """
+    path = folder / f"{name}{ENDING}"
+    if not path.parent.is_dir():  # a file of that name has none in it
+        return None
     try:
-        content = content_of(folder / f"{name}{ENDING}", MOST_BYTES, follow=False)
+        content = content_of(path, MOST_BYTES, follow=False)
         return None if content is None else content.decode()
     except FileUnusable as problem:
         raise ToolFailed(f"{shown(name)} {problem}") from problem
