@@ -227,22 +227,12 @@ class Remembered:
         return "\n\n".join([page, *(f"{WISHED} {plain(wish.reason)}." for wish in wishes)])
 
     def _lines(self, facts: Sequence[Fact], beside: Collection[str] = ()) -> list[str]:
-        zone = self._stores.tasks.zone
-        notes = [
-            ", ".join(
-                filter(
-                    None,
-                    (
-                        until(fact, zone),
-                        by_itself(fact),
-                        BESIDE if fact.id in beside else "",
-                        f"`{fact.id}`",
-                    ),
-                )
-            )
-            for fact in facts
-        ]
-        return [f"- {plain(fact.text)} ({note})" for fact, note in zip(facts, notes, strict=True)]
+        lines, zone = list[str](), self._stores.tasks.zone
+        for fact in facts:
+            why = BESIDE if fact.id in beside else ""
+            notes = filter(None, (until(fact, zone), by_itself(fact), why, f"`{fact.id}`"))
+            lines.append(f"- {plain(fact.text)} ({', '.join(notes)})")
+        return lines
 
     async def why(self, row: Waiting, scope: str) -> str:
         """Which memories an answer had: the one that is replied to, or else the last one here.
