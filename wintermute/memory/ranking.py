@@ -27,7 +27,7 @@ from wintermute.memory.sense import (
 from wintermute.memory.words import forms, query_words, spoken_name, words_of
 
 BEGUN = 0.1
-"""The weight of a word of which a fact has only the beginning."""
+"""The part of its weight that a word loses where a fact has only its beginning."""
 ASSISTANT = "assistant"
 """Who speaks where an answer was kept as a fact."""
 BEFORE_READ = 500
