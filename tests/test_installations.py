@@ -22,7 +22,7 @@ from wintermute.matrix.instances import (
     read_installation,
 )
 
-NOW = 1_700_000_000
+NOW = 1_700_000_000_000
 OURS = Installation("ours", "OURS", NOW - 50, NOW)
 LATER = Installation("other", "OTHER", NOW - 20, NOW)
 EARLIER = replace(LATER, since=NOW - 90)
@@ -34,9 +34,9 @@ EARLIER = replace(LATER, since=NOW - 90)
         (LATER, True),
         (replace(LATER, name="ours"), False),
         (replace(LATER, device_id="OURS"), False),
-        (replace(LATER, at=NOW - int(YOUNG) + 1), True),
-        (replace(LATER, at=NOW - int(YOUNG)), False),
-        (replace(LATER, at=NOW + int(YOUNG)), False),
+        (replace(LATER, at=NOW - YOUNG + 1), True),
+        (replace(LATER, at=NOW - YOUNG), False),
+        (replace(LATER, at=NOW + YOUNG), False),
     ],
 )
 def test_another_installation_is_one_with_another_device_and_a_sign_of_life(
@@ -58,8 +58,8 @@ def test_another_installation_is_one_with_another_device_and_a_sign_of_life(
         (replace(OURS, takes_over=True), LATER, False),
         (replace(OURS, takes_over=True), replace(LATER, takes_over=True), True),
         (replace(OURS, takes_over=True), replace(EARLIER, takes_over=True), False),
-        (replace(OURS, at=LATER.since - int(YOUNG)), LATER, True),
-        (replace(OURS, at=LATER.since - int(YOUNG) + 1), LATER, False),
+        (replace(OURS, at=LATER.since - YOUNG), LATER, True),
+        (replace(OURS, at=LATER.since - YOUNG + 1), LATER, False),
     ],
 )
 def test_the_first_stays_unless_one_takes_over_or_it_slept(
@@ -193,7 +193,7 @@ async def test_a_place_that_nobody_keeps_is_free_after_ten_minutes(
     assert await daemon.stop() == 0
     kept = Installation(**proxy.seen("PUT", HERE)[-1].json)
     target, token = proxy.seen("PUT", HERE)[-1].path, ours(daemon)["access_token"]
-    old = replace(kept, at=kept.at - 2 * int(YOUNG))
+    old = replace(kept, at=kept.at - 2 * YOUNG)
     homeserver.request("PUT", target, asdict(old), token)
     other = beside(daemon, python, homeserver.url)
     await other.start()

@@ -14,6 +14,7 @@ import pytest_asyncio
 from tests.tiers import tiered
 from tests.world.bot import Bot
 from tests.world.homeserver import Homeserver
+from tests.world.killing import take_a_breath
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.person import Person
 from tests.world.proxy import Action, Proxy, Request, pass_after, pass_before
@@ -216,6 +217,7 @@ class World:
         """Send the next message, once the bot is there to read it."""
         await self.ann.wait_joined(self.room, self.bot_id)
         self.said.append(f"message {len(self.said)}")
+        await take_a_breath(self.ann, self.room)
         await self.ann.send(self.room, self.said[-1])
         return self.said[-1]
 

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from tests.tiers import tiered
 from tests.world.bot import Bot
+from tests.world.killing import take_a_breath
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.scene import NewScene
 from tests.world.user import MatrixUser
@@ -41,6 +42,7 @@ class World:
         self._said += 1
         name = f"{what}{self._said}"
         await self.bot.start({"logger": "aiosqlite", "steps": steps})
+        await take_a_breath(self.ann, self.room)
         await self.ann.send(self.room, name)
         assert await self.bot.ended() == -signal.SIGKILL
         await self.bot.start()

@@ -8,6 +8,7 @@
 What there is to be killed at is found by a run without a kill, so no list of it can be out of date.
 """
 
+import asyncio
 import json
 import random
 import signal
@@ -20,6 +21,7 @@ from tests.test_forgetting import found
 from tests.world.bot import Bot, Json
 from tests.world.clock import WITHIN
 from tests.world.copied import RESTORED, copied, put_back
+from tests.world.person import Person
 
 TABLES = (
     "SELECT f.text, f.source, f.scope, f.speaker, f.taint, f.origins, f.queued, f.ended,"
@@ -60,6 +62,12 @@ def state(bot: Bot, word: str) -> str:
 
 Run = Callable[[Json | None], Awaitable[int]]
 """Runs the process, to die at a trigger; its exit code."""
+
+
+async def take_a_breath(person: Person, room: str) -> None:
+    """Wait before each ninth message: who answers ten times at once is taken for a program (F-048)."""
+    if len(person.messages(room, person.user_id)) % 9 == 8:
+        await asyncio.sleep(2.1)
 
 
 class Work:

@@ -18,7 +18,7 @@ from wintermute.matrix.key_store import AT_WORK, Epochs
 log = logging.getLogger(__name__)
 
 WRITE_SECONDS = 300.0
-YOUNG = timedelta(minutes=10).total_seconds()
+YOUNG = timedelta(minutes=10) // timedelta(milliseconds=1)
 NAME = re.compile(r"[\w.~/+=-]{1,64}", re.ASCII)
 PART = "installations"
 ANOTHER = (
@@ -31,7 +31,9 @@ MET = "another one, device {device}, was started with this account -> one of the
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """One at work, with its start and its newest sign of life. `met`: a device that was refused."""
+    """One at work, with its start and its newest sign of life, in milliseconds since 1970: of two that
+    start in one second the first stays. `met`: a device that was refused.
+    """
 
     name: str
     device_id: str
@@ -84,7 +86,7 @@ class Installations:
             other = read_installation(await self._data.kept_under(AT_WORK))
         except SendRefused:
             other = None
-        now = int(self._clock.now().timestamp())
+        now = round(self._clock.now().timestamp() * 1000)
         if other and is_beside(self._ours, other, now) and not self._ours.takes_over:
             await self._write(replace(other, met=self._ours.device_id))
             raise AnotherCopyRuns(ANOTHER.format(device=other.device_id))
@@ -96,7 +98,7 @@ class Installations:
 
     async def look_at(self, told: Installation | None) -> None:
         """A sync told of this one; ours is written again when it is time. Raises: AnotherCopyRuns."""
-        now = int(self._clock.now().timestamp())
+        now = round(self._clock.now().timestamp() * 1000)
         other = told if told and is_beside(self._ours, told, now) else None
         met = other.device_id if other else told.met if told else ""
         if met and met != self._ours.device_id:
