@@ -238,6 +238,7 @@ class Prefixes:
         found += [
             f"{cause!r} is named as a cause and nothing broke off for it"
             for cause in sorted(self._allowed - occurred)
+            if self._leaves  # else it was skipped
         ]
         return found
 
