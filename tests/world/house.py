@@ -110,6 +110,7 @@ class House:
     gather: Gather
     models: Models
     answers: Answering
+    config: Config
 
     @property
     def rooms(self) -> Rooms:
@@ -356,7 +357,7 @@ async def open_house(
                 night=night,
             )
             gather = Gather(stores, texts.instructions, checked, context.layout)
-            yield House(stores, clock, checked, speaker, gather, models, answers)
+            yield House(stores, clock, checked, speaker, gather, models, answers, config)
 
 
 @asynccontextmanager

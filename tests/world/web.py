@@ -1,0 +1,65 @@
+"""The pages of a house, served on loopback by the real server, and a client that asks for them."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+
+from tests.world.clock import WITHIN
+from tests.world.house import House
+from wintermute.config.schema import Config
+from wintermute.config.secrets import UNHIDDEN
+from wintermute.conversation.state import Watch
+from wintermute.ids import new_id
+from wintermute.web.door import WebDoor, WebParts
+from wintermute.web.speaker import WebSpeaker
+from wintermute.wiki.conversations import ConversationFolder
+
+
+@dataclass(frozen=True)
+class Served:
+    """A door at work: its address, and somebody who is logged in."""
+
+    base: str
+    token: str
+    client: httpx2.AsyncClient
+    parts: WebParts
+
+    async def get(self, path: str, **more: Any) -> httpx2.Response:
+        """A page, as the owner."""
+        return await self.client.get(self.base + path, **more)
+
+
+@asynccontextmanager
+async def web_served(house: House, config: Config, speaker: WebSpeaker) -> AsyncIterator[Served]:
+    """Serve the pages of a house on a free port while the block lasts."""
+
+    async def unanswered(folder: ConversationFolder, watch: Watch) -> str:
+        raise AssertionError(folder)
+
+    parts = WebParts(
+        *(config, house.stores, house.checked, new_id, UNHIDDEN, speaker, house.rooms),
+        unanswered,
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    base = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(WebDoor(parts).run(listener))
+        async with httpx2.AsyncClient(timeout=WITHIN) as client:
+            while (await _status(client, base)) != 200:
+                await asyncio.sleep(0.05)
+            token = (config.data_dir / "web.token").read_text().strip()
+            client.headers["Authorization"] = f"Bearer {token}"
+            yield Served(base, token, client, parts)
+        serving.cancel()
+
+
+async def _status(client: httpx2.AsyncClient, base: str) -> int:
+    try:
+        return (await client.get(base + "/healthz")).status_code
+    except httpx2.ConnectError:
+        return 0

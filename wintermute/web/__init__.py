@@ -1,0 +1,1 @@
+"""The web door: talk in the browser, read and mend the wiki."""

@@ -1,0 +1,83 @@
+"""Pages from templates, and the one shape in which errors are told (V-005, V-031)."""
+
+import hashlib
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from fastapi.responses import HTMLResponse, JSONResponse
+from pydantic import BaseModel
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+from wintermute.web.door import WebParts
+from wintermute.web.sessions import Sessions, Visitor
+
+HERE = Path(__file__).parent
+
+
+class ApiProblem(BaseModel):
+    """An error as every JSON route tells it (V-031)."""
+
+    error: str
+    what_to_do: str
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Document these answers of a JSON route: `responses=problems(400, 404)`."""
+    return {status: {"model": ApiProblem} for status in statuses}
+
+
+class Views:
+    """Renders templates; every value in them is escaped unless our own renderer made it."""
+
+    def __init__(self, parts: WebParts) -> None:
+        self.parts = parts
+        self.sessions = Sessions(parts)
+        self._versions = {
+            file.relative_to(HERE / "static").as_posix(): hashlib.sha256(
+                file.read_bytes()
+            ).hexdigest()[:12]
+            for file in sorted((HERE / "static").rglob("*"))
+            if file.is_file()
+        }
+        self._templates = Environment(
+            loader=FileSystemLoader(HERE / "templates"),
+            autoescape=select_autoescape(default=True),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.globals["static"] = self.static
+
+    def static(self, name: str) -> str:
+        """Give the address of a static file; it changes with the file's content."""
+        return f"/static/{name}?v={self._versions[name]}"
+
+    def page(self, template: str, status: int = 200, **values: Any) -> HTMLResponse:
+        """Render a whole page."""
+        return HTMLResponse(self.fragment(template, **values), status)
+
+    def fragment(self, template: str, **values: Any) -> str:
+        """Render a part of a page as HTML."""
+        return self._templates.get_template(template).render(values)
+
+
+def views(request: Request) -> Views:
+    """Give the views of the application that a request reached."""
+    found: Views = request.app.state.views
+    return found
+
+
+def visitor(request: Request) -> Visitor:
+    """Give whoever sent a request."""
+    found: Visitor = request.state.visitor
+    return found
+
+
+Viewing = Annotated[Views, Depends(views)]
+Visiting = Annotated[Visitor, Depends(visitor)]
+
+
+def told(status: int, error: str, what_to_do: str, **more: Any) -> JSONResponse:
+    """Tell an error of the API: what happened, then what to do."""
+    return JSONResponse({"error": error, "what_to_do": what_to_do, **more}, status)
