@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse, JSONResponse
-from pydantic import BaseModel
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from pydantic import BaseModel
 
 from wintermute.web.door import WebParts
 from wintermute.web.sessions import Sessions, Visitor
