@@ -10,9 +10,12 @@ from wintermute.web.speaker import WebSpeaker
 
 async def test_the_pages_are_there_for_who_is_logged_in(tmp_path: Path, model: ModelServer) -> None:
     """V-006, V-010."""
-    async with open_house(tmp_path, model.url) as house, house.working():
-        async with web_served(house, house.config, WebSpeaker()) as web:
-            for path in ("/", "/wiki"):
-                page = await web.get(path)
-                assert page.status_code == 200
-                assert "default-src 'none'" in page.headers["content-security-policy"]
+    async with (
+        open_house(tmp_path, model.url) as house,
+        house.working(),
+        web_served(house, house.config, WebSpeaker()) as web,
+    ):
+        for path in ("/", "/wiki"):
+            page = await web.get(path)
+            assert page.status_code == 200
+            assert "default-src 'none'" in page.headers["content-security-policy"]

@@ -15,7 +15,8 @@ from wintermute.config.schema import Config
 from wintermute.config.secrets import UNHIDDEN
 from wintermute.conversation.state import Watch
 from wintermute.ids import new_id
-from wintermute.web.door import WebDoor, WebParts
+from wintermute.web.door import WebDoor
+from wintermute.web.parts import WebParts
 from wintermute.web.speaker import WebSpeaker
 from wintermute.wiki.conversations import ConversationFolder
 
@@ -50,8 +51,9 @@ async def web_served(house: House, config: Config, speaker: WebSpeaker) -> Async
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(WebDoor(parts).run(listener))
         async with httpx2.AsyncClient(timeout=WITHIN) as client:
-            while (await _status(client, base)) != 200:
-                await asyncio.sleep(0.05)
+            async with asyncio.timeout(WITHIN):
+                while (await _status(client, base)) != 200:  # noqa: ASYNC110  no event tells of it
+                    await asyncio.sleep(0.05)
             token = (config.data_dir / "web.token").read_text().strip()
             client.headers["Authorization"] = f"Bearer {token}"
             yield Served(base, token, client, parts)

@@ -8,7 +8,7 @@ from fastapi.responses import PlainTextResponse
 from starlette.staticfiles import StaticFiles
 
 from wintermute.web import chat, wiki
-from wintermute.web.door import WebParts
+from wintermute.web.parts import WebParts
 from wintermute.web.safety import Guarded
 from wintermute.web.views import Views
 

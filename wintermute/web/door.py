@@ -2,40 +2,9 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Protocol
 
-from wintermute.clock import CheckedClock
-from wintermute.config.schema import Config
-from wintermute.config.secrets import Redaction
-from wintermute.conversation.rooms import Rooms
-from wintermute.conversation.state import Watch
-from wintermute.ids import NewId
-from wintermute.stores import Stores
-from wintermute.web.speaker import WebSpeaker
-from wintermute.wiki.conversations import ConversationFolder
-
-FolderAnswer = Callable[[ConversationFolder, Watch], Awaitable[str]]
-"""Answers the last message of a folder; its watcher sees the answer being made."""
-
-
-@dataclass(frozen=True, slots=True)
-class WebParts:
-    """Everything that pages read, and through which they act. `rooms` None: a wiki store alone.
-
-    `ending` is set before the server ends: streams watch it and leave by themselves (V-004).
-    """
-
-    config: Config
-    stores: Stores
-    clock: CheckedClock
-    new_id: NewId
-    redact: Redaction
-    speaker: WebSpeaker
-    rooms: Rooms | None
-    answer_folder: FolderAnswer
-    ending: asyncio.Event = field(default_factory=asyncio.Event)
+from wintermute.web.parts import WebParts
 
 
 class Served(Protocol):

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from wintermute.web.door import WebParts
+from wintermute.web.parts import WebParts
 from wintermute.web.sessions import Visitor
 
 Scope = MutableMapping[str, Any]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import uvicorn
 
 from wintermute.web.app import web_app
-from wintermute.web.door import WebParts
+from wintermute.web.parts import WebParts
 
 LEAVE_SECONDS = 5
 """Of the twenty that a stop may take (L-023), what open answers get."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from wintermute.web.door import WebParts
+from wintermute.web.parts import WebParts
 
 
 @dataclass(frozen=True, slots=True)

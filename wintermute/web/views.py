@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from pydantic import BaseModel
 
-from wintermute.web.door import WebParts
+from wintermute.web.parts import WebParts
 from wintermute.web.sessions import Sessions, Visitor
 
 HERE = Path(__file__).parent
