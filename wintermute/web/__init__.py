@@ -1,0 +1,1 @@
+"""The door in a browser: what it shows and takes."""
