@@ -27,6 +27,7 @@ def web_app(parts: WebParts) -> Guarded:
         redirect_slashes=False,
     )
     app.state.views = Views(parts)
+    app.state.chats = chat.ChatViews(app.state.views)
     app.add_api_route("/healthz", health, include_in_schema=False)
     app.include_router(chat.router)
     app.include_router(wiki.router)
