@@ -14,12 +14,11 @@ from fastapi.responses import (
 )
 from pydantic import BaseModel, Field
 
-from wintermute.mailbox.outbox import TERMINAL
+from wintermute.mailbox.outbox import TERMINAL, WEB
 from wintermute.mailbox.reading import NEWEST, HeldConversation, MailboxReader, MessageKey
 from wintermute.messages import Incoming
 from wintermute.text import clean, is_blank
 from wintermute.web.messages import MessageViews, RenderedPage, first_words
-from wintermute.web.speaker import WEB
 from wintermute.web.stream import Drafts, Stream
 from wintermute.web.views import Viewing, Views, Visiting, problems, told
 
@@ -184,7 +183,9 @@ def _row(held: HeldConversation) -> ChatRow:
     return ChatRow(id=held.id, title=title, last=held.last, is_open=False, matrix=link)
 
 
-@router.get("/api/chats/{chat_id}/messages", responses=problems(400, 404))
+@router.get(
+    "/api/chats/{chat_id}/messages", response_model=MessageList, responses=problems(400, 404)
+)
 async def list_messages(
     chat_id: ChatId, chats: Chatting, before: str = ""
 ) -> MessageList | JSONResponse:
@@ -200,7 +201,10 @@ async def list_messages(
 
 
 @router.post(
-    "/api/chats/{chat_id}/messages", status_code=202, responses=problems(400, 403, 404, 409, 413)
+    "/api/chats/{chat_id}/messages",
+    status_code=202,
+    response_model=Taken,
+    responses=problems(400, 403, 404, 409, 413),
 )
 async def take_message(
     chat_id: ChatId, new: NewMessage, views: Viewing, chats: Chatting
@@ -244,7 +248,7 @@ async def take_message(
 @router.get(
     "/api/chats/{chat_id}/stream",
     response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {}}}} | problems(404),
+    responses={**problems(404), 200: {"content": {"text/event-stream": {}}}},
 )
 async def stream_chat(
     chat_id: ChatId,

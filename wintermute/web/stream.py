@@ -18,7 +18,6 @@ from wintermute.clock import Clock
 from wintermute.conversation.words import MODEL, waiting_for
 from wintermute.mailbox.reading import NEWEST
 from wintermute.messages import Json
-from wintermute.text import display_name
 from wintermute.web.messages import IN_THREAD, MessageViews
 from wintermute.web.parts import WebParts
 from wintermute.web.sessions import Sessions, Visitor
@@ -118,9 +117,9 @@ class DraftState:
 def waiting_line(making: Making, now: float) -> str:
     """Say what an answer waits for, and for how long, in words of the terminal; "": nothing."""
     seconds = int(now - making.since)
-    if seconds < PATIENCE:
+    if seconds < PATIENCE or (making.text and not making.tool):
         return ""
-    return waiting_for(MODEL, seconds, making.waiting)
+    return waiting_for(making.tool or MODEL, seconds, making.waiting).removeprefix("· ")
 
 
 class Stream:
@@ -196,9 +195,8 @@ class Stream:
             return None
         drawn = await self._drafts.drawn(self._conversation_id, making.text)
         self._drawn_until, self._is_behind = drawn.until, drawn.text != making.text
-        tools = tuple(display_name(name) for name in making.gates)
         waiting = waiting_line(making, self._parts.clock.monotonic())
-        return DraftState(making.answers, drawn.blocks, tools, waiting)
+        return DraftState(making.answers, drawn.blocks, making.gates, waiting)
 
     async def _is_worth_a_look(self) -> bool:
         """Decide if the messages may be others by now."""
