@@ -1,16 +1,17 @@
 """Pages from templates, and the one shape in which errors are told (V-005, V-031)."""
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from pydantic import BaseModel
 
 from wintermute.web.parts import WebParts
-from wintermute.web.sessions import Sessions, Visitor
+from wintermute.web.sessions import Logins, Visitor
 
 HERE = Path(__file__).parent
 
@@ -30,9 +31,11 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 class Views:
     """Renders templates; every value in them is escaped unless our own renderer made it."""
 
-    def __init__(self, parts: WebParts) -> None:
+    def __init__(self, parts: WebParts, cookie: str) -> None:
+        """`cookie`: what the session cookie of this data folder is called."""
         self.parts = parts
-        self.sessions = Sessions(parts)
+        self.cookie = cookie
+        self.sessions = Logins(parts)
         self._versions = {
             file.relative_to(HERE / "static").as_posix(): hashlib.sha256(
                 file.read_bytes()
@@ -57,9 +60,23 @@ class Views:
         """Render a whole page."""
         return HTMLResponse(self.fragment(template, **values), status)
 
+    def problem(
+        self, scope: Mapping[str, Any], status: int, error: str, what_to_do: str
+    ) -> Response:
+        """Tell an error: as JSON to a program, as a page to a person."""
+        if scope["method"] != "GET" or is_api(scope["path"]):
+            return told(status, error, what_to_do)
+        values = {"title": error, "place": "problem", "what_to_do": what_to_do}
+        return self.page("problem.html", status, **values)
+
     def fragment(self, template: str, **values: Any) -> str:
         """Render a part of a page as HTML."""
         return self._templates.get_template(template).render(values)
+
+
+def is_api(path: str) -> bool:
+    """Decide if a path is for programs, which get JSON whatever happens."""
+    return path.startswith("/api/") or path == "/openapi.json"
 
 
 def views(request: Request) -> Views:
