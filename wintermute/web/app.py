@@ -18,7 +18,7 @@ from wintermute.errors import (
     StoreMissing,
     WintermuteError,
 )
-from wintermute.web import chat, login, wiki
+from wintermute.web import chat, graph, login, wiki
 from wintermute.web.parts import WebParts
 from wintermute.web.safety import App, Guarded, Receive, Scope, Send
 from wintermute.web.sessions import DoorStore
@@ -55,7 +55,7 @@ async def web_app(parts: WebParts) -> Guarded:
     app.state.views = Views(parts, f"wintermute_{await door.id()}")
     app.add_api_route("/healthz", health, include_in_schema=False)
     app.add_api_route("/openapi.json", description, include_in_schema=False)
-    for part in (chat, wiki, login):
+    for part in (chat, wiki, graph, login):
         app.include_router(part.router)
     app.mount("/static", StaticFiles(directory=STATIC))
     app.add_exception_handler(HTTPException, refused)

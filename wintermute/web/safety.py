@@ -349,16 +349,18 @@ class _Out:
 
     def __init__(self, scope: Scope, send: Send) -> None:
         path, query = str(scope["path"]), scope["query_string"]
-        self._is_static = path.startswith("/static/") and query.startswith(b"v=")
+        self._static = path.startswith("/static/")
+        self._versioned = query.startswith(b"v=")
         self._send = send
         self.is_open = False
         """The answer has begun and is not over."""
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            kept = self._is_static and message["status"] == 200
-            caching = (b"cache-control", KEPT if kept else b"no-store")
-            message["headers"] = [*message.get("headers", ()), *HEADERS, caching]
+            caching = b"no-store"
+            if self._static and message["status"] in (200, 304):
+                caching = KEPT if self._versioned else b"no-cache"
+            message["headers"] = [*message.get("headers", ()), *HEADERS, (b"cache-control", caching)]
             self.is_open = True
         elif not message.get("more_body"):
             self.is_open = False

@@ -3,16 +3,55 @@ const policy = window.trustedTypes
   ? window.trustedTypes.createPolicy("wintermute", { createHTML: (html) => html })
   : { createHTML: (html) => html };
 
-/** Puts HTML of our renderer into an element. */
+const UNREACHABLE = {
+  error: "Wintermute cannot be reached.",
+  what_to_do: "Check your connection and that Wintermute runs, then try again.",
+};
+const CLOCK = { hour: "numeric", minute: "2-digit" };
+const DAY = { day: "numeric", month: "short" };
+
+/** Puts HTML of our renderer into an element, its times in the browser's words. */
 export function fill(element, html) {
   element.innerHTML = policy.createHTML(html);
+  times(element);
 }
 
-/** Sends JSON and gives `{status, body}`; rejects when the server cannot be reached. */
-export async function send(method, path, value) {
-  const options = { method, headers: { "Content-Type": "application/json" } };
+/** Sends JSON and gives `{status, body}`. Status 0: nobody answered, and `body` says so. */
+export async function send(method, path, value, signal) {
+  const options = { method, signal, headers: { "Content-Type": "application/json" } };
   if (value !== undefined) options.body = JSON.stringify(value);
-  const answer = await fetch(path, options);
-  const body = answer.status === 204 ? null : await answer.json();
-  return { status: answer.status, body };
+  try {
+    const answer = await fetch(path, options);
+    const text = await answer.text();
+    return { status: answer.status, body: text ? JSON.parse(text) : null };
+  } catch (problem) {
+    if (problem.name === "AbortError") throw problem;
+    return { status: 0, body: UNREACHABLE };
+  }
 }
+
+/** Says in an element (`role="alert"` or `"status"`) what happened and what to do; null: nothing. */
+export function tell(element, body) {
+  element.textContent = body ? `${body.error} ${body.what_to_do}` : "";
+  element.hidden = !body;
+}
+
+/** Writes each `<time datetime>` as this browser writes times: today's without their day. */
+export function times(root) {
+  for (const element of root.querySelectorAll("time[datetime]")) {
+    const given = element.getAttribute("datetime");
+    const isDay = given.length === 10;
+    const when = new Date(isDay ? `${given}T00:00` : given);
+    if (isNaN(when)) continue;
+    const now = new Date();
+    const isToday = when.toDateString() === now.toDateString();
+    const year = when.getFullYear() === now.getFullYear() ? {} : { year: "numeric" };
+    const shown = isDay ? { ...DAY, ...year } : isToday ? CLOCK : { ...DAY, ...year, ...CLOCK };
+    element.textContent = when.toLocaleString(undefined, shown);
+    if (!isDay) {
+      element.title = when.toLocaleString(undefined, { dateStyle: "full", timeStyle: "long" });
+    }
+  }
+}
+
+times(document);
