@@ -30,6 +30,7 @@ WintermuteError
 ├── StoreUnusable               a wiki store that cannot be written, or a file of it that is damaged
 ├── StoreChanged                somebody wrote pages while others were made of them: tried again later
 ├── StoreBusy                   another job is at work on the pages of a wiki store
+├── WebUnavailable              the web door cannot be opened; everything else goes on without it
 ├── ToolFailed                  an expected failure of a tool; becomes an observation
 └── ModelError                  a model call that gave no usable answer
     ├── ModelUnavailable        outage: every backend of the role tried, retries spent
@@ -196,6 +197,10 @@ class StoreChanged(WintermuteError):
 
 class StoreBusy(WintermuteError):
     """One piece of work at a time makes pages of conversations (W-068)."""
+
+
+class WebUnavailable(WintermuteError):
+    """A port that is taken, an address that is not ours, no token, or no framework."""
 
 
 class ToolFailed(WintermuteError):
