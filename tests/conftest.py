@@ -129,6 +129,15 @@ async def proxy(homeserver: Homeserver) -> AsyncIterator[Proxy]:
         yield opened
 
 
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The browser of `browsing(web, chromium)`; without it such a test is skipped."""
+    found = shutil.which("chromium")
+    if found is None:
+        pytest.skip("no Chromium here: apt-get install --no-install-recommends chromium")
+    return found
+
+
 @pytest.fixture
 def terminal(tmp_path: Path, python: Interpreter) -> Terminal:
     """A person at the command line, with a data folder that no daemon uses."""

@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse
 from starlette.staticfiles import StaticFiles
 
-from wintermute.web import chat, wiki
+from wintermute.web import chat, graph, wiki
 from wintermute.web.parts import WebParts
 from wintermute.web.safety import Guarded
 from wintermute.web.views import Views
@@ -30,6 +30,7 @@ def web_app(parts: WebParts) -> Guarded:
     app.add_api_route("/healthz", health, include_in_schema=False)
     app.include_router(chat.router)
     app.include_router(wiki.router)
+    app.include_router(graph.router)
     app.mount("/static", StaticFiles(directory=STATIC))
     return Guarded(app, parts)
 
