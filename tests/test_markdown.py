@@ -222,7 +222,7 @@ WIKI = (
     ("[[Tea|the *tea*]]", '<p><a href="/wiki/Tea">the *tea*</a></p>'),
     ("[[a_b_]]", '<p><a href="/wiki/a_b_" class="missing" title="no a_b_">a_b_</a></p>'),
     ('[[T"><b>|"><b>]]', '<p><a href="/wiki/T%22%3E%3Cb%3E">"&gt;&lt;b&gt;</a></p>'),
-    ('[[x" onclick="y]]', "title=\"no 'x&quot; onclick=&quot;y'\""),
+    ('[[x" onclick="y]]', 'title="no x&quot; onclick=&quot;y"'),
     ("[[T|@room]]", "@\u2060room"),
     ("|a|\n|-|\n|[[Tea\\|x]]|", '<td><a href="/wiki/Tea">x</a></td>'),
     ("`[[Tea]]`", "<p><code>[[Tea]]</code></p>"),
