@@ -15,7 +15,7 @@ from wintermute.changes.change_sets import ItemVersion
 from wintermute.errors import FileUnusable, StoreMissing, WintermuteError
 from wintermute.markdown import WikiTarget, blocks, literal
 from wintermute.text import clean
-from wintermute.web.views import Viewing, Views, address, problems, told
+from wintermute.web.views import Viewing, Views, address, told
 from wintermute.wiki.asked_lines import asked_lines, digest
 from wintermute.wiki.conversations import ConversationFolder
 from wintermute.wiki.graph import WikiProblem, shown
@@ -349,18 +349,14 @@ async def wiki_search(
     return _page(views, "wiki.html", "Search", page=None, why="", **values)
 
 
-@router.get(
-    "/api/memory/resolve", response_model=WikiPath, responses=problems(400, 404, 409, 422, 503)
-)
+@router.get("/api/memory/resolve", response_model=WikiPath)
 async def memory_resolve(views: Viewing, title: str = "") -> WikiPath | JSONResponse:
     """Give the path of the page that a title means (W-071)."""
     found = await in_store(views, lambda wiki: wiki.resolve(title))
     return _refused(found) if isinstance(found, Unresolved) else WikiPath(path=found)
 
 
-@router.get(
-    "/api/memory/read", response_model=WikiText, responses=problems(400, 404, 409, 422, 503)
-)
+@router.get("/api/memory/read", response_model=WikiText)
 async def memory_read(views: Viewing, title: str = "") -> WikiText | JSONResponse:
     """Give the page that a title means, with its whole text (W-071)."""
 
@@ -371,7 +367,7 @@ async def memory_read(views: Viewing, title: str = "") -> WikiText | JSONRespons
         try:
             return WikiText(path=found, text=text_of(wiki.files.content(found) or b""))
         except FileUnusable as problem:
-            return told(422, f"{found} {problem}.", "Mend the file, then try again.")
+            return told(409, f"{found} {problem}.", "Mend the file, then try again.")
 
     return await in_store(views, look)
 
