@@ -3,13 +3,16 @@
 import json
 import re
 from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.world.clock import cheap
-from wintermute.matrix.markdown import CONTENT_MOST, SCHEMES, TAGS, content, html, plain
+from wintermute.markdown import RENDERED_MOST, SCHEMES, TAGS, WikiTarget, blocks, html
+from wintermute.matrix.markdown import CONTENT_MOST, content, plain
 from wintermute.text import plain as marked
 
 
@@ -152,6 +155,7 @@ def test_hostile_markdown_costs_little_time(markdown: str) -> None:
     """X-008."""
     with cheap(1):
         made = content(markdown)
+        blocks(markdown, linked)
     assert made["body"] == markdown
     if "formatted_body" in made:
         assert len(json.dumps(made)) <= CONTENT_MOST
@@ -174,9 +178,19 @@ class Census(HTMLParser):
                 self.links.add(str(value).partition(":")[0])
 
 
+def linked(inside: str) -> WikiTarget | None:
+    """Links as a wiki has them: pages that begin with a capital are there, `?` nowhere."""
+    title, _, shown = inside.partition("|")
+    if title.endswith(".png"):
+        return None
+    problem: Any = "" if title[:1].isupper() else "missing"
+    return WikiTarget(f"/wiki/{quote(title)}", shown or title, problem, problem and f"no {title}")
+
+
+KNOWN = {("a", "href"), ("code", "class"), ("ol", "start")}
 BITS = (
     "* ** ` > - 1. [ ]( ) ![ < <b> <script> <img/src=x/onerror=y> javascript: https://e.org ~~ | "
-    "&lt; &#x6a; |-| # ' \" a é \u202e @room \x00 \\ [a]:data:x"
+    '&lt; &#x6a; |-| # \' " a [[T]] [[t|<b>"]] [[ ]] wiki:0 wiki:9 é \u202e @room \x00 \\ [a]:data:x'
 )
 
 
@@ -189,7 +203,67 @@ def test_whatever_the_model_writes_only_known_html_comes_out(markdown: str) -> N
     census = Census()
     census.feed(html(markdown))
     assert census.tags <= TAGS
-    assert census.attributes <= {("a", "href"), ("code", "class"), ("ol", "start")}
+    assert census.attributes <= KNOWN
     assert census.links <= SCHEMES
     plain(markdown).encode()
     content(markdown)
+    made = blocks(markdown, linked)
+    assert "\n".join(blocks(markdown)) == html(markdown)
+    assert all(made)
+    census = Census()
+    census.feed("\n".join(made))
+    assert census.tags <= TAGS
+    assert census.attributes <= KNOWN | {("a", "class"), ("a", "title")}
+    assert {link for link in census.links if not link.startswith("/wiki/")} <= SCHEMES
+
+
+WIKI = (
+    ("see [[Tea]].", '<p>see <a href="/wiki/Tea">Tea</a>.</p>'),
+    ("[[Tea|the *tea*]]", '<p><a href="/wiki/Tea">the *tea*</a></p>'),
+    ("[[a_b_]]", '<p><a href="/wiki/a_b_" class="missing" title="no a_b_">a_b_</a></p>'),
+    ('[[T"><b>|"><b>]]', '<p><a href="/wiki/T%22%3E%3Cb%3E">"&gt;&lt;b&gt;</a></p>'),
+    ('[[x" onclick="y]]', 'title="no x&quot; onclick=&quot;y"'),
+    ("[[T|@room]]", "@\u2060room"),
+    ("|a|\n|-|\n|[[Tea\\|x]]|", '<td><a href="/wiki/Tea">x</a></td>'),
+    ("`[[Tea]]`", "<p><code>[[Tea]]</code></p>"),
+    ("    [[Tea]]", "<pre><code>[[Tea]]\n</code></pre>"),
+    ("\\[[Tea]]", "<p>[[Tea]]</p>"),
+    ("[[1]](https://e.org)", '<p><a href="https://e.org">[1]</a></p>'),
+    ("[a [[Tea]]](https://e.org)", '<p><a href="https://e.org">a [[Tea]]</a></p>'),
+    ("![[plan.png]]", "<p>![[plan.png]]</p>"),
+    ("![[[Tea]]](https://e.org/x)", "<p>Tea</p>"),
+    ("[x](wiki:0) [y](wiki:9)", "<p><a>x</a> <a>y</a></p>"),
+    ("[[Tea]] [y](wiki:9)", '<p><a href="/wiki/Tea">Tea</a> <a>y</a></p>'),
+    ("[[\n]] [[]] [[a]b]]", "<p>[[<br>\n]] [[]] [[a]b]]</p>"),
+)
+
+
+@pytest.mark.parametrize(("markdown", "expected"), WIKI)
+def test_links_of_the_wiki_lead_on_and_never_out_of_code(markdown: str, expected: str) -> None:
+    """V-021, V-027."""
+    assert expected in "\n".join(blocks(markdown, linked))
+    assert "/wiki/" not in html(markdown)
+
+
+def test_a_long_text_is_rendered_by_section() -> None:
+    """V-021: cut before headings, between paragraphs and around code; nothing is lost."""
+    text = "".join(f"# Part {n}\n*about* [[Tea]]\n\n- a\n\n  b\n\n" for n in range(1_000))
+    code = "```py\n" + "x = [1]\n\n# no heading\n" * 2_000 + "```\n  *after*\n\n"
+    made = blocks(text + code + text, linked)
+    assert len(made) == 2 * 3_000 + 2
+    assert "".join(made).count('<em>about</em> <a href="/wiki/Tea">Tea</a>') == 2_000
+    assert made[3_000].startswith('<pre><code class="language-py">x = [1]\n\n# no heading')
+    assert made[3_000].count("no heading") == 2_000
+    assert made[3_001] == "<p><em>after</em></p>"
+    assert blocks("*x* " * RENDERED_MOST) == (f"<p>{('*x* ' * RENDERED_MOST).strip()}</p>",)
+
+
+def test_a_growing_text_changes_its_last_blocks_only() -> None:
+    """V-014."""
+    text = "# A\n\none *two*\n\n- a\n- b\n\n```py\n1\n```\n\nend"
+    before: tuple[str, ...] = ()
+    for n in range(len(text) + 1):
+        made = blocks(text[:n])
+        assert made[: len(before) - 1] == before[:-1]
+        before = made
+    assert len(before) == 5

@@ -18,6 +18,7 @@ from wintermute.config.read import environment
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction, secret_values
 from wintermute.config.wiki import with_model
+from wintermute.conversation.speakers import Speakers
 from wintermute.db import Database, Patience, open_database
 from wintermute.errors import (
     DeviceSpent,
@@ -49,6 +50,7 @@ from wintermute.prompt.gather import Texts, read_texts
 from wintermute.signals import Orders, Supervisor, WatchedClock
 from wintermute.stores import Stores, closing, prepare
 from wintermute.terminal.screen import Chat, Page, Screen, TerminalSpeaker
+from wintermute.web.speaker import WebSpeaker
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +80,7 @@ class Wintermute:
     answering: Answering
     windows: Part
     expiry: Part
+    web: WebSpeaker
     session: Session
     config: Config
 
@@ -85,6 +88,7 @@ class Wintermute:
         """Work until `leaving` is set; a send in progress may end."""
         async with asyncio.TaskGroup() as group:
             works = [*self.door.parts(), self.expiry.run(), self.windows.run()]
+            works += [self.web.run()]
             works += [self._send(ready), self._answer(), self._keep()]
             parts = [group.create_task(work) for work in works]
             await leaving.wait()
@@ -249,8 +253,10 @@ async def open_wintermute(
         copies = Copies(client, database, clock, ids, take_over=externals.take_over)
         sender = Sender(client, stores, copies, clock, policy)
         speaker = MatrixSpeaker(client, stores, sender, policy, matrix, clock)
+        web = WebSpeaker(stores.outbox, clock)
+        speakers = Speakers(speaker, web)
         verifications = Verifications(client, stores, policy, clock)
-        answers = answering(config, stores, models, texts, speaker, clock, redact, verifications)
+        answers = answering(config, stores, models, texts, speakers, clock, redact, verifications)
         windows = Windows(config, stores, await fixed_part(config, stores, texts, answers.toolbox))
         await windows.prove()
         if outdated := texts.outdated(config.context.layout, config.llm.sizes):
@@ -268,7 +274,7 @@ async def open_wintermute(
             pulse,
             (clock, WatchedClock(clock, pulse)),
         )
-        yield Wintermute(door, answers, windows, Expiry(stores, clock), session, config)
+        yield Wintermute(door, answers, windows, Expiry(stores, clock), web, session, config)
 
 
 @asynccontextmanager

@@ -43,6 +43,19 @@ class HistoryEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class ItemVersion:
+    """A change of an item without its texts. `is_new`: it did not exist; `is_gone`: it was removed."""
+
+    seq: int
+    set_id: str
+    cause: Cause
+    summary: str
+    created_at: datetime
+    is_new: bool
+    is_gone: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Reason:
     """The reason for a change and the person behind it; every write that can be undone names one.
 
@@ -97,6 +110,7 @@ CHANGES = Kept(
 )
 _change = reader(Change)
 _set = reader(ChangeSet, "changes", "undone")
+_version = reader(ItemVersion)
 
 
 class ChangeSets:
@@ -234,6 +248,20 @@ class ChangeSets:
             step = HistoryEntry(row["change_set_id"], row["cause"], row["undoes"], _change(row))
             found[row["kind"], row["item"]].append(step)
         return found
+
+    async def versions(
+        self, kind: ItemKind, item: str, scope: str, most: int, before: int | None = None
+    ) -> list[ItemVersion]:
+        """The newest changes of an item; `before`: those older than the one of this number."""
+        rows = await self._database.rows(
+            "SELECT s.seq, s.id AS set_id, s.cause, s.summary, s.created_at,"
+            " c.before IS NULL AS is_new, c.after IS NULL AS is_gone FROM changes c"
+            " JOIN change_sets s ON s.id = c.change_set_id WHERE c.kind = ? AND c.item = ?"
+            " AND s.scope = ? AND s.created_at > ? AND (? IS NULL OR s.seq < ?)"
+            " ORDER BY s.seq DESC, c.n DESC LIMIT ?",
+            (kind, item, scope, self._oldest(), before, before, most),
+        )
+        return [_version(row) for row in rows]
 
     async def ended_for(
         self, tx: Transaction, kind: ItemKind, heirs: Collection[str]

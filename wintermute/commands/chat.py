@@ -24,6 +24,7 @@ from wintermute.db import Transaction
 from wintermute.health.health import gather
 from wintermute.loom.sub_sessions import SubSession
 from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.outbox import is_matrix
 from wintermute.memory.status import with_memory
 from wintermute.messages import ROOM
 from wintermute.night.nights import follow_undo
@@ -208,8 +209,8 @@ class ChatCommands:
         return "A fresh start: I no longer look at what was said before."
 
     async def _verify(self, tx: Transaction, row: Waiting, _scope: str) -> str:
-        if self._verifier is None:  # whoever sits at this machine needs no proof
-            return "There is nothing to verify at a terminal: `/verify` is for Matrix rooms."
+        if self._verifier is None or not is_matrix(row.room_id):  # a proof is for Matrix
+            return "There is nothing to verify here: `/verify` is for Matrix rooms."
         return await self._verifier.ask(tx, row)
 
     async def _undo(self, tx: Transaction, row: Waiting, scope: str) -> str:

@@ -7,6 +7,7 @@ from wintermute.commands.tasks import brief
 from wintermute.db import Transaction
 from wintermute.db.traces import AllWords
 from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.outbox import is_matrix
 from wintermute.messages import ROOM
 from wintermute.night.forget_jobs import owe_forgetting
 from wintermute.night.forget_words import Worded, worded
@@ -88,7 +89,7 @@ class Forgetting:
         if count:
             lines = "\n".join(_lines(found))
             number = f"{YES} {count}" if count > UNCOUNTED else YES
-            here = IN_THE_ROOM if found.messages and row.room_id.startswith("!") else ""
+            here = IN_THE_ROOM if found.messages and is_matrix(row.room_id) else ""
             return CONFIRM.format(lines, here + stays, number)
         if stays:
             return NOTHING_HERE.format(stays).strip()

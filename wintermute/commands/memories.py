@@ -10,7 +10,7 @@ from wintermute.commands.forgetting import NOTHING_LIKE_IT
 from wintermute.commands.tasks import MOST_LINES, bounded
 from wintermute.db import Transaction
 from wintermute.mailbox.inbox import Waiting
-from wintermute.mailbox.outbox import ANYBODY
+from wintermute.mailbox.outbox import ANYBODY, is_matrix
 from wintermute.memory.core import HEADERS, ITEM, bullets
 from wintermute.memory.fact import BESIDE, EXPLICIT, Fact
 from wintermute.memory.ranking import Query
@@ -96,7 +96,7 @@ def fact_line(fact: Fact, zone: ZoneInfo) -> str:
 
 def link(row: Waiting) -> str:
     """The address of a message for people; "" where it was not in a Matrix room."""
-    if not (row.event_id.startswith("$") and row.room_id.startswith("!")):
+    if not (row.event_id.startswith("$") and is_matrix(row.room_id)):
         return ""
     names = (row.room_id, row.edits or row.event_id)  # an edit is shown in place of its message
     room, event = (quote(name, safe="!$:") for name in names)

@@ -1,7 +1,7 @@
 """Who waits for a model that is still reading, and the one notice that says so after a minute.
 
 The notice is a row like any other; once its message has an answer it goes by itself (see `Outbox`).
-A message that fails is told of by `trouble` instead. At a terminal the wait is shown as it passes.
+A message that fails is told of by `trouble` instead. A terminal and a page show the wait as it passes.
 """
 
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from wintermute.clock import Clock
 from wintermute.conversation import words
 from wintermute.llm.backend import Wait
 from wintermute.mailbox.inbox import Waiting
-from wintermute.mailbox.outbox import TERMINAL
+from wintermute.mailbox.outbox import is_matrix
 from wintermute.stores import Stores
 from wintermute.text import display_name
 
@@ -51,7 +51,7 @@ class Readings:
 
     def goes_on(self, row: Waiting, wait: Wait) -> bool:
         """Note how the wait for an answer stands; whether that may be news to somebody."""
-        if row.kind != "message" or row.room_id == TERMINAL:
+        if row.kind != "message" or not is_matrix(row.room_id):
             return False
         known = self._open.get(row.event_id) or Reading(row, self._clock.monotonic(), wait)
         self._open[row.event_id] = known = replace(known, wait=wait)

@@ -20,7 +20,9 @@ ANYBODY = ""
 Purpose = Literal["answer", "occurrence", "notice", "other"]
 """What something is said for: an event, a due moment of a task, a notice, or nothing of these."""
 TERMINAL = "terminal"
-"""The room of `wintermute chat`; those of Matrix begin with `!`."""
+"""The room of `wintermute chat`."""
+WEB = "web:"
+"""What the room of a conversation in the browser begins with, before its own name."""
 UNTRIED = (0, None, None)
 EVER = timedelta(days=3650)
 """For a notice that is said once."""
@@ -48,6 +50,11 @@ OVER = SHOWN.replace("o.awaits = ?", "o.awaits IS NOT NULL") + (
     " AND NOT EXISTS (SELECT 1 FROM outbox a WHERE a.room_id = o.room_id AND a.state = 'waiting'"
     "  AND a.answers = o.awaits)"
 )
+
+
+def is_matrix(room_id: str) -> bool:
+    """Tell a room of Matrix from the terminal, the browser and the folders of the wiki (V-017)."""
+    return room_id.startswith("!")
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,10 +378,16 @@ class Outbox:
         """Conversations with something to be said in a Matrix room, each with that room."""
         rows = await self._database.rows(
             "SELECT DISTINCT conversation_id, room_id FROM outbox WHERE state = 'waiting'"
-            " AND room_id <> ?",
-            (TERMINAL,),
+            " AND room_id GLOB '!*'"
         )
         return [(row["conversation_id"], row["room_id"]) for row in rows]
+
+    async def waiting_for_pages(self) -> list[str]:
+        """Messages to be said in the browser, whose list of messages is this store."""
+        return await self._database.scalars(
+            "SELECT id FROM outbox WHERE state = 'waiting' AND room_id GLOB ? ORDER BY seq",
+            (f"{WEB}*",),
+        )
 
     async def next(self, conversation_id: str, room_id: str) -> Outgoing | None:
         """What a conversation has to say next in a room; signs when there is nothing else."""
@@ -422,7 +435,7 @@ class Outbox:
         return replace(part, attempts=1, device_id=device_id, first_attempt_at=now)
 
     async def shown(self, outbox_id: str) -> None:
-        """A person at the terminal has it before their eyes."""
+        """A person at the terminal, or at a page, has it before their eyes."""
         async with self._database.transaction() as tx:
             await tx.execute(
                 "UPDATE outbox SET state = 'sent', sent_at = ? WHERE id = ?",

@@ -6,38 +6,20 @@ A long answer in several messages: nothing lost, code blocks whole in each (X-00
 import html as entities
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Literal
-
-import nh3
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
+from typing import Literal
 
 from wintermute import text
+from wintermute.markdown import FENCE, INERT, RENDERED_MOST, ROOM, Fence, fence_after, html
 from wintermute.messages import Json
 
-RENDERED_MOST = 12_000
-"""Characters. Answers are split before they are so long; the parser is quadratic in places."""
-NESTED_MOST = 30
-CELLS_MOST = 5_000
-"""Markdown fills short table rows up, so a few kilobytes can ask for a megabyte of cells."""
 CONTENT_MOST = 40_000
 """Bytes of a content as JSON. Synapse refused encrypted events beyond 48,368."""
 
-TAGS = frozenset(
-    {"a", "blockquote", "br", "code", "del", "em", "hr", "li", "ol", "p", "pre", "s", "strong"}
-    | {"h1", "h2", "h3", "h4", "h5", "h6", "table", "tbody", "td", "th", "thead", "tr", "ul"}
-)
-SCHEMES = frozenset({"http", "https", "mailto", "matrix"})
 ESCAPED = re.compile(
     r"(?P<code>(?<!`)(?P<run>`+)(?!`).*?(?<!`)(?P=run)(?!`))|\\(?P<mark>[!-/:-@\[-`{-~])"
 )
-LANGUAGE = re.compile(r"language-[\w+#.-]{1,40}")
-ROOM = re.compile(r"@(?=room\b)", re.IGNORECASE)
-INERT = "@\u2060"
-"""@ and an invisible word joiner: no client or push rule finds "@room" in it, people still do."""
 
 
 def content(
@@ -85,90 +67,11 @@ def unescaped(source: str) -> str:
     return "\n".join(lines)
 
 
-def html(markdown: str) -> str:
-    """Clean HTML. HTML in the Markdown shows as the text it is, an image as its description."""
-    source = text.clean(markdown)
-    lines = source.split("\n")
-    cells = len(lines) * max(line.count("|") for line in lines)
-    if len(source) > RENDERED_MOST or cells > CELLS_MOST:  # seconds, or more than an event can hold
-        return literal(source)
-    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": NESTED_MOST, "breaks": True})
-    parser.enable(["table", "strikethrough"])
-    parser.add_render_rule("image", described)
-    tokens = parser.parse(text.with_math(source))
-    if any(token.nesting == 1 and token.level >= NESTED_MOST - 1 for token in tokens):
-        return literal(source)  # the parser drops what is nested deeper
-    safe = nh3.clean(
-        parser.renderer.render(tokens, parser.options, {}),
-        tags=set(TAGS),
-        attributes={"*": set(), "a": {"href"}, "code": {"class"}, "ol": {"start"}},
-        attribute_filter=known_class,
-        url_schemes=set(SCHEMES),
-        url_relative="deny",
-        link_rel=None,
-    ).strip()
-    # Nothing left of a text: it was all link definitions, which HTML does not show.
-    return without_room_mention(safe) if safe else literal(source)
-
-
-def literal(source: str) -> str:
-    """The text itself as HTML, marks and all."""
-    shown = entities.escape(source.strip(), quote=False).replace("\n", "<br>\n")
-    return without_room_mention(f"<p>{shown}</p>") if shown else ""
-
-
-def described(
-    renderer: Any, tokens: Sequence[Token], at: int, options: Any, environment: Any
-) -> str:
-    """An image as text: nothing is loaded from anywhere because a model said so."""
-    image = tokens[at]
-    words: str = renderer.renderInlineAsText(image.children or [], options, environment)
-    return entities.escape(words or str(image.attrs.get("src", "")))
-
-
-def known_class(tag: str, attribute: str, value: str) -> str | None:
-    """Attribute values as they are, but of classes only a code block's language."""
-    return value if attribute != "class" or LANGUAGE.fullmatch(value) else None
-
-
-def without_room_mention(safe: str) -> str:
-    """HTML whose text does not call the whole room; tags (a link may hold `@room`) stay."""
-    pieces = re.split(r"(<[^>]*>)", safe)
-    return "".join(p if p.startswith("<") else ROOM.sub(INERT, p) for p in pieces)
-
-
 LEAST = 512
 """Bytes. Below this a code fence opened and closed again would leave no room for text."""
 ENVELOPE = 500
 """Bytes of a content that are neither body nor formatted body."""
-INFO_MOST = 64
-LINE_MOST = 200
-MARKS_MOST = 16
-LEAD_MOST = 32
-FENCE = re.compile(
-    r"(?P<lead>[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*)(?P<marks>`{3,}|~{3,})(?P<info>.*)"
-)
 BLANK_LINES = re.compile(r"\A(?:[ \t]*\n)+")
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """An open code block: how far its first line is indented, its marks, its language."""
-
-    indent: int
-    marks: str
-    info: str
-
-    @property
-    def opening(self) -> str:
-        """The line that opens it again in a message of its own."""
-        info = self.info if size(self.info) <= INFO_MOST else ""
-        return f"{self.marks}{info}\n"
-
-    @property
-    def closing(self) -> str:
-        """The line that closes it where it stands."""
-        return "\n" + " " * self.indent + self.marks
 
 
 Cut = tuple[int, Fence | None]
@@ -258,24 +161,6 @@ def after_last_word(shown: str, line: str) -> int:
         if shown[: found.start()].strip() and not FENCE.match(line[found.end() :]):
             return found.end()
     return len(shown)
-
-
-def fence_after(line: str, fence: Fence | None) -> Fence | None:
-    """The code block that is open after a line, given the one before it."""
-    found = FENCE.match(line)
-    if not found:
-        return fence
-    lead, marks, info = len(found["lead"]), found["marks"], found["info"]
-    if fence is None:
-        fits = len(marks) <= MARKS_MOST and lead <= LEAD_MOST and len(info) <= LINE_MOST
-        return Fence(lead, marks, info) if fits and not ("`" in marks and "`" in info) else None
-    closes = (
-        marks.startswith(fence.marks)
-        and not info.strip()
-        and not found["lead"].strip()
-        and lead <= fence.indent + 3
-    )
-    return None if closes else fence
 
 
 def dedented(rest: str, fence: Fence) -> str:

@@ -13,7 +13,7 @@ from wintermute.errors import HomeserverUnavailable, LoginRefused, SendRefused
 from wintermute.llm.backend import Wait
 from wintermute.loom.conversations import Conversation
 from wintermute.mailbox.inbox import Waiting
-from wintermute.mailbox.outbox import TERMINAL
+from wintermute.mailbox.outbox import is_matrix
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import Policy, mapping, may_read, readable, string, time_sent
 from wintermute.matrix.outbox import Sender
@@ -53,14 +53,14 @@ class MatrixSpeaker:
         self._changed: asyncio.Queue[str] = asyncio.Queue()
 
     def serves(self, room_id: str) -> bool:
-        """All but what was typed at a terminal."""
-        return room_id != TERMINAL
+        """Only what was said in Matrix."""
+        return is_matrix(room_id)
 
     def fits(self, conversation: Conversation) -> bool:
         """A person's own is for a direct chat with them (T-013); who came in may not have spoken yet."""
         view, account = self._client.room(conversation.room_id), self._client.account
         reads = may_read(view, conversation.scope, account, self._policy)
-        return reads and view.room_id != TERMINAL
+        return reads and is_matrix(view.room_id)
 
     def room_for(self, scope: str, *, encrypted: bool) -> str | None:
         """A room in which nobody has spoken yet may do (T-013)."""

@@ -14,7 +14,7 @@ from wintermute.db import Transaction
 from wintermute.jobs import Job
 from wintermute.loom.conversations import Conversation
 from wintermute.mailbox.inbox import Waiting
-from wintermute.mailbox.outbox import TERMINAL
+from wintermute.mailbox.outbox import is_matrix
 from wintermute.messages import ROOM
 from wintermute.night.nights import Night, NightItem, Nights
 from wintermute.night.report import (
@@ -107,10 +107,10 @@ class Morning:
     async def _home(self, tx: Transaction, homes: Deliveries, scope: str) -> Conversation | None:
         """Where a scope is told. What is meant for a room is not said at a terminal beside it."""
         home = await homes.home(tx, scope, None)
-        if home is None or home.room_id != TERMINAL:
+        if home is None or is_matrix(home.room_id):
             return home
         held = await self._stores.conversations.homes(tx, scope)
-        return None if any(each.room_id != TERMINAL for each in held) else home
+        return None if any(is_matrix(each.room_id) for each in held) else home
 
     async def work(self, _: Job) -> JobDone:
         """Say it with the end of the job."""

@@ -1,35 +1,136 @@
-"""The way back to the pages: what is being said in each conversation, and that something changed."""
+"""The way back to a page: answers as they are made, for whoever looks, and none is lost if nobody does.
+
+The outbox is the list of messages of a page, so nothing here is sent. No web framework is needed: the
+daemon also answers with its web door closed.
+"""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from wintermute.clock import Clock
 from wintermute.llm.backend import Wait
+from wintermute.loom.conversations import Conversation
+from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.outbox import WEB, Outbox
+from wintermute.messages import Quote
+from wintermute.text import display_name
+
+TEXT_MOST = 200_000
+"""Characters of an answer that are kept while it is made; all of it is in the outbox in the end."""
+GATES_MOST = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """An answer being made. `answers`: the event it answers; `gates`: tools used so far."""
+    """An answer that is being made.
+
+    `answers`: the event of the message. `text`: the Markdown so far of what the model is saying.
+    `gates`: the tools used so far, the newest last. `since`: from when on it waits for what comes
+    next, by the steady clock. `version` grows with each change.
+    """
 
     answers: str
-    text: str = ""
-    gates: tuple[str, ...] = ()
-    waiting: Wait | None = None
-    since: float = 0.0
-    version: int = 0
+    text: str
+    gates: tuple[str, ...]
+    waiting: Wait | None
+    since: float
+    version: int
 
 
 class WebSpeaker:
-    """Placeholder until the branch `core` is merged."""
+    """Keeps what is being made in all conversations, and marks what is said to pages as said.
 
-    def __init__(self) -> None:
+    Implements `Speaker`.
+    """
+
+    def __init__(self, outbox: Outbox, clock: Clock) -> None:
+        self._outbox = outbox
+        self._clock = clock
+        self._making: dict[str, Making] = {}
         self._count = 0
-        self._changed = asyncio.Event()
+        self._moved: asyncio.Event | None = None
+        self._spoke = asyncio.Event()
+
+    async def run(self) -> None:
+        """Mark what is in the outbox for pages as said, until cancelled."""
+        while True:
+            self._spoke.clear()
+            for outbox_id in await self._outbox.waiting_for_pages():
+                await self._outbox.shown(outbox_id)
+                self._move()
+            await self._spoke.wait()
 
     def making(self, conversation_id: str) -> Making | None:
-        """Give the answer that is being made there."""
-        return None
+        """The answer that is being made in a conversation."""
+        return self._making.get(conversation_id)
 
     async def changed(self, seen: int) -> int:
-        """Wait until something happened after number `seen`; the newest number."""
-        await self._changed.wait()
+        """Wait for a change after the one that was seen; the number of the newest. The first is 1."""
+        while self._count <= seen:
+            self._moved = self._moved or asyncio.Event()
+            await self._moved.wait()
         return self._count
+
+    def serves(self, room_id: str) -> bool:
+        """Only conversations in the browser."""
+        return room_id.startswith(WEB)
+
+    def fits(self, conversation: Conversation) -> bool:
+        """Never: whoever is to be told something may look at no page for days."""
+        return False
+
+    def room_for(self, scope: str, *, encrypted: bool) -> str | None:
+        """None: a conversation in the browser begins with its first message."""
+        return None
+
+    def attend(self, row: Waiting) -> None:
+        """An answer is begun."""
+        self._keep(row.conversation_id, Making(row.event_id, "", (), None, self._now(), 0))
+
+    def rest(self, row: Waiting) -> None:
+        """No answer is being made any more; that of another message stays."""
+        known = self._making.get(row.conversation_id)
+        if known is not None and known.answers == row.event_id:
+            del self._making[row.conversation_id]
+        self._move()
+
+    def draft(self, conversation_id: str, piece: str) -> None:
+        """Add a piece; an empty one takes back what was said so far."""
+        if known := self._making.get(conversation_id):
+            text = (known.text + piece)[:TEXT_MOST] if piece else ""
+            since = known.since if piece else self._now()
+            self._keep(conversation_id, replace(known, text=text, waiting=None, since=since))
+
+    def wait(self, conversation_id: str, wait: Wait) -> None:
+        """Keep what is waited for."""
+        if known := self._making.get(conversation_id):
+            self._keep(conversation_id, replace(known, waiting=wait))
+
+    def gate(self, conversation_id: str, name: str) -> None:
+        """Keep that a tool is used; what was said before it stays until more is said."""
+        if known := self._making.get(conversation_id):
+            gates = (*known.gates, display_name(name))[-GATES_MOST:]
+            made = replace(known, gates=gates, waiting=None, since=self._now())
+            self._keep(conversation_id, made)
+
+    def speak(self, conversation_id: str) -> None:
+        """Something is in the outbox."""
+        self._spoke.set()
+        self._move()
+
+    async def quote(self, row: Waiting) -> Quote | None:
+        """None: on a page nobody replies to one message among many."""
+        return None
+
+    def _now(self) -> float:
+        return self._clock.monotonic()
+
+    def _keep(self, conversation_id: str, made: Making) -> None:
+        self._move()
+        self._making[conversation_id] = replace(made, version=self._count)
+
+    def _move(self) -> None:
+        self._count += 1
+        if self._moved is not None:
+            self._moved.set()
+            self._moved = None

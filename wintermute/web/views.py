@@ -1,16 +1,21 @@
 """Pages from templates, and the one shape in which errors are told (V-005, V-031)."""
 
+import asyncio
 import hashlib
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from pydantic import BaseModel
 
+from wintermute.text import harmless
 from wintermute.web.parts import WebParts
 from wintermute.web.sessions import Sessions, Visitor
+from wintermute.wiki.graph import shown
+from wintermute.wiki.links import ENDING
 
 HERE = Path(__file__).parent
 
@@ -33,6 +38,7 @@ class Views:
     def __init__(self, parts: WebParts) -> None:
         self.parts = parts
         self.sessions = Sessions(parts)
+        self.searching = asyncio.Lock()  # one search at a time: each takes a core for a while
         self._versions = {
             file.relative_to(HERE / "static").as_posix(): hashlib.sha256(
                 file.read_bytes()
@@ -48,6 +54,7 @@ class Views:
             lstrip_blocks=True,
         )
         self._templates.globals["static"] = self.static
+        self._templates.filters |= {"address": address, "page_name": shown, "harmless": harmless}
 
     def static(self, name: str) -> str:
         """Give the address of a static file; it changes with the file's content."""
@@ -72,6 +79,12 @@ def visitor(request: Request) -> Visitor:
     """Give whoever sent a request."""
     found: Visitor = request.state.visitor
     return found
+
+
+def address(path: str, place: str = "/wiki/") -> str:
+    """Give the address of a page of the wiki by its path in the store, with or without `.md`."""
+    bare = path.removesuffix(ENDING)
+    return place + quote(path if bare.endswith(ENDING) else bare, errors="replace")
 
 
 Viewing = Annotated[Views, Depends(views)]

@@ -1,14 +1,385 @@
-"""The wiki's pages: reading, searching, mending."""
+"""The wiki's pages: reading, searching, and what is to be mended."""
 
-from fastapi import APIRouter
-from fastapi.responses import HTMLResponse
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlencode
 
-from wintermute.web.views import Viewing
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from pydantic import BaseModel
+
+from wintermute.changes.change_sets import ItemVersion
+from wintermute.errors import FileUnusable, StoreMissing, StoreUnusable, WintermuteError
+from wintermute.markdown import WikiTarget, blocks, literal
+from wintermute.text import clean
+from wintermute.web.views import Viewing, Views, address, problems, told
+from wintermute.wiki.asked_lines import asked_lines, digest
+from wintermute.wiki.conversations import ConversationFolder
+from wintermute.wiki.graph import WikiProblem, shown
+from wintermute.wiki.links import (
+    ENDING,
+    INDEX,
+    RAW,
+    Unresolved,
+    is_page,
+    legible,
+    name_of,
+    resolve,
+    target_of,
+)
+from wintermute.wiki.pages import day_in, text_of, without_matter
+from wintermute.wiki.store import WikiStore
+from wintermute.wiki.verdict import path_problem
 
 router = APIRouter()
+T = TypeVar("T")
+
+MOST = 100
+"""Lines of a list on one page."""
+MOST_VERSIONS = 20
+MOST_HITS = 20
+MOST_COMPARED = 200_000
+"""Characters of two texts: comparing takes longer than they grow."""
+AROUND = 3
+"""Lines that are shown around a difference."""
+NO_PAGE = "No page has this name yet: open it to write one"
+SEVERAL = "Several pages have this name: open it to choose one"
+STATUS = {"empty": 400, "outside": 400, "missing": 404, "ambiguous": 409}
+WHAT_TO_DO = {
+    "empty": "Add ?title= and the name of a page.",
+    "outside": "Give the name of a page, or its path in the wiki.",
+    "missing": "Search for it with /wiki-search?q= and a word of it.",
+    "ambiguous": "Give one of these paths.",
+}
+KINDS = {
+    "broken link": "Broken links",
+    "orphan": "Pages that nothing links to",
+    "ambiguous name": "Names that several pages have",
+    "look-alike name": "Names that look alike",
+    "long page": "Long pages",
+    "long index": "A long index",
+    "frontmatter": "Damaged frontmatter",
+    "not read": "Files that cannot be read",
+    "two indexes": "Two indexes",
+}
+"""What `wiki check` finds, and its title above a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedPage:
+    """A page as it is shown. `unusable`: why it cannot be read; `asked`: lines kept from models.
+
+    `messages`: those of a conversation, each with its role.
+    """
+
+    path: str
+    html: str = ""
+    created: str = ""
+    updated: str = ""
+    backlinks: Sequence[str] = ()
+    messages: Sequence[tuple[str, str]] = ()
+    asked: int = 0
+    is_outside: bool = False
+    unusable: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its name, as links have it."""
+        return name_of(self.path)
+
+    @property
+    def is_raw(self) -> bool:
+        """Say if it is the copy of a conversation, word for word."""
+        return self.path.startswith(f"{RAW}/")
+
+    @property
+    def is_editable(self) -> bool:
+        """Say if a person may write it here."""
+        return not path_problem(self.path) and not self.unusable
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A line of two texts: in both, in the older or the newer one only, or left out between."""
+
+    kind: Literal["same", "gone", "new", "gap"]
+    line: str = ""
+
+
+class WikiPath(BaseModel):
+    """The path of a page in the store."""
+
+    path: str
+
+
+class WikiText(BaseModel):
+    """A page with its whole text."""
+
+    path: str
+    text: str
+
+
+async def in_store(views: Views, work: Callable[[WikiStore], T]) -> T:
+    """Do something with the store in a thread, while nobody writes. Raises: WintermuteError."""
+    wiki = views.parts.stores.wiki
+
+    def locked() -> T:
+        with wiki.files.reading():
+            return work(wiki)
+
+    return await asyncio.to_thread(locked)
 
 
 @router.get("/wiki", include_in_schema=False)
 async def wiki_home(views: Viewing) -> HTMLResponse:
-    """Show where reading the wiki begins."""
-    return views.page("wiki.html", title="Wiki", place="wiki")
+    """Show where reading the wiki begins: the index, the search, and what is to be mended."""
+
+    def look(wiki: WikiStore) -> dict[str, Any]:
+        kinds = [each.kind for each in wiki.problems()]
+        counts = {kind: kinds.count(kind) for kind in KINDS if kind in kinds}
+        has_pages = wiki.tree().names.has_pages
+        return {"page": opened(wiki, INDEX), "counts": counts, "has_pages": has_pages}
+
+    try:
+        values = await in_store(views, look)
+    except StoreMissing as problem:
+        values = {"page": None, "why": str(problem)}
+    return _page(
+        views, "wiki.html", "Wiki", **{"why": "", "q": "", "hits": (), "more": ""} | values
+    )
+
+
+@router.get("/wiki/{title:path}", include_in_schema=False)
+async def wiki_page(views: Viewing, title: str, part: bool = False) -> Response:
+    """Show the page that a title or a path means. `part`: without what stands around pages."""
+
+    def look(wiki: WikiStore) -> OpenedPage | Unresolved:
+        found = wiki.resolve(title)
+        if isinstance(found, Unresolved):
+            return _conversation(wiki, title) or found
+        is_asked = part or address(found) == address(title)
+        return opened(wiki, found) if is_asked else OpenedPage(found)
+
+    if not title.strip():
+        return RedirectResponse("/wiki", 303)
+    found = await in_store(views, look)
+    if isinstance(found, Unresolved):
+        return _unresolved(views, found)
+    if part:
+        return _page(views, "wiki_part.html", found.name, page=found)
+    if address(found.path) != address(title):
+        return RedirectResponse(address(found.path), 303)
+    versions = await _versions(views, found.path, None)
+    more = {"versions": versions, "most": MOST, "most_versions": MOST_VERSIONS}
+    return _page(views, "wiki_page.html", found.name, page=found, **more)
+
+
+def _page(
+    views: Views, template: str, title: str, status: int = 200, **values: Any
+) -> HTMLResponse:
+    known = {"title": title, "place": "wiki", "kinds": KINDS, "kind": ""}
+    return views.page(template, status, **known | values)
+
+
+def opened(wiki: WikiStore, path: str) -> OpenedPage:
+    """Read a page and what links to it; within `reading`."""
+    try:
+        content = wiki.files.content(path)
+        text = text_of(content or b"")
+    except FileUnusable as problem:
+        return OpenedPage(path, unusable=str(problem))
+    if content is None:
+        return OpenedPage(path, unusable="is gone: somebody has just removed it")
+    asked = asked_lines(wiki.files)
+    return OpenedPage(
+        path,
+        page_html(wiki, path, text),
+        *(str(day_in(text, key) or "") for key in ("created", "updated")),
+        backlinks=wiki.graph().backlinks(path)[: MOST + 1],
+        asked=sum(digest(line) in asked for line in text.splitlines()) if asked else 0,
+        is_outside=wiki.is_outside(path, text),
+    )
+
+
+def page_html(wiki: WikiStore, path: str, text: str) -> str:
+    """Render a page without frontmatter: its links lead on, and its name is not said twice."""
+    names, look = wiki.tree().names, wiki.files.presence
+
+    def link(inside: str) -> WikiTarget | None:
+        target, said = target_of(inside), inside.replace("\\|", "|").rpartition("|")[2].strip()
+        found = resolve(target, names, look, near=False)
+        if isinstance(found, str):
+            return WikiTarget(address(found), said or target)
+        match found.reason:
+            case "missing":
+                return WikiTarget(address(target), said or target, "missing", NO_PAGE)
+            case "ambiguous":
+                return WikiTarget(address(target), said or target, "ambiguous", SEVERAL)
+        return None
+
+    made = blocks(without_matter(text), link)
+    title = literal(name_of(path)).replace("p>", "h1>")
+    html = "\n".join(made[1:] if made[:1] == (title,) else made)
+    return html.replace("<h1>", "<h2>").replace("</h1>", "</h2>")
+
+
+def _conversation(wiki: WikiStore, path: str) -> OpenedPage | None:
+    """The raw copy of a conversation, whose path is that of a folder."""
+    if not path.startswith(f"{RAW}/") or ".." in path.split("/") or "\0" in path:
+        return None
+    try:
+        messages = ConversationFolder(wiki.root, path.rstrip("/")).messages()
+    except WintermuteError:
+        return None
+    rendered = tuple((each.role, "\n".join(blocks(each.text))) for each in messages)
+    return OpenedPage(path, messages=rendered)
+
+
+def _unresolved(views: Views, found: Unresolved) -> HTMLResponse:
+    """Say why a title means no page, and offer what comes next: a choice, a like name, a new page."""
+    is_choice, wanted = found.reason == "ambiguous", found.title.removesuffix(ENDING)
+    new = wanted if "/" in wanted else f"semantic/{wanted}"
+    problem = path_problem(f"{new}{ENDING}") if found.reason == "missing" else ""
+    values = {"found": found, "name": legible(found.title), "new": new, "problem": problem}
+    title = "Which page?" if is_choice else "No such page"
+    status = 200 if is_choice else STATUS[found.reason]
+    return _page(views, "wiki_missing.html", title, status, **values)
+
+
+async def _versions(views: Views, path: str, before: int | None) -> list[ItemVersion]:
+    """The newest changes of a page; those of a store alone are on no record."""
+    stores = views.parts.stores
+    if views.parts.rooms is None:
+        return []
+    scope, most = stores.owner.scope, MOST_VERSIONS + 1
+    return await stores.changes.versions("page", path, scope, most, before)
+
+
+@router.get("/wiki-history", include_in_schema=False)
+async def wiki_history(
+    views: Viewing, path: str = "", before: int | None = None, change: str = ""
+) -> HTMLResponse:
+    """Show the changes of a page in the last 30 days, or what one of them changed."""
+    stores, title = views.parts.stores, f"History of {shown(path)}"
+    one = await stores.changes.get(change) if change and views.parts.rooms else None
+    mine = one.changes if one and one.scope == stores.owner.scope else ()
+    texts = next((each for each in mine if (each.kind, each.item) == ("page", path)), None)
+    values: dict[str, Any] = {"path": path, "one": None, "most": MOST_VERSIONS}
+    if texts is None:
+        versions = await _versions(views, path, before)
+        return _page(views, "wiki_history.html", title, versions=versions, **values)
+    sides = ((each or {}).get("text", "") for each in (texts.before, texts.after))
+    rows = await asyncio.to_thread(differences, *sides)
+    return _page(views, "wiki_history.html", title, **values | {"one": one, "rows": rows})
+
+
+def differences(before: str, after: str) -> tuple[Difference, ...] | None:
+    """Compare two texts line by line; None: they are too long."""
+    if len(before) + len(after) > MOST_COMPARED:
+        return None
+    old, new = clean(before).split("\n"), clean(after).split("\n")
+    found: list[Difference] = []
+    for n, group in enumerate(SequenceMatcher(None, old, new).get_grouped_opcodes(AROUND)):
+        found += [Difference("gap")] if n or group[0][1] else []
+        for tag, old_from, old_to, new_from, new_to in group:
+            if tag == "equal":
+                found += [Difference("same", line) for line in old[old_from:old_to]]
+                continue
+            found += [Difference("gone", line) for line in old[old_from:old_to]]
+            found += [Difference("new", line) for line in new[new_from:new_to]]
+    return tuple(found)
+
+
+@router.get("/wiki-pages", include_in_schema=False)
+async def wiki_pages(views: Viewing, after: str = "", to: str = "") -> HTMLResponse:
+    """List all pages, or those that link to one, in the order of their paths."""
+
+    def look(wiki: WikiStore) -> list[str]:
+        found = wiki.graph().backlinks(to) if to else filter(is_page, wiki.tree().names.paths)
+        return sorted(path for path in found if path > after)[: MOST + 1]
+
+    found = await in_store(views, look)
+    title = f"Links to {name_of(to)}" if to else "All pages"
+    more = urlencode({"after": found[MOST - 1], "to": to}) if len(found) > MOST else ""
+    return _page(views, "wiki_list.html", title, paths=found[:MOST], more=more, to=to)
+
+
+@router.get("/wiki-problems", include_in_schema=False)
+async def wiki_problems(
+    views: Viewing, kind: str = "", page: str = "", subject: str = ""
+) -> HTMLResponse:
+    """List what is to be mended, as `wiki check` does; `page` and `subject`: the last one shown."""
+
+    def look(wiki: WikiStore) -> tuple[dict[str, int], list[WikiProblem]]:
+        found = wiki.problems()
+        kinds = [each.kind for each in found]
+        mine = sorted((e for e in found if e.kind == kind), key=lambda each: each.identity)
+        return {k: kinds.count(k) for k in KINDS if k in kinds}, [
+            each for each in mine if each.identity > (kind, page, subject)
+        ][: MOST + 1]
+
+    counts, found = await in_store(views, look)
+    last = found[MOST - 1] if len(found) > MOST else None
+    more = {"kind": kind, "page": last.page, "subject": last.subject} if last else {}
+    values = {"counts": counts, "kind": kind, "found": found[:MOST], "paths": (), "to": ""}
+    return _page(views, "wiki_list.html", "To be mended", more=urlencode(more), **values)
+
+
+@router.get("/wiki-search", include_in_schema=False)
+async def wiki_search(
+    request: Request,
+    views: Viewing,
+    q: str = "",
+    most: Annotated[int, Query(ge=1, le=200)] = MOST_HITS,
+    part: bool = False,
+) -> HTMLResponse:
+    """Look for words in the pages, the best first. `part`: the hits alone, for who is typing."""
+    async with views.searching:
+        if await request.is_disconnected():  # a newer question has taken its place
+            return HTMLResponse("", 499)
+        hits = await in_store(views, lambda wiki: wiki.search(q, most)) if q.strip() else ()
+    new = f"semantic/{q.strip()}"
+    values = {"q": q, "hits": hits, "new": "" if path_problem(f"{new}{ENDING}") else new}
+    values |= {"more": urlencode({"q": q, "most": 200}) if len(hits) == most < 200 else ""}
+    if part:
+        return HTMLResponse(views.fragment("wiki_hits.html", **values))
+    return _page(views, "wiki.html", "Search", page=None, why="", **values)
+
+
+@router.get(
+    "/api/memory/resolve", response_model=WikiPath, responses=problems(400, 404, 409, 422, 503)
+)
+async def memory_resolve(views: Viewing, title: str = "") -> WikiPath | JSONResponse:
+    """Give the path of the page that a title means (W-071)."""
+    found = await in_store(views, lambda wiki: wiki.resolve(title))
+    return _refused(found) if isinstance(found, Unresolved) else WikiPath(path=found)
+
+
+@router.get(
+    "/api/memory/read", response_model=WikiText, responses=problems(400, 404, 409, 422, 503)
+)
+async def memory_read(views: Viewing, title: str = "") -> WikiText | JSONResponse:
+    """Give the page that a title means, with its whole text (W-071)."""
+
+    def look(wiki: WikiStore) -> Unresolved | tuple[str, str]:
+        found = wiki.resolve(title)
+        if isinstance(found, Unresolved):
+            return found
+        try:
+            content = wiki.files.content(found)
+            return (found, text_of(content)) if content else Unresolved("missing", title)
+        except FileUnusable as problem:
+            raise StoreUnusable(f"{shown(found)} {problem}") from problem
+
+    found = await in_store(views, look)
+    if isinstance(found, Unresolved):
+        return _refused(found)
+    return WikiText(path=found[0], text=found[1])
+
+
+def _refused(found: Unresolved) -> JSONResponse:
+    more = {"paths": list(found.paths)} if found.paths else {}
+    return told(STATUS[found.reason], str(found), WHAT_TO_DO[found.reason], **more)

@@ -139,10 +139,12 @@ def page_text(created: date, updated: date, body: str) -> str:
 
 def dated(text: str, today: date, before: str | None = None) -> str:
     """A page that was written today, in the place of what it was `before` (W-067)."""
-    return page_text(_created(before) or _created(text) or today, today, without_matter(text))
+    created = day_in(before, "created") or day_in(text, "created") or today
+    return page_text(created, today, without_matter(text))
 
 
-def _created(text: str | None) -> date | None:
+def day_in(text: str | None, key: str) -> date | None:
+    """Read a date from the frontmatter of a text; None: there is none."""
     found = MATTER.match(text) if text else None
-    written = dict(_pairs(found[1] or "") or ()).get("created", "") if found else ""
+    written = dict(_pairs(found[1] or "") or ()).get(key, "") if found else ""
     return date.fromisoformat(written) if _is_day(written) else None

@@ -1,0 +1,59 @@
+"""Two doors at once: each answer goes out where it was asked, and the page watches all of them."""
+
+from wintermute.conversation.state import Speaker
+from wintermute.llm.backend import Wait
+from wintermute.loom.conversations import Conversation
+from wintermute.mailbox.inbox import Waiting
+from wintermute.messages import Quote
+
+
+class Speakers:
+    """The way back through Matrix or to a page (V-017). Implements `Speaker`.
+
+    The page sees the answers that are made elsewhere, too. Nothing that nobody asked for is said on
+    a page only: where it may be said, Matrix decides.
+    """
+
+    def __init__(self, matrix: Speaker, web: Speaker) -> None:
+        self._matrix = matrix
+        self._web = web
+        self._both = (matrix, web)
+
+    def serves(self, room_id: str) -> bool:
+        return any(door.serves(room_id) for door in self._both)
+
+    def fits(self, conversation: Conversation) -> bool:
+        return not self._web.serves(conversation.room_id) and self._matrix.fits(conversation)
+
+    def room_for(self, scope: str, *, encrypted: bool) -> str | None:
+        return self._matrix.room_for(scope, encrypted=encrypted)
+
+    def attend(self, row: Waiting) -> None:
+        for door in self._of(row):
+            door.attend(row)
+
+    def rest(self, row: Waiting) -> None:
+        for door in self._of(row):
+            door.rest(row)
+
+    def draft(self, conversation_id: str, piece: str) -> None:
+        for door in self._both:
+            door.draft(conversation_id, piece)
+
+    def wait(self, conversation_id: str, wait: Wait) -> None:
+        for door in self._both:
+            door.wait(conversation_id, wait)
+
+    def gate(self, conversation_id: str, name: str) -> None:
+        for door in self._both:
+            door.gate(conversation_id, name)
+
+    def speak(self, conversation_id: str) -> None:
+        for door in self._both:
+            door.speak(conversation_id)
+
+    async def quote(self, row: Waiting) -> Quote | None:
+        return None if self._web.serves(row.room_id) else await self._matrix.quote(row)
+
+    def _of(self, row: Waiting) -> tuple[Speaker, ...]:
+        return (self._web,) if self._web.serves(row.room_id) else (self._web, self._matrix)
