@@ -157,7 +157,9 @@ def _web(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
     named += [Web(public_url=public).public_host] if isinstance(public, str) else []
     short = isinstance(token, Secret) and len(token.reveal()) < SHORTEST_TOKEN
     if short and not all(is_loopback(name) for name in named):
-        text = f"is shorter than {SHORTEST_TOKEN} characters, and other machines could try them all:"
+        text = (
+            f"is shorter than {SHORTEST_TOKEN} characters, and other machines could try them all:"
+        )
         yield _problem(found, "web.token", f"{text} write a longer one, or none")
 
 

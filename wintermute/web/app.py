@@ -36,7 +36,10 @@ STATUSES: dict[type[WintermuteError], int] = {
 }
 """By kind of failure, as far as it matters to a client; all others are 409."""
 BUG = ("Wintermute made a mistake.", "Try again; the log of `wintermute run` tells what happened.")
-WRONG_METHOD = "This address cannot be used like that.", "Open it in a browser, or ask as documented."
+WRONG_METHOD = (
+    "This address cannot be used like that.",
+    "Open it in a browser, or ask as documented.",
+)
 NOTHING = "There is nothing at this address.", "Go back to the chat, or correct the address."
 
 

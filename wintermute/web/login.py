@@ -1,5 +1,7 @@
 """Who comes in: the login page, login addresses, and the list of sessions."""
 
+from typing import Any
+
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 from pydantic import BaseModel, Field
@@ -75,9 +77,9 @@ def _logged_in(views: Views, request: Request, answer: Response, cookie: str) ->
 @router.get("/sessions", include_in_schema=False)
 async def sessions_page(views: Viewing, visitor: Visiting) -> HTMLResponse:
     """List who is logged in."""
-    listed = await views.sessions.listed()
-    values = {"title": "Sessions", "place": "sessions", "own": visitor.session}
-    return views.page("sessions.html", sessions=listed, **values)
+    listed, own = await views.sessions.listed(), visitor.session
+    values: dict[str, Any] = {"title": "Sessions", "place": "sessions", "sessions": listed}
+    return views.page("sessions.html", own=own, **values)
 
 
 class Ended(BaseModel):

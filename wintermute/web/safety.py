@@ -70,9 +70,7 @@ TOO_SLOW = Refusal(
     408, "The body took too long to arrive.", "Send it again.", {"Connection": "close"}
 )
 UNREADABLE = Refusal(400, "The body cannot be read as JSON.", "Send valid JSON in UTF-8.")
-BROKEN_PATH = Refusal(
-    400, "The address has characters that are no text.", "Correct the address."
-)
+BROKEN_PATH = Refusal(400, "The address has characters that are no text.", "Correct the address.")
 FOREIGN_HOST = Refusal(
     403,
     "Wintermute does not know the name that you used for it.",
@@ -360,7 +358,11 @@ class _Out:
             caching = b"no-store"
             if self._static and message["status"] in (200, 304):
                 caching = KEPT if self._versioned else b"no-cache"
-            message["headers"] = [*message.get("headers", ()), *HEADERS, (b"cache-control", caching)]
+            message["headers"] = [
+                *message.get("headers", ()),
+                *HEADERS,
+                (b"cache-control", caching),
+            ]
             self.is_open = True
         elif not message.get("more_body"):
             self.is_open = False
