@@ -13,17 +13,34 @@ Such tests are slow: `@pytest.mark.slow`.
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.async_api import Browser, BrowserContext, Page, ViewportSize, async_playwright
 
 from tests.world.clock import WITHIN
-from tests.world.web import Served
 
 SERIOUS = {"serious", "critical"}
 MILLISECONDS = 1000 * WITHIN
+
+
+class Doorstep(Protocol):
+    """Where a door is, and the token that it knows: of a house, or of a daemon (`DoorAt`)."""
+
+    @property
+    def base(self) -> str: ...
+
+    @property
+    def token(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DoorAt:
+    """The door of a daemon."""
+
+    base: str
+    token: str
 
 
 @dataclass(frozen=True)
@@ -31,7 +48,7 @@ class Browsing:
     """A browser of the owner's. `problems`: what its pages said or did that a good page does not."""
 
     chromium: Browser
-    web: Served
+    web: Doorstep
     provoked: Sequence[str]
     problems: list[str] = field(default_factory=list)
     addresses: list[str] = field(default_factory=list)
@@ -74,7 +91,7 @@ class Browsing:
 
 @asynccontextmanager
 async def browsing(
-    web: Served, chromium: str, provoked: Sequence[str] = ()
+    web: Doorstep, chromium: str, provoked: Sequence[str] = ()
 ) -> AsyncIterator[Browsing]:
     """A browser at a served door while the block lasts; fails at its end for what pages did wrong."""
     async with (
