@@ -95,7 +95,7 @@ async def test_the_graph_is_a_list_with_links_and_the_same_for_programs(
     async with (
         open_house(tmp_path, model.url) as house,
         house.working(),
-        web_served(house, house.config, WebSpeaker()) as web,
+        web_served(house, house.config, WebSpeaker(house.stores.outbox, house.checked)) as web,
     ):
         assert "No pages yet" in (await web.get("/graph")).text
         store(house, {**LINKS, hostile: "A"})
@@ -148,7 +148,7 @@ async def test_the_graph_is_walked_through_by_keyboard(
     async with (
         open_house(tmp_path, model.url) as house,
         house.working(),
-        web_served(house, house.config, WebSpeaker()) as web,
+        web_served(house, house.config, WebSpeaker(house.stores.outbox, house.checked)) as web,
         browsing(web, chromium, provoked=["404"]) as browser,
     ):
         store(house, {"Hub": "AB", "A": "", "B": "", "Lone": ""})
@@ -184,7 +184,7 @@ async def test_three_hundred_pages_are_drawn_within_a_second_and_can_be_moved(
     async with (
         open_house(tmp_path, model.url) as house,
         house.working(),
-        web_served(house, house.config, WebSpeaker()) as web,
+        web_served(house, house.config, WebSpeaker(house.stores.outbox, house.checked)) as web,
         browsing(web, chromium) as browser,
     ):
         made(
