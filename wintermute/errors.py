@@ -29,7 +29,9 @@ WintermuteError
 ├── StoreMissing                no wiki store where one was named
 ├── StoreUnusable               a wiki store that cannot be written, or a file of it that is damaged
 ├── StoreChanged                somebody wrote pages while others were made of them: tried again later
+├── PageRefused                 a page that breaks a rule of path, frontmatter or size: the person keeps it
 ├── StoreBusy                   another job is at work on the pages of a wiki store
+├── WebUnavailable              the web door cannot be opened; everything else goes on without it
 ├── ToolFailed                  an expected failure of a tool; becomes an observation
 └── ModelError                  a model call that gave no usable answer
     ├── ModelUnavailable        outage: every backend of the role tried, retries spent
@@ -194,8 +196,16 @@ class StoreChanged(WintermuteError):
     """Pages are not what they were when work on them began (W-066)."""
 
 
+class PageRefused(WintermuteError):
+    """A page that somebody wants to save as it may not be (V-022)."""
+
+
 class StoreBusy(WintermuteError):
     """One piece of work at a time makes pages of conversations (W-068)."""
+
+
+class WebUnavailable(WintermuteError):
+    """A port that is taken, an address that is not ours, no token, or no framework."""
 
 
 class ToolFailed(WintermuteError):
