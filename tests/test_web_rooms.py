@@ -19,7 +19,7 @@ from wintermute.clock import SystemClock
 from wintermute.db import open_database
 from wintermute.ids import new_id
 from wintermute.mailbox.outbox import TERMINAL, WEB
-from wintermute.messages import Incoming
+from wintermute.messages import InboxKind, Incoming
 from wintermute.owner import Owner
 from wintermute.schedule.firing import REMINDER
 from wintermute.stores import Stores
@@ -104,7 +104,7 @@ async def test_a_page_shows_tools_and_waits_and_takes_back_what_broke_off(
     model.script(
         Calls((Use("echo", {}),), text="I look."),
         Cut("half an ans"),
-        Reads([(100, 0), (100, 60)], reads, Text("all of it")),
+        Reads(((100, 0), (100, 60)), reads, Text("all of it")),
     )
     tools = (Gate(act=looks),)
     house_of = open_house(tmp_path, model.url, done=False, gates=tools, retries=1)
@@ -171,11 +171,10 @@ async def put(daemon: Bot, person: str, *texts: str) -> None:
         async with database.transaction() as tx:
             conversation = await stores.conversations.in_room(tx, PAGE, owner.scope, "terminal")
             for text in texts:
-                kind = "command" if text.startswith("/") else "message"
-                values = (new_id("web"), PAGE, person, "", "owner", kind, text, clock.now())
-                await stores.inbox.store(
-                    tx, conversation, Incoming(*values, direct=True), "waiting"
-                )
+                kind: InboxKind = "command" if text.startswith("/") else "message"
+                event = new_id("web"), PAGE, person, ""
+                said_now = Incoming(*event, "owner", kind, text, clock.now(), direct=True)
+                await stores.inbox.store(tx, conversation, said_now, "waiting")
 
 
 @pytest.mark.slow
