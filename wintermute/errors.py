@@ -29,6 +29,7 @@ WintermuteError
 ├── StoreMissing                no wiki store where one was named
 ├── StoreUnusable               a wiki store that cannot be written, or a file of it that is damaged
 ├── StoreChanged                somebody wrote pages while others were made of them: tried again later
+├── PageRefused                 a page that breaks a rule of path, frontmatter or size: the person keeps it
 ├── StoreBusy                   another job is at work on the pages of a wiki store
 ├── WebUnavailable              the web door cannot be opened; everything else goes on without it
 ├── ToolFailed                  an expected failure of a tool; becomes an observation
@@ -193,6 +194,10 @@ class StoreUnusable(WintermuteError):
 
 class StoreChanged(WintermuteError):
     """Pages are not what they were when work on them began (W-066)."""
+
+
+class PageRefused(WintermuteError):
+    """A page that somebody wants to save as it may not be (V-022)."""
 
 
 class StoreBusy(WintermuteError):

@@ -45,6 +45,12 @@ NOTHING = "There is nothing at this address.", "Go back to the chat, or correct 
 
 async def web_app(parts: WebParts) -> Guarded:
     """Build the application that answers for these parts. Raises: WebUnavailable."""
+    app = await unguarded(parts)
+    return Guarded(_bulkhead(app), app.state.views)
+
+
+async def unguarded(parts: WebParts) -> FastAPI:
+    """Put all routes together. Raises: WebUnavailable."""
     door = DoorStore(parts.stores.database, parts.clock)
     app = FastAPI(
         telemetry={"tracing": False, "metrics": False, "logs": False},
@@ -65,7 +71,7 @@ async def web_app(parts: WebParts) -> Guarded:
     app.add_exception_handler(RequestValidationError, malformed)
     app.add_exception_handler(WintermuteError, failed)
     app.add_exception_handler(Exception, crashed)
-    return Guarded(_bulkhead(app), app.state.views)
+    return app
 
 
 async def health() -> PlainTextResponse:

@@ -1,0 +1,102 @@
+"""A page in the hands of a person: the text they opened, and what may be saved in its place (V-022).
+
+    opened ─ typed ─▶ wanted ─┬▶ refused, in words: the person keeps their text
+                              ╰▶ a change set of cause `edit`, then in its place
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import date
+from hashlib import blake2b
+
+from wintermute.errors import FileUnusable, PageRefused
+from wintermute.wiki.links import alike, is_page, legible, name_of
+from wintermute.wiki.pages import MATTER, dated, examined, without_matter
+from wintermute.wiki.store import WikiStore
+from wintermute.wiki.verdict import path_problem
+
+MOST_SAVED = 500_000
+"""Bytes of a page that a browser saves: far more than a model can be given."""
+UPDATED = re.compile(r"^(updated:[ \t]*)\d{4}-\d\d-\d\d(?=[ \t]*$)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class PageSource:
+    """A page as its file has it. `text` None: it does not exist yet."""
+
+    path: str
+    text: str | None
+
+    @property
+    def version(self) -> str:
+        """Names this text, so that a save can tell if somebody saved meanwhile; "": there is none."""
+        return "" if self.text is None else blake2b(self.text.encode(), digest_size=16).hexdigest()
+
+    def edited(self, typed: str, today: date) -> str:
+        """The text to save: as it was typed, dated, with frontmatter where that is missing.
+
+        Line ends stay those of the file. Raises: PageRefused.
+        """
+        typed, before = typed.replace("\r\n", "\n"), (self.text or "").replace("\r\n", "\n")
+        if typed == before and self.text is not None:
+            return self.text
+        if "\0" in typed:
+            raise PageRefused("The text has a NUL character: remove it.")
+        if not without_matter(typed).strip():
+            raise PageRefused("The page would be empty: write something below its frontmatter.")
+        text = _dated(typed, before, today)
+        if self.text and "\r\n" in self.text:
+            text = text.replace("\n", "\r\n")
+        if (size := len(text.encode())) > MOST_SAVED:
+            raise PageRefused(
+                f"The page has {size:,} bytes, and at most {MOST_SAVED:,} can be saved here:"
+                " divide it into several pages."
+            )
+        return text
+
+
+def _dated(typed: str, before: str, today: date) -> str:
+    matter = MATTER.match(typed)
+    if matter is None and typed.lstrip().startswith("---\n"):
+        raise PageRefused("The frontmatter has no end: close it with a line that is only ---.")
+    if matter is None:
+        return dated(typed, today, before or None)
+    known = examined(before)[0]
+    if new := [each for each in examined(typed)[0] if each not in known]:
+        raise PageRefused(f"{'; '.join(new)}. Correct the lines between the two ---.")
+    return UPDATED.sub(rf"\g<1>{today}", matter[0], count=1) + typed[matter.end() :]
+
+
+def page_source(store: WikiStore, path: str) -> PageSource:
+    """Read a page that somebody wants to edit, or say that a new one may have this path.
+
+    Within `reading`. Raises: PageRefused.
+    """
+    if problem := path_problem(path):
+        raise PageRefused(f"{legible(path)} {problem}: choose another name for the page.")
+    try:
+        return PageSource(path, store.files.exact(path))
+    except FileUnusable as problem:
+        raise PageRefused(f"{path} {problem}. Correct the file with another program.") from problem
+    except FileNotFoundError:
+        if known := _lookalike(path, store.tree().names.paths):
+            raise PageRefused(
+                f"{path} differs from {known} by case or accents only: edit that page, or choose"
+                " another name."
+            ) from None
+        return PageSource(path, None)
+
+
+def _lookalike(path: str, paths: Collection[str]) -> str:
+    """The page that only case or normal form tells from a new one (W-079); "": there is none."""
+    form, name = alike(path), name_of(path)
+    return min(
+        (
+            each
+            for each in paths
+            if is_page(each)
+            and (alike(each) == form or (name_of(each) != name and alike(name_of(each)) == alike(name)))
+        ),
+        default="",
+    )
