@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse
 from starlette.staticfiles import StaticFiles
 
-from wintermute.web import chat, graph, wiki
+from wintermute.web import chat, editing, graph, jobs, wiki
 from wintermute.web.parts import WebParts
 from wintermute.web.safety import Guarded
 from wintermute.web.views import Views
@@ -31,6 +31,8 @@ def web_app(parts: WebParts) -> Guarded:
     app.include_router(chat.router)
     app.include_router(wiki.router)
     app.include_router(graph.router)
+    app.include_router(editing.router)
+    app.include_router(jobs.router)
     app.mount("/static", StaticFiles(directory=STATIC))
     return Guarded(app, parts)
 

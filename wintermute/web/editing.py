@@ -4,10 +4,9 @@ import asyncio
 from datetime import date
 from functools import partial
 from typing import Annotated, Any
-from urllib.parse import quote
 
 from fastapi import APIRouter
-from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from fastapi.responses import JSONResponse, RedirectResponse, Response
 from pydantic import BaseModel, Field
 
 from wintermute.changes.change_sets import Change, Reason
@@ -15,10 +14,10 @@ from wintermute.changes.undo import FORGETTING
 from wintermute.errors import PageRefused, StoreChanged, WintermuteError
 from wintermute.night.nights import follow_undo
 from wintermute.stores import Stores
-from wintermute.web.views import ApiProblem, Viewing, Views, problems, told
+from wintermute.web.views import ApiProblem, Viewing, Views, address, problems, told
 from wintermute.web.wiki import differences, in_store, page_html
 from wintermute.wiki.editing import PageSource, page_source
-from wintermute.wiki.links import ENDING, Unresolved, name_of
+from wintermute.wiki.links import ENDING, name_of
 from wintermute.wiki.page_jobs import state_of
 from wintermute.wiki.store import WikiStore
 
@@ -103,11 +102,10 @@ async def edit_page(views: Viewing, title: str) -> Response:
     except PageRefused as problem:
         values |= {"title": "This page cannot be edited", "problem": str(problem)}
         return views.page("edit.html", 400, **values)
-    address = source.path.removesuffix(ENDING)
-    if address != title:
-        return RedirectResponse(f"/edit/{quote(address)}", 303)
+    if (there := address(source.path, "/edit/")) != address(title, "/edit/"):
+        return RedirectResponse(there, 303)
     verb = "New page" if source.text is None else "Edit"
-    values |= {"title": f"{verb}: {name_of(address)}", "address": address, "source": source}
+    values |= {"title": f"{verb}: {name_of(source.path)}", "source": source}
     return views.page("edit.html", **values)
 
 
@@ -199,7 +197,11 @@ async def undo(views: Viewing, wanted: SetToUndo) -> UndonePages | JSONResponse:
     """Take a change of pages back, as far as nobody changed them since."""
     stores = views.parts.stores
     found = await stores.changes.get(wanted.change)
-    if found is None or found.scope != stores.owner.scope or {c.kind for c in found.changes} != {"page"}:
+    if (
+        found is None
+        or found.scope != stores.owner.scope
+        or {c.kind for c in found.changes} != {"page"}
+    ):
         return told(404, "This change of pages is unknown.", "Changes are kept for 30 days.")
     async with stores.database.transaction() as tx:
         if await stores.jobs.is_forgetting(tx):

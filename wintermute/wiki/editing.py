@@ -1,7 +1,7 @@
 """A page in the hands of a person: the text they opened, and what may be saved in its place (V-022).
 
-    opened ─ typed ─▶ wanted ─┬▶ refused, in words: the person keeps their text
-                              ╰▶ a change set of cause `edit`, then in its place
+opened ─ typed ─▶ wanted ─┬▶ refused, in words: the person keeps their text
+                          ╰▶ a change set of cause `edit`, then in its place
 """
 
 import re
@@ -96,7 +96,10 @@ def _lookalike(path: str, paths: Collection[str]) -> str:
             each
             for each in paths
             if is_page(each)
-            and (alike(each) == form or (name_of(each) != name and alike(name_of(each)) == alike(name)))
+            and (
+                alike(each) == form
+                or (name_of(each) != name and alike(name_of(each)) == alike(name))
+            )
         ),
         default="",
     )
