@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import distribution, requires
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 
@@ -42,7 +43,7 @@ class Bench:
         self._ann = ann
         self._rounds = rounds
 
-    def config(self, name: str) -> tuple[Path, Login]:
+    def config(self, name: str, **changes: dict[str, Any]) -> tuple[Path, Login]:
         """A configuration for a fresh bot."""
         login = self._homeserver.user(name)
         path = write_settings(
@@ -51,7 +52,7 @@ class Bench:
             login,
             self._model.url,
             self._ann.user_id,
-            log={"level": "info"},
+            **{"log": {"level": "info"}} | changes,
         )
         return path, login
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.world.clock import cheap
 from wintermute.markdown import RENDERED_MOST, SCHEMES, TAGS, WikiTarget, blocks, html
-from wintermute.matrix.markdown import CONTENT_MOST, content, plain
+from wintermute.matrix.content import CONTENT_MOST, content, plain
 from wintermute.text import plain as marked
 
 

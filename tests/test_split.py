@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from wintermute.matrix.markdown import CONTENT_MOST, content, parts
+from wintermute.matrix.content import CONTENT_MOST, content, parts
 
 
 def code_in(markdown: str) -> str:

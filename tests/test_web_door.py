@@ -13,7 +13,7 @@ async def test_the_pages_are_there_for_who_is_logged_in(tmp_path: Path, model: M
     async with (
         open_house(tmp_path, model.url) as house,
         house.working(),
-        web_served(house, house.config, WebSpeaker()) as web,
+        web_served(house, house.config, WebSpeaker(house.stores.outbox, house.checked)) as web,
     ):
         for path in ("/", "/wiki"):
             page = await web.get(path)

@@ -31,6 +31,7 @@ WintermuteError
 ├── StoreChanged                somebody wrote pages while others were made of them: tried again later
 ├── PageRefused                 a page that breaks a rule of path, frontmatter or size: the person keeps it
 ├── StoreBusy                   another job is at work on the pages of a wiki store
+├── WebUnavailable              the web door cannot be opened; everything else goes on without it
 ├── ToolFailed                  an expected failure of a tool; becomes an observation
 └── ModelError                  a model call that gave no usable answer
     ├── ModelUnavailable        outage: every backend of the role tried, retries spent
@@ -201,6 +202,10 @@ class PageRefused(WintermuteError):
 
 class StoreBusy(WintermuteError):
     """One piece of work at a time makes pages of conversations (W-068)."""
+
+
+class WebUnavailable(WintermuteError):
+    """A port that is taken, an address that is not ours, no token, or no framework."""
 
 
 class ToolFailed(WintermuteError):

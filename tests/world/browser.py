@@ -13,17 +13,40 @@ Such tests are slow: `@pytest.mark.slow`.
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.async_api import Browser, BrowserContext, Page, ViewportSize, async_playwright
 
+from tests.world.bot import Bot
 from tests.world.clock import WITHIN
-from tests.world.web import Served
 
 SERIOUS = {"serious", "critical"}
 MILLISECONDS = 1000 * WITHIN
+
+
+class Doorstep(Protocol):
+    """Where a door is, and addresses that log one browser in: of a house, or of a daemon (`DoorAt`)."""
+
+    @property
+    def base(self) -> str: ...
+
+    async def login_address(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DoorAt:
+    """The door of a daemon."""
+
+    base: str
+    bot: Bot
+
+    async def login_address(self) -> str:
+        """Give what `wintermute web` prints."""
+        code, output = await self.bot.command("web")
+        assert code == 0, output
+        return next(word for word in output.split() if "/login/" in word)
 
 
 @dataclass(frozen=True)
@@ -31,7 +54,7 @@ class Browsing:
     """A browser of the owner's. `problems`: what its pages said or did that a good page does not."""
 
     chromium: Browser
-    web: Served
+    web: Doorstep
     provoked: Sequence[str]
     problems: list[str] = field(default_factory=list)
     addresses: list[str] = field(default_factory=list)
@@ -41,16 +64,18 @@ class Browsing:
         self, *, logged_in: bool = True, width: int = 1280, **more: Any
     ) -> BrowserContext:
         """A browser profile of its own: `java_script_enabled=False`, `color_scheme="dark"`, `locale="de"`."""
-        headers = {"Authorization": f"Bearer {self.web.token}"} if logged_in else {}
         made = await self.chromium.new_context(
             viewport=ViewportSize(width=width, height=800),
-            extra_http_headers=headers,
             **more,
         )
         made.set_default_timeout(MILLISECONDS)
         made.on("console", lambda message: self._note(f"console: {message.text}"))
         made.on("weberror", lambda error: self._note(f"error: {error.error}"))
         made.on("request", lambda request: self._asked(request.url))
+        if logged_in:
+            page = await made.new_page()
+            await page.goto(await self.web.login_address())
+            await page.close()
         return made
 
     async def open(
@@ -74,7 +99,7 @@ class Browsing:
 
 @asynccontextmanager
 async def browsing(
-    web: Served, chromium: str, provoked: Sequence[str] = ()
+    web: Doorstep, chromium: str, provoked: Sequence[str] = ()
 ) -> AsyncIterator[Browsing]:
     """A browser at a served door while the block lasts; fails at its end for what pages did wrong."""
     async with (

@@ -35,7 +35,7 @@ MARKDOWN = (
     "![by name][p]\n\n[p]: {there}/reference",
     "[run](javascript:fetch('{there}/javascript')) [run](JaVaScRiPt&colon;fetch('{there}/colon'))",
     "[data](data:text/html;base64,PHNjcmlwdD50b3AuaHVydD0xPC9zY3JpcHQ+) [vb](vbscript:x) [f](file:///etc/passwd)",
-    "[title](https://example.org \"a\\\" onmouseover=fetch('{there}/title') b\")",
+    '[title](https://example.org "a\\" onmouseover=fetch(\'{there}/title\') b")',
     "<javascript:fetch('{there}/auto')>",
     "[[<img src=x onerror=fetch('{there}/wiki')>]] [[x\"><img src='{there}/wikiquote'>|shown]]",
     "```\"><img src='{there}/fence'>\n<img src='{there}/code'>\n```",

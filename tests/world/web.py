@@ -5,6 +5,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -17,6 +18,7 @@ from wintermute.conversation.state import Watch
 from wintermute.ids import new_id
 from wintermute.web.door import WebDoor
 from wintermute.web.parts import WebParts
+from wintermute.web.sessions import TOKEN, DoorStore
 from wintermute.web.speaker import WebSpeaker
 from wintermute.wiki.conversations import ConversationFolder
 
@@ -33,6 +35,11 @@ class Served:
     async def get(self, path: str, **more: Any) -> httpx2.Response:
         """A page, as the owner."""
         return await self.client.get(self.base + path, **more)
+
+    async def login_address(self) -> str:
+        """An address that logs one browser in, as `wintermute web` prints it."""
+        key = await DoorStore(self.parts.stores.database, self.parts.clock).invite()
+        return f"{self.base}/login/{key}"
 
 
 @asynccontextmanager
@@ -54,10 +61,16 @@ async def web_served(house: House, config: Config, speaker: WebSpeaker) -> Async
             async with asyncio.timeout(WITHIN):
                 while (await _status(client, base)) != 200:  # noqa: ASYNC110  no event tells of it
                     await asyncio.sleep(0.05)
-            token = (config.data_dir / "web.token").read_text().strip()
+            token = (
+                config.web.token.reveal() if config.web.token else _token(config.data_dir / TOKEN)
+            )
             client.headers["Authorization"] = f"Bearer {token}"
             yield Served(base, token, client, parts)
         serving.cancel()
+
+
+def _token(file: Path) -> str:
+    return file.read_text().strip()
 
 
 async def _status(client: httpx2.AsyncClient, base: str) -> int:

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
-from wintermute.config.schema import URL
+from wintermute.config.schema import ORIGIN, URL
 
 LARGEST = 256 * 1024
 DEEPEST = 12
@@ -266,7 +266,7 @@ def _text(node: Scalar, kind: Any, rules: KeyRules) -> object:
         return _zone(text)
     if rules.get("command"):
         return _command(text)
-    if rules.get("pattern") == URL:
+    if rules.get("pattern") in (URL, ORIGIN):
         return text.rstrip("/")  # paths are put behind it
     return Path(text) if kind is Path else text
 

@@ -29,7 +29,17 @@ from wintermute.config.document import (
     plain_value,
     read_scalar,
 )
-from wintermute.config.schema import DATA, Backend, Config, Dreaming, Secret, Wiki
+from wintermute.config.schema import (
+    DATA,
+    SHORTEST_TOKEN,
+    Backend,
+    Config,
+    Dreaming,
+    Secret,
+    Web,
+    Wiki,
+    is_loopback,
+)
 from wintermute.config.secrets import Sources, read_secret
 from wintermute.errors import ConfigurationError
 
@@ -56,7 +66,7 @@ class FoundValue:
 def check_all(found: Mapping[str, FoundValue], reported: set[str]) -> list[Problem]:
     """What does not fit together in what could be read, except below the keys reported before."""
     problems = [*_login(found), *_owner(found), *_backends(found), *_references(found)]
-    problems += [*_memory(found), *_likeness(found)]
+    problems += [*_memory(found), *_likeness(found), *_web(found)]
     return [problem for problem in problems if not reported & set(_upwards(problem.key))]
 
 
@@ -137,6 +147,20 @@ def _likeness(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
             f"contradiction_similarity ({compared:g}) must be below dedup_similarity ({merged:g})"
         )
         yield _problem(found, key, text)
+
+
+def _web(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+    """A token that others could guess is no token (V-011)."""
+    token, host = _value(found, "web.token"), _value(found, "web.host")
+    public = _value(found, "web.public_url")
+    named = [host] if isinstance(host, str) else []
+    named += [Web(public_url=public).public_host] if isinstance(public, str) else []
+    short = isinstance(token, Secret) and len(token.reveal()) < SHORTEST_TOKEN
+    if short and not all(is_loopback(name) for name in named):
+        text = (
+            f"is shorter than {SHORTEST_TOKEN} characters, and other machines could try them all:"
+        )
+        yield _problem(found, "web.token", f"{text} write a longer one, or none")
 
 
 def _number(found: Mapping[str, FoundValue], key: str, usual: float) -> float | None:

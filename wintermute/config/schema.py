@@ -5,6 +5,7 @@ so a key exists in one place only. Defaults follow DESIGN §6.
 """
 
 import dataclasses
+import ipaddress
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from wintermute.messages import Size
 from wintermute.owner import Owner
@@ -58,6 +59,8 @@ class Secret:
 
 
 USER_ID = r"@[^:\s]+:\S+"
+ORIGIN = r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?"
+"""An address without a path."""
 URL = r"https?://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/\S*)?"
 """No user and password in it: those would be a secret in plain sight."""
 A_URL = "https://example.org"
@@ -451,7 +454,36 @@ class Web:
     enabled: bool = key("Serve the web pages.", False)
     host: str = key("Address to listen on.", "127.0.0.1")
     port: int = key("Port to listen on.", 1345, least=1, most=65535)
-    token: Secret | None = key("Access token; {env: NAME} or {file: PATH}.", None)
+    token: Secret | None = key(
+        "Access token; {env: NAME} or {file: PATH}; empty: one is made in data_dir/web.token.", None
+    )
+    public_url: str | None = key(
+        "Address that browsers use, if it is another one, as behind a proxy with TLS.",
+        None,
+        pattern=ORIGIN,
+        example="https://wintermute.example.org",
+    )
+
+    @property
+    def public_host(self) -> str:
+        """The name in the address that browsers use; "" where there is none."""
+        return (urlsplit(self.public_url or "").hostname or "").lower()
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether other machines may reach the port; a loopback `public_url` says that none can."""
+        return not is_loopback(self.host) and not is_loopback(self.public_host)
+
+
+SHORTEST_TOKEN = 20
+
+
+def is_loopback(host: str) -> bool:
+    """Decide if a name or address is this machine's own loopback."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -480,7 +512,7 @@ class Config:
     sub_sessions: SubSessionSettings = key("Work that the assistant hands out.", SubSessionSettings)
     wiki: Wiki = key("Pages that link, and grow out of conversations.", Wiki)
     tools: Tools = key("What the assistant may do.", Tools)
-    web: Web = key("The web door.", Web, later=True)
+    web: Web = key("The web pages: chat and wiki in a browser.", Web)
     log: Log = key("Logging.", Log)
 
     @property

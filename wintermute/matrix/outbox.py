@@ -20,9 +20,9 @@ from wintermute.errors import (
 )
 from wintermute.mailbox.outbox import EVER, OutboxPart, Outgoing
 from wintermute.matrix.client import MatrixClient
+from wintermute.matrix.content import content, parts
 from wintermute.matrix.copies import Copies
 from wintermute.matrix.inbox import OUTBOX_KEY, Policy, RoomView, mapping, may_read
-from wintermute.matrix.markdown import content, parts
 from wintermute.matrix.marks import Mark
 from wintermute.messages import Json
 from wintermute.stores import Stores

@@ -1,23 +1,57 @@
 """All routes in one application, and the bulkhead around each request (A-7)."""
 
 import logging
+from collections.abc import MutableMapping
 from pathlib import Path
+from typing import Any
 
-from fastapi import FastAPI
-from fastapi.responses import PlainTextResponse
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
-from wintermute.web import chat, editing, graph, jobs, wiki
+from wintermute.errors import (
+    StorageBlocked,
+    StoreBusy,
+    StoreChanged,
+    StoreMissing,
+    WintermuteError,
+)
+from wintermute.web import chat, graph, login, wiki
 from wintermute.web.parts import WebParts
-from wintermute.web.safety import Guarded
-from wintermute.web.views import Views
+from wintermute.web.safety import App, Guarded, Receive, Scope, Send
+from wintermute.web.sessions import DoorStore
+from wintermute.web.views import Views, problems, views
 
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
+REFUSALS = (400, 401, 403, 404, 405, 408, 409, 413, 429, 500, 503)
+"""What any JSON route may answer beside its own answers."""
+STATUSES: dict[type[WintermuteError], int] = {
+    StoreMissing: 404,
+    StoreChanged: 409,
+    StoreBusy: 409,
+    StorageBlocked: 503,
+}
+"""By kind of failure, as far as it matters to a client; all others are 409."""
+BUG = ("Wintermute made a mistake.", "Try again; the log of `wintermute run` tells what happened.")
+WRONG_METHOD = (
+    "This address cannot be used like that.",
+    "Open it in a browser, or ask as documented.",
+)
+NOTHING = "There is nothing at this address.", "Go back to the chat, or correct the address."
 
 
-def web_app(parts: WebParts) -> Guarded:
-    """Build the application that answers for these parts."""
+async def web_app(parts: WebParts) -> Guarded:
+    """Build the application that answers for these parts. Raises: WebUnavailable."""
+    app = await unguarded(parts)
+    return Guarded(_bulkhead(app), app.state.views)
+
+
+async def unguarded(parts: WebParts) -> FastAPI:
+    """Put all routes together. Raises: WebUnavailable."""
+    door = DoorStore(parts.stores.database, parts.clock)
     app = FastAPI(
         telemetry={"tracing": False, "metrics": False, "logs": False},
         title="Wintermute",
@@ -25,18 +59,83 @@ def web_app(parts: WebParts) -> Guarded:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        responses=problems(*REFUSALS),
     )
-    app.state.views = Views(parts)
+    app.state.views = Views(parts, f"wintermute_{await door.id()}")
     app.add_api_route("/healthz", health, include_in_schema=False)
-    app.include_router(chat.router)
-    app.include_router(wiki.router)
-    app.include_router(graph.router)
-    app.include_router(editing.router)
-    app.include_router(jobs.router)
+    app.add_api_route("/openapi.json", description, include_in_schema=False)
+    for part in (chat, wiki, editing, jobs, graph, login):
+        app.include_router(part.router)
     app.mount("/static", StaticFiles(directory=STATIC))
-    return Guarded(app, parts)
+    app.add_exception_handler(HTTPException, refused)
+    app.add_exception_handler(RequestValidationError, malformed)
+    app.add_exception_handler(WintermuteError, failed)
+    app.add_exception_handler(Exception, crashed)
+    return app
 
 
 async def health() -> PlainTextResponse:
     """Say `ok`, and nothing of the person."""
     return PlainTextResponse("ok")
+
+
+async def description(request: Request) -> JSONResponse:
+    """Describe every JSON route (V-031)."""
+    described = request.app.openapi()
+    for methods in described["paths"].values():
+        for operation in methods.values():
+            operation["responses"].pop("422", None)  # which we tell as 400
+    return JSONResponse(described)
+
+
+def _bulkhead(app: App) -> App:
+    """Log a bug, so that it disturbs nothing but its own request; it is told by `crashed`."""
+
+    async def answered(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
+        except Exception:
+            # The path may name a page or a conversation; the route's pattern does not.
+            route = getattr(scope.get("route"), "path", "none")
+            log.exception("web request failed method=%s route=%s", scope["method"], route)
+
+    return answered
+
+
+def _problem(request: Request, status: int, error: str, what_to_do: str) -> Response:
+    return views(request).problem(request.scope, status, error, what_to_do)
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    """Tell of a path or a method that does not exist."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    return _problem(request, status, *(WRONG_METHOD if status == 405 else NOTHING))
+
+
+async def malformed(request: Request, error: Exception) -> Response:
+    """Tell what is wrong with a request, without its values: they may be secret, or no text."""
+    found = error.errors() if isinstance(error, RequestValidationError) else []
+    named = [f"{_place(each)}: {each['msg']}" for each in found[:5]]
+    text = f"The request is not understood: {'; '.join(named)}."
+    return _problem(request, 400, text, "Send what /openapi.json describes.")
+
+
+def _place(problem: MutableMapping[str, Any]) -> str:
+    """The field that a problem is in; names of our own fields only."""
+    inner = [str(part) for part in problem["loc"][1:] if problem["type"] != "extra_forbidden"]
+    return ".".join(inner) or str(problem["loc"][0])
+
+
+async def failed(request: Request, error: Exception) -> Response:
+    """Tell of an expected failure in its own words, which end with what to do."""
+    found = (status for kind, status in STATUSES.items() if isinstance(error, kind))
+    text = views(request).parts.redact(str(error))
+    separator = " -> " if " -> " in text else ": "
+    happened, _, advice = text.rpartition(separator)
+    told = (happened, advice) if happened else (text, "Try again, or look at `wintermute status`.")
+    return _problem(request, next(found, 409), *told)
+
+
+async def crashed(request: Request, error: Exception) -> Response:
+    """Tell of a bug, and nothing about it."""
+    return _problem(request, 500, *BUG)

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel
 
-from wintermute.web.views import Views, Viewing, problems, told
+from wintermute.web.views import Viewing, Views, problems, told
 from wintermute.wiki.graph import shown
 from wintermute.wiki.links import ENDING, name_of
 
@@ -132,5 +132,7 @@ async def graph(
     linked = await _linked(views)
     middle = page_around(around, linked)
     if around and middle is None:
-        return told(404, "There is no such page.", "Leave `around` out, or name a page by its path.")
+        return told(
+            404, "There is no such page.", "Leave `around` out, or name a page by its path."
+        )
     return await asyncio.to_thread(picture, linked, middle, most)

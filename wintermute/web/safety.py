@@ -1,12 +1,19 @@
 """Decides about each request before a route sees it: who asks, from where, and with what."""
 
-import hmac
-import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import unquote_to_bytes, urlsplit
 
-from wintermute.web.parts import WebParts
-from wintermute.web.sessions import Visitor
+from starlette.responses import RedirectResponse, Response
+
+from wintermute.config.schema import Web, is_loopback
+from wintermute.web.sessions import Presence, Visitor
+from wintermute.web.views import Views, is_api
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -14,47 +21,349 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+OPEN = re.compile(r"/healthz|/login|/login/[^/]+|/static/.+")
+"""The only paths that are answered without a session. They show nothing of the person (V-006)."""
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+MOST_BODY = 1_000_000
+BODY_SECONDS = 10.0
+DEEPEST = 32
+NO_TEXT = re.compile("[\0\ud800-\udfff]")
+PORTS = {"http": 80, "https": 443}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+    " form-action 'self'; base-uri 'none'; frame-ancestors 'none';"
+    " require-trusted-types-for 'script'; trusted-types wintermute"
+)
 HEADERS = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src"
-        b" 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none';"
-        b" require-trusted-types-for 'script'; trusted-types wintermute",
-    ),
+    (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"same-origin"),
-    (b"cache-control", b"no-store"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
 )
-TOKEN = "web.token"
+KEPT = b"public, max-age=31536000, immutable"
+"""How long browsers keep a static file: its address changes with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is not answered: what happened, then what to do."""
+
+    status: int
+    error: str
+    what_to_do: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+LOG_IN = Refusal(
+    401,
+    "You are not logged in.",
+    "Send the token as `Authorization: Bearer TOKEN`, or log in at /login.",
+    {"WWW-Authenticate": "Bearer"},
+)
+FOREIGN_ORIGIN = Refusal(
+    403, "This request came from another site.", "Open the page itself, and do it there."
+)
+NO_JSON = Refusal(403, "The body is not JSON.", "Send it with `Content-Type: application/json`.")
+TOO_LARGE = Refusal(413, "The body is over 1 MB.", "Send less at once.")
+TOO_SLOW = Refusal(
+    408, "The body took too long to arrive.", "Send it again.", {"Connection": "close"}
+)
+UNREADABLE = Refusal(400, "The body cannot be read as JSON.", "Send valid JSON in UTF-8.")
+BROKEN_PATH = Refusal(400, "The address has characters that are no text.", "Correct the address.")
+FOREIGN_HOST = Refusal(
+    403,
+    "Wintermute does not know the name that you used for it.",
+    "To use this name, add to config.yaml, below `web:`, the line `public_url: http://{host}` (with"
+    " https and the port as your browser shows them).",
+)
+NO_SOCKETS = Refusal(400, "There are no websockets here.", "Ask with plain HTTP.")
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A request as its head tells it."""
+
+    scope: Scope
+    headers: Mapping[str, str]
+
+    @classmethod
+    def of(cls, scope: Scope) -> "Asking":
+        """Read the head; of a header that came twice the last counts, but for cookies."""
+        found: dict[str, str] = {}
+        for name, value in scope["headers"]:
+            key, text = name.decode("latin-1"), value.decode("latin-1")
+            found[key] = f"{found[key]}; {text}" if key == "cookie" and key in found else text
+        return cls(scope, found)
+
+    @property
+    def path(self) -> str:
+        """The path, decoded."""
+        return str(self.scope["path"])
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether it changes nothing."""
+        return self.scope["method"] in READING
+
+    @property
+    def host(self) -> str:
+        """The name that the client calls us by, without a port."""
+        return _name(self.headers.get("host", ""))
+
+    @property
+    def bearer(self) -> str | None:
+        """The token that a program sends."""
+        kind, _, token = self.headers.get("authorization", "").partition(" ")
+        return token.strip() if kind.lower() == "bearer" else None
+
+    @property
+    def is_from_elsewhere(self) -> bool:
+        """Whether a page of another site led a browser here: a strict cookie stays behind then."""
+        return (
+            self.headers.get("sec-fetch-site") == "cross-site"
+            and self.headers.get("sec-fetch-mode") == "navigate"
+            and "cookie" not in self.headers
+        )
+
+    def cookies(self, name: str) -> list[str]:
+        """Give the values of a cookie; another server on this machine may have set one as well."""
+        pairs = (part.strip().partition("=") for part in self.headers.get("cookie", "").split(";"))
+        return [value for key, _, value in pairs if key == name][:4]
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that the application may answer."""
+
+    visitor: Visitor | None
+    body: bytes
 
 
 class Guarded:
     """The application behind the checks."""
 
-    def __init__(self, app: App, parts: WebParts) -> None:
+    def __init__(self, app: App, views: Views) -> None:
         self._app = app
-        file = parts.config.data_dir / TOKEN
-        if not file.exists():
-            file.write_text(secrets.token_urlsafe(32))
-        self._token = file.read_text().strip()
+        self._views = views
+        self._logins = views.sessions
+        self._web: Web = views.parts.config.web
+
+    def leave(self) -> None:
+        """Ask all that is being answered to end."""
+        self._logins.dismiss()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        headers = dict(scope["headers"])
-        given = headers.get(b"authorization", b"").decode("latin-1").removeprefix("Bearer ")
-        given = given or headers.get(b"cookie", b"").decode("latin-1").removeprefix("wintermute=")
-        is_open = scope["path"].startswith("/static/") or scope["path"] == "/healthz"
-        if not (is_open or hmac.compare_digest(given.encode(), self._token.encode())):
-            await send({"type": "http.response.start", "status": 401, "headers": []})
-            await send({"type": "http.response.body", "body": b"{}"})
+        asking, out = Asking.of(scope), _Out(scope, send)
+        judged = await self._judged(asking, receive)
+        if isinstance(judged, Response):
+            await judged(scope, receive, out)
             return
+        scope.setdefault("state", {})["visitor"] = judged.visitor
+        with self._logins.present(judged.visitor) as presence, suppress(TimeoutError):
+            async with presence.limit:
+                await self._app(scope, _In(judged.body, receive, presence), out)
+        if presence.left.is_set() and out.is_open:
+            await out({"type": "http.response.body", "body": b""})
 
-        scope.setdefault("state", {})["visitor"] = Visitor(None)
+    async def _judged(self, asking: Asking, receive: Receive) -> Admitted | Response:
+        if refusal := self._refused(asking):
+            return self._told(asking, refusal)
+        visitor = await self._visitor(asking)
+        if isinstance(visitor, Refusal):
+            return self._told(asking, visitor)
+        if visitor is None and not OPEN.fullmatch(asking.path):
+            return self._led_to_login(asking)
+        if not asking.is_reading and (refusal := self._forged(asking)):
+            return self._told(asking, refusal)
+        body = await _body(asking, receive)
+        return self._told(asking, body) if isinstance(body, Refusal) else Admitted(visitor, body)
 
-        async def guarded_send(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *HEADERS]
-            await send(message)
+    def _refused(self, asking: Asking) -> Refusal | None:
+        """Judge the head alone."""
+        scope, name = asking.scope, asking.host
+        if not (_is_text(scope["raw_path"]) and _is_text(scope["query_string"])):
+            return BROKEN_PATH
+        if "websocket" in asking.headers.get("upgrade", "").lower():
+            return NO_SOCKETS
+        # Another name may be that of a site which points at this machine.
+        server = scope.get("server") or ("",)
+        known = {self._web.public_host, _name(self._web.host), str(server[0])} - {""}
+        if is_loopback(name) or name in known:
+            return None
+        shown = name if re.fullmatch(r"[\w.:-]{1,253}", name, re.ASCII) else "NAME"
+        return replace(FOREIGN_HOST, what_to_do=FOREIGN_HOST.what_to_do.format(host=shown))
 
-        await self._app(scope, receive, guarded_send)
+    async def _visitor(self, asking: Asking) -> Visitor | Refusal | None:
+        """Find out who asks; None: nobody that we know."""
+        if asking.bearer is not None and not OPEN.fullmatch(asking.path):
+            if seconds := self._logins.wait():
+                return too_often(seconds)
+            return Visitor(None) if self._logins.knows(asking.bearer) else LOG_IN
+        for value in asking.cookies(self._views.cookie):
+            if visitor := await self._logins.visitor(value):
+                return visitor
+        return None
+
+    def _forged(self, asking: Asking) -> Refusal | None:
+        """Judge a request that changes something: another site may have made the browser send it."""
+        origin, site = asking.headers.get("origin"), asking.headers.get("sec-fetch-site")
+        if asking.bearer is None:
+            scheme, host = asking.scope["scheme"], asking.headers.get("host", "")
+            ours = {_origin(f"{scheme}://{host}"), _origin(self._web.public_url or "")} - {None}
+            if origin is None and site != "same-origin":
+                return FOREIGN_ORIGIN
+            if origin is not None and (_origin(origin) not in ours or site == "cross-site"):
+                return FOREIGN_ORIGIN
+        kind = asking.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return None if kind == "application/json" else NO_JSON
+
+    def _led_to_login(self, asking: Asking) -> Response:
+        """Answer whoever is not logged in."""
+        if is_api(asking.path) or not asking.is_reading:
+            return self._told(asking, LOG_IN)
+        if asking.is_from_elsewhere:
+            return self._views.page("again.html", title="Wintermute", place="login", to="")
+        return RedirectResponse("/login", 303)
+
+    def _told(self, asking: Asking, refusal: Refusal) -> Response:
+        answer = self._views.problem(
+            asking.scope, refusal.status, refusal.error, refusal.what_to_do
+        )
+        answer.headers.update(refusal.headers)
+        return answer
+
+
+def too_often(seconds: int) -> Refusal:
+    """Refuse a token unseen after too many wrong ones."""
+    return Refusal(
+        429,
+        "There were too many wrong tokens.",
+        f"Try again in {seconds} seconds, or use a login address of `wintermute web`.",
+        {"Retry-After": str(seconds)},
+    )
+
+
+def _name(host: str) -> str:
+    """The name or address in a Host header, in small letters and without brackets."""
+    found = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(:\d*)?", host)
+    return (found[1] if found else host).strip("[]").lower()
+
+
+def _origin(address: str) -> tuple[str, str, int] | None:
+    """Scheme, name and port of an address, so that two can be compared; None for no address."""
+    try:
+        parts = urlsplit(address)
+        port = parts.port or PORTS.get(parts.scheme, 0)
+    except ValueError:
+        return None
+    return (parts.scheme, parts.hostname, port) if parts.hostname else None
+
+
+def _is_text(raw: bytes) -> bool:
+    """Decide if a part of an address is text once it is decoded."""
+    try:
+        return not NO_TEXT.search(unquote_to_bytes(raw).decode())
+    except UnicodeDecodeError:
+        return False
+
+
+async def _body(asking: Asking, receive: Receive) -> bytes | Refusal:
+    """Read the whole body, if it is one that a route may get."""
+    length = asking.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length[:20]) > MOST_BODY:
+        return TOO_LARGE
+    found, more = bytearray(), True
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while more:
+                message = await receive()
+                found += message.get("body", b"")
+                more = bool(message.get("more_body"))
+                if len(found) > MOST_BODY:
+                    return TOO_LARGE
+    except TimeoutError:
+        return TOO_SLOW
+    if asking.is_reading or not found:
+        return b""
+    return bytes(found) if await asyncio.to_thread(_is_json, bytes(found)) else UNREADABLE
+
+
+def _is_json(body: bytes) -> bool:
+    """Decide if a body is JSON of texts that can be stored, and no deeper than anything we read."""
+    try:
+        layer = [json.loads(body.decode(), parse_constant=_refuse)]
+    except (ValueError, RecursionError):
+        return False
+    for _ in range(DEEPEST):
+        inner: list[Any] = []
+        for value in layer:
+            if isinstance(value, dict):
+                inner += [*value, *value.values()]
+            elif isinstance(value, list):
+                inner += value
+            elif isinstance(value, str) and NO_TEXT.search(value):
+                return False
+        layer = inner
+    return not layer
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)  # NaN and infinities, which no JSON has
+
+
+class _In:
+    """Gives an application the body that was read; then tells it when to stop."""
+
+    def __init__(self, body: bytes, receive: Receive, presence: Presence) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+        self._presence = presence
+
+    async def __call__(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        async with asyncio.TaskGroup() as group:
+            waits = {
+                group.create_task(self._presence.left.wait()),
+                group.create_task(self._disconnected()),
+            }
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for each in waits:
+                each.cancel()
+        return {"type": "http.disconnect"}
+
+    async def _disconnected(self) -> bool:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        return True
+
+
+class _Out:
+    """Sends an answer with the headers that every answer has."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        path, query = str(scope["path"]), scope["query_string"]
+        self._static = path.startswith("/static/")
+        self._versioned = query.startswith(b"v=")
+        self._send = send
+        self.is_open = False
+        """The answer has begun and is not over."""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            caching = b"no-store"
+            if self._static and message["status"] in (200, 304):
+                caching = KEPT if self._versioned else b"no-cache"
+            message["headers"] = [
+                *message.get("headers", ()),
+                *HEADERS,
+                (b"cache-control", caching),
+            ]
+            self.is_open = True
+        elif not message.get("more_body"):
+            self.is_open = False
+        await self._send(message)

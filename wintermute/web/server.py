@@ -4,14 +4,60 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from typing import Any
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from wintermute.web.app import web_app
 from wintermute.web.parts import WebParts
 
-LEAVE_SECONDS = 5
+LEAVE_SECONDS = 6
 """Of the twenty that a stop may take (L-023), what open answers get."""
+ARRIVE_SECONDS = 15.0
+"""How long a request may take to arrive as a whole; the body alone has less, and is told so."""
+MOST_HEADERS = 16 * 1024
+MOST_CONNECTIONS = 200
+DONE = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR)
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed when its request does not arrive."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._arriving: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            transport.abort()
+            return
+        self._arriving = self.loop.call_later(ARRIVE_SECONDS, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state in DONE:
+            self._arrived()
+        elif self._arriving is None:
+            self._arriving = self.loop.call_later(ARRIVE_SECONDS, self.transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._arrived()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Tell of garbage, unless an answer is on its way."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()
+
+    def _arrived(self) -> None:
+        if self._arriving is not None:
+            self._arriving.cancel()
+            self._arriving = None
 
 
 class _Server(uvicorn.Server):
@@ -20,11 +66,25 @@ class _Server(uvicorn.Server):
         """Leave the signals to the daemon."""
         yield
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End; whoever does not read what we send is cut off before the server would cancel it."""
+        loop = asyncio.get_running_loop()
+        cutting = loop.call_later(LEAVE_SECONDS - 1, self._cut)
+        await super().shutdown(sockets)
+        cutting.cancel()
+
+    def _cut(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
 
 async def serve(parts: WebParts, listener: socket.socket) -> None:
     """Answer requests on an open socket until cancelled; streams end before the server does."""
+    app = await web_app(parts)
     settings = uvicorn.Config(
-        web_app(parts),
+        app,
+        http=_Connection,
+        h11_max_incomplete_event_size=MOST_HEADERS,
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -40,6 +100,7 @@ async def serve(parts: WebParts, listener: socket.socket) -> None:
             await asyncio.shield(serving)
         except asyncio.CancelledError:
             parts.ending.set()
+            app.leave()
             server.should_exit = True
             await asyncio.shield(serving)
             raise

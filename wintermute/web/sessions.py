@@ -1,8 +1,35 @@
 """Who is logged in: tokens, login addresses and sessions, as hashes in the database."""
 
+import asyncio
+import hashlib
+import hmac
+import math
+import secrets
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
+from wintermute.clock import Clock, stamp
+from wintermute.config.schema import SHORTEST_TOKEN, Config
+from wintermute.db import Database, Transaction
+from wintermute.db.values import reader
+from wintermute.errors import FileUnusable, StorageBlocked, WebUnavailable
+from wintermute.files import content_of, decoded, write_new
 from wintermute.web.parts import WebParts
+
+TOKEN = "web.token"
+LARGEST = 4096
+LINK_LASTS = timedelta(minutes=10)
+SESSION_LASTS = timedelta(days=30)
+TOUCHED = timedelta(minutes=1)
+"""How exact the time of the last use is."""
+MOST_WRONG = 5
+WRONG_SECONDS = 60.0
+LEAVE_SECONDS = 3.0
+COPIES = "(SELECT COALESCE(MAX(seq), 0) FROM copies WHERE since IS NOT NULL)"
+"""The newest moment at which our data turned out to be an earlier copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,12 +39,222 @@ class Visitor:
     session: str | None
 
 
-class Sessions:
-    """The sessions of one data folder."""
+@dataclass(frozen=True, slots=True)
+class WebSession:
+    """A browser that is logged in."""
+
+    seq: int
+    hash: str
+    made_at: datetime
+    used_at: datetime
+
+
+_session = reader(WebSession)
+
+
+def door_token(config: Config) -> str:
+    """Give the configured token, else the one in the data folder, which is made once.
+
+    Raises: WebUnavailable for a file that holds none, or a short one that others could try out.
+    """
+    if config.web.token is not None:
+        token = config.web.token.reveal()
+        if len(token) < SHORTEST_TOKEN and config.web.is_exposed:
+            raise WebUnavailable(
+                f"web.token has fewer than {SHORTEST_TOKEN} characters, and other machines can reach"
+                " the pages: write a longer one, or none"
+            )
+        return token
+    path = config.data_dir / TOKEN
+    try:
+        if not path.exists():
+            write_new(path, f"{secrets.token_urlsafe(32)}\n".encode())
+    except OSError as error:
+        raise WebUnavailable(f"{path} cannot be written: {error.strerror}") from error
+    try:
+        token = decoded(content_of(path, LARGEST, follow=False) or b"").strip()
+    except FileUnusable as problem:
+        raise WebUnavailable(f"{path} {problem}") from problem
+    if len(token) < SHORTEST_TOKEN or not token.isprintable():
+        raise WebUnavailable(
+            f"{path} holds no token of at least {SHORTEST_TOKEN} characters: delete the file, and a"
+            " new token is made"
+        )
+    return token
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class DoorStore:
+    """The rows of a door: a command writes login addresses here, the daemon takes them."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def invite(self) -> str:
+        """Give a key that lets one browser in, once, within ten minutes."""
+        key = secrets.token_urlsafe(32)
+        async with self._database.transaction() as tx:
+            await tx.execute(
+                f"INSERT INTO web_links (hash, copies, made_at) VALUES (?, {COPIES}, ?)",
+                (_digest(key), stamp(self._clock.now())),
+            )
+        return key
+
+    async def id(self) -> str:
+        """Give the id that the cookie of this data folder is called by."""
+        async with self._database.transaction() as tx:
+            await tx.execute(
+                "INSERT INTO web_door (one, id) VALUES (1, ?) ON CONFLICT DO NOTHING",
+                (secrets.token_hex(6),),
+            )
+            row = await tx.row("SELECT id FROM web_door")
+        return str(row["id"]) if row else ""
+
+    async def serve_at(self, address: str | None) -> None:
+        """Note where the daemon serves pages; None: nowhere."""
+        async with self._database.transaction() as tx:
+            await tx.execute("UPDATE web_door SET address = ?", (address,))
+
+    async def address(self) -> str | None:
+        """Give the address at which a running daemon serves pages."""
+        found = await self._database.scalars("SELECT address FROM web_door")
+        return found[0] if found else None
+
+
+class Logins:
+    """Tokens, login addresses and sessions of one data folder, and who is here at this moment."""
 
     def __init__(self, parts: WebParts) -> None:
-        self._parts = parts
+        """Raises: WebUnavailable where there is no token."""
+        self._database = parts.stores.database
+        self._clock = parts.clock
+        token = door_token(parts.config)
+        parts.redact.hide(token)
+        self._token = _digest(token)
+        self._wrong = deque[float](maxlen=MOST_WRONG)
+        self._present: dict[Presence, str | None] = {}
+
+    def wait(self) -> int:
+        """Give the seconds until a token is looked at again; 0: now."""
+        if len(self._wrong) < MOST_WRONG:
+            return 0
+        return max(0, math.ceil(self._wrong[0] + WRONG_SECONDS - self._clock.monotonic()))
+
+    def knows(self, token: str) -> bool:
+        """Compare a token with ours; each wrong one counts."""
+        right = hmac.compare_digest(_digest(token), self._token)
+        if not right:
+            self._wrong.append(self._clock.monotonic())
+        return right
+
+    async def begin(self) -> str:
+        """Begin a session, after the right token; the value of its cookie."""
+        async with self._database.transaction() as tx:
+            return await self._begin(tx)
+
+    async def redeem(self, key: str) -> str | None:
+        """Begin a session with the key of a login address; None if it was used, or is old."""
+        now = self._clock.now()
+        async with self._database.transaction() as tx:
+            taken = await tx.execute(
+                "UPDATE web_links SET used_at = :now WHERE hash = :hash AND used_at IS NULL"
+                f" AND made_at BETWEEN :first AND :last AND copies = {COPIES}",
+                {
+                    "now": stamp(now),
+                    "hash": _digest(key),
+                    "first": stamp(now - LINK_LASTS),
+                    "last": stamp(now + LINK_LASTS),  # the clock may have been set back since
+                },
+            )
+            return await self._begin(tx) if taken else None
+
+    async def _begin(self, tx: Transaction) -> str:
+        cookie, now = secrets.token_urlsafe(32), self._clock.now()
+        await tx.execute("DELETE FROM web_links WHERE made_at < ?", (stamp(now - SESSION_LASTS),))
+        await tx.execute(
+            f"DELETE FROM web_sessions WHERE used_at < ? OR token <> ? OR copies <> {COPIES}",
+            (stamp(now - SESSION_LASTS), self._token),
+        )
+        await tx.execute(
+            "INSERT INTO web_sessions (hash, token, copies, made_at, used_at)"
+            f" VALUES (?, ?, {COPIES}, ?, ?)",
+            (_digest(cookie), self._token, stamp(now), stamp(now)),
+        )
+        return cookie
+
+    async def visitor(self, cookie: str) -> Visitor | None:
+        """Give whoever has this cookie, if its session goes on, and note that it was used."""
+        found = await self._sessions("AND hash = ?", _digest(cookie))
+        if not found:
+            return None
+        now = self._clock.now()
+        if abs(now - found[0].used_at) >= TOUCHED:
+            with suppress(StorageBlocked):  # reading goes on while nothing can be written
+                async with self._database.transaction() as tx:
+                    await tx.execute(
+                        "UPDATE web_sessions SET used_at = ? WHERE hash = ?",
+                        (stamp(now), found[0].hash),
+                    )
+        return Visitor(found[0].hash)
 
     async def lives(self, visitor: Visitor) -> bool:
         """Decide if a visitor is still let in: a session ends by a logout, by age, by a new token."""
-        return True
+        if visitor.session is None:
+            return True
+        return bool(await self._sessions("AND hash = ?", visitor.session))
+
+    async def listed(self) -> list[WebSession]:
+        """Give all sessions, the last used first."""
+        return await self._sessions("ORDER BY used_at DESC, seq DESC")
+
+    async def end(self, seq: int | None) -> int:
+        """End one session, or all of them, with their streams; how many there were."""
+        gone = [each for each in await self.listed() if seq in (None, each.seq)]
+        async with self._database.transaction() as tx:
+            await tx.execute_many(
+                "DELETE FROM web_sessions WHERE seq = ?", [(each.seq,) for each in gone]
+            )
+        self.dismiss({each.hash for each in gone})
+        return len(gone)
+
+    async def _sessions(self, which: str, *values: str) -> list[WebSession]:
+        rows = await self._database.rows(
+            "SELECT seq, hash, made_at, used_at FROM web_sessions WHERE token = ? AND used_at >= ?"
+            f" AND copies = {COPIES} {which}",
+            (self._token, stamp(self._clock.now() - SESSION_LASTS), *values),
+        )
+        return [_session(row) for row in rows]
+
+    @contextmanager
+    def present(self, visitor: Visitor | None) -> Iterator["Presence"]:
+        """Count somebody as here during a block, so that it can be ended."""
+        presence = Presence()
+        self._present[presence] = visitor.session if visitor else None
+        try:
+            yield presence
+        finally:
+            del self._present[presence]
+
+    def dismiss(self, sessions: set[str] | None = None) -> None:
+        """Ask the requests of these sessions, or of all, to end now."""
+        for presence, session in self._present.items():
+            if sessions is None or session in sessions:
+                presence.leave()
+
+
+class Presence:
+    """A request being answered. Once it has to leave, it has a few seconds for that."""
+
+    def __init__(self) -> None:
+        self.left = asyncio.Event()
+        self.limit = asyncio.timeout(None)
+
+    def leave(self) -> None:
+        """Let streams end, and everything else within a few seconds."""
+        if not self.left.is_set():
+            self.left.set()
+            self.limit.reschedule(asyncio.get_running_loop().time() + LEAVE_SECONDS)

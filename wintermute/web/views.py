@@ -2,18 +2,19 @@
 
 import asyncio
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import Depends, Request
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from pydantic import BaseModel
 
 from wintermute.text import harmless
 from wintermute.web.parts import WebParts
-from wintermute.web.sessions import Sessions, Visitor
+from wintermute.web.sessions import Logins, Visitor
 from wintermute.wiki.graph import shown
 from wintermute.wiki.links import ENDING
 
@@ -35,9 +36,11 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 class Views:
     """Renders templates; every value in them is escaped unless our own renderer made it."""
 
-    def __init__(self, parts: WebParts) -> None:
+    def __init__(self, parts: WebParts, cookie: str) -> None:
+        """`cookie`: what the session cookie of this data folder is called."""
         self.parts = parts
-        self.sessions = Sessions(parts)
+        self.cookie = cookie
+        self.sessions = Logins(parts)
         self.searching = asyncio.Lock()  # one search at a time: each takes a core for a while
         self._versions = {
             file.relative_to(HERE / "static").as_posix(): hashlib.sha256(
@@ -64,9 +67,23 @@ class Views:
         """Render a whole page."""
         return HTMLResponse(self.fragment(template, **values), status)
 
+    def problem(
+        self, scope: Mapping[str, Any], status: int, error: str, what_to_do: str
+    ) -> Response:
+        """Tell an error: as JSON to a program, as a page to a person."""
+        if scope["method"] != "GET" or is_api(scope["path"]):
+            return told(status, error, what_to_do)
+        values = {"title": error, "place": "problem", "what_to_do": what_to_do}
+        return self.page("problem.html", status, **values)
+
     def fragment(self, template: str, **values: Any) -> str:
         """Render a part of a page as HTML."""
         return self._templates.get_template(template).render(values)
+
+
+def is_api(path: str) -> bool:
+    """Decide if a path is for programs, which get JSON whatever happens."""
+    return path.startswith("/api/") or path == "/openapi.json"
 
 
 def views(request: Request) -> Views:

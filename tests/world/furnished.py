@@ -1,0 +1,122 @@
+"""A house in which each page of the web door has something to show, and all addresses that it has."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from fastapi.routing import iter_route_contexts
+
+from tests.world.house import WITHIN, House, open_house
+from tests.world.model import ModelServer
+from tests.world.pages import PAGES, FilePages
+from tests.world.web import Served, web_served
+from wintermute.web.app import unguarded
+from wintermute.web.speaker import WebSpeaker
+
+SECRET = "CANARY-OF-THE-DATA-FOLDER"
+"""Stands in a file that no page may show."""
+PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
+
+
+@dataclass(frozen=True)
+class Route:
+    """One address of the door. `path` as the framework has it: `/wiki/{path:path}`."""
+
+    method: str
+    path: str
+
+    @property
+    def is_api(self) -> bool:
+        """Decide if programs ask here: they are told errors as JSON."""
+        return self.path.startswith("/api/") or self.path == "/openapi.json"
+
+    def at(self, value: str) -> str:
+        """The address with this for each of its parameters, as it travels."""
+        return PARAMETER.sub(lambda _: value, self.path)
+
+
+@dataclass(frozen=True)
+class Furnished:
+    """A furnished house, served. `values`: for each path with parameters one that is there."""
+
+    house: House
+    web: Served
+    pages: FilePages
+    values: Mapping[str, str]
+    routes: Sequence[Route]
+    """Every address that the application knows, once for each of its methods."""
+
+    def address(self, route: Route) -> str:
+        """An address of a route under which there is something."""
+        return route.at(quote(self.values[route.path])) if "{" in route.path else route.path
+
+    def shown(self) -> list[str]:
+        """The addresses of all pages for people."""
+        return [
+            self.address(route)
+            for route in self.routes
+            if route.method == "GET" and not route.is_api and route.path not in NO_PAGES
+        ]
+
+
+NO_PAGES = {"/healthz", "/static", "/login/{key}"}
+VALUES = {
+    "/wiki/{title:path}": "semantic/Garden",
+    "/login/{key}": "none",
+    "/api/sessions/{seq}/end": "1",
+}
+"""For each path with parameters one that is there; a new route is red until it has one."""
+
+
+@asynccontextmanager
+async def furnished(
+    folder: Path, model: ModelServer, pages: Mapping[str, str] = PAGES
+) -> AsyncIterator[Furnished]:
+    """Serve a house with pages, talks and jobs while the block lasts."""
+    wiki = FilePages(folder / "wiki", pages)
+    (folder / "secret.md").write_text(SECRET)
+    async with (
+        open_house(folder, model.url, pages=wiki) as house,
+        house.working(),
+        web_served(house, house.config, WebSpeaker(house.stores.outbox, house.checked)) as web,
+    ):
+        table = [
+            Route(method, str(found.path))
+            for found in iter_route_contexts((await unguarded(web.parts)).routes)
+            for method in sorted((found.methods or {"GET"}) - {"HEAD"})
+        ]
+        yield Furnished(house, web, wiki, VALUES, table)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """An answer as it came. `head`: headers by their lower names."""
+
+    status: int
+    head: Mapping[str, str]
+    body: str
+
+
+async def raw(
+    web: Served, method: str, target: str, head: Mapping[str, str] | None = None, body: bytes = b""
+) -> Raw:
+    """Send a request as it is, without a client that would mend it; of a stream only its head is read."""
+    host = web.base.removeprefix("http://")
+    fields = {"Host": host, "Connection": "close"} | (
+        {"Content-Length": str(len(body))} if body else {}
+    )
+    fields |= head or {}
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+    async with asyncio.timeout(WITHIN):
+        reader, writer = await asyncio.open_connection(*host.split(":"))
+        writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+        first, *rest = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        found = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in rest if line)}
+        is_stream = found.get("content-type", "").startswith("text/event-stream")
+        answer = b"" if is_stream else await reader.read()
+        writer.close()
+    return Raw(int(first.split()[1]), found, answer.decode("utf-8", errors="replace"))
