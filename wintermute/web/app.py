@@ -62,6 +62,7 @@ async def unguarded(parts: WebParts) -> FastAPI:
         responses=problems(*REFUSALS),
     )
     app.state.views = Views(parts, f"wintermute_{await door.id()}")
+    app.state.chats = chat.ChatViews(app.state.views)
     app.add_api_route("/healthz", health, include_in_schema=False)
     app.add_api_route("/openapi.json", description, include_in_schema=False)
     for part in (chat, wiki, editing, jobs, graph, login):
