@@ -123,13 +123,13 @@ async def new_chat(views: Viewing, chats: Chatting) -> HTMLResponse:
 
 @router.get("/chat/{chat_id}", include_in_schema=False)
 async def chat_page(
-    chat_id: ChatId, views: Viewing, chats: Chatting, before: str = ""
-) -> HTMLResponse:
+    request: Request, chat_id: ChatId, views: Viewing, chats: Chatting, before: str = ""
+) -> Response:
     """Show a conversation, with `before` its earlier messages."""
     held, key = await chats.find(chat_id), MessageKey.of(before) if before else NEWEST
     is_new = held is None and not chat_id.startswith("conv_")
     if key is None or (held is None and not is_new):
-        return views.page("gone.html", 404, title="Not found", place="chat", said=GONE)
+        return views.problem(request.scope, 404, *GONE)
     return await _page(views, chats, held, chat_id, key)
 
 

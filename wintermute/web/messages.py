@@ -5,14 +5,12 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
-from urllib.parse import quote
 
 from wintermute import markdown
 from wintermute.loom.reading import LoomReader
 from wintermute.mailbox.reading import MailboxReader, MessageKey, ShownMessage
 from wintermute.text import display_name, one_line
-from wintermute.web.views import Views
+from wintermute.web.views import Views, address
 
 NEWEST_MOST = 50
 """Messages of a page, and of the part of a conversation that a stream keeps true."""
@@ -97,7 +95,7 @@ class MessageViews:
         made = list[RenderedMessage]()
         for message in messages:
             badges = [
-                {"href": page_address(path), "title": display_name(title, 80)}
+                {"href": address(path), "title": display_name(title, 80)}
                 for path, title in recalled.get(message.cast_id or "", ())
             ]
             html = self._views.fragment(
@@ -105,11 +103,6 @@ class MessageViews:
             )
             made.append(RenderedMessage(message.id, html, message.answers, _digest(html)))
         return tuple(made)
-
-
-def page_address(path: str) -> str:
-    """Give the address of a wiki page by its path below the store."""
-    return f"/wiki/{quote(str(PurePosixPath(path).with_suffix('')))}"
 
 
 def first_words(text: str, most: int = 60) -> str:

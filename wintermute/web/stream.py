@@ -20,7 +20,7 @@ from wintermute.mailbox.reading import NEWEST
 from wintermute.messages import Json
 from wintermute.web.messages import IN_THREAD, MessageViews
 from wintermute.web.parts import WebParts
-from wintermute.web.sessions import Sessions, Visitor
+from wintermute.web.sessions import Logins, Visitor
 from wintermute.web.speaker import Making
 
 DRAWS = 0.1
@@ -128,7 +128,7 @@ class Stream:
     def __init__(
         self,
         parts: WebParts,
-        sessions: Sessions,
+        sessions: Logins,
         messages: MessageViews,
         drafts: Drafts,
         conversation_id: str,

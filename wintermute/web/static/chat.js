@@ -2,56 +2,44 @@
 import { fill, send } from "./page.js";
 import { Unsent } from "./unsent.js";
 
-const root = document.querySelector(".chat");
-const chat = root.dataset.chat;
-const list = document.getElementById("messages");
-const earlier = document.getElementById("earlier");
-const draft = document.getElementById("draft");
-const status = document.getElementById("state");
-const form = document.getElementById("compose");
-const stop = document.getElementById("stop");
+const [talk, list, earlier, draft, state, form, stop, side] = [
+  ...["talk", "messages", "earlier", "draft", "state", "compose", "stop", "side"],
+].map((id) => document.getElementById(id));
+const chat = talk.dataset.chat;
 const path = `/api/chats/${chat}`;
-const AGAIN = [500, 1000, 2000, 5000];
+const PAUSES = [500, 1000, 2000, 5000];
 const PAGES_MOST = 40;
 
-let version = root.dataset.version;
-let key = earlier.querySelector("a")?.dataset.key ?? null;
-let first = list.firstElementChild?.id;
-let exists = !root.dataset.new;
+let version = talk.dataset.version;
+let key = earlier.querySelector("a")?.dataset.key ?? null; // of the messages before the newest ones
+let first = list.firstElementChild?.id; // of the newest ones
+let begun = Boolean(talk.dataset.begun);
 let answering = "";
 let stream = null;
-let failures = 0;
 let timer = 0;
+let failures = 0;
 
-/** Makes the list item that the server rendered. */
-function item(html) {
-  const holder = document.createElement("template");
-  fill(holder, html);
-  const made = holder.content.firstElementChild;
-  localise(made);
-  return made;
+/** Makes an element; text stays text. */
+function made(tag, values) {
+  return Object.assign(document.createElement(tag), values);
 }
 
-/** Shows times as this browser writes them. */
-function localise(element) {
-  for (const time of element.querySelectorAll("time")) {
-    const at = new Date(time.dateTime);
-    const today = at.toDateString() === new Date().toDateString();
-    const shown = today ? { timeStyle: "short" } : { dateStyle: "medium", timeStyle: "short" };
-    time.textContent = new Intl.DateTimeFormat(undefined, shown).format(at);
-    time.title = at.toLocaleString();
-  }
+/** Makes the elements that the server rendered. */
+function rendered(...htmls) {
+  const holder = made("ol");
+  fill(holder, htmls.join(""));
+  return [...holder.children];
 }
 
-/** Runs a change and stays at the end of the page if it was there. */
+/** Runs a change, and stays at the end of the page if it was there. */
 function keepingPlace(change) {
   const page = document.scrollingElement;
-  const atEnd = page.scrollHeight - page.scrollTop - page.clientHeight < 80;
+  const isAtEnd = page.scrollHeight - page.scrollTop - page.clientHeight < 80;
   change();
-  if (atEnd) page.scrollTop = page.scrollHeight;
+  if (isAtEnd) page.scrollTop = page.scrollHeight;
 }
 
-/** Puts these items in this order at the end of the list; what stood after the first of them goes. */
+/** Puts these items at the end of the list; all goes that stood behind the first of them. */
 function arrange(items) {
   let place = items.find((each) => each.parentNode === list) ?? null;
   if (!place) list.replaceChildren();
@@ -59,41 +47,29 @@ function arrange(items) {
     if (each === place) place = place.nextElementSibling;
     else list.insertBefore(each, place);
   }
-  while (place) {
-    const next = place.nextElementSibling;
+  for (let next; place; place = next) {
+    next = place.nextElementSibling;
     place.remove();
-    place = next;
   }
 }
 
 function showEarlier(before) {
-  earlier.replaceChildren();
-  if (!before) return;
-  const link = document.createElement("a");
-  link.href = `/chat/${chat}?before=${before}`;
+  const link = made("a", { href: `/chat/${chat}?before=${before}`, textContent: "Earlier messages" });
   link.dataset.key = before;
-  link.textContent = "Earlier messages";
-  earlier.append(link);
+  earlier.replaceChildren(...(before ? [link] : []));
 }
 
 /** The newest messages are these; `rows` are those that look different now. */
 function showMessages({ ids, rows, earlier: before, version: now }) {
+  const fresh = new Map(rows.map(({ id, html }) => [id, rendered(html)[0]]));
+  for (const [id, item] of fresh) document.getElementById(id)?.replaceWith(item);
+  arrange(ids.map((id) => fresh.get(id) ?? document.getElementById(id)).filter(Boolean));
   [version, key, first] = [now, before, ids[0]];
-  for (const { id, html } of rows) {
-    const known = document.getElementById(id);
-    const made = item(html);
-    if (known) known.replaceWith(made);
-    else fresh.set(id, made);
-  }
-  const items = ids.map((id) => document.getElementById(id) ?? fresh.get(id)).filter(Boolean);
-  fresh.clear();
-  arrange(items);
-  if (!list.firstElementChild || list.firstElementChild === items[0]) showEarlier(key);
-  document.getElementById("empty")?.toggleAttribute("hidden", items.length > 0);
+  if (list.firstElementChild?.id === first) showEarlier(key);
+  document.getElementById("empty")?.toggleAttribute("hidden", ids.length > 0);
   if (isAnswered(answering)) dropDraft();
   unsent?.seen(ids);
 }
-const fresh = new Map();
 
 function isAnswered(event) {
   return Boolean(event) && [...list.children].some((each) => each.dataset.answers === event);
@@ -101,54 +77,38 @@ function isAnswered(event) {
 
 function dropDraft() {
   answering = "";
+  for (const part of draft.querySelectorAll(".text, .tools, .waiting")) part.replaceChildren();
   draft.hidden = true;
-  for (const part of draft.querySelectorAll(".said, .tools, .waiting")) part.replaceChildren();
-  stop?.toggleAttribute("hidden", true);
+  if (stop) stop.hidden = true;
 }
 
 /** An answer is being made: its blocks from the first that differs. */
 function showDraft({ answers, from, blocks, tools, waiting }) {
   if (!answers || isAnswered(answers)) return dropDraft();
-  const said = draft.querySelector(".said");
+  const text = draft.querySelector(".text");
   answering = answers;
-  while (said.children.length > from) said.lastElementChild.remove();
-  for (const html of blocks) {
-    const block = document.createElement("div");
-    fill(block, html);
-    said.append(block);
-  }
-  draft.querySelector(".tools").replaceChildren(
-    ...tools.map((name) => {
-      const line = document.createElement("li");
-      line.textContent = name;
-      return line;
-    }),
-  );
+  while (text.children.length > from) text.lastElementChild.remove();
+  for (const html of blocks) fill(text.appendChild(made("div")), html);
+  draft.querySelector(".tools").replaceChildren(...tools.map((name) => made("li", { textContent: name })));
   draft.querySelector(".waiting").textContent = waiting;
   draft.hidden = false;
-  stop?.toggleAttribute("hidden", false);
+  if (stop) stop.hidden = false;
 }
 
 function connect() {
   clearTimeout(timer);
-  if (stream || document.hidden || !exists || !root.dataset.newest) return;
+  if (stream || document.hidden || !begun || !talk.dataset.live) return;
   stream = new EventSource(`${path}/stream?has=${version}`);
-  let isFirstDraft = true;
   stream.onopen = () => {
     failures = 0;
-    status.textContent = "";
+    state.textContent = "";
+    dropDraft();
     unsent?.flush();
     readAnew();
   };
-  stream.addEventListener("messages", (event) => {
-    keepingPlace(() => showMessages(JSON.parse(event.data)));
-  });
-  stream.addEventListener("draft", (event) => {
-    if (isFirstDraft) dropDraft();
-    isFirstDraft = false;
-    keepingPlace(() => showDraft(JSON.parse(event.data)));
-  });
-  stream.onerror = () => again();
+  stream.addEventListener("messages", ({ data }) => keepingPlace(() => showMessages(JSON.parse(data))));
+  stream.addEventListener("draft", ({ data }) => keepingPlace(() => showDraft(JSON.parse(data))));
+  stream.onerror = again;
 }
 
 function disconnect() {
@@ -157,27 +117,23 @@ function disconnect() {
   stream = null;
 }
 
-/** The stream has ended: look why, and open it again unless it is over for good. */
+/** The stream has ended: see why, and open it again unless it is over for good. */
 async function again() {
   disconnect();
-  status.textContent = "The connection is lost. Connecting again…";
-  try {
-    const { status: code } = await send("GET", `${path}/messages?before=0-0`);
-    if (code === 401) return location.assign("/login");
-    if (code === 404) return over();
-  } catch {
-    // The door is away.
-  }
-  const pause = AGAIN[Math.min(failures, AGAIN.length - 1)];
+  state.textContent = "The connection is lost. Connecting again…";
+  const { status } = begun ? await send("GET", `${path}/messages?before=0-0`) : { status: 0 };
+  if (status === 401) return location.assign("/login");
+  if (status === 404) return over();
+  disconnect();
+  timer = setTimeout(begun ? connect : () => unsent.flush(), PAUSES[Math.min(failures, PAUSES.length - 1)]);
   failures += 1;
-  clearTimeout(timer);
-  timer = setTimeout(connect, pause);
 }
 
 function over() {
   list.replaceChildren();
   dropDraft();
-  status.textContent = "This conversation can no longer be read here. Open another one from the list.";
+  begun = false;
+  state.textContent = "This conversation can no longer be read here. Open another one from the list.";
 }
 
 /** Reads the messages before the newest ones again, as far as they are shown. */
@@ -187,26 +143,26 @@ async function readAnew() {
   let before = key;
   if (!edge || edge === oldest) return;
   for (let n = 0; before && n < PAGES_MOST && !found.some(({ id }) => id === oldest.id); n += 1) {
-    const { status: code, body } = await send("GET", `${path}/messages?before=${before}`);
-    if (code !== 200) return;
+    const { status, body } = await send("GET", `${path}/messages?before=${before}`);
+    if (status !== 200) return;
     found.unshift(...body.messages);
     before = body.earlier;
   }
   if (edge.parentNode !== list) return;
   while (list.firstElementChild !== edge) list.firstElementChild.remove();
-  list.prepend(...found.map(({ html }) => item(html)));
+  list.prepend(...rendered(...found.map(({ html }) => html)));
   showEarlier(before);
 }
 
 earlier.addEventListener("click", async (event) => {
   const link = event.target.closest("a");
-  if (!link || !root.dataset.newest) return;
+  if (!link || !talk.dataset.live) return;
   event.preventDefault();
-  const { status: code, body } = await send("GET", `${path}/messages?before=${link.dataset.key}`);
-  if (code !== 200) return location.assign(link.href);
+  const { status, body } = await send("GET", `${path}/messages?before=${link.dataset.key}`);
+  if (status !== 200) return location.assign(link.href);
   const oldest = list.firstElementChild;
   const top = oldest.getBoundingClientRect().top;
-  list.prepend(...body.messages.map(({ html }) => item(html)));
+  list.prepend(...rendered(...body.messages.map(({ html }) => html)));
   showEarlier(body.earlier);
   document.scrollingElement.scrollTop += oldest.getBoundingClientRect().top - top;
 });
@@ -214,10 +170,10 @@ earlier.addEventListener("click", async (event) => {
 const unsent = form && new Unsent(chat, document.getElementById("unsent"), {
   path: `${path}/messages`,
   taken() {
-    exists = true;
+    begun = true;
     connect();
   },
-  away: () => stream && again(),
+  away: again,
 });
 
 form?.addEventListener("submit", (event) => {
@@ -237,24 +193,36 @@ form?.addEventListener("keydown", (event) => {
 stop?.addEventListener("click", () => unsent.add("/stop"));
 
 const more = document.getElementById("more-chats");
-more?.toggleAttribute("hidden", false);
+if (more) more.hidden = false;
 more?.addEventListener("click", async () => {
-  const { body } = await send("GET", `/api/chats?after=${encodeURIComponent(more.dataset.after)}`);
-  for (const each of body.chats) {
-    const line = document.createElement("li");
-    const link = line.appendChild(document.createElement("a"));
-    Object.assign(link, { href: `/chat/${each.id}`, textContent: each.title, dir: "auto" });
-    document.querySelector("#chats ul").append(line);
+  const { status, body } = await send("GET", `/api/chats?after=${encodeURIComponent(more.dataset.after)}`);
+  if (status !== 200) return;
+  for (const { id, title } of body.chats) {
+    const line = document.querySelector("#chats ul").appendChild(made("li"));
+    line.append(made("a", { href: `/chat/${id}`, textContent: title, dir: "auto" }));
   }
   more.dataset.after = body.next ?? "";
   more.hidden = !body.next;
 });
 
+/** Opens the page of a badge beside the chat where there is room. */
+list.addEventListener("click", async (event) => {
+  const badge = event.target.closest(".badge");
+  const isPlain = !(event.ctrlKey || event.metaKey || event.shiftKey);
+  if (!badge || !isPlain || !matchMedia("(min-width: 75.01rem)").matches) return;
+  event.preventDefault();
+  const answer = await fetch(`${badge.pathname}?part=1`).catch(() => null);
+  if (!answer?.ok) return location.assign(badge.href);
+  fill(side.querySelector("div > div"), await answer.text());
+  side.hidden = false;
+  side.querySelector("button").focus();
+});
+side.querySelector("button").addEventListener("click", () => (side.hidden = true));
+
 document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
 addEventListener("online", connect);
 addEventListener("pagehide", disconnect);
 addEventListener("pageshow", connect);
-localise(list);
+if (talk.dataset.live) document.scrollingElement.scrollTop = document.scrollingElement.scrollHeight;
 unsent?.flush();
-if (list.lastElementChild && root.dataset.newest) list.lastElementChild.scrollIntoView({ block: "end" });
 connect();
