@@ -111,7 +111,7 @@ async def test_the_graph_is_a_list_with_links_and_the_same_for_programs(
         found = (await web.get("/api/graph", params={"around": "semantic/D.md"})).json()
         assert [node["title"] for node in found["nodes"]][:3] == ["D", "Hub", "C"]
         assert found["nodes"][0]["href"] == "/wiki/semantic/D"
-        for around in ("semantic/Gone", "../../etc/passwd", "\0", "episodic-raw/1", "x" * 1_000):
+        for around in ("semantic/Gone", "../../etc/passwd", "episodic-raw/1", "x" * 1_000):
             answer = await web.get("/api/graph", params={"around": around})
             assert (answer.status_code, set(answer.json())) == (404, {"error", "what_to_do"})
             shown = await web.get("/graph", params={"around": around})
