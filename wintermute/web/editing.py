@@ -23,7 +23,7 @@ from wintermute.wiki.store import WikiStore
 
 router = APIRouter()
 
-LATER = "Solve that, then save again. Your text is still in the editor."
+LATER = "Correct that, then save again. Your text is still in the editor."
 CHANGED = (
     "Somebody else saved this page while you edited it.",
     "Take what you want from their text below. If you save again, your text replaces it.",
@@ -123,6 +123,14 @@ async def preview(views: Viewing, typed: TypedPage) -> ShownPreview:
 @router.post("/api/wiki/save", response_model=SavedPage, responses={409: {"model": EditConflict}})
 async def save(views: Viewing, wanted: PageToSave) -> SavedPage | JSONResponse:
     """Save a page in the place of what was opened, as one change set; else say why not."""
+    try:
+        return await _saved(views, wanted)
+    except (PageRefused, StoreUnusable) as problem:
+        status = 400 if isinstance(problem, PageRefused) else 503
+        return told(status, f"The page was not saved: {problem}.", LATER)
+
+
+async def _saved(views: Views, wanted: PageToSave) -> SavedPage | JSONResponse:
     stores, look = views.parts.stores, partial(page_source, path=wanted.path)
     source = await in_store(views, look)
     if source.version == wanted.before:
@@ -131,13 +139,10 @@ async def save(views: Viewing, wanted: PageToSave) -> SavedPage | JSONResponse:
             if text != source.text:
                 change = Change("page", source.path, state_of(source.text), state_of(text))
                 done = await put_page(stores, change, Reason("edit", stores.owner.scope))
-        except StoreChanged:
-            source = await in_store(views, look)
-        except StoreUnusable as problem:
-            return told(503, f"The page was not saved: {problem}.", LATER)
-        else:
             version = PageSource(source.path, text).version
             return SavedPage(text=text, version=version, change=done)
+        except StoreChanged:
+            source = await in_store(views, look)
     theirs = None if source.text is None else source.text.replace("\r\n", "\n")
     rows = await asyncio.to_thread(differences, theirs or "", wanted.text)
     more = {"theirs": theirs, "version": source.version}

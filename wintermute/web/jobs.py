@@ -117,7 +117,7 @@ def patched(patch: str) -> list[tuple[str, list[Difference] | None]]:
         lines = (line for line in body.split("\n") if line and line[0] in MARKS)
         rows = [Difference(MARKS[line[0]], line[1:]) for line in lines]
         path = (old if new == "/dev/null" else new)[2:]
-        found.append((path, rows if len(body) <= MOST_COMPARED else None))
+        found.append((path, rows if len(rows) <= MOST_COMPARED else None))
     return found
 
 
