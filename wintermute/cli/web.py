@@ -90,9 +90,11 @@ def _web(ctx: click.Context, host: str | None, port: int | None) -> None:
 
 def _config(ctx: click.Context, host: str | None, port: int | None) -> Config:
     config = open_config(ctx, level="warning", spared="matrix")
-    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    web = dataclasses.replace(config.web, public_url=None if given else config.web.public_url)
-    return dataclasses.replace(config, web=dataclasses.replace(web, **given))
+    web = config.web
+    if host is not None or port is not None:
+        given = host or web.host, port or web.port
+        web = dataclasses.replace(web, host=given[0], port=given[1], public_url=None)
+    return dataclasses.replace(config, web=web)
 
 
 async def _beside(config: Config) -> None:
