@@ -58,7 +58,7 @@ async def test_no_route_answers_without_a_session_but_those_that_are_meant_to(
 ) -> None:
     """V-006, W-070: by the route table, so that a new route cannot be forgotten."""
     async with furnished(tmp_path, model) as home:
-        table = list(home.routes())
+        table = list(home.routes)
         assert {route.path for route in table} >= {"/", "/wiki", *OPEN - {"/login", "/login/{key}"}}
         for route in table:
             if route.path in OPEN:
@@ -86,7 +86,7 @@ async def test_each_page_and_answer_has_the_headers_that_keep_strangers_out(
     """V-010, V-009: whatever the answer is, a page, JSON, an error; and nothing allows another origin."""
     async with furnished(tmp_path, model) as home:
         bearer = {"Authorization": f"Bearer {home.web.token}"}
-        gets = [home.address(route) for route in home.routes() if route.method == "GET"]
+        gets = [home.address(route) for route in home.routes if route.method == "GET"]
         for address in (
             *gets,
             "/nothing-here",
@@ -125,7 +125,7 @@ async def test_no_path_leads_out_of_the_folder_and_none_is_a_bug(
         }
         asked = [
             (route.method, route.at(each))
-            for route in home.routes()
+            for route in home.routes
             if "{" in route.path
             for each in TRAVERSAL
         ]

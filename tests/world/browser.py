@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.async_api import Browser, BrowserContext, Page, ViewportSize, async_playwright
 
+from tests.world.bot import Bot
 from tests.world.clock import WITHIN
 
 SERIOUS = {"serious", "critical"}
@@ -26,13 +27,12 @@ MILLISECONDS = 1000 * WITHIN
 
 
 class Doorstep(Protocol):
-    """Where a door is, and the token that it knows: of a house, or of a daemon (`DoorAt`)."""
+    """Where a door is, and addresses that log one browser in: of a house, or of a daemon (`DoorAt`)."""
 
     @property
     def base(self) -> str: ...
 
-    @property
-    def token(self) -> str: ...
+    async def login_address(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,13 @@ class DoorAt:
     """The door of a daemon."""
 
     base: str
-    token: str
+    bot: Bot
+
+    async def login_address(self) -> str:
+        """Give what `wintermute web` prints."""
+        code, output = await self.bot.command("web")
+        assert code == 0, output
+        return next(word for word in output.split() if "/login/" in word)
 
 
 @dataclass(frozen=True)
@@ -58,16 +64,18 @@ class Browsing:
         self, *, logged_in: bool = True, width: int = 1280, **more: Any
     ) -> BrowserContext:
         """A browser profile of its own: `java_script_enabled=False`, `color_scheme="dark"`, `locale="de"`."""
-        headers = {"Authorization": f"Bearer {self.web.token}"} if logged_in else {}
         made = await self.chromium.new_context(
             viewport=ViewportSize(width=width, height=800),
-            extra_http_headers=headers,
             **more,
         )
         made.set_default_timeout(MILLISECONDS)
         made.on("console", lambda message: self._note(f"console: {message.text}"))
         made.on("weberror", lambda error: self._note(f"error: {error.error}"))
         made.on("request", lambda request: self._asked(request.url))
+        if logged_in:
+            page = await made.new_page()
+            await page.goto(await self.web.login_address())
+            await page.close()
         return made
 
     async def open(

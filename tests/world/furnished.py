@@ -2,21 +2,19 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 from urllib.parse import quote
 
-from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
 from tests.world.house import WITHIN, House, open_house
 from tests.world.model import ModelServer
 from tests.world.pages import PAGES, FilePages
 from tests.world.web import Served, web_served
-from wintermute.web.app import web_app
+from wintermute.web.app import unguarded
 from wintermute.web.speaker import WebSpeaker
 
 SECRET = "CANARY-OF-THE-DATA-FOLDER"
@@ -49,13 +47,8 @@ class Furnished:
     web: Served
     pages: FilePages
     values: Mapping[str, str]
-
-    def routes(self) -> Iterator[Route]:
-        """Every address that the application knows, each with its methods."""
-        app = cast("FastAPI", web_app(self.web.parts)._app)
-        for found in iter_route_contexts(app.routes):
-            for method in sorted((found.methods or {"GET"}) - {"HEAD"}):
-                yield Route(method, found.path)
+    routes: Sequence[Route]
+    """Every address that the application knows, once for each of its methods."""
 
     def address(self, route: Route) -> str:
         """An address of a route under which there is something."""
@@ -65,12 +58,18 @@ class Furnished:
         """The addresses of all pages for people."""
         return [
             self.address(route)
-            for route in self.routes()
+            for route in self.routes
             if route.method == "GET" and not route.is_api and route.path not in NO_PAGES
         ]
 
 
 NO_PAGES = {"/healthz", "/static", "/login/{key}"}
+VALUES = {
+    "/wiki/{title:path}": "semantic/Garden",
+    "/login/{key}": "none",
+    "/api/sessions/{seq}/end": "1",
+}
+"""For each path with parameters one that is there; a new route is red until it has one."""
 
 
 @asynccontextmanager
@@ -83,9 +82,14 @@ async def furnished(
     async with (
         open_house(folder, model.url, pages=wiki) as house,
         house.working(),
-        web_served(house, house.config, WebSpeaker()) as web,
+        web_served(house, house.config, WebSpeaker(house.stores.outbox, house.checked)) as web,
     ):
-        yield Furnished(house, web, wiki, {"/static": ""})
+        table = [
+            Route(method, str(found.path))
+            for found in iter_route_contexts((await unguarded(web.parts)).routes)
+            for method in sorted((found.methods or {"GET"}) - {"HEAD"})
+        ]
+        yield Furnished(house, web, wiki, VALUES, table)
 
 
 @dataclass(frozen=True)
