@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -12,13 +12,14 @@ from wintermute.commands.chat import ChatCommands, Verifier
 from wintermute.commands.night import NightVerbs
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction
+from wintermute.config.wiki import WikiSettings
 from wintermute.conversation.asking import Asking, Folding
 from wintermute.conversation.cast import Loop
 from wintermute.conversation.casting import AGAIN, Branching, Casting
 from wintermute.conversation.folder_chat import FolderChat, FolderPrompt
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.rooms import Rooms
-from wintermute.conversation.state import CastSettings, Prompt, Speaker
+from wintermute.conversation.state import CastSettings, Prompt, Speaker, Watch
 from wintermute.conversation.telling import Telling
 from wintermute.conversation.toolbox import AnyTool, Toolbox
 from wintermute.conversation.trouble import Trouble
@@ -44,6 +45,7 @@ from wintermute.prompt.assemble import (
     chosen,
     core_text,
     joined,
+    runtime_text,
     wiki_text,
 )
 from wintermute.prompt.gather import Gather, Instructions, Oversize, Texts
@@ -52,6 +54,7 @@ from wintermute.schedule.edited_notices import EditedNotices
 from wintermute.schedule.firing import Firing
 from wintermute.schedule.promises import Promises
 from wintermute.stores import Stores
+from wintermute.templates import read_template
 from wintermute.tools.definition import Done
 from wintermute.tools.delegate import delegating
 from wintermute.tools.files import ReadFile, Roots, WriteFile
@@ -59,6 +62,7 @@ from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView, Search
 from wintermute.tools.night_tool import NightTool
 from wintermute.tools.recall import RecallTool
 from wintermute.tools.task import TaskTool
+from wintermute.wiki.conversations import ConversationFolder
 from wintermute.wiki.recall import RECALL
 from wintermute.work.delegation import Bounds, Delegation, WorkerTexts
 from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
@@ -194,6 +198,27 @@ def folder_chat(
     wards = replace(Wards.of(config.loop), require_done=False)
     settings = CastSettings(tools, FolderPrompt(""), backend=model, wards=wards)
     return FolderChat(stores, loop, settings, redact, clock)
+
+
+def folder_answers(
+    config: Config,
+    stores: Stores,
+    models: Models,
+    texts: Texts,
+    clock: CheckedClock,
+    redact: Redaction,
+    settings: WikiSettings,
+) -> Callable[[ConversationFolder, Watch], Awaitable[str]]:
+    """Build what answers the last message of such a conversation, within `held` (W-072)."""
+    chat = folder_chat(config, stores, models, texts, clock, redact, settings.model)
+
+    async def answer(folder: ConversationFolder, watch: Watch) -> str:
+        prompt = settings.runtime_prompt
+        runtime = await asyncio.to_thread(read_template, prompt.parent, prompt.name)
+        index, has_pages = await stores.wiki.index_text(), await stores.wiki.has_pages()
+        return await chat.answer(folder, runtime_text(runtime, index, has_pages=has_pages), watch)
+
+    return answer
 
 
 async def _embed(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:

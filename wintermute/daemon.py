@@ -6,19 +6,28 @@ What answers stands in `answering.py`, which the terminal and the tests share.
 import asyncio
 import logging
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from wintermute.answering import Answering, Part, Windows, answering, fixed_part
+from wintermute.answering import (
+    Answering,
+    Part,
+    Windows,
+    answering,
+    fixed_part,
+    folder_answers,
+)
 from wintermute.clock import CheckedClock, Clock, SystemClock, until_set
 from wintermute.commands.chat import NAMES
 from wintermute.config.lock import has_room, hold
 from wintermute.config.read import environment
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction, secret_values
-from wintermute.config.wiki import with_model
+from wintermute.config.wiki import WikiSettings, daemon_wiki, with_model
 from wintermute.conversation.speakers import Speakers
+from wintermute.conversation.state import Speaker
 from wintermute.db import Database, Patience, open_database
 from wintermute.errors import (
     DeviceSpent,
@@ -26,6 +35,7 @@ from wintermute.errors import (
     KeyStoreBlocked,
     PromptUnreadable,
     StorageBlocked,
+    WebUnavailable,
     WintermuteError,
     ungrouped,
 )
@@ -50,6 +60,9 @@ from wintermute.prompt.gather import Texts, read_texts
 from wintermute.signals import Orders, Supervisor, WatchedClock
 from wintermute.stores import Stores, closing, prepare
 from wintermute.terminal.screen import Chat, Page, Screen, TerminalSpeaker
+from wintermute.web.door import WebDoor
+from wintermute.web.parts import WebParts
+from wintermute.web.sessions import DoorStore, door_token
 from wintermute.web.speaker import WebSpeaker
 
 log = logging.getLogger(__name__)
@@ -81,6 +94,7 @@ class Wintermute:
     windows: Part
     expiry: Part
     web: WebSpeaker
+    pages: WebDoor
     session: Session
     config: Config
 
@@ -90,6 +104,7 @@ class Wintermute:
             works = [*self.door.parts(), self.expiry.run(), self.windows.run()]
             works += [self.web.run()]
             works += [self._send(ready), self._answer(), self._keep()]
+            works += [self._serve()] if self.config.web.enabled else []
             parts = [group.create_task(work) for work in works]
             await leaving.wait()
             log.info("leaving")
@@ -115,6 +130,11 @@ class Wintermute:
         """What is due may be private: it is said when it is known who is in the rooms."""
         await self.door.sync.ready.wait()
         await self.answering.keep_promises()
+
+    async def _serve(self) -> None:
+        """The framework loads when we are ready, or ready would be later (V-001)."""
+        await self.door.sync.ready.wait()
+        await self.pages.serve()
 
 
 async def run_daemon(config: Config, reread: Callable[[], Config], externals: Externals) -> None:
@@ -274,7 +294,57 @@ async def open_wintermute(
             pulse,
             (clock, WatchedClock(clock, pulse)),
         )
-        yield Wintermute(door, answers, windows, Expiry(stores, clock), web, session, config)
+        folders = folder_answers(config, stores, models, texts, clock, redact, daemon_wiki(config))
+        pages = WebDoor(WebParts(config, stores, clock, ids, redact, web, answers.rooms, folders))
+        await pages.prepare()
+        if config.web.enabled:
+            with suppress(WebUnavailable):  # which the door tells of when it would open
+                hide(door_token(config))
+        yield Wintermute(door, answers, windows, Expiry(stores, clock), web, pages, session, config)
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """What is open without Matrix, while no daemon uses the data folder."""
+
+    config: Config
+    stores: Stores
+    models: Models
+    texts: Texts
+    clock: CheckedClock
+    redact: Redaction
+
+    async def answering(
+        self, speaker: Speaker, warn: Callable[[str], None]
+    ) -> tuple[Answering, Windows]:
+        """Build what answers; `warn` is told what is wrong, by lines. Raises: ConfigurationError."""
+        config, stores, texts = self.config, self.stores, self.texts
+        answers = answering(config, stores, self.models, texts, speaker, self.clock, self.redact)
+        windows = Windows(config, stores, await fixed_part(config, stores, texts, answers.toolbox))
+        outdated = texts.outdated(config.context.layout, config.llm.sizes)
+        for line in (*await windows.prove(), outdated):
+            if line:
+                warn(line)
+        return answers, windows
+
+
+@asynccontextmanager
+async def _open_alone(config: Config) -> AsyncIterator[_Alone]:
+    """Open the data folder, which is ours until the block is left.
+
+    Raises: ConfigurationError; DataFolderInUse while a daemon uses the data folder.
+    """
+    redact = Redaction(secret_values(config))
+    with hold(config.data_dir):
+        async with open_database(config.data_dir / "wintermute.db") as database:
+            texts = await _texts(config, database)
+            clock = CheckedClock(SystemClock(), await ClockMarks(database).last())
+            models = _models(config, database, clock, new_id, redact)
+            stores = _stores(config, database, models, clock, new_id, redact)
+            async with aclosing(models), closing(stores):
+                await models.recall()
+                await prepare(stores)
+                yield _Alone(config, stores, models, texts, clock, redact)
 
 
 @asynccontextmanager
@@ -293,34 +363,85 @@ async def open_chat(
 
     Raises: ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
-    redact = Redaction(secret_values(config))
-    with hold(config.data_dir):
-        async with open_database(config.data_dir / "wintermute.db") as database:
-            texts = await _texts(config, database)
-            clock = CheckedClock(SystemClock(), await ClockMarks(database).last())
-            models = _models(config, database, clock, new_id, redact)
-            stores = _stores(config, database, models, clock, new_id, redact)
-            await models.recall()
-            await prepare(stores)
-            speaker = TerminalSpeaker(screen, page)
-            answers = answering(config, stores, models, texts, speaker, clock, redact)
-            windows = Windows(
-                config, stores, await fixed_part(config, stores, texts, answers.toolbox)
-            )
-            outdated = texts.outdated(config.context.layout, config.llm.sizes)
-            for line in (*await windows.prove(), outdated):
-                if line:
-                    warn(line)
-            chat = Chat(stores, answers.rooms, speaker, clock, new_id)
-            async with aclosing(models), closing(stores), asyncio.TaskGroup() as group:
-                parts = [chat.run(), answers.run(), speaker.count(clock), windows.run()]
-                parts += [answers.keep_promises()] if attended else []
-                work = [group.create_task(part) for part in parts]
-                yield chat
-                if not attended:
-                    await answers.runner.finish(FORGET, answers.rooms.wake)
-                for part in work:
-                    part.cancel()
+    async with _open_alone(config) as alone:
+        stores, clock, speaker = alone.stores, alone.clock, TerminalSpeaker(screen, page)
+        answers, windows = await alone.answering(speaker, warn)
+        chat = Chat(stores, answers.rooms, speaker, clock, new_id)
+        async with asyncio.TaskGroup() as group:
+            parts = [chat.run(), answers.run(), speaker.count(clock), windows.run()]
+            parts += [answers.keep_promises()] if attended else []
+            work = [group.create_task(part) for part in parts]
+            yield chat
+            if not attended:
+                await answers.runner.finish(FORGET, answers.rooms.wake)
+            for part in work:
+                part.cancel()
+
+
+async def serve_alone(
+    config: Config,
+    listener: socket.socket,
+    warn: Callable[[str], None],
+    invite: Callable[[str], None],
+    leaving: asyncio.Event,
+) -> None:
+    """Serve all pages, and answer in their chats, until `leaving` is set; no daemon runs (V-002).
+
+    What is due waits for the daemon. `invite` is told the key of a login address.
+
+    Raises: WebUnavailable; ConfigurationError; DataFolderInUse while a daemon uses the data folder.
+    """
+    async with _open_alone(config) as alone:
+        stores, clock, redact = alone.stores, alone.clock, alone.redact
+        speaker = WebSpeaker(stores.outbox, clock)
+        answers, windows = await alone.answering(speaker, warn)
+        folders = folder_answers(
+            *(config, stores, alone.models, alone.texts, clock, redact), daemon_wiki(config)
+        )
+        parts = WebParts(*(config, stores, clock, new_id, redact, speaker), answers.rooms, folders)
+        async with asyncio.TaskGroup() as group:
+            works = [answers.run(), speaker.run(), windows.run()]
+            tasks = [group.create_task(work) for work in works]
+            await _serve_pages(parts, listener, invite, leaving)
+            await answers.runner.finish(FORGET, answers.rooms.wake)
+            for task in tasks:
+                task.cancel()
+
+
+async def serve_store(
+    config: Config,
+    settings: WikiSettings,
+    opened: tuple[Stores, Models],
+    listener: socket.socket,
+    invite: Callable[[str], None],
+    leaving: asyncio.Event,
+) -> None:
+    """Serve the pages and conversations of one wiki store, beside a daemon or without (W-050).
+
+    Raises: WebUnavailable; ConfigurationError.
+    """
+    (stores, models), redact = opened, Redaction(secret_values(config))
+    clock = CheckedClock(SystemClock())
+    texts = read_texts(config.data_dir / "prompts", config.opening, wiki=config.wiki)
+    folders = folder_answers(config, stores, models, texts, clock, redact, settings)
+    speaker = WebSpeaker(stores.outbox, clock)
+    parts = WebParts(config, stores, clock, new_id, redact, speaker, None, folders)
+    await _serve_pages(parts, listener, invite, leaving)
+
+
+async def _serve_pages(
+    parts: WebParts,
+    listener: socket.socket,
+    invite: Callable[[str], None],
+    leaving: asyncio.Event,
+) -> None:
+    door = WebDoor(parts)
+    await door.load()
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(door.run(listener))
+        invite(await DoorStore(parts.stores.database, parts.clock).invite())
+        await leaving.wait()
+        serving.cancel()
 
 
 def _models(

@@ -46,6 +46,7 @@ from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.config.schema import SubSessionSettings as Limits
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.conversation.rooms import Rooms
+from wintermute.conversation.speakers import Speakers
 from wintermute.conversation.state import Prompt, Speaker
 from wintermute.conversation.toolbox import DONE, AnyTool
 from wintermute.db import Database
@@ -57,7 +58,7 @@ from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations
 from wintermute.loom.records import Wards
 from wintermute.mailbox.inbox import Inbox, InboxState
-from wintermute.mailbox.outbox import Outbox, Outgoing
+from wintermute.mailbox.outbox import Outbox, Outgoing, is_matrix
 from wintermute.messages import InboxKind, Incoming, Json, Origin, Size
 from wintermute.night.learning import Background
 from wintermute.night.programme import tidying
@@ -66,6 +67,7 @@ from wintermute.prompt.block import Changing, Layout
 from wintermute.prompt.gather import Gather, Recall, read_texts
 from wintermute.schedule.promises import Promises
 from wintermute.stores import Stores, closing, prepare
+from wintermute.web.speaker import WebSpeaker
 from wintermute.wiki.recall import RECALL
 from wintermute.wiki.store import WikiStore
 from wintermute.work.delegation import Delegation
@@ -107,6 +109,7 @@ class House:
     clock: Clock
     checked: CheckedClock
     speaker: SilentSpeaker
+    web: WebSpeaker
     gather: Gather
     models: Models
     answers: Answering
@@ -193,7 +196,10 @@ class House:
         )
         state: InboxState = "ignored" if kind == "context" else "waiting"
         async with self.database.transaction() as tx:
-            held = await self.conversations.in_room(tx, room, scope or f"person:{sender}")
+            of = scope or f"person:{sender}"
+            held = await self.conversations.in_room(
+                tx, room, of, "room" if is_matrix(room) else "terminal"
+            )
             conversation = conversation or held
             await self.inbox.store(tx, conversation, incoming, state)
         self.rooms.wake(conversation)
@@ -205,9 +211,11 @@ class House:
         async with asyncio.TaskGroup() as group:
             answers = group.create_task(self.answers.run())
             runs = group.create_task(self.runner.run(self.rooms.wake, unasked=True))
+            pages = group.create_task(self.web.run())
             yield
             answers.cancel()
             runs.cancel()
+            pages.cancel()
 
     async def fire(self) -> None:
         """Look once at what is due, as the daemon does when something may be."""
@@ -348,16 +356,18 @@ async def open_house(
         stores = replace(stores, inbox=inbox_type(database, checked, redact), prompts=files)
         stores = _with_pages(stores, pages)
         models = models_type(config.llm, database, checked, new_id, zone, redact, lambda: 0.0)
+        web = WebSpeaker(stores.outbox, checked)
+        speakers = Speakers(speaker, web)
         async with aclosing(models), _prepared(stores):
             answers = answering(
-                *(config, stores, models, texts, speaker, checked, redact),
-                kinds=[kind(stores, speaker, checked) for kind in kinds],
+                *(config, stores, models, texts, speakers, checked, redact),
+                kinds=[kind(stores, speakers, checked) for kind in kinds],
                 tools=_tools(tools_of(config, stores), gates, done=done, all_of=bool(prompts)),
                 prompt=_prompt(prompt, prompts, context.layout),
                 night=night,
             )
             gather = Gather(stores, texts.instructions, checked, context.layout)
-            yield House(stores, clock, checked, speaker, gather, models, answers, config)
+            yield House(stores, clock, checked, speaker, web, gather, models, answers, config)
 
 
 @asynccontextmanager

@@ -43,8 +43,11 @@ class Served:
 
 
 @asynccontextmanager
-async def web_served(house: House, config: Config, speaker: WebSpeaker) -> AsyncIterator[Served]:
+async def web_served(
+    house: House, config: Config | None = None, speaker: WebSpeaker | None = None
+) -> AsyncIterator[Served]:
     """Serve the pages of a house on a free port while the block lasts."""
+    config, speaker = config or house.config, speaker or house.web
 
     async def unanswered(folder: ConversationFolder, watch: Watch) -> str:
         raise AssertionError(folder)

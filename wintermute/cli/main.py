@@ -14,6 +14,7 @@ VERBS = {
     "run": "Run the daemon until it is told to stop.",
     "demo": "Try a whole Wintermute, with nothing to set up.",
     "chat": "Talk in the terminal, without Matrix.",
+    "web": "Print an address that logs you in to the web pages.",
     "check": "Try every part and say what to do.",
     "status": "Show what works and what does not.",
     "memory": "What is remembered: show, change, forget.",

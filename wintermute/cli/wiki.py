@@ -26,6 +26,7 @@ VERBS = {
     ),
     "search": ("wiki_store", "Look for words in the pages, without a model."),
     "check": ("wiki_store", "Say what is to be mended."),
+    "web": ("web", "Read and mend the pages in the browser."),
     "undo": (
         "wiki_pages",
         "Take back what a job did; what was edited since stays.",
@@ -38,7 +39,7 @@ VERBS = {
     "wiki",
     cls=LazyGroup,
     lazy={
-        verb: f"wintermute.cli.{module}:{verb.replace('-', '_')}"
+        verb: f"wintermute.cli.{module}:{'wiki' if module == 'web' else verb.replace('-', '_')}"
         for verb, (module, _) in VERBS.items()
     },
     lines={verb: line for verb, (_, line) in VERBS.items()},

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from wintermute.answering import folder_chat
+from wintermute.answering import folder_answers
 from wintermute.cli.opening import with_models
 from wintermute.cli.options import REDACT, reporting, tell
 from wintermute.cli.wiki_store import (
@@ -18,11 +18,10 @@ from wintermute.clock import CheckedClock, SystemClock
 from wintermute.config.schema import Config
 from wintermute.config.secrets import UNHIDDEN
 from wintermute.config.wiki import WikiSettings
+from wintermute.conversation.state import Unwatched
 from wintermute.llm.models import Models
-from wintermute.prompt.assemble import runtime_text
 from wintermute.prompt.gather import read_texts
 from wintermute.stores import Stores
-from wintermute.templates import read_template
 from wintermute.wiki.conversations import ConversationFolder
 from wintermute.wiki.pages import MOST_BYTES
 from wintermute.wiki.store import WikiStore
@@ -84,9 +83,7 @@ def _answer(ctx: click.Context, settings: WikiSettings, folder: ConversationFold
         prompts = config.data_dir / "prompts"
         texts = read_texts(prompts, config.opening, wiki=config.wiki)
         redact, clock = ctx.meta.get(REDACT, UNHIDDEN), CheckedClock(SystemClock())
-        runtime = read_template(settings.runtime_prompt.parent, settings.runtime_prompt.name)
-        index, has_pages = await stores.wiki.index_text(), await stores.wiki.has_pages()
-        answers = folder_chat(config, stores, models, texts, clock, redact, settings.model)
-        return await answers.answer(folder, runtime_text(runtime, index, has_pages=has_pages))
+        answers = folder_answers(config, stores, models, texts, clock, redact, settings)
+        return await answers(folder, Unwatched())
 
     return with_models(ctx, work, lambda _: settings, level="error")

@@ -14,7 +14,7 @@ from itertools import takewhile
 
 from wintermute.clock import Clock
 from wintermute.conversation.cast import Loop
-from wintermute.conversation.state import CastSettings, Stop, Unwatched
+from wintermute.conversation.state import CastSettings, Stop, Unwatched, Watch
 from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.words import reply_text
 from wintermute.db import Transaction
@@ -110,7 +110,9 @@ class FolderChat:
         self._redact = redact
         self._clock = clock
 
-    async def answer(self, folder: ConversationFolder, system: str) -> str:
+    async def answer(
+        self, folder: ConversationFolder, system: str, watch: Watch | None = None
+    ) -> str:
         """What the model answers to the last message; nothing is written but `system`, once.
 
         Within `ConversationFolder.held`. Raises: WintermuteError when there is no answer.
@@ -127,7 +129,7 @@ class FolderChat:
         caller = Caller(
             *(conversation, scope, cast.id, "owner", cast.event_id), begun=cast.started_at
         )
-        outcome = await self._loop.run(cast, caller, settings, Stop(), Unwatched())
+        outcome = await self._loop.run(cast, caller, settings, Stop(), watch or Unwatched())
         async with self._stores.database.transaction() as tx:
             await self._stores.casts.end(tx, cast.id, outcome.state, outcome.reason, outcome.text)
         if outcome.state != "terminated" or not outcome.text.strip():

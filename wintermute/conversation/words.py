@@ -4,8 +4,13 @@ from collections.abc import Sequence
 
 from wintermute.conversation.cast import Outcome
 from wintermute.conversation.receipts import done_so_far
+from wintermute.llm.backend import Wait
 from wintermute.loom.records import Turn
+from wintermute.text import display_name
 
+MODEL = "waiting for the model"
+MOST_WORDS = 60
+"""Characters of why an attempt failed, or of what is answered."""
 LIMITS = {
     "max_turns": "I stopped: this took more steps than `loop.max_turns` allows.",
     "max_seconds": "I stopped: this took longer than `loop.max_seconds` allows.",
@@ -94,3 +99,16 @@ def reply_text(outcome: Outcome, when: str = "", turns: Sequence[Turn] = ()) -> 
     told = PROBLEMS.get(outcome.reason, "{problem}")
     told = told.format(problem=outcome.text, message=message, blamed=blamed)
     return f"{told}\n\n{done_so_far(turns)}".strip()
+
+
+def waiting_for(name: str, seconds: int, wait: Wait | None = None) -> str:
+    """The line that says what is waited for, and for how long."""
+    if wait is None:
+        return f"· {name}, {seconds} s"
+    parts = [f"· waiting for {display_name(wait.backend)}, {seconds} s"]
+    if wait.total:
+        parts.append(f"{wait.read:,} of {wait.total:,} tokens read")
+    if wait.attempt > 1:
+        problem = display_name(wait.problem.removeprefix(f"{wait.backend} "), MOST_WORDS)
+        parts.append(f"attempt {wait.attempt} of {wait.of}: {problem}")
+    return " · ".join(parts)

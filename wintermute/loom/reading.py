@@ -50,7 +50,7 @@ _spot = reader(Spot)
 
 
 class LoomReader:
-    """Questions of the command line; nothing here changes anything."""
+    """Questions of the command line and of pages; nothing here changes anything."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -145,6 +145,21 @@ class LoomReader:
             named = {"name": row["name"], "text": row["piece"]}
             piece = {"name": "", "text": row["text"]} if row["key"] is None else named
             found.setdefault(row["hash"], []).append(piece)
+        return found
+
+    async def recalled(self, casts: Collection[str]) -> dict[str, list[tuple[str, str]]]:
+        """Find the pages that these casts were given: the path and the title of each, by cast."""
+        rows = await self._database.rows(
+            "SELECT t.cast_id, o.result ->> '$.path' AS path, o.result ->> '$.title' AS title"
+            " FROM json_each(?) c JOIN turns t ON t.cast_id = c.value"
+            " JOIN observations o ON o.turn_id = t.id WHERE o.gate = 'recall'"
+            " AND o.state = 'completed' AND NOT o.is_error AND json_valid(o.result)"
+            " AND json_type(o.result, '$.path') = 'text' ORDER BY t.seq, o.n",
+            (json.dumps(sorted(casts)),),
+        )
+        found: dict[str, list[tuple[str, str]]] = {}
+        for row in rows:
+            found.setdefault(row["cast_id"], []).append((row["path"], row["title"] or row["path"]))
         return found
 
     async def branch(self, branch_id: str) -> Json:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from wintermute.config.schema import Dreaming
 from wintermute.conversation.asking import Folding
 from wintermute.jobs import FORGET
 from wintermute.memory.likeness import Likeness
@@ -21,6 +22,7 @@ from wintermute.night.rewriting import Export, ListRewriting, RemoveLines, Rewri
 from wintermute.night.skill_review import SkillReview
 from wintermute.night.task_review import ChangeTask, TaskReview
 from wintermute.night.tidying import Chore, NightPhase, PhaseWork, Programme, Tidying
+from wintermute.stores import Stores
 from wintermute.templates import Template
 
 
@@ -57,12 +59,12 @@ def _of_chats(own: Background, nights: Nights) -> Sequence[Chore]:
     )
 
 
-def _deeds(own: Background, nights: Nights) -> Deeds:
-    stores = own.stores
+def deeds(stores: Stores, dreaming: Dreaming, nights: Nights) -> Deeds:
+    """What is done for an item of a night: by the night itself, or by a person's yes to it."""
     by_word: dict[str, Deed] = {
         "merge": MergeFacts(stores, nights),
         "end": EndFact(stores, nights),
-        "rest": RestFacts(stores, own.config.dreaming),
+        "rest": RestFacts(stores, dreaming),
         "task": ChangeTask(stores),
         FORGET: ForgetLines(stores),
     }
@@ -88,4 +90,6 @@ def tidying(own: Background) -> Tidying:
         closing=[Housekeeping(stores, nights, own.clock)],
     )
     budget = own.config.dreaming.budget_tokens
-    return Tidying(stores, nights, programme, _deeds(own, nights), own.models, budget)
+    return Tidying(
+        stores, nights, programme, deeds(stores, own.config.dreaming, nights), own.models, budget
+    )

@@ -14,6 +14,7 @@ from typing import BinaryIO, Protocol, TextIO
 from wintermute.clock import Clock, until_set
 from wintermute.conversation.rooms import Rooms, next_row, passes_by
 from wintermute.conversation.trouble import ANSWERED, SILENT
+from wintermute.conversation.words import MODEL, MOST_WORDS, waiting_for
 from wintermute.ids import NewId
 from wintermute.llm.backend import Wait
 from wintermute.loom.conversations import Conversation
@@ -42,12 +43,9 @@ class Pipe:
 
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
-MODEL = "waiting for the model"
 VOID = "the above does not count; again"
 """What takes the place of what was said in vain, where it can no more be taken from the screen."""
 SECOND = 1.0
-MOST_WORDS = 60
-"""Characters of why an attempt failed, or of what is answered."""
 
 
 class Screen(Protocol):
@@ -157,19 +155,6 @@ class _Waits:
     """That something is waited for, anew each time it is."""
 
     name: str
-
-
-def waiting_for(name: str, seconds: int, wait: Wait | None = None) -> str:
-    """The line that says what is waited for, and for how long."""
-    if wait is None:
-        return f"· {name}, {seconds} s"
-    parts = [f"· waiting for {display_name(wait.backend)}, {seconds} s"]
-    if wait.total:
-        parts.append(f"{wait.read:,} of {wait.total:,} tokens read")
-    if wait.attempt > 1:
-        problem = display_name(wait.problem.removeprefix(f"{wait.backend} "), MOST_WORDS)
-        parts.append(f"attempt {wait.attempt} of {wait.of}: {problem}")
-    return " · ".join(parts)
 
 
 class TerminalSpeaker:

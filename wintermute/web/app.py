@@ -12,13 +12,15 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from wintermute.errors import (
+    PageRefused,
     StorageBlocked,
     StoreBusy,
     StoreChanged,
     StoreMissing,
+    StoreUnusable,
     WintermuteError,
 )
-from wintermute.web import chat, graph, login, wiki
+from wintermute.web import chat, editing, graph, jobs, login, wiki
 from wintermute.web.parts import WebParts
 from wintermute.web.safety import App, Guarded, Receive, Scope, Send
 from wintermute.web.sessions import DoorStore
@@ -29,10 +31,12 @@ STATIC = Path(__file__).parent / "static"
 REFUSALS = (400, 401, 403, 404, 405, 408, 409, 413, 429, 500, 503)
 """What any JSON route may answer beside its own answers."""
 STATUSES: dict[type[WintermuteError], int] = {
+    PageRefused: 400,
     StoreMissing: 404,
     StoreChanged: 409,
     StoreBusy: 409,
     StorageBlocked: 503,
+    StoreUnusable: 503,
 }
 """By kind of failure, as far as it matters to a client; all others are 409."""
 BUG = ("Wintermute made a mistake.", "Try again; the log of `wintermute run` tells what happened.")
@@ -62,9 +66,10 @@ async def unguarded(parts: WebParts) -> FastAPI:
         responses=problems(*REFUSALS),
     )
     app.state.views = Views(parts, f"wintermute_{await door.id()}")
+    app.state.chats = chat.ChatViews(app.state.views)
     app.add_api_route("/healthz", health, include_in_schema=False)
     app.add_api_route("/openapi.json", description, include_in_schema=False)
-    for part in (chat, wiki, graph, login):
+    for part in (chat, wiki, editing, jobs, graph, login):
         app.include_router(part.router)
     app.mount("/static", StaticFiles(directory=STATIC))
     app.add_exception_handler(HTTPException, refused)
@@ -133,7 +138,13 @@ async def failed(request: Request, error: Exception) -> Response:
     separator = " -> " if " -> " in text else ": "
     happened, _, advice = text.rpartition(separator)
     told = (happened, advice) if happened else (text, "Try again, or look at `wintermute status`.")
-    return _problem(request, next(found, 409), *told)
+    return _problem(request, next(found, 409), *map(_sentence, told))
+
+
+def _sentence(text: str) -> str:
+    """A sentence of the words of an error; a path at its beginning stays as it is."""
+    text = text if text.endswith((".", "!", "?")) else f"{text}."
+    return text[:1].upper() + text[1:] if text.partition(" ")[0].isalpha() else text
 
 
 async def crashed(request: Request, error: Exception) -> Response:

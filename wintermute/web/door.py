@@ -1,10 +1,29 @@
 """The web door as the composition root builds it. The framework behind it loads when it serves (A-8)."""
 
 import asyncio
+import errno
+import logging
 import socket
 from typing import Protocol
 
+from wintermute.config.schema import Web
+from wintermute.errors import WebUnavailable
+from wintermute.health.health import HealthState
 from wintermute.web.parts import WebParts
+from wintermute.web.sessions import DoorStore, door_token
+
+log = logging.getLogger(__name__)
+
+PART = "web"
+MISSING = (
+    "the pages need packages that are not installed: run `pip install 'wintermute[web]'` in the"
+    " environment of Wintermute"
+)
+EXPOSED = (
+    "other machines can reach the pages on {host}, without encryption: set web.host to 127.0.0.1, or"
+    " let only a proxy with TLS reach the port"
+)
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 class Served(Protocol):
@@ -18,14 +37,82 @@ class WebDoor:
 
     def __init__(self, parts: WebParts) -> None:
         self._parts = parts
+        self._web = parts.config.web
+        self._health = parts.stores.health
+        self._store = DoorStore(parts.stores.database, parts.clock)
+
+    async def load(self) -> Served:
+        """Load the framework in a thread. Raises: WebUnavailable where it is not installed."""
+        return await asyncio.to_thread(_server)
 
     async def run(self, listener: socket.socket) -> None:
-        """Load the framework in a thread, then answer requests. Ends the streams when cancelled."""
-        serve = await asyncio.to_thread(_server)
+        """Answer requests on an open socket. Ends the streams when cancelled. Raises: WebUnavailable."""
+        serve = await self.load()
         await serve(self._parts, listener)
+
+    async def prepare(self) -> None:
+        """Note at a start that no page is served yet, and what was noted before and is not so any more."""
+        await self._store.serve_at(None)
+        if await self._health.part(PART):
+            state = "opens after the first sync" if self._web.enabled else "off"
+            await self._health.note(PART, "ok", state)
+
+    async def serve(self) -> None:
+        """Serve at the configured address; what is in the way is noted, and all else goes on."""
+        try:
+            with await asyncio.to_thread(open_listener, self._web.host, self._web.port) as listener:
+                await self.load()
+                await self._open()
+                await self.run(listener)
+        except WebUnavailable as problem:
+            log.warning("web door not opened reason=%s", problem)
+            await self._health.note(PART, "fail", str(problem))
+        finally:
+            await self._store.serve_at(None)
+
+    async def _open(self) -> None:
+        state: HealthState = "ok"
+        address = address_of(self._web)
+        detail = f"serves {address}"
+        door_token(self._parts.config)
+        await self._store.id()
+        await self._store.serve_at(address)
+        if self._web.is_exposed:
+            warning = EXPOSED.format(host=self._web.host)
+            log.warning("web door exposed reason=%s", warning)
+            state, detail = "warn", f"{detail}; {warning}"
+        log.info("web door open address=%s", address)
+        await self._health.note(PART, state, detail)
+
+
+def address_of(web: Web) -> str:
+    """Give the address that a person opens."""
+    if web.public_url:
+        return web.public_url
+    host = ANYWHERE.get(web.host.strip("[]"), web.host.strip("[]"))
+    return f"http://[{host}]:{web.port}" if ":" in host else f"http://{host}:{web.port}"
+
+
+def open_listener(host: str, port: int) -> socket.socket:
+    """Open the port. Raises: WebUnavailable with the one that is taken, or is not ours."""
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        family, _, _, _, address = found[0]
+        return socket.create_server((str(address[0]), port), family=family, backlog=128)
+    except (OSError, UnicodeError) as error:
+        number = getattr(error, "errno", None)
+        if number == errno.EADDRINUSE:
+            told = f"port {port} on {host} is taken: end the program that uses it, or set web.port"
+        elif number == errno.EACCES:
+            told = f"port {port} may not be opened: set web.port to one above 1023"
+        else:
+            told = f"{host} is no address of this machine: correct web.host"
+        raise WebUnavailable(told) from error
 
 
 def _server() -> Served:
-    from wintermute.web.server import serve  # noqa: PLC0415  the framework loads with the door
-
+    try:
+        from wintermute.web.server import serve  # noqa: PLC0415  the framework loads with the door
+    except ImportError as error:
+        raise WebUnavailable(MISSING) from error
     return serve

@@ -55,10 +55,16 @@ _session = reader(WebSession)
 def door_token(config: Config) -> str:
     """Give the configured token, else the one in the data folder, which is made once.
 
-    Raises: WebUnavailable for a file that holds none.
+    Raises: WebUnavailable for a file that holds none, or a short one that others could try out.
     """
     if config.web.token is not None:
-        return config.web.token.reveal()
+        token = config.web.token.reveal()
+        if len(token) < SHORTEST_TOKEN and config.web.is_exposed:
+            raise WebUnavailable(
+                f"web.token has fewer than {SHORTEST_TOKEN} characters, and other machines can reach"
+                " the pages: write a longer one, or none"
+            )
+        return token
     path = config.data_dir / TOKEN
     try:
         if not path.exists():

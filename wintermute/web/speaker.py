@@ -25,8 +25,8 @@ class Making:
     """An answer that is being made.
 
     `answers`: the event of the message. `text`: the Markdown so far of what the model is saying.
-    `gates`: the tools used so far, the newest last. `since`: from when on it waits for what comes
-    next, by the steady clock. `version` grows with each change.
+    `gates`: the tools used so far, the newest last; `tool`: the one at work. `since`: from when on it
+    waits for what comes next, by the steady clock. `version` grows with each change.
     """
 
     answers: str
@@ -35,6 +35,7 @@ class Making:
     waiting: Wait | None
     since: float
     version: int
+    tool: str = ""
 
 
 class WebSpeaker:
@@ -47,6 +48,7 @@ class WebSpeaker:
         self._outbox = outbox
         self._clock = clock
         self._making: dict[str, Making] = {}
+        self._touched: dict[str, int] = {}
         self._count = 0
         self._moved: asyncio.Event | None = None
         self._spoke = asyncio.Event()
@@ -63,6 +65,10 @@ class WebSpeaker:
     def making(self, conversation_id: str) -> Making | None:
         """The answer that is being made in a conversation."""
         return self._making.get(conversation_id)
+
+    def touched(self, conversation_id: str) -> int:
+        """Number the last change after which the messages of a conversation may be others."""
+        return self._touched.get(conversation_id, 0)
 
     async def changed(self, seen: int) -> int:
         """Wait for a change after the one that was seen; the number of the newest. The first is 1."""
@@ -86,20 +92,22 @@ class WebSpeaker:
     def attend(self, row: Waiting) -> None:
         """An answer is begun."""
         self._keep(row.conversation_id, Making(row.event_id, "", (), None, self._now(), 0))
+        self._move(row.conversation_id)
 
     def rest(self, row: Waiting) -> None:
         """No answer is being made any more; that of another message stays."""
         known = self._making.get(row.conversation_id)
         if known is not None and known.answers == row.event_id:
             del self._making[row.conversation_id]
-        self._move()
+        self._move(row.conversation_id)
 
     def draft(self, conversation_id: str, piece: str) -> None:
         """Add a piece; an empty one takes back what was said so far."""
         if known := self._making.get(conversation_id):
             text = (known.text + piece)[:TEXT_MOST] if piece else ""
             since = known.since if piece else self._now()
-            self._keep(conversation_id, replace(known, text=text, waiting=None, since=since))
+            made = replace(known, text=text, waiting=None, since=since, tool="")
+            self._keep(conversation_id, made)
 
     def wait(self, conversation_id: str, wait: Wait) -> None:
         """Keep what is waited for."""
@@ -109,14 +117,15 @@ class WebSpeaker:
     def gate(self, conversation_id: str, name: str) -> None:
         """Keep that a tool is used; what was said before it stays until more is said."""
         if known := self._making.get(conversation_id):
-            gates = (*known.gates, display_name(name))[-GATES_MOST:]
-            made = replace(known, gates=gates, waiting=None, since=self._now())
+            tool = display_name(name)
+            gates = (*known.gates, tool)[-GATES_MOST:]
+            made = replace(known, gates=gates, waiting=None, since=self._now(), tool=tool)
             self._keep(conversation_id, made)
 
     def speak(self, conversation_id: str) -> None:
         """Something is in the outbox."""
         self._spoke.set()
-        self._move()
+        self._move(conversation_id)
 
     async def quote(self, row: Waiting) -> Quote | None:
         """None: on a page nobody replies to one message among many."""
@@ -129,8 +138,10 @@ class WebSpeaker:
         self._move()
         self._making[conversation_id] = replace(made, version=self._count)
 
-    def _move(self) -> None:
+    def _move(self, conversation_id: str = "") -> None:
         self._count += 1
+        if conversation_id:
+            self._touched[conversation_id] = self._count
         if self._moved is not None:
             self._moved.set()
             self._moved = None

@@ -12,10 +12,10 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Resp
 from pydantic import BaseModel
 
 from wintermute.changes.change_sets import ItemVersion
-from wintermute.errors import FileUnusable, StoreMissing, StoreUnusable, WintermuteError
+from wintermute.errors import FileUnusable, StoreMissing, WintermuteError
 from wintermute.markdown import WikiTarget, blocks, literal
 from wintermute.text import clean
-from wintermute.web.views import Viewing, Views, address, problems, told
+from wintermute.web.views import Viewing, Views, address, told
 from wintermute.wiki.asked_lines import asked_lines, digest
 from wintermute.wiki.conversations import ConversationFolder
 from wintermute.wiki.graph import WikiProblem, shown
@@ -41,8 +41,8 @@ MOST = 100
 """Lines of a list on one page."""
 MOST_VERSIONS = 20
 MOST_HITS = 20
-MOST_COMPARED = 200_000
-"""Characters of two texts: comparing takes longer than they grow."""
+MOST_COMPARED = 4_000
+"""Lines of two texts: the time to compare grows faster than they do."""
 AROUND = 3
 """Lines that are shown around a difference."""
 NO_PAGE = "No page has this name yet: open it to write one"
@@ -198,7 +198,7 @@ def opened(wiki: WikiStore, path: str) -> OpenedPage:
         path,
         page_html(wiki, path, text),
         *(str(day_in(text, key) or "") for key in ("created", "updated")),
-        backlinks=wiki.graph().backlinks(path)[: MOST + 1],
+        backlinks=wiki.graph().backlinks(path)[: MOST + 1] if path != INDEX else (),
         asked=sum(digest(line) in asked for line in text.splitlines()) if asked else 0,
         is_outside=wiki.is_outside(path, text),
     )
@@ -278,9 +278,9 @@ async def wiki_history(
 
 def differences(before: str, after: str) -> tuple[Difference, ...] | None:
     """Compare two texts line by line; None: they are too long."""
-    if len(before) + len(after) > MOST_COMPARED:
-        return None
     old, new = clean(before).split("\n"), clean(after).split("\n")
+    if len(old) + len(new) > MOST_COMPARED:
+        return None
     found: list[Difference] = []
     for n, group in enumerate(SequenceMatcher(None, old, new).get_grouped_opcodes(AROUND)):
         found += [Difference("gap")] if n or group[0][1] else []
@@ -349,35 +349,27 @@ async def wiki_search(
     return _page(views, "wiki.html", "Search", page=None, why="", **values)
 
 
-@router.get(
-    "/api/memory/resolve", response_model=WikiPath, responses=problems(400, 404, 409, 422, 503)
-)
+@router.get("/api/memory/resolve", response_model=WikiPath)
 async def memory_resolve(views: Viewing, title: str = "") -> WikiPath | JSONResponse:
     """Give the path of the page that a title means (W-071)."""
     found = await in_store(views, lambda wiki: wiki.resolve(title))
     return _refused(found) if isinstance(found, Unresolved) else WikiPath(path=found)
 
 
-@router.get(
-    "/api/memory/read", response_model=WikiText, responses=problems(400, 404, 409, 422, 503)
-)
+@router.get("/api/memory/read", response_model=WikiText)
 async def memory_read(views: Viewing, title: str = "") -> WikiText | JSONResponse:
     """Give the page that a title means, with its whole text (W-071)."""
 
-    def look(wiki: WikiStore) -> Unresolved | tuple[str, str]:
+    def look(wiki: WikiStore) -> WikiText | JSONResponse:
         found = wiki.resolve(title)
         if isinstance(found, Unresolved):
-            return found
+            return _refused(found)
         try:
-            content = wiki.files.content(found)
-            return (found, text_of(content)) if content else Unresolved("missing", title)
+            return WikiText(path=found, text=text_of(wiki.files.content(found) or b""))
         except FileUnusable as problem:
-            raise StoreUnusable(f"{shown(found)} {problem}") from problem
+            return told(409, f"{found} {problem}.", "Mend the file, then try again.")
 
-    found = await in_store(views, look)
-    if isinstance(found, Unresolved):
-        return _refused(found)
-    return WikiText(path=found[0], text=found[1])
+    return await in_store(views, look)
 
 
 def _refused(found: Unresolved) -> JSONResponse:

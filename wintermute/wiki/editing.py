@@ -1,7 +1,7 @@
 """A page in the hands of a person: the text they opened, and what may be saved in its place (V-022).
 
-    opened ─ typed ─▶ wanted ─┬▶ refused, in words: the person keeps their text
-                              ╰▶ a change set of cause `edit`, then in its place
+opened ─ typed ─▶ wanted ─┬▶ refused, in words: the person keeps their text
+                          ╰▶ a change set of cause `edit`, then in its place
 """
 
 import re
@@ -42,16 +42,16 @@ class PageSource:
         if typed == before and self.text is not None:
             return self.text
         if "\0" in typed:
-            raise PageRefused("The text has a NUL character: remove it.")
+            raise PageRefused("the text has a NUL character: remove it")
         if not without_matter(typed).strip():
-            raise PageRefused("The page would be empty: write something below its frontmatter.")
+            raise PageRefused("the page would be empty: write something below its frontmatter")
         text = _dated(typed, before, today)
         if self.text and "\r\n" in self.text:
             text = text.replace("\n", "\r\n")
         if (size := len(text.encode())) > MOST_SAVED:
             raise PageRefused(
-                f"The page has {size:,} bytes, and at most {MOST_SAVED:,} can be saved here:"
-                " divide it into several pages."
+                f"the page has {size:,} bytes, and at most {MOST_SAVED:,} can be saved here:"
+                " divide it into several pages"
             )
         return text
 
@@ -59,12 +59,12 @@ class PageSource:
 def _dated(typed: str, before: str, today: date) -> str:
     matter = MATTER.match(typed)
     if matter is None and typed.lstrip().startswith("---\n"):
-        raise PageRefused("The frontmatter has no end: close it with a line that is only ---.")
+        raise PageRefused("the frontmatter has no end: close it with a line that is only ---")
     if matter is None:
         return dated(typed, today, before or None)
     known = examined(before)[0]
     if new := [each for each in examined(typed)[0] if each not in known]:
-        raise PageRefused(f"{'; '.join(new)}. Correct the lines between the two ---.")
+        raise PageRefused(f"{'; '.join(new)}: correct the lines between the two ---")
     return UPDATED.sub(rf"\g<1>{today}", matter[0], count=1) + typed[matter.end() :]
 
 
@@ -74,16 +74,16 @@ def page_source(store: WikiStore, path: str) -> PageSource:
     Within `reading`. Raises: PageRefused.
     """
     if problem := path_problem(path):
-        raise PageRefused(f"{legible(path)} {problem}: choose another name for the page.")
+        raise PageRefused(f"{legible(path)} {problem}: choose another name for the page")
     try:
         return PageSource(path, store.files.exact(path))
     except FileUnusable as problem:
-        raise PageRefused(f"{path} {problem}. Correct the file with another program.") from problem
+        raise PageRefused(f"{path} {problem}: correct the file with another program") from problem
     except FileNotFoundError:
         if known := _lookalike(path, store.tree().names.paths):
             raise PageRefused(
-                f"{path} differs from {known} by case or accents only: edit that page, or choose"
-                " another name."
+                f"{path} differs from {known} only in case or in how its letters are encoded:"
+                " edit that page, or choose another name"
             ) from None
         return PageSource(path, None)
 
@@ -96,7 +96,10 @@ def _lookalike(path: str, paths: Collection[str]) -> str:
             each
             for each in paths
             if is_page(each)
-            and (alike(each) == form or (name_of(each) != name and alike(name_of(each)) == alike(name)))
+            and (
+                alike(each) == form
+                or (name_of(each) != name and alike(name_of(each)) == alike(name))
+            )
         ),
         default="",
     )

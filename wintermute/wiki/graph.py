@@ -103,7 +103,7 @@ class LinkGraph:
             if isinstance(found := self._found[target], Unresolved)
         )
 
-    @property
+    @cached_property
     def linked(self) -> Mapping[str, frozenset[str]]:
         """The files that each page links to."""
         return {path: frozenset(self._targets(page)) for path, page in self._pages.items()}

@@ -118,13 +118,13 @@ def note(files: StoreFolder, job: WikiJob, texts: Mapping[str, str]) -> None:
 
 def listed_jobs(files: StoreFolder) -> tuple[WikiJob, ...]:
     """All jobs whose file can be read, the newest first."""
-    found: list[tuple[str, int, WikiJob]] = []
-    for name in names_in(files, JOBS):
-        match = NAME.fullmatch(name)
-        job = read_job(files, name) if match else None
-        if match and job:
-            found.append((match[1], int(match[2] or 1), job))
-    return tuple(job for *_, job in sorted(found, key=lambda each: each[:2], reverse=True))
+    return tuple(job for name in job_names(files) if (job := read_job(files, name)))
+
+
+def job_names(files: StoreFolder) -> list[str]:
+    """The names of the folders of jobs, the newest first."""
+    matches = filter(None, map(NAME.fullmatch, names_in(files, JOBS)))
+    return [m[0] for m in sorted(matches, key=lambda m: (m[1], int(m[2] or 1)), reverse=True)]
 
 
 def names_in(files: StoreFolder, folder: str) -> frozenset[str]:

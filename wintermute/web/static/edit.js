@@ -76,7 +76,7 @@ if (form) {
     const { status, body } = await send("POST", "/api/wiki/preview", { path, text: text.value });
     tell($("problem"), status === 200 ? null : body);
     if (status !== 200) return;
-    if (body.problem) tell($("problem"), { error: body.problem, what_to_do: "" });
+    if (body.problem) tell($("problem"), { error: "It cannot be saved yet:", what_to_do: body.problem });
     fill($("preview"), body.html);
     $("preview").hidden = false;
     $("preview").focus();

@@ -1,0 +1,273 @@
+"""Pages edited in the browser: previewed, saved against what was opened, taken back."""
+
+import asyncio
+import os
+import re
+import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from playwright.async_api import expect
+
+from tests.world.browser import browsing
+from tests.world.clock import FakeClock
+from tests.world.house import House, open_house
+from tests.world.model import ModelServer
+from tests.world.shelf import GARDEN, INDEX, PAGES, ROSES, Json, Shelf
+from tests.world.web import Served, web_served
+from wintermute.web.speaker import WebSpeaker
+from wintermute.wiki.page_jobs import written_lines
+
+FIELD = re.compile(r'data-before="(\w*)".*<textarea[^>]*>\n(.*?)</textarea>', re.DOTALL)
+NEW = "semantic/New.md"
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Somebody who edits pages of a store, by HTTP."""
+
+    house: House
+    shelf: Shelf
+    web: Served
+
+    async def opened(self, path: str) -> tuple[str, str]:
+        """The version of a page in the editor, and its text."""
+        page = await self.web.get(f"/edit/{path.removesuffix('.md')}")
+        assert page.status_code == 200, page.text
+        found = FIELD.search(page.text)
+        assert found is not None
+        return found[1], unescape(found[2])
+
+    async def post(self, what: str, **body: Any) -> httpx2.Response:
+        return await self.web.client.post(f"{self.web.base}/api/wiki/{what}", json=body)
+
+    async def save(self, path: str, text: str, before: str | None = None) -> tuple[int, Json]:
+        """Save over a version, or over what is there now; the status, and what was said."""
+        if before is None:
+            before, _ = await self.opened(path)
+        answer = await self.post("save", path=path, text=text, before=before)
+        found: Json = answer.json()
+        return answer.status_code, found
+
+    async def sets(self) -> list[tuple[str, str]]:
+        """The change sets of pages, the newest first: cause and page."""
+        found = await self.house.stores.changes.history(("page",))
+        return [(one.cause, change.item) for one in found for change in one.changes]
+
+
+@asynccontextmanager
+async def editing(folder: Path, model: ModelServer) -> AsyncIterator[Desk]:
+    """A house on the 27th of November 2026 with a few pages, whose door is open."""
+    async with (
+        open_house(folder, model.url, clock=FakeClock()) as house,
+        house.working(),
+        web_served(house, house.config, WebSpeaker(house.outbox, house.checked)) as web,
+    ):
+        yield Desk(house, Shelf.make(house.stores.wiki.root), web)
+
+
+async def test_a_save_is_a_change_set_that_can_be_undone(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-022: once by the button, once by `/undo SET` in a chat; and once more changes nothing."""
+    async with editing(tmp_path, model) as desk:
+        before, text = await desk.opened(GARDEN)
+        assert text == PAGES[GARDEN]
+        shown = await desk.post("preview", path=GARDEN, text=f"{text}\n[[Nowhere]] <b>&</b>\n")
+        assert 'class="missing"' in shown.json()["html"]
+        assert "&lt;b&gt;" in shown.json()["html"]
+        assert (shown.json()["problem"], desk.shelf.read(GARDEN)) == ("", text)
+
+        status, saved = await desk.save(GARDEN, text.replace("Anna", "Ben"), before)
+        today = desk.house.clock.now().date()
+        wanted = text.replace("Anna", "Ben").replace("updated: 2026-05-01", f"updated: {today}")
+        assert (status, saved["text"], desk.shelf.read(GARDEN)) == (200, wanted, wanted)
+        assert saved["version"] == (await desk.opened(GARDEN))[0]
+        assert await desk.sets() == [("edit", GARDEN)]
+        assert (await desk.save(GARDEN, wanted))[1]["change"] == ""
+
+        undone = await desk.post("undo", change=saved["change"])
+        assert (undone.status_code, undone.json()) == (200, {"back": [GARDEN], "kept": []})
+        assert desk.shelf.read(GARDEN) == text
+        again = await desk.post("undo", change=saved["change"])
+        assert (again.status_code, "Nothing was undone" in again.json()["error"]) == (409, True)
+        assert (await desk.post("undo", change="set_x")).status_code == 409
+
+        _, saved = await desk.save(GARDEN, text.replace("Anna", "Cleo"))
+        await desk.house.incoming(f"/undo {saved['change']}")
+        await desk.house.said(1)
+        assert desk.shelf.read(GARDEN) == text
+
+
+async def test_of_two_who_save_the_second_is_shown_what_the_first_saved(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-022: also of two in one moment, or when the page was removed or made meanwhile."""
+    async with editing(tmp_path, model) as desk:
+        before, text = await desk.opened(GARDEN)
+        theirs, mine = text.replace("Anna", "Ben"), text.replace("Anna", "Cleo")
+        desk.shelf.write(GARDEN, theirs)
+        status, said = await desk.save(GARDEN, mine, before)
+        assert (status, said["theirs"], said["version"] == before) == (409, theirs, False)
+        assert "Ben waters it" in said["difference"]
+        assert "Cleo waters it" in said["difference"]
+        assert (desk.shelf.read(GARDEN), await desk.sets()) == (theirs, [])
+        assert (await desk.save(GARDEN, mine, said["version"]))[0] == 200
+
+        before, _ = await desk.opened(GARDEN)
+        texts = [f"{mine}\nNumber {n}\n" for n in range(5)]
+        done = await asyncio.gather(*(desk.save(GARDEN, each, before) for each in texts))
+        assert sorted(status for status, _ in done) == [200, 409, 409, 409, 409]
+        [won] = [said["text"] for status, said in done if status == 200]
+        assert {said["theirs"] for status, said in done if status == 409} == {won}
+        assert (desk.shelf.read(GARDEN), len(await desk.sets())) == (won, 2)
+
+        before, _ = await desk.opened(ROSES)
+        (desk.shelf.root / ROSES).unlink()
+        status, said = await desk.save(ROSES, "Roses anew.", before)
+        assert (status, said["theirs"], said["version"]) == (409, None, "")
+        assert (await desk.save(ROSES, "Roses anew.", said["version"]))[0] == 200
+        status, said = await desk.save(ROSES, "New as well.", "")
+        assert (status, "Roses anew." in said["theirs"]) == (409, True)
+
+
+async def test_a_page_that_breaks_a_rule_is_refused_and_says_which(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-022, W-079: nothing is written, nothing recorded."""
+    garden = PAGES[GARDEN]
+    refused = [
+        (GARDEN, garden.replace("created: ", "made: "), "unknown key 'made'"),
+        (GARDEN, garden.replace("updated: 2026-05-01", "updated: soon"), "updated is no date"),
+        (GARDEN, garden.replace("\n---\n", "\n"), "close it"),
+        (GARDEN, "---\ncreated: 2026-05-01\nupdated: 2026-05-01\n---\n \n", "would be empty"),
+        (GARDEN, "x" * 500_001, "at most 500,000"),
+        (GARDEN, "a\0b", "NUL"),
+        ("semantic/garden.md", "x", "only in case"),
+        ("semantic/Ga\u0308rten.md", "x", "only in case"),
+        ("semantic/../meta/x.md", "x", "outside the store"),
+        ("meta/system-runtime.md", "x", "neither in semantic/"),
+        ("episodic-raw/20260501/a/0001-user.md", "x", "neither in semantic/"),
+        ("semantic/a|b.md", "x", "no link can hold"),
+        ("semantic/a\0.md", "x", "outside the store"),
+        ("semantic/x", "x", "does not end in .md"),
+        (f"semantic/{'x' * 300}.md", "x", "no link can hold"),
+        ("semantic/Fifo.md", "x", "no plain file"),
+        ("semantic/Latin.md", "x", "is not UTF-8"),
+        ("semantic/Away.md", "x", "cannot be read"),
+    ]
+    async with editing(tmp_path, model) as desk:
+        desk.shelf.write("semantic/Gärten.md", garden)
+        (desk.shelf.root / "semantic/Latin.md").write_bytes(b"\xe4")
+        (desk.shelf.root / "semantic/Away.md").symlink_to("/etc/hostname")
+        os.mkfifo(desk.shelf.root / "semantic/Fifo.md")
+        for path, text, why in refused:
+            before = (await desk.opened(path))[0] if path == GARDEN else ""
+            status, said = await desk.save(path, text, before)
+            assert (status, why in said["error"]) == (400, True), (path, text[:60], said)
+            preview = await desk.post("preview", path=path, text=text)
+            assert (preview.status_code, why in preview.json()["problem"]) == (200, True)
+        assert desk.shelf.read(GARDEN) == garden
+        assert await desk.sets() == []
+        for path in ("semantic/garden", "meta/system-runtime", "semantic/Fifo", "..%2Fx", "%00"):
+            assert (await desk.web.get(f"/edit/{path}")).status_code == 400, path
+        lone = '{"path": "semantic/A.md", "before": "", "text": "\\ud800"}'
+        headers = {"Content-Type": "application/json"}
+        answer = await desk.web.client.post(
+            f"{desk.web.base}/api/wiki/save", content=lone, headers=headers
+        )
+        assert answer.status_code == 400
+
+
+async def test_a_new_page_gets_frontmatter_and_an_old_one_keeps_its_line_ends(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-022, V-023: the address of a missing link leads to a page to write."""
+    async with editing(tmp_path, model) as desk:
+        today = desk.house.clock.now().date()
+        moved = await desk.web.get("/edit/New")
+        assert (moved.status_code, moved.headers["location"]) == (303, "/edit/semantic/New")
+        assert await desk.opened(NEW) == ("", "")
+        assert (await desk.save(NEW, "# New\n\nWords."))[0] == 200
+        assert (
+            desk.shelf.read(NEW)
+            == f"---\ncreated: {today}\nupdated: {today}\n---\n\n# New\n\nWords.\n"
+        )
+        desk.shelf.write(ROSES, "\ufeff---\r\ncreated: 2026-05-01\r\n---\r\n\r\n# Roses\r\n")
+        _, text = await desk.opened(ROSES)
+        assert (await desk.save(ROSES, text.replace("# Roses", "# Red\n\n  roses")))[0] == 200
+        assert "# Red\r\n\r\n  roses\r\n" in desk.shelf.read(ROSES)
+        assert (await desk.save(GARDEN, "# Garden\n\nOnly this. [[Roses]]"))[0] == 200
+        assert f"created: 2026-05-01\nupdated: {today}\n" in desk.shelf.read(GARDEN)
+        assert (await desk.save(INDEX, f"{PAGES[INDEX]}- [[New]]\n"))[0] == 200
+
+
+async def test_a_line_that_was_saved_is_a_persons(tmp_path: Path, model: ModelServer) -> None:
+    """V-022, W-064: what we had written and they have not touched stays ours."""
+    async with editing(tmp_path, model) as desk:
+        ours = "# Pond\n\nIt has carp.\n\nIt is deep.\n"
+        desk.shelf.write(NEW, ours)
+        desk.shelf.write(f"sleep/written/{NEW}", "It has carp.\nIt is deep.\n")
+        assert (await desk.save(NEW, ours.replace("It is deep.", "It is very deep.")))[0] == 200
+        assert written_lines(desk.shelf.files, NEW) == {"It has carp."}
+
+
+async def test_a_full_disk_changes_nothing_and_says_so(tmp_path: Path, model: ModelServer) -> None:
+    """V-022: and it is saved once there is room."""
+    async with editing(tmp_path, model) as desk:
+        before, text = await desk.opened(GARDEN)
+        await desk.sets()
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        try:
+            status, said = await desk.save(GARDEN, f"{text}More.\n", before)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert (status, said["what_to_do"][:11]) == (503, "Correct tha")
+        assert "cannot be written" in said["error"]
+        assert (desk.shelf.read(GARDEN), await desk.sets()) == (text, [])
+        assert [path.name for path in (desk.shelf.root / "sleep").iterdir()] == []
+        assert (await desk.save(GARDEN, f"{text}More.\n", before))[0] == 200
+
+
+@pytest.mark.slow
+async def test_two_people_edit_one_page_and_both_texts_are_kept(
+    tmp_path: Path, model: ModelServer, chromium: str
+) -> None:
+    """V-022: in a browser, by keyboard, over a reload, and with the door away for a moment."""
+    async with (
+        editing(tmp_path, model) as desk,
+        browsing(desk.web, chromium, provoked=["409", "ERR_INTERNET_DISCONNECTED"]) as browser,
+    ):
+        page = await browser.open("/edit/semantic/Garden")
+        text = page.get_by_label("Text of semantic/Garden.md")
+        theirs = PAGES[GARDEN].replace("Anna", "Ben")
+        desk.shelf.write(GARDEN, theirs)
+        await text.fill(PAGES[GARDEN].replace("Anna", "Cleo"))
+        await page.reload()
+        await expect(text).to_have_value(re.compile("Cleo waters it"))
+        await page.context.set_offline(True)
+        await text.press("Control+s")
+        await expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
+        await page.context.set_offline(False)
+        await text.press("Control+s")
+        await expect(page.get_by_role("alert")).to_contain_text("Somebody else saved this page")
+        await expect(page.get_by_label("Their text")).to_have_value(theirs)
+        await expect(text).to_have_value(re.compile("Cleo waters it"))
+        await page.get_by_role("button", name="Swap the two texts").click()
+        await expect(text).to_have_value(theirs)
+        await text.fill(theirs.replace("Ben waters", "Ben and Cleo water"))
+        await page.get_by_role("button", name="Preview").click()
+        await expect(page.get_by_role("region", name="Preview")).to_contain_text("Ben and Cleo")
+        await page.get_by_role("button", name="Save").click()
+        await expect(page.get_by_role("status")).to_contain_text("Saved.")
+        assert "Ben and Cleo water it" in desk.shelf.read(GARDEN)
+        await page.get_by_role("button", name="Undo").click()
+        await expect(text).to_have_value(theirs)
+        assert desk.shelf.read(GARDEN) == theirs

@@ -1,0 +1,190 @@
+"""Work on pages that waits to be looked at: what jobs did, and questions with yes and no (V-023)."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from wintermute.changes.change_sets import Change, Reason
+from wintermute.errors import StoreChanged
+from wintermute.night.agents import REPORT
+from wintermute.night.consolidation import DIFF, PROPOSED
+from wintermute.night.nights import Nights
+from wintermute.night.programme import deeds
+from wintermute.night.questions import Questions
+from wintermute.text import clean
+from wintermute.web.editing import put_page
+from wintermute.web.views import Viewing, Views
+from wintermute.web.wiki import MOST_COMPARED, Difference, differences, in_store, page_html
+from wintermute.wiki.editing import PageSource
+from wintermute.wiki.page_jobs import NAME, WikiJob, job_names, read_job, state_of, text_at
+from wintermute.wiki.store import WikiStore
+
+router = APIRouter()
+
+MOST_JOBS = 50
+MOST_QUESTIONS = 20
+ABOUT_PAGES = ("page changed", "page removed", "page lines")
+HEAD = re.compile(r"^--- (.*)\n\+\+\+ (.*)\n(?=@@ )", re.MULTILINE)
+MARKS: dict[str, Literal["new", "gone", "same", "gap"]] = {
+    "+": "new",
+    "-": "gone",
+    " ": "same",
+    "@": "gap",
+}
+RELOAD = "reload the page to see what is still asked"
+
+
+@dataclass(frozen=True, slots=True)
+class PageQuestion:
+    """A change of a page that a person may allow: from what it `was` to a `text`, None being no page.
+
+    `places`: the lines that would go instead. `proposal`: its id, where a night asked about that.
+    """
+
+    id: str
+    reason: str
+    at: datetime
+    path: str
+    was: str | None
+    text: str | None
+    places: Sequence[str] = ()
+    proposal: str = ""
+
+    @property
+    def version(self) -> str:
+        """Names the page that it was asked about."""
+        return PageSource(self.path, self.was).version
+
+
+class GivenAnswer(BaseModel):
+    """A yes or a no. `before`: the version of the page that the question was shown with."""
+
+    id: Annotated[str, Field(min_length=1, max_length=100)]
+    yes: bool
+    before: Annotated[str, Field(max_length=64)] = ""
+
+
+class AnsweredQuestion(BaseModel):
+    """A question that is answered now."""
+
+    id: str
+
+
+@router.get("/jobs", include_in_schema=False)
+async def job_list(views: Viewing, before: str = "") -> HTMLResponse:
+    """List what made or changed pages, the newest first; `before`: the last one that was shown."""
+
+    def look(wiki: WikiStore) -> tuple[list[WikiJob], str]:
+        names = job_names(wiki.files)
+        names = names[names.index(before) + 1 if before in names else 0 :]
+        found = filter(None, (read_job(wiki.files, name) for name in names[:MOST_JOBS]))
+        return list(found), names[MOST_JOBS - 1] if len(names) > MOST_JOBS else ""
+
+    found, more = await in_store(views, look)
+    return views.page("jobs.html", title="Jobs", place="wiki", jobs=found, more=more)
+
+
+@router.get("/jobs/{name}", include_in_schema=False)
+async def job_page(views: Viewing, name: str) -> HTMLResponse:
+    """Show what a job did, why, and what it changed or wanted to change."""
+
+    def look(wiki: WikiStore) -> dict[str, Any]:
+        job = read_job(wiki.files, name) if NAME.fullmatch(name) else None
+        if job is None:
+            raise HTTPException(404)
+        files = (f"{job.folder}/{each}" for each in (REPORT, DIFF, PROPOSED))
+        report, made, wanted = (text_at(wiki.files, each) or "" for each in files)
+        html = page_html(wiki, job.file, report)
+        return {"job": job, "report": html, "made": patched(made), "wanted": patched(wanted)}
+
+    values = await in_store(views, look)
+    return views.page("job.html", title=f"Job {name}", place="wiki", **values)
+
+
+def patched(patch: str) -> list[tuple[str, list[Difference] | None]]:
+    """Read a unified diff: each page with its lines; None where they are too many to be shown."""
+    _, *parts = HEAD.split(clean(patch))
+    found: list[tuple[str, list[Difference] | None]] = []
+    for old, new, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        lines = (line for line in body.split("\n") if line and line[0] in MARKS)
+        rows = [Difference(MARKS[line[0]], line[1:]) for line in lines]
+        path = (old if new == "/dev/null" else new)[2:]
+        found.append((path, rows if len(rows) <= MOST_COMPARED else None))
+    return found
+
+
+@router.get("/proposals", include_in_schema=False)
+async def question_list(views: Viewing) -> HTMLResponse:
+    """Show what may become of pages if a person says yes."""
+    found = await _asked(views)
+
+    def compared() -> list[tuple[PageQuestion, Sequence[Difference] | None]]:
+        return [(q, differences(q.was or "", q.text or "")) for q in found[:MOST_QUESTIONS]]
+
+    values = {"questions": await asyncio.to_thread(compared), "more": len(found) - MOST_QUESTIONS}
+    return views.page("proposals.html", title="Proposals", place="wiki", **values)
+
+
+def _questions(views: Views) -> tuple[Questions, Nights]:
+    nights = Nights(views.parts.stores.database, views.parts.clock)
+    return Questions(views.parts.stores, nights), nights
+
+
+async def _asked(views: Views) -> list[PageQuestion]:
+    """What nights ask about pages, and what none has asked yet."""
+    stores, scope = views.parts.stores, views.parts.stores.owner.scope
+    found: list[PageQuestion] = []
+    for item in await _questions(views)[0].open_in(scope):
+        if item.kind in ABOUT_PAGES:
+            about = next(iter(item.plan.get("files", ())), {"item": "", "was": None, "text": None})
+            texts, named = (about["was"], about["text"]), item.plan.get("proposal", "")
+            places = () if about["item"] else item.before
+            about_item = item.id, item.reason, item.at, about["item"], *texts
+            found.append(PageQuestion(*about_item, places, named))
+    known = {each.proposal for each in found}
+    for each in await stores.proposals.open_in(scope, "page"):
+        state, text = await stores.undo.files["page"].state(each.item), each.text or None
+        now = state and state["text"]
+        if each.id not in known and now != text:
+            found.append(PageQuestion(each.id, each.reason, each.created_at, each.item, now, text))
+    return found
+
+
+@router.post("/api/wiki/answer")
+async def answer(views: Viewing, given: GivenAnswer) -> AnsweredQuestion:
+    """Say yes or no to a question about pages, once, wherever it was asked as well."""
+    stores, (ask, nights) = views.parts.stores, _questions(views)
+    asked = (each for each in await _asked(views) if given.id in (each.id, each.proposal))
+    found = next(asked, None)
+    if found is None:
+        raise StoreChanged(f"this was answered already, or is out of date: {RELOAD}")
+    if "#" not in found.id:
+        await _decide(views, found, given)
+        return AnsweredQuestion(id=found.id)
+    done = deeds(stores, views.parts.config.dreaming, nights)
+    item = await ask.item(found.id, stores.owner.scope)
+    answered = await ask.follow(item, "yes" if given.yes else "no", done)
+    if answered.problem:
+        raise StoreChanged(f"{answered.problem}: {RELOAD}")
+    return AnsweredQuestion(id=found.id)
+
+
+async def _decide(views: Views, found: PageQuestion, given: GivenAnswer) -> None:
+    """Answer what no night has asked yet. Raises: StoreChanged; StoreUnusable."""
+    stores = views.parts.stores
+    if given.yes:
+        if found.version != given.before:
+            raise StoreChanged(f"the page was changed meanwhile: {RELOAD}")
+        change = Change("page", found.path, state_of(found.was), state_of(found.text))
+        await put_page(stores, change, Reason("command", stores.owner.scope, summary=found.reason))
+    async with stores.database.transaction() as tx:
+        if not await stores.proposals.decide(tx, found.id, "taken" if given.yes else "refused"):
+            raise StoreChanged(f"this was answered already: {RELOAD}")

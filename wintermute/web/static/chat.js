@@ -1,0 +1,228 @@
+// The conversation of a page: shows the states that the server streams, and sends what is written.
+import { fill, send } from "./page.js";
+import { Unsent } from "./unsent.js";
+
+const [talk, list, earlier, draft, state, form, stop, side] = [
+  ...["talk", "messages", "earlier", "draft", "state", "compose", "stop", "side"],
+].map((id) => document.getElementById(id));
+const chat = talk.dataset.chat;
+const path = `/api/chats/${chat}`;
+const PAUSES = [500, 1000, 2000, 5000];
+const PAGES_MOST = 40;
+
+let version = talk.dataset.version;
+let key = earlier.querySelector("a")?.dataset.key ?? null; // of the messages before the newest ones
+let first = list.firstElementChild?.id; // of the newest ones
+let begun = Boolean(talk.dataset.begun);
+let answering = "";
+let stream = null;
+let timer = 0;
+let failures = 0;
+
+/** Makes an element; text stays text. */
+function made(tag, values) {
+  return Object.assign(document.createElement(tag), values);
+}
+
+/** Makes the elements that the server rendered. */
+function rendered(...htmls) {
+  const holder = made("ol");
+  fill(holder, htmls.join(""));
+  return [...holder.children];
+}
+
+/** Runs a change, and stays at the end of the page if it was there. */
+function keepingPlace(change) {
+  const page = document.scrollingElement;
+  const isAtEnd = page.scrollHeight - page.scrollTop - page.clientHeight < 80;
+  change();
+  if (isAtEnd) page.scrollTop = page.scrollHeight;
+}
+
+/** Puts these items at the end of the list; all goes that stood behind the first of them. */
+function arrange(items) {
+  let place = items.find((each) => each.parentNode === list) ?? null;
+  if (!place) list.replaceChildren();
+  for (const each of items) {
+    if (each === place) place = place.nextElementSibling;
+    else list.insertBefore(each, place);
+  }
+  for (let next; place; place = next) {
+    next = place.nextElementSibling;
+    place.remove();
+  }
+}
+
+function showEarlier(before) {
+  const link = made("a", { href: `/chat/${chat}?before=${before}`, textContent: "Earlier messages" });
+  link.dataset.key = before;
+  earlier.replaceChildren(...(before ? [link] : []));
+}
+
+/** The newest messages are these; `rows` are those that look different now. */
+function showMessages({ ids, rows, earlier: before, version: now }) {
+  const fresh = new Map(rows.map(({ id, html }) => [id, rendered(html)[0]]));
+  for (const [id, item] of fresh) document.getElementById(id)?.replaceWith(item);
+  arrange(ids.map((id) => fresh.get(id) ?? document.getElementById(id)).filter(Boolean));
+  [version, key, first] = [now, before, ids[0]];
+  if (list.firstElementChild?.id === first) showEarlier(key);
+  document.getElementById("empty")?.toggleAttribute("hidden", ids.length > 0);
+  if (isAnswered(answering)) dropDraft();
+  unsent?.seen(ids);
+}
+
+function isAnswered(event) {
+  return Boolean(event) && [...list.children].some((each) => each.dataset.answers === event);
+}
+
+function dropDraft() {
+  answering = "";
+  for (const part of draft.querySelectorAll(".text, .tools, .waiting")) part.replaceChildren();
+  draft.hidden = true;
+  if (stop) stop.hidden = true;
+}
+
+/** An answer is being made: its blocks from the first that differs. */
+function showDraft({ answers, from, blocks, tools, waiting }) {
+  if (!answers || isAnswered(answers)) return dropDraft();
+  const text = draft.querySelector(".text");
+  answering = answers;
+  while (text.children.length > from) text.lastElementChild.remove();
+  for (const html of blocks) fill(text.appendChild(made("div")), html);
+  draft.querySelector(".tools").replaceChildren(...tools.map((name) => made("li", { textContent: name })));
+  draft.querySelector(".waiting").textContent = waiting;
+  draft.hidden = false;
+  if (stop) stop.hidden = false;
+}
+
+function connect() {
+  clearTimeout(timer);
+  if (stream || document.hidden || !begun || !talk.dataset.live) return;
+  stream = new EventSource(`${path}/stream?has=${version}`);
+  stream.onopen = () => {
+    failures = 0;
+    state.textContent = "";
+    dropDraft();
+    unsent?.flush();
+    readAnew();
+  };
+  stream.addEventListener("messages", ({ data }) => keepingPlace(() => showMessages(JSON.parse(data))));
+  stream.addEventListener("draft", ({ data }) => keepingPlace(() => showDraft(JSON.parse(data))));
+  stream.onerror = again;
+}
+
+function disconnect() {
+  clearTimeout(timer);
+  stream?.close();
+  stream = null;
+}
+
+/** The stream has ended: see why, and open it again unless it is over for good. */
+async function again() {
+  disconnect();
+  state.textContent = "The connection is lost. Connecting again…";
+  const { status } = begun ? await send("GET", `${path}/messages?before=0-0`) : { status: 0 };
+  if (status === 401) return location.assign("/login");
+  if (status === 404) return over();
+  disconnect();
+  timer = setTimeout(begun ? connect : () => unsent.flush(), PAUSES[Math.min(failures, PAUSES.length - 1)]);
+  failures += 1;
+}
+
+function over() {
+  list.replaceChildren();
+  dropDraft();
+  begun = false;
+  state.textContent = "This conversation can no longer be read here. Open another one from the list.";
+}
+
+/** Reads the messages before the newest ones again, as far as they are shown. */
+async function readAnew() {
+  const [edge, oldest] = [document.getElementById(first), list.firstElementChild];
+  const found = [];
+  let before = key;
+  if (!edge || edge === oldest) return;
+  for (let n = 0; before && n < PAGES_MOST && !found.some(({ id }) => id === oldest.id); n += 1) {
+    const { status, body } = await send("GET", `${path}/messages?before=${before}`);
+    if (status !== 200) return;
+    found.unshift(...body.messages);
+    before = body.earlier;
+  }
+  if (edge.parentNode !== list) return;
+  while (list.firstElementChild !== edge) list.firstElementChild.remove();
+  list.prepend(...rendered(...found.map(({ html }) => html)));
+  showEarlier(before);
+}
+
+earlier.addEventListener("click", async (event) => {
+  const link = event.target.closest("a");
+  if (!link || !talk.dataset.live) return;
+  event.preventDefault();
+  const { status, body } = await send("GET", `${path}/messages?before=${link.dataset.key}`);
+  if (status !== 200) return location.assign(link.href);
+  const oldest = list.firstElementChild;
+  const top = oldest.getBoundingClientRect().top;
+  list.prepend(...rendered(...body.messages.map(({ html }) => html)));
+  showEarlier(body.earlier);
+  document.scrollingElement.scrollTop += oldest.getBoundingClientRect().top - top;
+});
+
+const unsent = form && new Unsent(chat, document.getElementById("unsent"), {
+  path: `${path}/messages`,
+  taken() {
+    begun = true;
+    connect();
+  },
+  away: again,
+});
+
+form?.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const text = document.getElementById("text");
+  if (!text.value.trim()) return;
+  history.replaceState(null, "", `/chat/${chat}`);
+  unsent.add(text.value);
+  text.value = "";
+  document.scrollingElement.scrollTop = document.scrollingElement.scrollHeight;
+});
+form?.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.target.id !== "text") return;
+  event.preventDefault();
+  form.requestSubmit();
+});
+stop?.addEventListener("click", () => unsent.add("/stop"));
+
+const more = document.getElementById("more-chats");
+if (more) more.hidden = false;
+more?.addEventListener("click", async () => {
+  const { status, body } = await send("GET", `/api/chats?after=${encodeURIComponent(more.dataset.after)}`);
+  if (status !== 200) return;
+  for (const { id, title } of body.chats) {
+    const line = document.querySelector("#chats ul").appendChild(made("li"));
+    line.append(made("a", { href: `/chat/${id}`, textContent: title, dir: "auto" }));
+  }
+  more.dataset.after = body.next ?? "";
+  more.hidden = !body.next;
+});
+
+/** Opens the page of a badge beside the chat where there is room. */
+list.addEventListener("click", async (event) => {
+  const badge = event.target.closest(".badge");
+  const isPlain = !(event.ctrlKey || event.metaKey || event.shiftKey);
+  if (!badge || !isPlain || !matchMedia("(min-width: 75.01rem)").matches) return;
+  event.preventDefault();
+  const answer = await fetch(`${badge.pathname}?part=1`).catch(() => null);
+  if (!answer?.ok) return location.assign(badge.href);
+  fill(side.querySelector("div > div"), await answer.text());
+  side.hidden = false;
+  side.querySelector("button").focus();
+});
+side.querySelector("button").addEventListener("click", () => (side.hidden = true));
+
+document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
+addEventListener("online", connect);
+addEventListener("pagehide", disconnect);
+addEventListener("pageshow", connect);
+if (talk.dataset.live) document.scrollingElement.scrollTop = document.scrollingElement.scrollHeight;
+unsent?.flush();
+connect();
