@@ -1,47 +1,172 @@
 """Jobs and proposals in the browser: what was done to pages while nobody watched, and a yes or a no."""
 
-import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from html import unescape
 from pathlib import Path
 from typing import Any
 
-import httpx2
+import pytest
+from playwright.async_api import expect
 
 from tests.test_consolidation import CARP, POND
 from tests.test_consolidation_chats import Pages, consolidate
 from tests.test_harvest import say
+from tests.world.browser import browsing
 from tests.world.house import PROMPTS
 from tests.world.model import ModelServer, Text
-from tests.world.shelf import GARDEN, Json, Shelf
+from tests.world.shelf import Json, Shelf, page
 from tests.world.tidied import Tidied, open_nights
 from tests.world.web import Served, web_served
 from wintermute.web.speaker import WebSpeaker
 from wintermute.wiki.page_jobs import WikiJob, begin, note
 
+# After a night there is one tool more.
+pytestmark = pytest.mark.breaks("tools", "edited wiki", perhaps=True)
 VALUE = re.compile(r'data-value="([^"]*)"')
-LESS = CARP.replace("carp", "<script>koi</script>")
+THEIRS = CARP.replace("12 tulips", "a heron that Anna saw")
+WANTED = page("# Pond\n\nBy the [[Garden]], <script>koi</script>.")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A house of which a page would lose a line that its owner wrote."""
+class Asking:
+    """A house whose pages are made at night, and a browser of its owner."""
 
     night: Tidied
     shelf: Shelf
     web: Served
+    pages: Pages
 
-    async def answers(self) -> list[Json]:
-        """What the buttons of the page of proposals say: a yes and a no for each."""
-        page = await self.web.get("/proposals")
-        assert page.status_code == 200
-        assert "<script>koi" not in page.text
-        import json
+    async def loses(self, *texts: str) -> None:
+        """What is said comes to a page that lacks what a person wrote."""
+        self.pages.step = Text(WANTED)
+        await say(self.night.house, texts)
 
-        return [json.loads(unescape(unescape(each))) for each in VALUE.findall(page.text)]
+    async def told(self, path: str) -> str:
+        answer = await self.web.get(path)
+        assert answer.status_code == 200, answer.text
+        assert "<script>koi" not in answer.text
+        return answer.text
 
-    async def answer(self, given: Json) -> httpx2.Response:
-        return await self.web.client.post(f"{self.web.base}/api/wiki/answer", json=given)
+    async def asked(self) -> list[Json]:
+        """What the buttons on the page of proposals send."""
+        found = VALUE.findall(await self.told("/proposals"))
+        return [json.loads(unescape(each)) for each in found]
+
+    async def post(self, what: str, given: Json) -> tuple[int, Json]:
+        answer = await self.web.client.post(f"{self.web.base}/api/wiki/{what}", json=given)
+        found: Json = answer.json()
+        return answer.status_code, found
+
+
+@asynccontextmanager
+async def asking(folder: Path, model: ModelServer, **more: Any) -> AsyncIterator[Asking]:
+    pages = Pages(model)
+    async with (
+        open_nights(folder, model, prompts=PROMPTS) as night,
+        night.house.working(),
+        web_served(
+            night.house, night.house.config, WebSpeaker(night.house.outbox, night.house.checked)
+        ) as web,
+    ):
+        shelf = Shelf.make(night.house.stores.wiki.root)
+        yield Asking(night, shelf, web, pages)
+
+
+async def test_a_job_says_what_it_did_and_is_undone(tmp_path: Path, model: ModelServer) -> None:
+    """V-023: report, difference and reason; a list that is paged."""
+    async with asking(tmp_path, model) as desk:
+        assert "No job has run yet" in await desk.told("/jobs")
+        await say(desk.night.house, ["I planted 12 tulips"])
+        await desk.night.night("pages")
+        [name] = [job["change_set"] and folder.parent.name for folder, job in _jobs(desk.shelf)]
+        assert f'href="/jobs/{name}"' in await desk.told("/jobs")
+        told = await desk.told(f"/jobs/{name}")
+        for words in ("applied", "semantic/Pond.md", "with 12 tulips", "Added: "):
+            assert words in told, words
+        [undo] = [json.loads(unescape(each)) for each in VALUE.findall(told)]
+        assert (await desk.post("undo", undo))[0] == 200
+        assert not (desk.shelf.root / POND).exists()
+
+        later = desk.night.clock.now() + timedelta(days=1)
+        for _ in range(50):
+            job = begin(desk.shelf.files, WikiJob("", "evil"), later)
+        note(desk.shelf.files, job, {"report.md": "# <script>koi</script>", "job.json": "{"})
+        first = await desk.told("/jobs")
+        [more] = re.findall(r'href="/jobs\?before=([\d-]+)"', first)
+        assert (f'/jobs/{name}"' in first, f'/jobs/{more}"' in first) == (False, True)
+        assert f'/jobs/{name}"' in await desk.told(f"/jobs?before={more}")
+        for gone in (job.name, "20200101-000000", "written", "..%2Fmeta", "%00"):
+            answer = await desk.web.get(f"/jobs/{gone}")
+            assert answer.status_code in (400, 404), gone
+
+
+def _jobs(shelf: Shelf) -> list[tuple[Path, Json]]:
+    files = (shelf.root / "sleep").glob("2*/job.json")
+    return [(file, json.loads(file.read_text())) for file in files]
+
+
+async def test_a_proposal_is_answered_once_wherever_that_is(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-023: here, or in a chat by `/night yes N`; a page that changed since is not overwritten."""
+    async with asking(tmp_path, model) as desk:
+        house = desk.night.house
+        assert "No proposal waits" in await desk.told("/proposals")
+        desk.shelf.write(POND, THEIRS)
+        await desk.loses("the heron is gone")
+        await desk.night.night("pages")
+        [item] = await desk.night.items("open")
+        told = await desk.told("/proposals")
+        assert "a heron that Anna saw" in told
+        assert "&lt;script&gt;koi" in told
+        yes, no = await desk.asked()
+        assert (yes["id"], yes["yes"], no["yes"]) == (item.id, True, False)
+        assert (await desk.post("answer", yes))[0] == 200
+        assert "koi" in desk.shelf.read(POND)
+        for again in (yes, no):
+            status, said = await desk.post("answer", again)
+            assert (status, "answered already" in said["error"]) == (409, True)
+        await house.incoming(f"/night yes {item.id}")
+        assert "was done already" in (await house.said(2))[-1]
+
+        desk.shelf.write(POND, THEIRS)
+        await desk.loses("the heron was never there")
+        job = await consolidate(house)
+        assert job is not None
+        assert job.proposed == (POND,)
+        assert "Proposed changes" in await desk.told(f"/jobs/{job.name}")
+        yes, no = await desk.asked()
+        desk.shelf.write(POND, f"{THEIRS}More.\n")
+        status, said = await desk.post("answer", yes)
+        assert (status, "changed meanwhile" in said["error"]) == (409, True)
+        assert "More." in desk.shelf.read(POND)
+        yes, no = await desk.asked()
+        assert (await desk.post("answer", yes))[0] == 200
+        [newest] = await house.stores.changes.history(("page",), limit=1)
+        assert (newest.cause, "koi" in desk.shelf.read(POND)) == ("command", True)
+        assert (await desk.post("answer", no))[0] == 409
+        assert (await desk.post("undo", {"change": newest.id}))[0] == 200
+        assert desk.shelf.read(POND) == f"{THEIRS}More.\n"
+        assert await desk.asked() == []
+
+
+@pytest.mark.slow
+async def test_a_no_is_said_by_a_button(tmp_path: Path, model: ModelServer, chromium: str) -> None:
+    """V-023: the page stays, and nobody asks again."""
+    async with asking(tmp_path, model) as desk, browsing(desk.web, chromium) as browser:
+        desk.shelf.write(POND, THEIRS)
+        await desk.loses("the heron is gone")
+        await desk.night.night("pages")
+        shown = await browser.open("/proposals")
+        await shown.get_by_role("button", name="No").click()
+        await expect(shown.get_by_role("status")).to_contain_text("all stays as it is")
+        await expect(shown.get_by_role("button", name="Yes")).to_be_disabled()
+        assert desk.shelf.read(POND) == THEIRS
+        assert len(await desk.night.items("refused")) == 1
+        await shown.reload()
+        await expect(shown.get_by_text("No proposal waits for an answer.")).to_be_visible()

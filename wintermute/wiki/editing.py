@@ -41,8 +41,6 @@ class PageSource:
         typed, before = typed.replace("\r\n", "\n"), (self.text or "").replace("\r\n", "\n")
         if typed == before and self.text is not None:
             return self.text
-        if "\0" in typed:
-            raise PageRefused("the text has a NUL character: remove it")
         if not without_matter(typed).strip():
             raise PageRefused("the page would be empty: write something below its frontmatter")
         text = _dated(typed, before, today)
