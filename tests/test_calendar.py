@@ -229,7 +229,10 @@ HOSTILE = "a\r\nEND:VEVENT\r\nBEGIN:VEVENT\nSUMMARY:b;c,d\\n\\\x00\x07\x85\u2028
 CONTROLS = {*range(32), 127} - {ord("\t")}
 
 
-@pytest.mark.parametrize("text", [HOSTILE, "x" * 2000, "🌱" * 500, "\\", ";", ",", ":", '"', "\\n"])
+@pytest.mark.parametrize(
+    "text",
+    [HOSTILE, "x" * 2000, "🌱" * 500, "\\", ";", ",", ":", '"', "\\n", "\ufeff", "\ufeffa\ufeff"],
+)
 def test_hostile_text_stays_where_it_is(text: str) -> None:
     """T-064."""
     _check_text(text, text)

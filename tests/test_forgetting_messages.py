@@ -29,7 +29,7 @@ from wintermute.changes.change_sets import Reason
 from wintermute.clock import stamp
 from wintermute.commands.forgetting import CHANGED_SINCE, UNVOUCHED
 from wintermute.memory.fact import Source, key
-from wintermute.night.forget_jobs import owe_forgetting
+from wintermute.night.forget_jobs import forget_at_once, owe_forgetting
 
 WORD = "zimtkanarie"
 SAID = f"My bird is a {WORD} called Hugo"
@@ -377,8 +377,7 @@ async def test_a_line_of_core_that_says_more_is_made_anew_without_it(
             await batch(house, text, source=source)
         assert WORD in (tmp_path / "core.md").read_text()
         [fact] = [f for f in await house.stores.facts.live(SCOPE) if WORD in f.text]
-        await house.incoming(f"/forget {fact.id}")
-        await house.said(1)
+        await say(house, [f"/forget {fact.id}"])
         await deliver(house)
         await forgotten(house)
 
@@ -392,6 +391,35 @@ async def test_a_line_of_core_that_says_more_is_made_anew_without_it(
         asked = str(model.requests[-1].messages[0]["content"])
         assert "- Ann is a nurse at the hospital\n" in asked
         assert WORD not in asked
+        assert await house.database.scrub()
+        assert found(tmp_path) == []
+
+
+async def test_a_page_that_a_kill_kept_from_its_place_is_made_anew(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-030, M-051: what is on record is put in place only while all it was made of is known."""
+    core, old = tmp_path / "core.md", "# SOUL\n\n# TOOLS\n\n# RULE\n\n# USER\n"
+    core.write_text(old)
+    nurse = f"{old}- Ann is a nurse.\n"
+    both = wish(f"{old}- Ann is a nurse and keeps a {WORD}.\n")
+    async with at_work(tmp_path, model, both) as house:
+        await batch(house, "Ann is a nurse at the hospital", f"Ann keeps a {WORD}")
+        await deliver(house)
+        async with house.database.transaction() as tx:  # as if it had not come to its end
+            await tx.execute("UPDATE jobs SET state = 'running' WHERE name = 'core'")
+    core.write_text(old)
+    async with open_house(tmp_path, model.url, prompts=PROMPTS, clock=HeldClock()) as house:
+        gone = [f for f in await house.stores.facts.live(SCOPE) if WORD in f.text]
+        await forget_at_once(house.stores, gone, house.clock)
+    async with at_work(tmp_path, model, wish(nurse)) as house:
+
+        async def is_over() -> bool:
+            query = "SELECT 1 FROM jobs WHERE name = 'core' AND state <> 'done'"
+            return not await house.rows(query)
+
+        await until(is_over)
+        assert core.read_text() == nurse
         assert await house.database.scrub()
         assert found(tmp_path) == []
 

@@ -235,7 +235,8 @@ async def test_a_skill_is_written_with_its_summary_first_and_listed_at_once(shel
         ("a", "s\n", "d", "summary must be one line"),
         ("a", "s\u2028t", "d", "summary must be one line"),
         ("a", "s" * 81, "d", "81 characters; at most 80"),
-        ("a", "s", " \n", "documentation must not be blank"),
+        ("a", "\u200b", "d", "summary must be one line"),
+        ("a", "s", " \n\u200b", "documentation must not be blank"),
         ("a", "s", "d" * 20_001, "20001 characters; at most 20000"),
     ],
 )

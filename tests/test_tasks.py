@@ -105,7 +105,7 @@ async def test_an_id_that_was_given_before_is_not_given_again(desk: Desk) -> Non
         ({"priority": "3"}, "priority must be an integer from 1"),
         ({"priority": 2.5}, "priority must be an integer from 1"),
         ({"content": ""}, "content must be a text that is not blank"),
-        ({"content": " \n\t\x07"}, "content must be a text that is not blank"),
+        ({"content": " \n\t\x07\ufeff\u200b\u2800"}, "content must be a text that is not blank"),
         ({"content": 7}, "content must be a text that is not blank"),
         ({"content": "x" * 2001}, "2001 characters; at most 2000"),
     ],

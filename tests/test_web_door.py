@@ -1,21 +1,309 @@
-"""The web door: who comes in, and what everybody gets."""
+"""The web door: how somebody comes in, stays, and is sent away; what it takes, and from whom."""
 
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-from tests.world.house import open_house
-from tests.world.model import ModelServer
-from tests.world.web import web_served
+import httpx2
+import pytest
+
+from tests.world.clock import WITHIN, FakeClock
+from tests.world.furnished import raw
+from tests.world.house import House, open_house
+from tests.world.model import ModelServer, Text
+from tests.world.web import Served, web_served
+from wintermute.clock import stamp
+from wintermute.config.schema import Secret, Web
 from wintermute.web.speaker import WebSpeaker
 
+TOKEN = "a token of more than twenty characters"
+JSON = {"Content-Type": "application/json"}
 
-async def test_the_pages_are_there_for_who_is_logged_in(tmp_path: Path, model: ModelServer) -> None:
-    """V-006, V-010."""
+
+@asynccontextmanager
+async def door(house: House, **web: Any) -> AsyncIterator[Served]:
+    """The door of a house, with these keys below `web`."""
+    config = replace(house.config, web=Web(**web))
+    async with web_served(house, config, WebSpeaker(house.stores.outbox, house.checked)) as served:
+        yield served
+
+
+@asynccontextmanager
+async def browser(web: Served) -> AsyncIterator[httpx2.AsyncClient]:
+    """Somebody with cookies, and no token."""
+    async with httpx2.AsyncClient(base_url=web.base, timeout=WITHIN) as client:
+        yield client
+
+
+async def changed(
+    client: httpx2.AsyncClient, path: str, value: object, **headers: str
+) -> httpx2.Response:
+    """A change, as a page of ours sends it."""
+    return await client.post(
+        path, json=value, headers={"Origin": str(client.base_url).rstrip("/")} | headers
+    )
+
+
+def _stored(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in folder.glob("wintermute.db*"))
+
+
+async def test_a_browser_comes_in_by_the_token_or_by_an_address_and_is_sent_away(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-006, V-007, V-008, W-069, W-076: and nothing secret stays anywhere."""
+    clock = FakeClock()
+    async with (
+        open_house(tmp_path, model.url, clock=clock) as house,
+        door(house) as web,
+        browser(web) as ann,
+        browser(web) as other,
+    ):
+        answer = await ann.get("/sessions")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+        assert 'for="token"' in (await ann.get("/login")).text
+        assert (await changed(ann, "/login", {"token": web.token})).status_code == 204
+        cookie = (await changed(ann, "/login", {"token": web.token})).headers["set-cookie"]
+        assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+        assert "Secure" not in cookie
+        assert "(this browser)" in (await ann.get("/sessions")).text
+
+        address = await web.login_address()
+        for purpose in ({"Sec-Purpose": "prefetch;prerender"}, {"X-Moz": "prefetch"}):
+            assert (await other.get(address, headers=purpose)).status_code == 403
+        assert (await other.head(address)).status_code == 405
+        assert not other.cookies
+        entered = await other.get(address)
+        assert (entered.status_code, 'content="0; url=/"' in entered.text) == (200, True)
+        assert (await other.get("/sessions")).status_code == 200
+        async with browser(web) as thief:
+            used = await thief.get(address)
+            assert (used.status_code, "works once" in used.text) == (403, True)
+            stale = await web.login_address()
+            clock.advance(601)
+            assert (await thief.get(stale)).status_code == 403
+            early = await web.login_address()
+            clock.advance(-3600)  # the machine's clock is set right
+            assert (await thief.get(early)).status_code == 403
+            assert not thief.cookies
+        kept = _stored(tmp_path)
+        for secret in (web.token, address.rpartition("/")[2], *ann.cookies.values()):
+            assert secret.encode() not in kept
+        assert (tmp_path / "web.token").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_session_ends_alone_or_with_all_by_age_by_a_new_token_and_with_old_data(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-008: it outlives a restart of the door, and nothing of what ends it."""
+    clock = FakeClock()
+    async with (
+        open_house(tmp_path, model.url, clock=clock) as house,
+        httpx2.AsyncClient(timeout=WITHIN) as ann,
+    ):
+
+        async def is_in(web: Served) -> bool:
+            return (await ann.get(f"{web.base}/sessions")).status_code == 200
+
+        async with door(house) as web:
+            await ann.get(await web.login_address())
+        async with door(house) as web:
+            assert await is_in(web)  # the jar knows no ports, and the cookie no restart
+            for days in (29, 29, 31):
+                clock.advance(timedelta(days=days).total_seconds())
+                assert await is_in(web) is (days < 30)
+            await ann.get(await web.login_address())
+            clock.advance(-timedelta(days=400).total_seconds())
+            assert await is_in(web)
+            clock.advance(timedelta(days=31).total_seconds())
+            assert not await is_in(web)  # a clock set back makes nobody live longer
+            await ann.get(await web.login_address())
+        async with door(house, token=Secret(TOKEN)) as web:
+            assert not await is_in(web)
+            assert (await web.get("/sessions")).status_code == 200
+        async with door(house) as web:
+            assert await is_in(web)
+            before = await web.login_address()
+            async with house.database.transaction() as tx:
+                now = stamp(clock.now())
+                await tx.execute(
+                    "INSERT INTO copies (sign, since, noticed_at) VALUES ('s', ?, ?)",
+                    (now, now),
+                )
+            assert not await is_in(web)
+            assert (await ann.get(before)).status_code == 403
+            async with browser(web) as bob:
+                await ann.get(await web.login_address())
+                await bob.get(await web.login_address())
+                assert (await web.get("/sessions")).text.count("data-end=") == 3
+                own = (await house.rows("SELECT max(seq) AS seq FROM web_sessions"))[0]["seq"]
+                assert (await changed(bob, f"/api/sessions/{own}/end", {})).json() == {"ended": 1}
+                assert (await bob.get("/sessions")).status_code == 303
+                assert await is_in(web)
+                gone = await web.client.post(f"{web.base}/api/sessions/{own}/end", json={})
+                assert (gone.status_code, set(gone.json())) == (404, {"error", "what_to_do"})
+                await web.client.post(f"{web.base}/api/sessions/end", json={})
+                assert not await is_in(web)
+
+
+async def test_wrong_tokens_are_slowed_down_and_nobody_else_is(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-007: five a minute in all, as Bearer too; sessions and login addresses go on."""
+    clock = FakeClock()
+    async with (
+        open_house(tmp_path, model.url, clock=clock) as house,
+        door(house) as web,
+        browser(web) as ann,
+        browser(web) as eve,
+    ):
+        await ann.get(await web.login_address())
+        for n in range(5):
+            refused = await (
+                changed(eve, "/login", {"token": "wrong"})
+                if n % 2
+                else eve.get("/wiki", headers={"Authorization": "Bearer wrong"})
+            )
+            assert (refused.status_code, web.token in refused.text) == (401, False)
+        clock.advance(20)
+        for slowed in (
+            await changed(eve, "/login", {"token": web.token}),
+            await web.get("/wiki"),
+        ):
+            assert (slowed.status_code, slowed.headers["retry-after"]) == (429, "40")
+            assert "40 seconds" in slowed.text
+        assert (await ann.get("/sessions")).status_code == 200
+        assert (await eve.get(await web.login_address())).status_code == 200
+        clock.advance(40)
+        assert (await web.get("/sessions")).status_code == 200
+
+
+OURS = {"Origin": "{base}"}
+LET_IN = 404
+"""There is no session of number 0."""
+CHANGES: tuple[tuple[Mapping[str, str], str, int], ...] = (
+    (JSON | OURS, "{}", LET_IN),
+    (JSON | {"Sec-Fetch-Site": "same-origin"}, "{}", LET_IN),
+    (JSON | {"Origin": "https://wintermute.example.org"}, "{}", LET_IN),
+    (JSON, "{}", 403),
+    (JSON | {"Origin": "null"}, "{}", 403),
+    (JSON | {"Origin": "http://evil.example", "Sec-Fetch-Site": "same-origin"}, "{}", 403),
+    (JSON | {"Origin": "http://127.0.0.1:1"}, "{}", 403),
+    (JSON | {"Origin": "https://{host}"}, "{}", 403),
+    (JSON | {"Origin": "http://[::1"}, "{}", 403),
+    (JSON | {"Sec-Fetch-Site": "same-site"}, "{}", 403),
+    (JSON | OURS | {"Sec-Fetch-Site": "cross-site"}, "{}", 403),
+    (JSON | {"X-Forwarded-Host": "evil.example", "Origin": "http://evil.example"}, "{}", 403),
+    (OURS | {"Content-Type": "application/x-www-form-urlencoded"}, "a=b", 403),
+    (OURS | {"Content-Type": "text/plain"}, "{}", 403),
+    (OURS, "{}", 403),
+)
+BODIES: tuple[tuple[Mapping[str, str], str, int], ...] = (
+    ({}, '{"a": [1, "\\u00e9"]}', LET_IN),
+    ({}, "{", 400),
+    ({}, '{"a": NaN}', 400),
+    ({}, '{"a": "\\ud800"}', 400),
+    ({}, '{"a\\u0000": 1}', 400),
+    ({}, '{"a": "\xff"}', 400),
+    ({}, "[" * 100_000, 400),
+    ({}, "[" * 40 + "]" * 40, 400),
+    ({}, " " * 1_000_001, 413),
+    ({"Content-Length": "99999999999999999999"}, "", 413),
+    ({"Content-Length": "-1"}, "", 400),
+    ({"X-Long": "x" * 20_000}, "{}", 431),
+    ({"Upgrade": "websocket", "Connection": "Upgrade"}, "{}", 400),
+)
+
+
+async def test_a_change_comes_from_a_page_of_ours_and_is_json_of_bounded_size(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-009, V-011, V-012, W-070: with a cookie; a token needs no origin, and JSON all the same."""
     async with (
         open_house(tmp_path, model.url) as house,
-        house.working(),
-        web_served(house, house.config, WebSpeaker(house.stores.outbox, house.checked)) as web,
+        door(house, public_url="https://wintermute.example.org") as web,
+        browser(web) as ann,
     ):
-        for path in ("/", "/wiki"):
-            page = await web.get(path)
-            assert page.status_code == 200
-            assert "default-src 'none'" in page.headers["content-security-policy"]
+        host = web.base.removeprefix("http://")
+        entered = await ann.get(
+            await web.login_address(), headers={"Host": "wintermute.example.org"}
+        )
+        cookie, *attributes = entered.headers["set-cookie"].split("; ")
+        assert "Secure" in attributes
+
+        async def sent(head: Mapping[str, str], body: str) -> int:
+            answer = await raw(web, "POST", "/api/sessions/0/end", head, body.encode("latin-1"))
+            assert answer.status == 400 or set(json.loads(answer.body)) == {"error", "what_to_do"}
+            return answer.status
+
+        token = {"Authorization": f"Bearer {web.token}"}
+        for given, body, status in CHANGES:
+            head = {name: text.format(base=web.base, host=host) for name, text in given.items()}
+            assert await sent(head | {"Cookie": cookie}, body) == status, given
+            is_json = given.get("Content-Type") == "application/json"
+            assert await sent(head | token, body) == (LET_IN if is_json else 403), given
+        for given, body, status in BODIES:
+            assert await sent(JSON | token | given, body) == status, (given, body[:40])
+
+
+@pytest.mark.slow  # for it waits as long as the door does
+async def test_slow_senders_and_crowds_cost_little_and_rooms_are_answered(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-012: a head or a body that does not arrive, more connections than anybody needs."""
+    model.script(Text("There you are."))
+    async with open_house(tmp_path, model.url) as house, house.working(), door(house) as web:
+        address = web.base.removeprefix("http://").split(":")
+        head = f"POST /login HTTP/1.1\r\nHost: {address[0]}\r\nOrigin: http://{address[0]}\r\n"
+        starts = (
+            "",
+            "GET",
+            head,
+            f"{head}Content-Type: application/json\r\nContent-Length: 9\r\n\r\n1",
+        )
+        slow = [await asyncio.open_connection(*address) for _ in starts * 60]
+        for (_, writer), start in zip(slow, starts * 60, strict=True):
+            writer.write(start.encode())
+        await house.incoming("Is anybody there?")
+        assert await house.said(1) == ["There you are."]
+        async with asyncio.timeout(20):
+            ends = await asyncio.gather(*(_end(reader) for reader, _ in slow))
+        assert {end.split(b"\r\n")[0] for end in ends} <= {b"", b"HTTP/1.1 408 Request Timeout"}
+        for _, writer in slow:
+            writer.close()
+        assert (await web.get("/sessions")).status_code == 200
+
+
+async def _end(reader: asyncio.StreamReader) -> bytes:
+    with suppress(ConnectionError):
+        return await reader.read()
+    return b""
+
+
+async def test_a_bug_is_told_and_logged_and_nothing_else_is_disturbed(
+    tmp_path: Path, model: ModelServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """V-005: in a page, in the API, and in the checks themselves."""
+    async with (
+        open_house(tmp_path, model.url) as house,
+        door(house) as web,
+        browser(web) as ann,
+    ):
+        await ann.get(await web.login_address())
+        async with house.database.transaction() as tx:
+            await tx.execute("DROP TABLE web_sessions")
+        for broken in (await web.get("/sessions"), await ann.get("/wiki")):
+            assert (broken.status_code, "Wintermute made a mistake" in broken.text) == (500, True)
+            assert "default-src 'none'" in broken.headers["content-security-policy"]
+        told = await web.client.post(f"{web.base}/api/sessions/end", json={})
+        assert (told.status_code, set(told.json())) == (500, {"error", "what_to_do"})
+        assert [record.name for record in caplog.records if record.exc_info] == (
+            ["wintermute.web.app"] * 3
+        )
+        assert "web_sessions" in caplog.text
+        assert (await web.get("/wiki")).status_code == 200

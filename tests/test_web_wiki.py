@@ -1,5 +1,6 @@
 """Reading the wiki in the browser: pages and what links to them, their history, lists, the search."""
 
+import asyncio
 import json
 import os
 import re
@@ -9,6 +10,10 @@ from contextlib import asynccontextmanager
 from html import unescape
 from pathlib import Path
 
+import pytest
+from playwright.async_api import Route, expect
+
+from tests.world.browser import accessible, browsing, overflow
 from tests.world.house import open_house
 from tests.world.model import ModelServer
 from tests.world.web import Served, web_served
@@ -274,3 +279,59 @@ async def test_a_wiki_that_is_not_there_or_empty_says_what_to_do_first(
         assert (told.status_code, set(told.json())) == (404, {"error", "what_to_do"})
         made(root, {"meta/Index.md": page("# Index\n\nNothing yet.")})
         assert "There are no pages yet." in await text(web, "/wiki")
+
+
+@pytest.mark.slow
+async def test_a_person_searches_and_reads_on_a_phone_with_the_keyboard_alone(
+    tmp_path: Path, model: ModelServer, chromium: str
+) -> None:
+    """V-025, V-026, W-073, W-074: an answer that comes late does not replace a newer one."""
+    async with reading(tmp_path, model) as web, browsing(web, chromium, ["404"]) as browser:
+        profile = await browser.profile(width=360)
+        page = await browser.open("/wiki", inside=profile)
+        late = asyncio.Event()
+
+        async def held(route: Route) -> None:
+            await late.wait()
+            await route.continue_()
+
+        await profile.route("**/wiki-search?q=carp&*", held)
+        keyboard, hits = page.keyboard, page.locator("#hits")
+        await page.get_by_role("searchbox").focus()
+        async with page.expect_request("**/wiki-search?q=carp&*"):
+            await keyboard.type("carp")
+        for _ in "carp":
+            await keyboard.press("Backspace")
+        await keyboard.type("roses")
+        await expect(hits.get_by_role("link").first).to_have_text("semantic/Garden")
+        await expect(page.get_by_role("status")).to_have_text("3 pages")
+        late.set()
+        for path in ("/wiki-search?q=roses&part=true", "/wiki-search?q=carp"):
+            await browser.open(path, inside=profile)  # by now the late answer would be there
+        await expect(hits.get_by_role("link").first).to_have_text("semantic/Garden")
+        for _ in range(2):
+            await keyboard.press("Tab")
+        await keyboard.press("Enter")
+        await expect(page).to_have_url(f"{web.base}/wiki/semantic/Garden")
+        for path in ("/wiki", "/wiki/semantic/Garden", "/wiki/Trip", "/wiki-problems?kind=orphan"):
+            await page.goto(web.base + path)
+            assert [*await overflow(page), *await accessible(page)] == []
+        await page.goto(f"{web.base}/wiki/semantic/Garden")
+        missing = page.get_by_role("link", name="Shed")
+        await missing.focus()
+        await keyboard.press("Enter")
+        await expect(page.get_by_role("link", name="Write this page")).to_be_visible()
+
+
+@pytest.mark.slow
+async def test_the_wiki_is_read_and_searched_without_javascript(
+    tmp_path: Path, model: ModelServer, chromium: str
+) -> None:
+    """V-026."""
+    async with reading(tmp_path, model) as web, browsing(web, chromium) as browser:
+        page = await browser.open("/wiki", java_script_enabled=False)
+        await page.get_by_role("searchbox").fill("roses")
+        await page.keyboard.press("Enter")
+        await page.locator("#hits").get_by_role("link", name="semantic/Garden").click()
+        await page.get_by_role("link", name="old pond").click()
+        await expect(page.get_by_role("heading", level=1)).to_have_text("Pond")

@@ -22,6 +22,8 @@ PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
 BIDI_CONTROLS = frozenset(
     "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
 )
+NO_TEXT = BIDI_CONTROLS | {"\ufeff"}
+"""Also the mark of an encoding, which whoever reads a text does not take for a part of it."""
 
 BLANKS = frozenset("\u034f\u115f\u1160\u2800\u3164\uffa0") | {*map(chr, range(0xFE00, 0xFE10))}
 """Characters that are letters or marks, and show nothing."""
@@ -51,7 +53,7 @@ def is_blank(text: str) -> bool:
 
 def harmless(text: str) -> str:
     """Text for a terminal: nothing in it moves the cursor, hides or turns around what stands there."""
-    return "".join(mark for mark in clean(text) if mark not in BIDI_CONTROLS and mark != "\ufffd")
+    return "".join(mark for mark in clean(text) if mark not in NO_TEXT and mark != "\ufffd")
 
 
 def display_name(name: str, most: int = 40) -> str:
@@ -69,8 +71,7 @@ def one_line(text: str) -> str:
         text = "".join(
             mark
             for mark in text
-            if mark.isspace()
-            or not (mark in BIDI_CONTROLS or unicodedata.category(mark) in {"Cc", "Cs"})
+            if mark.isspace() or not (mark in NO_TEXT or unicodedata.category(mark) in {"Cc", "Cs"})
         )
     return " ".join(text.split())
 

@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 from wintermute.db import Transaction
 from wintermute.loom.records import Wards
 from wintermute.messages import UNREADABLE, Call, Json, Origin, Size
+from wintermute.text import is_blank
 
 DONE = "done"
 NO_CALL = "what stood at the end of your answer is no call of a tool: not shown, not run"
@@ -202,8 +203,8 @@ class Toolbox:
             return Rejected(args)
         if tool.name == DONE:
             answer = args.get("answer")
-            is_blank = answer is None or (isinstance(answer, str) and not answer.strip())
-            problem = "done requires a non-empty answer" if is_blank else None
+            is_empty = answer is None or (isinstance(answer, str) and is_blank(answer))
+            problem = "done requires a non-empty answer" if is_empty else None
         else:
             args = _without_blanks(tool.parameters, args)
             problem = breach(tool.parameters, args)

@@ -100,14 +100,22 @@ class CorePages:
             await self._changes.withdraw(tx, set_id)
         return None
 
-    async def complete(self, set_id: str) -> None:
-        """Put in place what is on record, if we were killed in between. Raises: MemoryFileUnusable."""
+    async def complete(
+        self, set_id: str, stands: Callable[[Sequence[str]], Awaitable[bool]]
+    ) -> bool:
+        """Put in place what is on record, if we were killed in between; False: it does not stand.
+
+        `stands`: by its evidence, of which something may be forgotten. Raises: MemoryFileUnusable.
+        """
         found = await self._changes.get(set_id)
         for change in found.changes if found else ():
             page = await self.found(change.item)
             if _state(page.text) == change.before:
                 async with self._placing(change.item, change.after, page.content) as place:
+                    if not await stands(change.evidence):
+                        return False
                     await place()
+        return True
 
     async def free(self, scope: str, text: str) -> set[str]:
         """The keys of the bullets that we wrote, from what nobody said in so many words."""
@@ -132,6 +140,12 @@ class CorePages:
             )
             for n, (one, change) in enumerate(changes, 1)
         ]
+
+    async def updates(self, scope: str) -> list[Change]:
+        """What updates made of a page, as far as it is on record."""
+        found = await self._changes.history(("core",), scope, ALL_OF_THEM)
+        sets = [each for each in found if each.cause == "reconstruction"]
+        return [change for each in sets for change in each.changes if change.kind == "core"]
 
     async def state(self, item: str) -> Json | None:
         """What a change set holds of a page: its whole text, whatever its form."""

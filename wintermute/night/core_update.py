@@ -73,8 +73,9 @@ class CoreUpdate:
     async def update(self, job: Job) -> JobDone | JobPutOff:
         """Ask once. Raises: ModelError; AnswerUnusable for a page that is none; QuestionWithdrawn."""
         pages = self.stores.core_pages
-        if "set" in job.progress:  # we were killed before the file was in place, or after
-            await pages.complete(job.progress["set"])
+        # We may have been killed before the file was in place, or after.
+        lives, known = partial(self._lives, job.scope), job.progress.get("set")
+        if known and await pages.complete(known, lives):
             return JobDone()
         facts = await self._new(job)
         if not facts:
@@ -96,6 +97,11 @@ class CoreUpdate:
             return JobDone()
         await self.stores.model_calls.require(sources)
         return await self._changed(job, page, text, facts, sources)
+
+    async def _lives(self, scope: str, facts: Sequence[str]) -> bool:
+        """Tell if all these are remembered."""
+        found = await self.stores.facts.living(self.stores.database, scope, facts)
+        return len(found) == len(facts)
 
     async def _new(self, job: Job) -> list[Fact]:
         """What is still remembered and true of them, and never what may come from outside."""

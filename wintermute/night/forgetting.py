@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from wintermute.changes.change_sets import CHANGES, Change
+from wintermute.changes.change_sets import CHANGES
 from wintermute.changes.proposals import PROPOSALS
 from wintermute.clock import stamp
 from wintermute.db import Transaction, UpgradeCopy
@@ -26,7 +26,6 @@ from wintermute.loom.sub_sessions import SESSIONS
 from wintermute.mailbox.inbox import RECEIVED, SAID
 from wintermute.mailbox.outbox import ANSWERS, MEANT_FOR_THEM
 from wintermute.memory.core import MEMORIES, SCOPES, TextFile, bullets, goes_with
-from wintermute.memory.core_pages import ALL_OF_THEM
 from wintermute.memory.fact import Fact, cleaned, key
 from wintermute.memory.facts import FACTS
 from wintermute.memory.origins import (
@@ -314,7 +313,7 @@ async def _erase(
     """Erase every record of it in steps, so that no answer waits for all of them."""
     worded = await lines_with(stores, gone.words if stores.owner.scope in gone.scopes else "")
     lines = [line for _, _, _, cut in await _cores(stores, gone) for line in cut]
-    lines += [*await _page_lines(stores, gone), *worded]
+    lines += [*await _made_before(stores, gone), *await _page_lines(stores, gone), *worded]
     lost = await _lost_lines(stores, gone)
     own = await _only_there(stores, look, gone.events, gone.scopes, {*lost.texts})
     told = {*gone.traces(), *filter(_is_recognisable, lines), *known, *(OF_PAGE + o for o in own)}
@@ -490,6 +489,8 @@ async def _cores(
     for scope in gone.scopes:
         file = stores.places.core_file(scope)
         facts = [fact.text for fact in gone.facts if fact.scope == scope]
+        # A text made before it was forgotten is in place by now, and seen, or never will be.
+        await asyncio.to_thread(file.drop_parts)
         with suppress(MemoryFileUnusable):  # named as what a person must change
             seen = await asyncio.to_thread(file.content)
             text = file.decoded(seen) if seen else ""
@@ -502,29 +503,44 @@ async def _cores(
 
 async def _made_of(stores: Stores, gone: _Gone, scope: str, text: str) -> set[str]:
     """The keys of those bullets that we wrote which have a word that only what is forgotten has."""
-    stems = {stem for each in gone.texts for stem in beginnings(each)}
-    origins, ids = Origins(stores.facts), [fact.id for fact in gone.facts]
-    own = stems - await origins.words_in(stores.database, stems, [scope], ids)
-    ours = {key(bullet): bullet for bullet in bullets(text)} if own else {}
-    if not any(own & beginnings(bullet) for bullet in ours.values()):
+    own = await _own_stems(stores, gone, scope)
+    ours = {key(bullet): bullet for bullet in bullets(text) if own & beginnings(bullet)}
+    if not ours:
         return set()
     written = await stores.core_pages.free(scope, text)
-    for change in await _core_changes(stores, scope):
+    return ours.keys() & (written | {*await _written(stores, scope)})
+
+
+async def _made_before(stores: Stores, gone: _Gone) -> list[str]:
+    """Such bullets on record that are on no core now: a later one took their place, or a kill."""
+    found = list[str]()
+    for scope in gone.scopes:
+        own = await _own_stems(stores, gone, scope)
+        ours = (await _written(stores, scope)).values() if own else ()
+        found += [bullet for bullet in ours if own & beginnings(bullet)]
+    return found
+
+
+async def _own_stems(stores: Stores, gone: _Gone, scope: str) -> set[str]:
+    """The beginnings of words that no other memory of a scope has."""
+    stems = {stem for each in gone.texts for stem in beginnings(each)}
+    origins, ids = Origins(stores.facts), [fact.id for fact in gone.facts]
+    return stems - await origins.words_in(stores.database, stems, [scope], ids)
+
+
+async def _written(stores: Stores, scope: str) -> dict[str, str]:
+    """The bullets that updates brought to a core, by their keys."""
+    written = dict[str, str]()
+    for change in await stores.core_pages.updates(scope):
         before, after = (state["text"] if state else "" for state in (change.before, change.after))
-        written |= set(map(key, bullets(after))) - set(map(key, bullets(before)))
-    return {name for name, bullet in ours.items() if name in written and own & beginnings(bullet)}
-
-
-async def _core_changes(stores: Stores, scope: str) -> list[Change]:
-    """What updates made of a core, as far as it is on record."""
-    found = await stores.changes.history(("core",), scope, ALL_OF_THEM)
-    sets = [each for each in found if each.cause == "reconstruction"]
-    return [change for each in sets for change in each.changes if change.kind == "core"]
+        old = set(map(key, bullets(before)))
+        written |= {name: each for each in bullets(after) if (name := key(each)) not in old}
+    return written
 
 
 async def _owe_anew(stores: Stores, gone: _Gone, scope: str, cut: Sequence[str]) -> None:
     """Owe a core update with what is still remembered of that which was cut out."""
-    named = [name for each in await _core_changes(stores, scope) for name in each.evidence]
+    named = [name for each in await stores.core_pages.updates(scope) for name in each.evidence]
     facts = [await stores.facts.get(name, scope) for name in sorted(set(named))]
     heirs = {fact.replaced_by for fact in facts if fact and fact.retired_at and fact.replaced_by}
     facts += [await stores.facts.get(name, scope) for name in sorted(heirs)]

@@ -26,7 +26,7 @@ from wintermute.files import content_of, sweep, sync_folder, to_its_end, write_n
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.secret_shapes import without_secrets
-from wintermute.text import clean, one_line
+from wintermute.text import clean, is_blank, one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,13 +386,13 @@ def _written(name: str, summary: str, documentation: str) -> str:
             "skill_name must have 1 to 64 letters A-Z a-z, digits, _ or -, the first a letter or digit"
             + (f": write {other}" if other else "")
         )
-    if not summary_of(summary) or summary.splitlines() != [summary]:
+    if is_blank(summary_of(summary)) or summary.splitlines() != [summary]:
         raise ToolFailed("summary must be one line of text, not of # marks alone")
     if len(summary) > MOST_SUMMARY:
         raise ToolFailed(
             f"summary has {len(summary)} characters; at most {MOST_SUMMARY} are allowed"
         )
-    if not documentation.strip():
+    if is_blank(documentation):
         raise ToolFailed("documentation must not be blank")
     if len(documentation) > MOST_DOCUMENTATION:
         raise ToolFailed(

@@ -37,7 +37,7 @@ from wintermute.tasks.parse import (
     weekdays,
     whole_hour,
 )
-from wintermute.text import clean
+from wintermute.text import clean, is_blank
 
 SERIES = re.compile(
     r"(?:daily|every ?day|monthly (?:on )?(?:day )?(?P<day>[0-9]{1,2})|"
@@ -82,7 +82,7 @@ class PlanRequest:
         given: dict[str, Any] = {}
         for part in fields(cls):
             value, kind = args.get(part.name), get_args(part.type)[0]
-            blank = isinstance(value, str) and not value.strip() and part.name != "ai_prompt"
+            blank = isinstance(value, str) and is_blank(value) and part.name != "ai_prompt"
             if value is None or blank:
                 continue
             if not isinstance(value, kind) or isinstance(value, bool):
@@ -595,13 +595,13 @@ def _execution(request: PlanRequest, before: Plan) -> tuple[FiringMode, str]:
         )
     prompt = before.ai_prompt if request.ai_prompt is None else clean(request.ai_prompt).strip()
     if mode == "reminder":
-        if prompt and request.ai_prompt is not None:
+        if not is_blank(prompt) and request.ai_prompt is not None:
             raise ToolFailed(
                 "ai_prompt needs the execution_mode autonomous_notify or autonomous_silent; "
                 "execution_mode reminder only says the content"
             )
         return mode, ""
-    if not prompt:
+    if is_blank(prompt):
         raise ToolFailed(f"execution_mode {mode} needs an ai_prompt that says what is to be done")
     if len(prompt) > MOST_PROMPT_CHARACTERS:
         raise ToolFailed(

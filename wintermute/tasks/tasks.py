@@ -23,7 +23,7 @@ from wintermute.owner import Owner
 from wintermute.secret_shapes import without_secrets
 from wintermute.tasks.due import next_due
 from wintermute.tasks.schedules import NOTHING, UNPLANNED, Once, Plan, PlanRequest, planned, read
-from wintermute.text import one_line
+from wintermute.text import is_blank, one_line
 
 Status = Literal["active", "paused", "completed", "deleted"]
 OccurrenceState = Literal["claimed", "done", "failed", "missed"]
@@ -85,7 +85,7 @@ MOVES: dict[str, tuple[frozenset[Status], Status]] = {
 def checked_text(text: object, what: str) -> str:
     """The content or the reason as one clean line (T-003, T-005)."""
     line = one_line(text) if isinstance(text, str) else ""
-    if not line:
+    if is_blank(line):
         raise ToolFailed(f"{what} must be a text that is not blank")
     if len(line) > MOST_CHARACTERS:
         raise ToolFailed(

@@ -12,6 +12,7 @@ from wintermute.messages import Json
 from wintermute.tasks.due import upcoming
 from wintermute.tasks.schedules import NOTHING, PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Target, Task, Tasks
+from wintermute.text import is_blank
 from wintermute.tools.definition import ASK_FIRST, brief, definition, reason
 
 TIMES = {field.name for field in fields(PlanRequest)}
@@ -179,5 +180,5 @@ def _says_nothing(action: str, name: str, value: object) -> bool:
         return False
     if name == "id" and action == "add":  # one that it makes up
         return not TASK_ID.fullmatch(str(value))
-    is_blank = value is None or (isinstance(value, str) and not value.strip())
-    return is_blank or value in IDLE.get(name, ())
+    is_empty = value is None or (isinstance(value, str) and is_blank(value))
+    return is_empty or value in IDLE.get(name, ())

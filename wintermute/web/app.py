@@ -22,7 +22,7 @@ from wintermute.errors import (
 )
 from wintermute.web import chat, editing, graph, jobs, login, wiki
 from wintermute.web.parts import WebParts
-from wintermute.web.safety import App, Guarded, Receive, Scope, Send
+from wintermute.web.safety import Guarded, Out, Receive, Scope, Send
 from wintermute.web.sessions import DoorStore
 from wintermute.web.views import Views, problems, views
 
@@ -45,12 +45,6 @@ WRONG_METHOD = (
     "Open it in a browser, or ask as documented.",
 )
 NOTHING = "There is nothing at this address.", "Go back to the chat, or correct the address."
-
-
-async def web_app(parts: WebParts) -> Guarded:
-    """Build the application that answers for these parts. Raises: WebUnavailable."""
-    app = await unguarded(parts)
-    return Guarded(_bulkhead(app), app.state.views)
 
 
 async def unguarded(parts: WebParts) -> FastAPI:
@@ -93,18 +87,34 @@ async def description(request: Request) -> JSONResponse:
     return JSONResponse(described)
 
 
-def _bulkhead(app: App) -> App:
-    """Log a bug, so that it disturbs nothing but its own request; it is told by `crashed`."""
+class WebApp:
+    """All pages, behind the checks of each request. A bug disturbs nothing but its own request."""
 
-    async def answered(scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, app: FastAPI) -> None:
+        self._views: Views = app.state.views
+        self._guarded = Guarded(app, self._views)
+
+    def leave(self) -> None:
+        """Ask all that is being answered to end."""
+        self._views.sessions.dismiss()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        out = Out(scope, send)
         try:
-            await app(scope, receive, send)
+            await self._guarded(scope, receive, out)
         except Exception:
             # The path may name a page or a conversation; the route's pattern does not.
             route = getattr(scope.get("route"), "path", "none")
             log.exception("web request failed method=%s route=%s", scope["method"], route)
+            if not out.has_begun:
+                await self._views.problem(scope, 500, *BUG)(scope, receive, out)
 
-    return answered
+
+async def web_app(parts: WebParts) -> WebApp:
+    """Build the application that answers for these parts. Raises: WebUnavailable."""
+    return WebApp(await unguarded(parts))
 
 
 def _problem(request: Request, status: int, error: str, what_to_do: str) -> Response:

@@ -24,7 +24,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 OPEN = re.compile(r"/healthz|/login|/login/[^/]+|/static/.+")
 """The only paths that are answered without a session. They show nothing of the person (V-006)."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
+MOST_HEAD = 16 * 1024
 MOST_BODY = 1_000_000
+MOST_READ = 8 * MOST_BODY
+"""Read and thrown away of a larger body: who is cut off while sending sees no answer."""
 BODY_SECONDS = 10.0
 DEEPEST = 32
 NO_TEXT = re.compile("[\0\ud800-\udfff]")
@@ -77,6 +80,7 @@ FOREIGN_HOST = Refusal(
     "To use this name, add to config.yaml, below `web:`, the line `public_url: http://{host}` (with"
     " https and the port as your browser shows them).",
 )
+LONG_HEAD = Refusal(431, "The headers are over 16 kB.", "Delete cookies of this address.")
 NO_SOCKETS = Refusal(400, "There are no websockets here.", "Ask with plain HTTP.")
 
 
@@ -149,14 +153,8 @@ class Guarded:
         self._logins = views.sessions
         self._web: Web = views.parts.config.web
 
-    def leave(self) -> None:
-        """Ask all that is being answered to end."""
-        self._logins.dismiss()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        asking, out = Asking.of(scope), _Out(scope, send)
+    async def __call__(self, scope: Scope, receive: Receive, out: "Out") -> None:
+        asking = Asking.of(scope)
         judged = await self._judged(asking, receive)
         if isinstance(judged, Response):
             await judged(scope, receive, out)
@@ -186,6 +184,8 @@ class Guarded:
         scope, name = asking.scope, asking.host
         if not (_is_text(scope["raw_path"]) and _is_text(scope["query_string"])):
             return BROKEN_PATH
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEAD:
+            return LONG_HEAD
         if "websocket" in asking.headers.get("upgrade", "").lower():
             return NO_SOCKETS
         # Another name may be that of a site which points at this machine.
@@ -273,19 +273,21 @@ def _is_text(raw: bytes) -> bool:
 async def _body(asking: Asking, receive: Receive) -> bytes | Refusal:
     """Read the whole body, if it is one that a route may get."""
     length = asking.headers.get("content-length", "0")
-    if not length.isdecimal() or int(length[:20]) > MOST_BODY:
+    if not length.isdecimal() or int(length[:20]) > MOST_READ:
         return TOO_LARGE
-    found, more = bytearray(), True
+    found, size, more = bytearray(), 0, True
     try:
         async with asyncio.timeout(BODY_SECONDS):
             while more:
                 message = await receive()
-                found += message.get("body", b"")
-                more = bool(message.get("more_body"))
-                if len(found) > MOST_BODY:
-                    return TOO_LARGE
+                size += len(message.get("body", b""))
+                more = bool(message.get("more_body")) and size <= MOST_READ
+                if size <= MOST_BODY:
+                    found += message.get("body", b"")
     except TimeoutError:
         return TOO_SLOW
+    if size > MOST_BODY:
+        return TOO_LARGE
     if asking.is_reading or not found:
         return b""
     return bytes(found) if await asyncio.to_thread(_is_json, bytes(found)) else UNREADABLE
@@ -342,7 +344,7 @@ class _In:
         return True
 
 
-class _Out:
+class Out:
     """Sends an answer with the headers that every answer has."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
@@ -350,8 +352,8 @@ class _Out:
         self._static = path.startswith("/static/")
         self._versioned = query.startswith(b"v=")
         self._send = send
-        self.is_open = False
-        """The answer has begun and is not over."""
+        self.has_begun = self.is_open = False
+        """The answer has begun, and is not over."""
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -363,7 +365,7 @@ class _Out:
                 *HEADERS,
                 (b"cache-control", caching),
             ]
-            self.is_open = True
+            self.has_begun = self.is_open = True
         elif not message.get("more_body"):
             self.is_open = False
         await self._send(message)

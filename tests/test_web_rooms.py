@@ -1,0 +1,210 @@
+"""Conversations in the browser beside Matrix, behind the same loop; here without the door itself."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.test_night_in_chats import says, slept
+from tests.test_promises_at_the_door import LATER, heard, planning, said
+from tests.world.bot import Bot
+from tests.world.clock import WITHIN, FakeClock, HeldClock
+from tests.world.house import ANN, ROOM, Gate, House, open_house
+from tests.world.model import Calls, Cut, Drip, Hang, ModelServer, Reads, Text, Use
+from tests.world.nights import begin, opened, remember
+from tests.world.promised import MORNING, after, now, promise, talk
+from tests.world.scene import NewBot, NewPerson, NewRoom
+from wintermute.clock import SystemClock
+from wintermute.db import open_database
+from wintermute.ids import new_id
+from wintermute.mailbox.outbox import TERMINAL, WEB
+from wintermute.messages import InboxKind, Incoming
+from wintermute.owner import Owner
+from wintermute.schedule.firing import REMINDER
+from wintermute.stores import Stores
+from wintermute.web.speaker import Making
+
+PAGE = f"{WEB}conv_1"
+STATES = "SELECT room_id, state FROM outbox ORDER BY room_id"
+
+
+async def held(house: House, room: str) -> str:
+    async with house.database.transaction() as tx:
+        found = await house.conversations.of_room(tx, room)
+    assert found is not None
+    return found.id
+
+
+async def made(house: House, room: str, true: Callable[[Making | None], bool]) -> Making | None:
+    """Wait until the answer that a page shows as it is made is like that."""
+    seen, conversation = 0, await held(house, room)
+    async with asyncio.timeout(WITHIN):
+        while not true(making := house.web.making(conversation)):
+            seen = await house.web.changed(seen)
+    return making
+
+
+async def all_sent(house: House) -> list[tuple[str, str]]:
+    """Rooms and states of all that was said, once none of it waits for a page."""
+    seen = 0
+    async with asyncio.timeout(WITHIN):
+        while await house.outbox.waiting_for_pages():
+            seen = await house.web.changed(seen)
+    return [(row["room_id"], row["state"]) for row in await house.rows(STATES)]
+
+
+async def test_two_doors_at_once_get_each_its_own_answer_and_a_page_sees_both_being_made(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-014, V-016, V-017: what is said on a page is said at once; Matrix waits for its event."""
+    gates = asyncio.Semaphore(0), asyncio.Semaphore(0)
+    answers = {"hi": ("tea *is* nice", gates[0]), "ho": ("so is coffee", gates[1])}
+    model.keyed(lambda seen: Drip(*answers[seen.last_user]))
+    async with open_house(tmp_path, model.url, done=False) as house, house.working():
+        event = await house.incoming("hi", room=PAGE, event_id="web_1")
+        await house.incoming("ho")
+        for room, gate, begun in ((PAGE, gates[0], "tea"), (ROOM, gates[1], "so")):
+            gate.release()
+            making = await made(house, room, lambda made: bool(made and made.text))
+            assert making is not None
+            assert (making.text.strip(), making.gates, making.waiting) == (begun, (), None)
+            assert (making.answers == event) == (room == PAGE)
+        gates[0].release()
+        gates[0].release()
+        assert await house.said(1, PAGE) == ["tea *is* nice "]
+        assert await made(house, PAGE, lambda made: made is None) is None
+        assert await all_sent(house) == [(PAGE, "sent")]
+        for _ in range(2):
+            gates[1].release()
+        assert await house.said(1) == ["so is coffee "]
+        await house.settled()
+        assert await all_sent(house) == [(ROOM, "waiting"), (PAGE, "sent")]
+        assert await house.outbox.conversations_waiting() == [(await held(house, ROOM), ROOM)]
+        shown = {room for word, room in house.speaker.shown if word in ("attend", "rest")}
+        assert shown == {ROOM}
+        async with asyncio.timeout(WITHIN), asyncio.TaskGroup() as streams:
+            seen = await house.web.changed(0)
+            waits = [streams.create_task(house.web.changed(seen)) for _ in range(50)]
+            await asyncio.sleep(0)
+            house.web.speak("")
+        assert {wait.result() for wait in waits} == {seen + 1}
+
+
+async def test_a_page_shows_tools_and_waits_and_takes_back_what_broke_off(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-014: a wait for the model is no notice there (X-001)."""
+    reads, hold = asyncio.Semaphore(0), asyncio.Event()
+
+    async def looks(*_: object) -> str:
+        await hold.wait()
+        return "seen"
+
+    model.script(
+        Calls((Use("echo", {}),), text="I look."),
+        Cut("half an ans"),
+        Reads(((100, 0), (100, 60)), reads, Text("all of it")),
+    )
+    tools = (Gate(act=looks),)
+    house_of = open_house(tmp_path, model.url, done=False, gates=tools, retries=1)
+    async with house_of as house, house.working():
+        await house.incoming("hi", room=PAGE)
+        making = await made(house, PAGE, lambda made: bool(made and made.gates))
+        assert making is not None
+        assert (making.gates, making.text, making.version > 1) == (("echo",), "I look.", True)
+        hold.set()
+        await made(house, PAGE, lambda made: bool(made and "half" in made.text))
+        reads.release()
+        reads.release()
+        making = await made(house, PAGE, lambda made: bool(made and made.waiting and not made.text))
+        assert making is not None
+        assert (making.gates, making.text) == (("echo",), "")
+        assert making.waiting is not None
+        assert making.waiting.attempt == 2
+        reads.release()
+        assert await house.said(1, PAGE) == ["all of it"]
+        assert await all_sent(house) == [(PAGE, "sent")]
+
+
+async def test_a_reminder_asked_for_on_a_page_is_said_in_matrix(tmp_path: Path) -> None:
+    """V-017: it waits for a chat there if there is none, also at the page that asked last."""
+    clock = FakeClock(MORNING)
+    async with open_house(tmp_path, None, clock=clock) as house, house.working():
+        async with house.database.transaction() as tx:
+            await house.conversations.in_room(tx, PAGE, f"person:{ANN}", "terminal")
+        task = await promise(house, room=PAGE)
+        after(clock, "2026-03-02T09:00")
+        await house.fire()
+        assert (await now(house, task)).status == "active"
+        assert await house.rows(STATES) == []
+        await talk(house)
+        clock.advance(31)
+        await house.fire()
+        assert (await house.spoken(), await house.spoken(PAGE)) == (["⏰ Call Anna"], [])
+
+
+@pytest.mark.parametrize("home", [ROOM, TERMINAL])
+async def test_the_report_of_a_night_goes_where_it_would_go_without_a_page(
+    tmp_path: Path, model: ModelServer, home: str
+) -> None:
+    """V-017, M-078: a page counts neither as a chat nor as a room beside the terminal."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        if home == ROOM:
+            await begin(house, "Likes tea", "Likes tea, again")
+        else:
+            await says(house, "I sit here", room=TERMINAL)
+            await remember(house, "Likes tea", "Likes tea, again")
+        await says(house, "I sit here now", room=PAGE)
+        await slept(house, clock)
+        assert (await house.spoken(home))[1].startswith("Last night: 2 memories merged.")
+        assert len(await house.spoken(PAGE)) == 1
+
+
+async def put(daemon: Bot, person: str, *texts: str) -> None:
+    """Messages of an open page, as its door stores them, for a daemon that is not there now."""
+    data, clock = daemon.data, SystemClock()
+    async with open_database(data / "wintermute.db") as database:
+        owner = Owner(person)
+        stores = Stores.of(database, data, owner, clock, new_id, timezone="Europe/Berlin")
+        async with database.transaction() as tx:
+            conversation = await stores.conversations.in_room(tx, PAGE, owner.scope, "terminal")
+            for text in texts:
+                kind: InboxKind = "command" if text.startswith("/") else "message"
+                event = new_id("web"), PAGE, person, ""
+                said_now = Incoming(*event, "owner", kind, text, clock.now(), direct=True)
+                await stores.inbox.store(tx, conversation, said_now, "waiting")
+
+
+@pytest.mark.slow
+async def test_a_page_that_nobody_can_open_any_more_has_its_answers_all_the_same(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """V-015, V-017: killed while an answer is made, then started with no web door at all."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    model.script(Text("hello"))
+    await ann.send(chat, "I am here")
+    await heard(ann, chat, daemon, "hello")
+    assert await daemon.stop() == 0
+    await put(daemon, ann.user_id, "are you there?")
+    model.script(Hang(), Text("I am"))
+    await daemon.start()
+    await model.request_arrived(2)
+    await daemon.kill()
+    await put(daemon, ann.user_id, "plan oolong", "/verify")
+    model.keyed(lambda seen: None if "plan" not in seen.last_user else planning(LATER)(seen))
+    await daemon.start()
+    page = "SELECT body FROM outbox WHERE room_id = ? AND state = 'sent' ORDER BY seq"
+    await daemon.until(lambda: len(daemon.rows(page, PAGE)) == 3)
+    answers = [row["body"] for row in daemon.rows(page, PAGE)]
+    assert (answers[0], answers[1][:8]) == ("I am", "it gave:")
+    assert answers[2] == "There is nothing to verify here: `/verify` is for Matrix rooms."
+    daemon.pass_time(LATER)
+    await heard(ann, chat, daemon, f"{REMINDER}oolong")
+    await ann.send(chat, "and here?")
+    await heard(ann, chat, daemon, "echo: ")
+    assert len(said(ann, chat, daemon)) == 3
+    assert len(daemon.rows(page, PAGE)) == 3
