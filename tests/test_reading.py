@@ -12,7 +12,7 @@ from tests.world.house import House, open_house
 from tests.world.model import ModelServer, Reads, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.user import CLIENT
-from wintermute.mailbox.outbox import TERMINAL
+from wintermute.mailbox.outbox import TERMINAL, WEB
 
 READ = ((2048, 5249), (4096, 5249), (5249, 5249))
 NOTICE = (
@@ -136,18 +136,21 @@ async def test_a_stopped_wait_takes_its_notice_away_too(tmp_path: Path, model: M
         assert gone.redacts
 
 
-async def test_at_a_terminal_there_is_no_notice(tmp_path: Path, model: ModelServer) -> None:
-    """There the wait is shown as it passes (F-037)."""
+@pytest.mark.parametrize("place", [TERMINAL, f"{WEB}conv_1"])
+async def test_at_a_terminal_and_on_a_page_there_is_no_notice(
+    tmp_path: Path, model: ModelServer, place: str
+) -> None:
+    """There the wait is shown as it passes (F-037, V-014)."""
     clock, gate = HeldClock(), asyncio.Semaphore(1)
     model.script(Reads(READ[:2], gate, Text("at last")))
     async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
-        await house.incoming("a long text", room=TERMINAL)
+        await house.incoming("a long text", room=place)
         await heard(house, 2048)
         await clock.move(61)
         gate.release()
         await heard(house, 4096)
         gate.release()
-        assert await house.said(1, TERMINAL) == ["at last"]
+        assert await house.said(1, place) == ["at last"]
 
 
 @pytest.mark.slow

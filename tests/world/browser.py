@@ -10,6 +10,7 @@ host for something. A test names what it provokes, such as the console's word fo
 Such tests are slow: `@pytest.mark.slow`.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from playwright.async_api import Browser, BrowserContext, Page, ViewportSize, as
 from tests.world.bot import Bot
 from tests.world.clock import WITHIN
 
+MOST_SECONDS = 5 * WITHIN
 SERIOUS = {"serious", "critical"}
 MILLISECONDS = 1000 * WITHIN
 
@@ -103,6 +105,7 @@ async def browsing(
 ) -> AsyncIterator[Browsing]:
     """A browser at a served door while the block lasts; fails at its end for what pages did wrong."""
     async with (
+        asyncio.timeout(MOST_SECONDS),  # where Chromium dies, its driver may wait for ever
         async_playwright() as playwright,
         await playwright.chromium.launch(executable_path=chromium) as launched,
     ):

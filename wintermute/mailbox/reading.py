@@ -12,7 +12,7 @@ from wintermute.db import Database
 from wintermute.db.values import reader
 from wintermute.mailbox.inbox import LAST
 
-KEY = re.compile(r"(\d{1,18})-(\d{1,18})")
+KEY = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
 SAID_TO_US = (
     "SELECT * FROM (SELECT seq, event_id AS id, kind, received_at AS at, NULL AS answers,"
     " NULL AS cast_id, coalesce((SELECT n.text FROM edits n WHERE n.edited = i.event_id"
@@ -62,8 +62,8 @@ class MessageKey(NamedTuple):
     @classmethod
     def of(cls, text: str) -> "MessageKey | None":
         """Read a key as a page has it; None: it is none of ours."""
-        found = KEY.fullmatch(text, re.ASCII)
-        return cls(int(found[1]), int(found[2])) if found else None
+        found = KEY.fullmatch(text)
+        return cls(*(min(int(each), LAST) for each in found.groups())) if found else None
 
 
 NEWEST = MessageKey()

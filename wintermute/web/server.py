@@ -34,6 +34,9 @@ class _Connection(H11Protocol):
         if len(self.connections) > MOST_CONNECTIONS:
             transport.abort()
             return
+        # Else a page waits 40 ms for the receipt of its own headers. Not everywhere is this passed on
+        # from the socket that listens, and the loop sees to it only where that names its protocol.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._arriving = self.loop.call_later(ARRIVE_SECONDS, transport.abort)
 
     def data_received(self, data: bytes) -> None:
@@ -81,8 +84,6 @@ class _Server(uvicorn.Server):
 async def serve(parts: WebParts, listener: socket.socket) -> None:
     """Answer requests on an open socket until cancelled; streams end before the server does."""
     app = await web_app(parts)
-    # Each connection has it from here: else a page waits 40 ms for the receipt of its own headers.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     settings = uvicorn.Config(
         app,
         http=_Connection,

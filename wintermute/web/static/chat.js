@@ -181,6 +181,7 @@ form?.addEventListener("submit", (event) => {
   const text = document.getElementById("text");
   if (!text.value.trim()) return;
   history.replaceState(null, "", `/chat/${chat}`);
+  if (!list.firstElementChild) document.getElementById("title").textContent = text.value.slice(0, 60);
   unsent.add(text.value);
   text.value = "";
   document.scrollingElement.scrollTop = document.scrollingElement.scrollHeight;
