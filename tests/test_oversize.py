@@ -294,3 +294,45 @@ async def test_a_part_that_is_larger_than_the_window_is_named(
         assert f"the {part} alone" in said
         assert help_with_it in said
         assert "/new" not in said
+
+
+async def test_a_room_that_no_answer_fits_hears_it_once(tmp_path: Path, model: ModelServer) -> None:
+    """L-090: until one does, or the configuration is another; a status says it all the time."""
+    core, large = tmp_path / "core.md", "# USER\n" + "- likes tea very much\n" * 6_000
+    model.keyed(lambda seen: ContextTooLarge() if "tea very" in str(seen.messages) else Text("hi"))
+    model.allow("edited core", "cutting", perhaps=True)
+
+    async def heard(house: House, *said: str) -> list[str]:
+        """What is the matter, each time it is said after one of these."""
+        before = len(await house.spoken())
+        for text in said:
+            await house.incoming(text)
+            await house.settled()
+        return [text.partition("alone")[0] for text in (await house.spoken())[before:]]
+
+    async def state(house: House) -> str:
+        await house.incoming("/status")
+        await house.settled()
+        (line,) = [line for line in (await house.spoken())[-1].splitlines() if "prompt" in line]
+        return line
+
+    for window in (12_000, 12_500):
+        asked: Json = {**WINDOW, "context_tokens": window, "limits": ANY_SIZE}
+        core.write_text(large)
+        async with (
+            open_house(tmp_path, model.url, prompts=PROMPTS, **asked) as house,
+            house.working(),
+        ):
+            (said,) = await heard(house, "hello", "hello?", "are you there")
+            assert "core memory" in said
+            assert "fail" in await state(house)
+        async with (
+            open_house(tmp_path, model.url, prompts=PROMPTS, **asked) as house,
+            house.working(),
+        ):
+            assert await heard(house, "after a restart") == []
+            core.write_text("# USER\n- likes tea\n")
+            assert await heard(house, "and now?") == ["hi"]
+            assert "ok" in await state(house)
+            core.write_text(large)
+            assert await heard(house, "hello", "hello?") == [said]

@@ -223,26 +223,20 @@ async def test_what_is_to_be_mended_is_listed_as_the_command_line_has_it_and_pag
         for kind in {each["kind"] for each in found}:
             here = [each for each in found if each["kind"] == kind]
             assert f"</a>: {len(here)}</li>" in home
-            path, notes, pages = f"/wiki-problems?kind={kind}", [], 0
+            path, notes, pages = f"/wiki-problems?kind={kind}", list[str](), 0
             while path:
                 shown = await text(web, path)
                 notes += map(unescape, re.findall(r"<small><bdi>(.*)</bdi></small>", shown))
-                more = re.findall(r'class="pager"><a href="([^"]*)"', shown)
-                path = "/wiki-problems" + unescape(more[0]) if more else ""
+                following = re.findall(r'class="pager"><a href="([^"]*)"', shown)
+                path = "/wiki-problems" + unescape(following[0]) if following else ""
                 pages += 1
             assert sorted(notes) == sorted(each["note"] for each in here)
             assert pages == -(-len(here) // 100)
         assert 'href="/wiki/No%207"' in await text(web, "/wiki-problems?kind=broken+link")
-        linking, more = (
-            await text(web, "/wiki-pages?to=semantic/Garden.md"),
-            "after=semantic/229.md",
-        )
-        assert re.findall(r"<bdi>(.*)</bdi>", linking) == [
-            "episodic/Trip",
-            "meta/Index",
-            "semantic/Pond",
-        ]
-        assert "semantic/229" not in await text(web, f"/wiki-pages?{more}")
+        linking = await text(web, "/wiki-pages?to=semantic/Garden.md")
+        named = ["episodic/Trip", "meta/Index", "semantic/Pond"]
+        assert re.findall(r"<bdi>(.*)</bdi>", linking) == named
+        assert "semantic/229" not in await text(web, "/wiki-pages?after=semantic/229.md")
 
 
 async def test_search_finds_as_the_command_line_does_without_any_script(

@@ -348,16 +348,14 @@ async def open_house(
         sub_sessions=sub_sessions or Limits(max_depth=0),
         tools=Tools(files=FileToolSettings(roots=tuple(roots)), ephemeral=tuple(ephemeral)),
     )
-    checked, files, speaker = CheckedClock(clock), prompts or PROMPTS, SilentSpeaker()
-    texts = read_texts(files, config.seed)
+    checked, speaker = CheckedClock(clock), SilentSpeaker()
+    texts = read_texts(files := prompts or PROMPTS, config.seed)
     async with open_migrated(folder / "wintermute.db") as database:
         shared = (database, folder, config.owner, checked, new_id, redact)
         stores = Stores.of(*shared, timezone=zone, memory=config.memory, embedder=embedder)
-        stores = replace(stores, inbox=inbox_type(database, checked, redact), prompts=files)
-        stores = _with_pages(stores, pages)
+        stores = _read(replace(stores, inbox=inbox_type(database, checked, redact)), files, pages)
         models = models_type(config.llm, database, checked, new_id, zone, redact, lambda: 0.0)
-        web = WebSpeaker(stores.outbox, checked)
-        speakers = Speakers(speaker, web)
+        speakers = Speakers(speaker, web := WebSpeaker(stores.outbox, checked))
         async with aclosing(models), _prepared(stores):
             answers = answering(
                 *(config, stores, models, texts, speakers, checked, redact),
@@ -377,7 +375,8 @@ async def _prepared(stores: Stores) -> AsyncIterator[None]:
         yield
 
 
-def _with_pages(stores: Stores, pages: FilePages | None) -> Stores:
+def _read(stores: Stores, prompts: Path, pages: FilePages | None) -> Stores:
+    stores = replace(stores, prompts=prompts)
     return replace(stores, wiki=WikiStore(pages.root)) if pages else stores
 
 

@@ -23,7 +23,7 @@ from wintermute.conversation.cast import JOINED, Loop, Outcome
 from wintermute.conversation.receipts import LOOKING
 from wintermute.conversation.state import CastSettings, Shown, Speaker, Stop
 from wintermute.conversation.toolbox import Caller
-from wintermute.conversation.trouble import ANSWERED, Trouble
+from wintermute.conversation.trouble import ANSWERED, UNFIT, Trouble
 from wintermute.conversation.view import is_shown
 from wintermute.db import Transaction
 from wintermute.loom.records import Cast
@@ -538,10 +538,14 @@ class Casting:
                 await self.tell_once(tx, row, key, said)
         else:
             when = "" if row.kind == "event" else in_words(row.sent_at, self._zone)
-            is_over = outcome.reason in REFUSED
+            is_over = outcome.reason in (*REFUSED, *UNFIT)
             casts = await self._casts.of_branch(cast.branch_id) if is_over else ()
             turns = [turn for each in casts if each.key == cast.key for turn in each.turns]
-            said = words.reply_text(outcome, when, [*filter(is_shown, turns)])
+            turns = [*filter(is_shown, turns)]
+            said = words.reply_text(outcome, when, turns)
+            if not turns and (key := self._trouble.once(row, outcome)):
+                await self._outbox.notice_once(tx, key, EVER, row.conversation_id, said)
+                said = ""
             await self.reply(tx, row, said, cast.id, meant_for=scope)
 
     async def tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:

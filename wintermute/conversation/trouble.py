@@ -46,6 +46,8 @@ ROLE = "base"
 """In which rooms are answered."""
 ANSWERED = frozenset({"text", "done", "max_turns", "max_tokens", *BROKEN_OFF})
 """How casts end in which the model did its part."""
+UNFIT = ("prompt_too_large", "context_too_large")
+"""How casts end of which the next message would end no better: its room hears it once (L-090)."""
 SILENT = 5.0
 """Seconds without a word after which a message is taken to wait for its model (F-035)."""
 
@@ -120,7 +122,7 @@ class Trouble:
         self._attended: set[str] = set()  # conversations that are being seen to, while they wait
         self._wakes: dict[str, float] = {}  # when to look again, by conversation
         self._bell = asyncio.Event()
-        self._was_away = True  # perhaps, before we came
+        self._was_away = self._was_unfit = True  # perhaps, before we came
 
     def watched(self, row: Waiting, stop: Stop, watch: Watch) -> Watch:
         """The watcher of a cast, who sees its failures as well; nobody waits for what is unasked."""
@@ -394,7 +396,10 @@ class Trouble:
         self.works(row)
         failing = self._failing.get(row.event_id)
         if outcome.reason in ANSWERED:
-            await self._answered()
+            await self._answered(row)
+        if outcome.reason in UNFIT:
+            self._was_unfit = True
+            await self._health.note("prompt", "fail", outcome.text)
         if outcome.reason == "model_refused":
             await self._health.note("model", "fail", outcome.text)
         if failing is None:
@@ -441,7 +446,7 @@ class Trouble:
     def _forget(self, row: Waiting) -> None:
         self._failing.pop(row.event_id, None)
 
-    async def _answered(self) -> None:
+    async def _answered(self, row: Waiting) -> None:
         """Tell those who were told that it was away, if that was long enough to be missed (F-036)."""
         part = await self._health.part("model") if self._was_away else None
         if part is not None and part.state == "fail":
@@ -455,6 +460,19 @@ class Trouble:
                     self.remind(conversation_id, 0.0)
         self._was_away = False
         await self._health.note("model", "ok", "answers")
+        if self._was_unfit:
+            async with self._database.transaction() as tx:
+                await self._outbox.notice_again(tx, f"unfit {row.room_id} ")
+                self._was_unfit = bool(await self._outbox.noticed(tx, "unfit "))
+            if not self._was_unfit and await self._health.part("prompt"):
+                await self._health.note("prompt", "ok", "fits")
+
+    def once(self, row: Waiting, outcome: Outcome) -> str:
+        """The key under which a room hears once that no message fits; "": it hears it each time."""
+        if outcome.reason not in UNFIT or not row.room_id.startswith("!"):
+            return ""
+        named = outcome.text if outcome.reason == UNFIT[0] else ""  # else it counts the message
+        return f"unfit {row.room_id} {self._models.window(ROLE)} {named}"
 
     async def _tell_back(self, outage: str) -> None:
         async with self._database.transaction() as tx:

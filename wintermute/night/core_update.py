@@ -73,9 +73,8 @@ class CoreUpdate:
     async def update(self, job: Job) -> JobDone | JobPutOff:
         """Ask once. Raises: ModelError; AnswerUnusable for a page that is none; QuestionWithdrawn."""
         pages = self.stores.core_pages
-        # We may have been killed before the file was in place, or after.
         lives, known = partial(self._lives, job.scope), job.progress.get("set")
-        if known and await pages.complete(known, lives):
+        if known and await pages.complete(known, lives):  # we were killed in between
             return JobDone()
         facts = await self._new(job)
         if not facts:

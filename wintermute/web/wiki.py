@@ -1,7 +1,8 @@
 """The wiki's pages: reading, searching, and what is to be mended."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Annotated, Any, Literal, TypeVar
@@ -54,18 +55,6 @@ WHAT_TO_DO = {
     "missing": "Search for it with /wiki-search?q= and a word of it.",
     "ambiguous": "Give one of these paths.",
 }
-KINDS = {
-    "broken link": "Broken links",
-    "orphan": "Pages that nothing links to",
-    "ambiguous name": "Names that several pages have",
-    "look-alike name": "Names that look alike",
-    "long page": "Long pages",
-    "long index": "A long index",
-    "frontmatter": "Damaged frontmatter",
-    "not read": "Files that cannot be read",
-    "two indexes": "Two indexes",
-}
-"""What `wiki check` finds, and its title above a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +127,17 @@ async def wiki_home(views: Viewing) -> HTMLResponse:
     """Show where reading the wiki begins: the index, the search, and what is to be mended."""
 
     def look(wiki: WikiStore) -> dict[str, Any]:
-        kinds = [each.kind for each in wiki.problems()]
-        counts = {kind: kinds.count(kind) for kind in KINDS if kind in kinds}
-        has_pages = wiki.tree().names.has_pages
-        return {"page": opened(wiki, INDEX), "counts": counts, "has_pages": has_pages}
+        counts, has_pages = (
+            Counter(each.kind for each in wiki.problems()),
+            wiki.tree().names.has_pages,
+        )
+        return {"page": opened(wiki, INDEX), "counts": counts, "has_pages": has_pages, "why": ""}
 
     try:
-        values = await in_store(views, look)
+        values: dict[str, Any] = await in_store(views, look)
     except StoreMissing as problem:
         values = {"page": None, "why": str(problem)}
-    return _page(
-        views, "wiki.html", "Wiki", **{"why": "", "q": "", "hits": (), "more": ""} | values
-    )
+    return _page(views, "wiki.html", "Wiki", q="", hits=(), more="", **values)
 
 
 @router.get("/wiki/{title:path}", include_in_schema=False)
@@ -160,8 +148,7 @@ async def wiki_page(views: Viewing, title: str, part: bool = False) -> Response:
         found = wiki.resolve(title)
         if isinstance(found, Unresolved):
             return _conversation(wiki, title) or found
-        is_asked = part or address(found) == address(title)
-        return opened(wiki, found) if is_asked else OpenedPage(found)
+        return opened(wiki, found)
 
     if not title.strip():
         return RedirectResponse("/wiki", 303)
@@ -173,14 +160,14 @@ async def wiki_page(views: Viewing, title: str, part: bool = False) -> Response:
     if address(found.path) != address(title):
         return RedirectResponse(address(found.path), 303)
     versions = await _versions(views, found.path, None)
-    more = {"versions": versions, "most": MOST, "most_versions": MOST_VERSIONS}
+    more: dict[str, Any] = {"versions": versions, "most": MOST, "most_versions": MOST_VERSIONS}
     return _page(views, "wiki_page.html", found.name, page=found, **more)
 
 
 def _page(
     views: Views, template: str, title: str, status: int = 200, **values: Any
 ) -> HTMLResponse:
-    known = {"title": title, "place": "wiki", "kinds": KINDS, "kind": ""}
+    known = {"title": title, "place": "wiki", "kind": ""}
     return views.page(template, status, **known | values)
 
 
@@ -197,7 +184,8 @@ def opened(wiki: WikiStore, path: str) -> OpenedPage:
     return OpenedPage(
         path,
         page_html(wiki, path, text),
-        *(str(day_in(text, key) or "") for key in ("created", "updated")),
+        created=str(day_in(text, "created") or ""),
+        updated=str(day_in(text, "updated") or ""),
         backlinks=wiki.graph().backlinks(path)[: MOST + 1] if path != INDEX else (),
         asked=sum(digest(line) in asked for line in text.splitlines()) if asked else 0,
         is_outside=wiki.is_outside(path, text),
@@ -243,7 +231,12 @@ def _unresolved(views: Views, found: Unresolved) -> HTMLResponse:
     is_choice, wanted = found.reason == "ambiguous", found.title.removesuffix(ENDING)
     new = wanted if "/" in wanted else f"semantic/{wanted}"
     problem = path_problem(f"{new}{ENDING}") if found.reason == "missing" else ""
-    values = {"found": found, "name": legible(found.title), "new": new, "problem": problem}
+    values: dict[str, Any] = {
+        "found": found,
+        "name": legible(found.title),
+        "new": new,
+        "problem": problem,
+    }
     title = "Which page?" if is_choice else "No such page"
     status = 200 if is_choice else STATUS[found.reason]
     return _page(views, "wiki_missing.html", title, status, **values)
@@ -313,18 +306,22 @@ async def wiki_problems(
 ) -> HTMLResponse:
     """List what is to be mended, as `wiki check` does; `page` and `subject`: the last one shown."""
 
-    def look(wiki: WikiStore) -> tuple[dict[str, int], list[WikiProblem]]:
-        found = wiki.problems()
-        kinds = [each.kind for each in found]
-        mine = sorted((e for e in found if e.kind == kind), key=lambda each: each.identity)
-        return {k: kinds.count(k) for k in KINDS if k in kinds}, [
-            each for each in mine if each.identity > (kind, page, subject)
-        ][: MOST + 1]
+    def look(wiki: WikiStore) -> tuple[Mapping[str, int], list[WikiProblem]]:
+        problems, last = wiki.problems(), (kind, page, subject)
+        left = [each for each in problems if each.kind == kind and each.identity > last]
+        left.sort(key=lambda each: each.identity)
+        return Counter(each.kind for each in problems), left[: MOST + 1]
 
     counts, found = await in_store(views, look)
     last = found[MOST - 1] if len(found) > MOST else None
     more = {"kind": kind, "page": last.page, "subject": last.subject} if last else {}
-    values = {"counts": counts, "kind": kind, "found": found[:MOST], "paths": (), "to": ""}
+    values: dict[str, Any] = {
+        "counts": counts,
+        "kind": kind,
+        "found": found[:MOST],
+        "paths": (),
+        "to": "",
+    }
     return _page(views, "wiki_list.html", "To be mended", more=urlencode(more), **values)
 
 
@@ -342,7 +339,11 @@ async def wiki_search(
             return HTMLResponse("", 499)
         hits = await in_store(views, lambda wiki: wiki.search(q, most)) if q.strip() else ()
     new = f"semantic/{q.strip()}"
-    values = {"q": q, "hits": hits, "new": "" if path_problem(f"{new}{ENDING}") else new}
+    values: dict[str, Any] = {
+        "q": q,
+        "hits": hits,
+        "new": "" if path_problem(f"{new}{ENDING}") else new,
+    }
     values |= {"more": urlencode({"q": q, "most": 200}) if len(hits) == most < 200 else ""}
     if part:
         return HTMLResponse(views.fragment("wiki_hits.html", **values))
