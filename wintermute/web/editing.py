@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 from wintermute.changes.change_sets import Change, Reason
 from wintermute.changes.undo import FORGETTING
 from wintermute.errors import PageRefused, StoreChanged, StoreUnusable, WintermuteError
+from wintermute.messages import Json
 from wintermute.night.nights import follow_undo
 from wintermute.stores import Stores
 from wintermute.web.views import ApiProblem, Viewing, Views, address, told
@@ -145,9 +146,10 @@ async def _saved(views: Views, wanted: PageToSave) -> SavedPage | JSONResponse:
             source = await in_store(views, look)
     theirs = None if source.text is None else source.text.replace("\r\n", "\n")
     rows = await asyncio.to_thread(differences, theirs or "", wanted.text)
-    more = {"theirs": theirs, "version": source.version}
-    more["difference"] = views.fragment("differences.html", rows=rows)
-    return told(409, *(REMOVED if theirs is None else CHANGED), **more)
+    shown = views.fragment("differences.html", rows=rows)
+    error, what_to_do = REMOVED if theirs is None else CHANGED
+    more: Json = {"theirs": theirs, "version": source.version, "difference": shown}
+    return told(409, error, what_to_do, **more)
 
 
 async def put_page(stores: Stores, change: Change, why: Reason) -> str:
