@@ -134,9 +134,11 @@ def _questions(views: Views) -> tuple[Questions, Nights]:
 
 
 async def _asked(views: Views) -> list[PageQuestion]:
-    """What nights ask about pages, and what none has asked yet."""
+    """What nights ask about pages, and what none has asked yet; of a store alone nothing is known."""
     stores, scope = views.parts.stores, views.parts.stores.owner.scope
     found: list[PageQuestion] = []
+    if views.parts.rooms is None:
+        return found
     for item in await _questions(views)[0].open_in(scope):
         if item.kind in ABOUT_PAGES:
             none: Json = {"item": "", "was": None, "text": None}
@@ -181,7 +183,9 @@ async def _decide(views: Views, found: PageQuestion, given: GivenAnswer) -> None
         if found.page.version != given.before:
             raise StoreChanged(f"the page was changed meanwhile: {RELOAD}")
         change = Change("page", found.page.path, state_of(found.page.text), state_of(found.text))
-        await put_page(stores, change, Reason("command", stores.owner.scope, summary=found.reason))
+        await put_page(
+            views.parts, change, Reason("command", stores.owner.scope, summary=found.reason)
+        )
     async with stores.database.transaction() as tx:
         if not await stores.proposals.decide(tx, found.id, "taken" if given.yes else "refused"):
             raise StoreChanged(f"this was answered already: {RELOAD}")
