@@ -67,3 +67,6 @@ async def test_made_up_requests_find_no_bug_and_no_answer_that_is_not_described(
         head = ("-H", f"Cookie: {cookie}", "-H", f"Origin: {home.web.base}")
         found = await made_up(home, schema, ENDLESS + "|^/(api/sessions|login)", *head)
         assert found == "", found
+        logged_in = {"Cookie": cookie, "Authorization": ""}
+        answer = await home.web.client.get(home.web.base + "/api/chats", headers=logged_in)
+        assert answer.status_code == 200  # so were those before it
