@@ -16,8 +16,8 @@ from fastapi.responses import (
 from pydantic import BaseModel, Field
 
 from wintermute.clock import stamp
+from wintermute.mailbox.history import NEWEST, HeldConversation, MessageKey
 from wintermute.mailbox.outbox import TERMINAL, WEB
-from wintermute.mailbox.reading import NEWEST, HeldConversation, MessageKey
 from wintermute.messages import Incoming
 from wintermute.text import clean, display_name, is_blank
 from wintermute.web.messages import MessageViews, RenderedPage
@@ -75,9 +75,9 @@ class ChatViews:
         self._clock = views.parts.clock
         self._desks: WeakValueDictionary[str, DraftDesk] = WeakValueDictionary()
 
-    async def find(self, chat_id: str) -> HeldConversation | None:
+    async def opened(self, chat_id: str) -> HeldConversation | None:
         """Find a conversation by the end of its address."""
-        return await self.messages.reader.find(chat_id, f"{WEB}{chat_id}")
+        return await self.messages.reader.held(chat_id, f"{WEB}{chat_id}")
 
     def desk(self, conversation_id: str) -> DraftDesk:
         """Give the desk of a conversation, which is there while somebody has it."""
@@ -113,7 +113,7 @@ async def chat_page(
     request: Request, chat_id: ChatId, views: Viewing, chats: Chatting, before: str = ""
 ) -> Response:
     """Show a conversation, with `before` its earlier messages."""
-    held, key = await chats.find(chat_id), MessageKey.of(before)
+    held, key = await chats.opened(chat_id), MessageKey.from_page(before)
     if key is None or (held is None and chat_id.startswith(KNOWN)):
         return views.problem(request.scope, 404, *GONE)
     return await _page(views, chats, held, chat_id, key)
@@ -169,7 +169,7 @@ async def list_messages(
     chat_id: ChatId, chats: Chatting, before: str = ""
 ) -> RenderedPage | JSONResponse:
     """Give the newest messages of a conversation, or those before the key of a list."""
-    held, key = await chats.find(chat_id), MessageKey.of(before)
+    held, key = await chats.opened(chat_id), MessageKey.from_page(before)
     if key is None:
         return told(400, "The key of the earlier messages is none of ours.", "Reload the page.")
     return await chats.messages.page(held.id, key) if held else told(404, *GONE)
@@ -189,7 +189,7 @@ async def take_message(
         return told(413, "The message is longer than 64 kB.", "Send it in parts.")
     if is_blank(text):
         return told(400, "message required", "Write a message first.")
-    held = await chats.find(chat_id)
+    held = await chats.opened(chat_id)
     if held is not None and not held.room_id.startswith(WEB):
         return told(403, "This conversation can only be read here.", "Answer where it is held.")
     if parts.rooms is None or (held is None and chat_id.startswith(KNOWN)):
@@ -232,7 +232,7 @@ async def stream_chat(
     has: Annotated[str, Query(max_length=64)] = "",
 ) -> Response:
     """Stream the states of a conversation. `has`: the version of the messages that a page has."""
-    held = await chats.find(chat_id)
+    held = await chats.opened(chat_id)
     if held is None:
         return told(404, *GONE)
     shared = (views.parts, views.sessions, chats.messages, chats.desk(held.id))

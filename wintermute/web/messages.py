@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from wintermute import markdown
 from wintermute.loom.reading import LoomReader
-from wintermute.mailbox.reading import NEWEST, MailboxReader, MessageKey
+from wintermute.mailbox.history import NEWEST, MailboxReader, MessageKey
 from wintermute.web.views import Views
 
 NEWEST_MOST = 50

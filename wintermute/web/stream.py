@@ -159,7 +159,7 @@ class Stream:
         return [] if state == before else [_event("draft", state.event(before))]
 
     async def _may_go_on(self) -> bool:
-        is_held = await self._messages.reader.find(self._id) is not None
+        is_held = await self._messages.reader.held(self._id) is not None
         return is_held and await self._sessions.lives(self._visitor)
 
     async def _woken(self, seen: int) -> int:

@@ -59,7 +59,7 @@ class MessageKey(NamedTuple):
         return f"{self.heard}-{self.spoken}"
 
     @classmethod
-    def of(cls, text: str) -> "MessageKey | None":
+    def from_page(cls, text: str) -> "MessageKey | None":
         """Read a key as a page has it, "" for the end; None: it is none of ours."""
         found = KEY.fullmatch(text)
         known = cls(*(min(int(each), LAST) for each in found.groups())) if found else None
@@ -103,7 +103,7 @@ class MailboxReader:
         self._database = database
         self._scope = scope
 
-    async def find(self, conversation_id: str, room_id: str = "") -> HeldConversation | None:
+    async def held(self, conversation_id: str, room_id: str = "") -> HeldConversation | None:
         """Find a conversation by its id or its room; None: it is not there, or not for this scope."""
         row = await self._database.row(
             f"SELECT c.id, c.room_id, {FIRST_WORDS}, {LAST_SAID} FROM conversations c"
