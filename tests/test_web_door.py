@@ -11,7 +11,9 @@ from typing import Any
 
 import httpx2
 import pytest
+from playwright.async_api import expect
 
+from tests.world.browser import accessible, browsing
 from tests.world.clock import WITHIN, FakeClock
 from tests.world.furnished import raw
 from tests.world.house import House, open_house
@@ -307,3 +309,60 @@ async def test_a_bug_is_told_and_logged_and_nothing_else_is_disturbed(
         )
         assert "web_sessions" in caplog.text
         assert (await web.get("/wiki")).status_code == 200
+
+
+@asynccontextmanager
+async def another_site(link: str) -> AsyncIterator[str]:
+    """A site under another name, with a link."""
+    page = f'<!doctype html><title>Elsewhere</title><link rel="icon" href="data:,"><a href="{link}">go</a>'
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(page)}\r\n\r\n"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"{head}{page}".encode())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield f"http://localhost:{server.sockets[0].getsockname()[1]}/"
+
+
+@pytest.mark.slow
+async def test_a_real_browser_comes_in_from_another_site_by_the_form_and_is_sent_away(
+    tmp_path: Path, model: ModelServer, chromium: str
+) -> None:
+    """V-006, V-007, V-008, V-010: a strict cookie stays behind at a link elsewhere, and does not matter."""
+    async with (
+        open_house(tmp_path, model.url) as house,
+        door(house) as web,
+        browsing(web, chromium, provoked=["401", "left the host: http://localhost:"]) as browser,
+        another_site(await web.login_address()) as inviting,
+        another_site(f"{web.base}/sessions") as linking,
+    ):
+        profile = await browser.profile(logged_in=False)
+        page = await profile.new_page()
+        await page.goto(inviting)
+        await page.get_by_role("link").click()
+        await page.wait_for_url(f"{web.base}/")
+        await page.goto(linking)
+        await page.get_by_role("link").click()
+        await expect(page.get_by_role("button", name="Log out session")).to_be_visible()
+        assert await page.evaluate("document.referrer") in ("", f"{web.base}/sessions")
+        assert await accessible(page) == []
+
+        await page.get_by_role("button", name="Log out session").click()
+        await page.wait_for_url(f"{web.base}/login")
+        await page.goto(linking)  # without a session the page loads itself once, not for ever
+        await page.get_by_role("link").click()
+        await page.wait_for_url(f"{web.base}/login")
+        assert await accessible(page) == []
+        await page.get_by_label("Token").fill("wrong")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("alert")).to_contain_text("This is not the token.")
+        await page.get_by_label("Token").fill(web.token)
+        await page.keyboard.press("Enter")
+        await page.wait_for_url(f"{web.base}/")
+        bare = await browser.profile(logged_in=False, java_script_enabled=False)
+        plain = await bare.new_page()
+        await plain.goto(await web.login_address())
+        await plain.wait_for_url(f"{web.base}/")
