@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
@@ -160,9 +159,13 @@ class Guarded:
             await judged(scope, receive, out)
             return
         scope.setdefault("state", {})["visitor"] = judged.visitor
-        with self._logins.present(judged.visitor) as presence, suppress(TimeoutError):
-            async with presence.limit:
-                await self._app(scope, _In(judged.body, receive, presence), out)
+        with self._logins.present(judged.visitor) as presence:
+            try:
+                async with presence.limit:
+                    await self._app(scope, _In(judged.body, receive, presence), out)
+            except TimeoutError:
+                if not presence.left.is_set():
+                    raise
         if presence.left.is_set() and out.is_open:
             await out({"type": "http.response.body", "body": b""})
 
