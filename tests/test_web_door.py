@@ -153,6 +153,35 @@ async def test_a_session_ends_alone_or_with_all_by_age_by_a_new_token_and_with_o
                 assert not await is_in(web)
 
 
+async def test_the_streams_of_a_session_end_with_it_and_no_others(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-004, V-008."""
+    async with (
+        open_house(tmp_path, model.url) as house,
+        door(house) as web,
+        browser(web) as ann,
+        browser(web) as bob,
+    ):
+        for each in (ann, bob):
+            await each.get(await web.login_address())
+        await changed(ann, "/api/chats/first/messages", {"key": "1", "text": "hello"})
+        stream = "/api/chats/first/stream"
+        async with ann.stream("GET", stream) as hers, bob.stream("GET", stream) as his:
+            assert {hers.status_code, his.status_code} == {200}
+            heard = hers.aiter_lines()
+            own = (await house.one("SELECT max(seq) AS seq FROM web_sessions"))["seq"]
+            await changed(bob, f"/api/sessions/{own}/end", {})
+            async with asyncio.timeout(WITHIN):
+                await his.aread()  # to its end, which is one in order
+                await changed(ann, "/api/chats/first/messages", {"key": "2", "text": "still here"})
+                while "still here" not in await anext(heard):
+                    pass
+                await changed(ann, "/api/sessions/end", {})
+                async for _ in heard:
+                    pass
+
+
 async def test_wrong_tokens_are_slowed_down_and_nobody_else_is(
     tmp_path: Path, model: ModelServer
 ) -> None:
