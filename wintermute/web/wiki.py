@@ -255,7 +255,10 @@ async def _versions(views: Views, path: str, before: int | None) -> list[ItemVer
 
 @router.get("/wiki-history", include_in_schema=False)
 async def wiki_history(
-    views: Viewing, path: str = "", before: int | None = None, change: str = ""
+    views: Viewing,
+    path: str = "",
+    before: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+    change: str = "",
 ) -> HTMLResponse:
     """Show the changes of a page in the last 30 days, or what one of them changed."""
     stores, title = views.parts.stores, f"History of {shown(path)}"
