@@ -118,10 +118,9 @@ def open_listener(host: str, port: int) -> socket.socket:
         raise WebUnavailable(told) from error
 
 
-def prove_installed() -> None:
-    """Look for the framework without loading it. Raises: WebUnavailable."""
-    if not all(find_spec(name) for name in FRAMEWORK):
-        raise WebUnavailable(MISSING)
+def is_installed() -> bool:
+    """Look for the framework without loading it."""
+    return all(find_spec(name) for name in FRAMEWORK)
 
 
 def _server() -> Served:
