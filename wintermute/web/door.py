@@ -48,7 +48,7 @@ class WebDoor:
         """Load the framework in a thread. Raises: WebUnavailable where it is not installed."""
         return await asyncio.to_thread(_server)
 
-    async def run(self, listener: socket.socket) -> None:
+    async def listen(self, listener: socket.socket) -> None:
         """Answer requests on an open socket. Ends the streams when cancelled. Raises: WebUnavailable."""
         serve = await self.load()
         await serve(self._parts, listener)
@@ -67,7 +67,7 @@ class WebDoor:
                 await self.load()
                 async with self.announced():
                     await self._note()
-                    await self.run(listener)
+                    await self.listen(listener)
         except WebUnavailable as problem:
             log.warning("web door not opened reason=%s", problem)
             await self._health.note(PART, "fail", str(problem))

@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from starlette.responses import RedirectResponse, Response
 
 from wintermute.config.schema import Web, is_loopback
-from wintermute.web.sessions import Presence, Visitor
+from wintermute.web.sessions import OpenRequest, Visitor
 from wintermute.web.views import Views, is_api
 
 Scope = MutableMapping[str, Any]
@@ -85,20 +85,11 @@ NO_SOCKETS = Refusal(400, "There are no websockets here.", "Ask with plain HTTP.
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class AskedPage:
     """A request as its head tells it."""
 
     scope: Scope
     headers: Mapping[str, str]
-
-    @classmethod
-    def of(cls, scope: Scope) -> "Asking":
-        """Read the head; of a header that came twice the last counts, but for cookies."""
-        found: dict[str, str] = {}
-        for name, value in scope["headers"]:
-            key, text = name.decode("latin-1"), value.decode("latin-1")
-            found[key] = f"{found[key]}; {text}" if key == "cookie" and key in found else text
-        return cls(scope, found)
 
     @property
     def path(self) -> str:
@@ -136,6 +127,15 @@ class Asking:
         return [value for key, _, value in pairs if key == name][:4]
 
 
+def _head(scope: Scope) -> AskedPage:
+    """Read the head; of a header that came twice the last counts, but for cookies."""
+    found: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        key, text = name.decode("latin-1"), value.decode("latin-1")
+        found[key] = f"{found[key]}; {text}" if key == "cookie" and key in found else text
+    return AskedPage(scope, found)
+
+
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A request that the application may answer."""
@@ -154,7 +154,7 @@ class Guarded:
         self._web: Web = views.parts.config.web
 
     async def __call__(self, scope: Scope, receive: Receive, out: "Out") -> None:
-        asking = Asking.of(scope)
+        asking = _head(scope)
         judged = await self._judged(asking, receive)
         if isinstance(judged, Response):
             await judged(scope, receive, out)
@@ -166,7 +166,7 @@ class Guarded:
         if presence.left.is_set() and out.is_open:
             await out({"type": "http.response.body", "body": b""})
 
-    async def _judged(self, asking: Asking, receive: Receive) -> Admitted | Response:
+    async def _judged(self, asking: AskedPage, receive: Receive) -> Admitted | Response:
         if refusal := self._refused(asking):
             return self._told(asking, refusal)
         visitor = await self._visitor(asking)
@@ -179,7 +179,7 @@ class Guarded:
         body = await _body(asking, receive)
         return self._told(asking, body) if isinstance(body, Refusal) else Admitted(visitor, body)
 
-    def _refused(self, asking: Asking) -> Refusal | None:
+    def _refused(self, asking: AskedPage) -> Refusal | None:
         """Judge the head alone."""
         scope, name = asking.scope, asking.host
         if not (_is_text(scope["raw_path"]) and _is_text(scope["query_string"])):
@@ -196,7 +196,7 @@ class Guarded:
         shown = name if re.fullmatch(r"[\w.:-]{1,253}", name, re.ASCII) else "NAME"
         return replace(FOREIGN_HOST, what_to_do=FOREIGN_HOST.what_to_do.format(host=shown))
 
-    async def _visitor(self, asking: Asking) -> Visitor | Refusal | None:
+    async def _visitor(self, asking: AskedPage) -> Visitor | Refusal | None:
         """Find out who asks; None: nobody that we know."""
         if asking.bearer is not None and not OPEN.fullmatch(asking.path):
             if seconds := self._logins.wait():
@@ -207,7 +207,7 @@ class Guarded:
                 return visitor
         return None
 
-    def _forged(self, asking: Asking) -> Refusal | None:
+    def _forged(self, asking: AskedPage) -> Refusal | None:
         """Judge a request that changes something: another site may have made the browser send it."""
         origin, site = asking.headers.get("origin"), asking.headers.get("sec-fetch-site")
         if asking.bearer is None:
@@ -220,7 +220,7 @@ class Guarded:
         kind = asking.headers.get("content-type", "").partition(";")[0].strip().lower()
         return None if kind == "application/json" else NO_JSON
 
-    def _led_to_login(self, asking: Asking) -> Response:
+    def _led_to_login(self, asking: AskedPage) -> Response:
         """Answer whoever is not logged in."""
         if is_api(asking.path) or not asking.is_reading:
             return self._told(asking, LOG_IN)
@@ -228,7 +228,7 @@ class Guarded:
             return self._views.page("again.html", title="Wintermute", place="login", to="")
         return RedirectResponse("/login", 303)
 
-    def _told(self, asking: Asking, refusal: Refusal) -> Response:
+    def _told(self, asking: AskedPage, refusal: Refusal) -> Response:
         answer = self._views.problem(
             asking.scope, refusal.status, refusal.error, refusal.what_to_do
         )
@@ -270,7 +270,7 @@ def _is_text(raw: bytes) -> bool:
         return False
 
 
-async def _body(asking: Asking, receive: Receive) -> bytes | Refusal:
+async def _body(asking: AskedPage, receive: Receive) -> bytes | Refusal:
     """Read the whole body, if it is one that a route may get."""
     length = asking.headers.get("content-length", "0")
     if not length.isdecimal() or int(length[:20]) > MOST_READ:
@@ -319,7 +319,7 @@ def _refuse(constant: str) -> None:
 class _In:
     """Gives an application the body that was read; then tells it when to stop."""
 
-    def __init__(self, body: bytes, receive: Receive, presence: Presence) -> None:
+    def __init__(self, body: bytes, receive: Receive, presence: OpenRequest) -> None:
         self._body: bytes | None = body
         self._receive = receive
         self._presence = presence
