@@ -152,13 +152,15 @@ class Stream:
 
     async def events(self) -> AsyncIterator[str]:
         """Give events until the session or the scope is over, or the server ends."""
-        clock, seen, spoke_at = self._parts.clock, 0, 0.0
+        clock, seen, spoke_at, asked_at = self._parts.clock, 0, 0.0, 0.0
         with self._drafts.watched(self._conversation_id):
             while not self._parts.ending.is_set():
                 found = [event async for event in self._changes()]
-                if not await self._may_go_on():
-                    return
-                if found or clock.monotonic() - spoke_at > BEATS:
+                if found or clock.monotonic() - asked_at >= LOOKS:
+                    asked_at = clock.monotonic()
+                    if not await self._may_go_on():
+                        return
+                if found or clock.monotonic() - spoke_at >= BEATS:
                     yield "".join(found) or ": still here\n\n"
                     spoke_at = clock.monotonic()
                 await clock.sleep(max(SETTLES, self._drawn_until - clock.monotonic()))
@@ -218,7 +220,7 @@ class Stream:
     async def _woken(self, seen: int) -> int:
         """Wait until something may be different, for a second at most while an answer is made."""
         async with asyncio.TaskGroup() as group:
-            change = group.create_task(self._parts.speaker.changed(seen))
+            change = group.create_task(self._parts.speaker.moved(self._conversation_id, seen))
             end = group.create_task(self._parts.ending.wait())
             nap = group.create_task(self._parts.clock.sleep(1.0 if self._draft else LOOKS))
             await asyncio.wait({change, end, nap}, return_when=asyncio.FIRST_COMPLETED)
