@@ -5,12 +5,12 @@ import errno
 import logging
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.util import find_spec
 from typing import Protocol
 
 from wintermute.config.schema import Web
-from wintermute.errors import WebUnavailable
+from wintermute.errors import StorageBlocked, WebUnavailable
 from wintermute.web.parts import WebParts
 from wintermute.web.sessions import DoorStore, door_token
 
@@ -81,7 +81,8 @@ class WebDoor:
         try:
             yield
         finally:
-            await self._store.serve_at(None)
+            with suppress(StorageBlocked):  # the next start says it again
+                await self._store.serve_at(None)
 
     async def _note(self) -> None:
         address, host = address_of(self._web), self._web.host
