@@ -150,7 +150,7 @@ async def database(path: Path) -> Finding:
 async def noticed(config: Config) -> list[Finding]:
     """Report what only the daemon sees: a bridge that writes for somebody and that it does not
     believe (F-005), a key store that it cannot write (F-007), keys of ours that the homeserver does
-    not serve (F-070), lists of memories that fit no window (M-092), and nights that fail.
+    not serve (F-070), memories or prompts that fit no window (M-092, L-090), and nights.
     """
     path, zone = config.data_dir / "wintermute.db", ZoneInfo(config.timezone)
     if not path.exists():
@@ -167,7 +167,7 @@ async def noticed(config: Config) -> list[Finding]:
         Finding(part.part, part.state, part.detail)
         for part in parts
         if part.part == "bridge"
-        or (part.state != "ok" and (part.part == "keys" or part.part.endswith(MEMORIES)))
+        or (part.state != "ok" and part.part.endswith(("keys", "prompt", MEMORIES)))
         or (part.state == "warn" and CUTS in part.detail)
     ]
 
