@@ -18,12 +18,11 @@ from wintermute.mailbox.outbox import TERMINAL, WEB
 from wintermute.mailbox.reading import NEWEST, HeldConversation, MailboxReader, MessageKey
 from wintermute.messages import Incoming
 from wintermute.text import clean, is_blank
-from wintermute.web.messages import MessageViews, RenderedPage, first_words
+from wintermute.web.conversations import FolderViews
+from wintermute.web.messages import MESSAGE_MOST, MessageViews, RenderedPage, first_words
 from wintermute.web.stream import Drafts, Stream
 from wintermute.web.views import Viewing, Views, Visiting, problems, told
 
-MESSAGE_MOST = 64_000
-"""Bytes of a message."""
 LISTED_MOST = 30
 """Conversations of a list."""
 ID = r"^[A-Za-z0-9_-]{1,64}$"
@@ -84,7 +83,8 @@ class Taken(BaseModel):
 class ChatViews:
     """Everything the routes of the chat share while the server runs."""
 
-    def __init__(self, views: Views) -> None:
+    def __init__(self, views: Views, folders: FolderViews) -> None:
+        self.folders = folders
         self.messages = MessageViews(views)
         self.drafts = Drafts(views.parts.clock)
 
@@ -110,7 +110,7 @@ Chatting = Annotated[ChatViews, Depends(chat_views)]
 async def newest_chat(views: Viewing, chats: Chatting) -> Response:
     """Show the conversation of the web that was used last, or an empty one."""
     if views.parts.rooms is None:
-        return RedirectResponse("/wiki", 303)
+        return RedirectResponse("/conversations", 303)
     newest = await chats.reader.conversations(1, WEB)
     return await _page(views, chats, newest[0] if newest else None)
 
@@ -152,6 +152,7 @@ async def _page(
         is_newest=before == NEWEST,
         page=page,
         list=await _list(chats, ("~", "")),
+        folders=await chats.folders.newest_or_none(),
     )
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from wintermute import markdown
@@ -16,6 +16,8 @@ NEWEST_MOST = 50
 """Messages of a page, and of the part of a conversation that a stream keeps true."""
 IN_THREAD = 4_000
 """Characters of Markdown that cost 4 ms: more of them are rendered beside the event loop."""
+MESSAGE_MOST = 64_000
+"""Bytes of a message that is sent."""
 KEPT_MOST = 2_000_000
 """Characters of rendered messages that are kept."""
 
@@ -94,15 +96,17 @@ class MessageViews:
         recalled = await self._loom.recalled({m.cast_id for m in messages if m.cast_id})
         made = list[RenderedMessage]()
         for message in messages:
-            badges = [
-                {"href": address(path), "title": display_name(title, 80)}
-                for path, title in recalled.get(message.cast_id or "", ())
-            ]
+            badges = badges_of(recalled.get(message.cast_id or "", ()))
             html = self._views.fragment(
                 "message.html", message=message, html=htmls.get(message.body, ""), badges=badges
             )
             made.append(RenderedMessage(message.id, html, message.answers, _digest(html)))
         return tuple(made)
+
+
+def badges_of(recalled: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    """Give where recalled pages are, and what they are called, by their paths and titles."""
+    return [{"href": address(path), "title": display_name(title, 80)} for path, title in recalled]
 
 
 def first_words(text: str, most: int = 60) -> str:

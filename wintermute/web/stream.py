@@ -122,6 +122,48 @@ def waiting_line(making: Making, now: float) -> str:
     return waiting_for(making.tool or MODEL, seconds, making.waiting).removeprefix("· ")
 
 
+class WatchedDraft:
+    """The answer being made in a conversation, as one page knows it."""
+
+    def __init__(self, parts: WebParts, drafts: Drafts, conversation_id: str) -> None:
+        self._parts = parts
+        self._drafts = drafts
+        self._conversation_id = conversation_id
+        self._state: DraftState | None = None
+        self._drawn_until, self._is_behind = 0.0, False
+
+    async def event(self, making: Making | None) -> str:
+        """Give the event of what the page does not show yet; "": nothing."""
+        before, self._state = self._state, await self._drawn(making)
+        if self._state == before:
+            return ""
+        return event("draft", self._state.event(before) if self._state else {"answers": None})
+
+    async def _drawn(self, making: Making | None) -> DraftState | None:
+        if making is None:
+            self._drawn_until, self._is_behind = 0.0, False
+            return None
+        drawn = await self._drafts.drawn(self._conversation_id, making.text)
+        self._drawn_until, self._is_behind = drawn.until, drawn.text != making.text
+        waiting = waiting_line(making, self._parts.clock.monotonic())
+        return DraftState(making.answers, drawn.blocks, making.gates, waiting)
+
+    async def woken(self, seen: int) -> int:
+        """Wait until something may be different, for a second at most while an answer is made."""
+        clock = self._parts.clock
+        await clock.sleep(max(SETTLES, self._drawn_until - clock.monotonic()))
+        if self._is_behind:
+            return seen
+        async with asyncio.TaskGroup() as group:
+            change = group.create_task(self._parts.speaker.changed(seen))
+            end = group.create_task(self._parts.ending.wait())
+            nap = group.create_task(clock.sleep(1.0 if self._state else LOOKS))
+            await asyncio.wait({change, end, nap}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (change, end, nap):
+                task.cancel()
+        return change.result() if change.done() and not change.cancelled() else seen
+
+
 class Stream:
     """One page's stream of a conversation."""
 
@@ -144,8 +186,7 @@ class Stream:
         self._visitor = visitor
         self._has = has
         self._versions: dict[str, str] | None = None
-        self._draft: DraftState | None = None
-        self._drawn_until, self._is_behind = 0.0, False
+        self._draft = WatchedDraft(parts, drafts, conversation_id)
         self._touched = -1
         self._stored = -1
         self._looked_at = -LOOKS
@@ -161,8 +202,7 @@ class Stream:
                 if found or clock.monotonic() - spoke_at > BEATS:
                     yield "".join(found) or ": still here\n\n"
                     spoke_at = clock.monotonic()
-                await clock.sleep(max(SETTLES, self._drawn_until - clock.monotonic()))
-                seen = seen if self._is_behind else await self._woken(seen)
+                seen = await self._draft.woken(seen)
 
     async def _changes(self) -> AsyncIterator[str]:
         """Give what the page does not show yet."""
@@ -180,23 +220,12 @@ class Stream:
                     if (known or {}).get(each.id) != each.version
                 ]
                 ids, earlier = [*self._versions], str(page.earlier) if page.earlier else None
-                yield _event(
+                yield event(
                     "messages",
                     {"ids": ids, "rows": rows, "earlier": earlier, "version": page.version},
                 )
-        draft = await self._drawn(making)
-        if draft != self._draft:
-            yield _event("draft", draft.event(self._draft) if draft else {"answers": None})
-            self._draft = draft
-
-    async def _drawn(self, making: Making | None) -> DraftState | None:
-        if making is None:
-            self._drawn_until, self._is_behind = 0.0, False
-            return None
-        drawn = await self._drafts.drawn(self._conversation_id, making.text)
-        self._drawn_until, self._is_behind = drawn.until, drawn.text != making.text
-        waiting = waiting_line(making, self._parts.clock.monotonic())
-        return DraftState(making.answers, drawn.blocks, making.gates, waiting)
+        if draft := await self._draft.event(making):
+            yield draft
 
     async def _is_worth_a_look(self) -> bool:
         """Decide if the messages may be others by now."""
@@ -215,17 +244,7 @@ class Stream:
             self._conversation_id
         )
 
-    async def _woken(self, seen: int) -> int:
-        """Wait until something may be different, for a second at most while an answer is made."""
-        async with asyncio.TaskGroup() as group:
-            change = group.create_task(self._parts.speaker.changed(seen))
-            end = group.create_task(self._parts.ending.wait())
-            nap = group.create_task(self._parts.clock.sleep(1.0 if self._draft else LOOKS))
-            await asyncio.wait({change, end, nap}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (change, end, nap):
-                task.cancel()
-        return change.result() if change.done() and not change.cancelled() else seen
 
-
-def _event(name: str, value: Json) -> str:
+def event(name: str, value: Json) -> str:
+    """Write an event as a stream sends it."""
     return f"event: {name}\ndata: {json.dumps(value)}\n\n"
