@@ -16,7 +16,7 @@ from playwright.async_api import expect
 
 from tests.test_memory_beside import beside
 from tests.test_wiki_chat import files, said, talk
-from tests.world.browser import browsing
+from tests.world.browser import accessible, browsing, overflow
 from tests.world.clock import WITHIN
 from tests.world.house import House, open_house
 from tests.world.model import Calls, Drip, Fail, ModelServer, Text, Use
@@ -285,3 +285,44 @@ async def test_the_same_conversation_gets_the_same_answer_at_both_doors(
     assert files(talk) == files(other)
     asked = [said(each) for each in model.requests]
     assert (asked[:2], asked[4]) == (asked[2:4], asked[5])
+
+
+@pytest.mark.slow
+async def test_a_conversation_in_the_browser(
+    tmp_path: Path, model: ModelServer, chromium: str
+) -> None:
+    """V-020, W-075: made, answered, reloaded in the middle, refused and asked again, unlisted."""
+    words = asyncio.Semaphore(0)
+    recall = Calls((Use("recall", {"title": "Garden"}),))
+    model.script(recall, Drip("**one** two", words), Fail(400, "no"), Text("<img onerror=x>"))
+    async with (
+        open_wiki(tmp_path, model) as (_, web),
+        browsing(web, chromium) as browser,
+    ):
+        page = await browser.open("/")
+        await page.get_by_role("link", name="All conversations of the wiki").click()
+        await page.get_by_role("button", name="New conversation").click()
+        await page.get_by_label("Message", exact=True).fill("<b>hello</b>")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#messages .own .text")).to_have_text("<b>hello</b>")
+        words.release()
+        await expect(page.locator("#draft strong")).to_have_text("one")
+        await expect(page.locator("#draft .tools li")).to_have_text("recall")
+        await page.reload()
+        await expect(page.locator("#draft strong")).to_have_text("one")
+        words.release()
+        answer = page.locator("#messages > li").last
+        await expect(answer.locator("strong")).to_have_text("one")
+        await expect(answer.get_by_role("link", name="Garden")).to_be_visible()
+        await expect(page.locator("#draft")).to_be_hidden()
+        await page.get_by_label("Message", exact=True).fill("again")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("status")).to_contain_text("refuses the request")
+        await page.get_by_role("button", name="Answer the last message").click()
+        await expect(answer.locator(".text")).to_have_text("<img onerror=x>")
+        assert await overflow(page) + await accessible(page) == []
+        await page.screenshot(path="/tmp/w38/conv/page.png")
+        page.once("dialog", lambda dialog: dialog.accept())
+        await page.get_by_role("button", name="Remove from the list").click()
+        await expect(page.get_by_role("heading", level=1)).to_have_text("Conversations of the wiki")
+        await expect(page.locator(".chats li")).to_have_count(0)
