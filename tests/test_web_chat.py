@@ -2,19 +2,26 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx2
+import pytest
+
 from tests.world.clock import WITHIN
-from tests.world.house import House, open_house
-from tests.world.model import Drip, ModelServer
+from tests.world.house import ANN, Gate, House, open_house
+from tests.world.model import Calls, Cut, Drip, Hang, ModelServer, Reads, Text, Use
+from tests.world.pages import FilePages
 from tests.world.web import Served, web_served
+from wintermute.mailbox.outbox import TERMINAL
 from wintermute.messages import Json
 
 CHAT = "chat_0123456789abcdef"
+DIRECT = "!direct:test"
 
 
 @asynccontextmanager
@@ -30,62 +37,336 @@ async def talking(
         yield house, web
 
 
-async def say(web: Served, text: str, key: str = "k1", chat: str = CHAT) -> Any:
+async def say(web: Served, text: str, key: str = "k1", chat: str = CHAT) -> httpx2.Response:
     """Send a message as the page does; the answer of the door."""
-    body = {"key": key, "text": text}
-    return await web.client.post(f"{web.base}/api/chats/{chat}/messages", json=body)
+    address = f"{web.base}/api/chats/{chat}/messages"
+    return await web.client.post(address, json={"key": key, "text": text})
+
+
+async def texts(web: Served, chat: str = CHAT, before: str = "") -> list[str]:
+    """The messages of a conversation as words, oldest first."""
+    found = (await web.get(f"/api/chats/{chat}/messages?before={before}")).json()
+    return [words(row["html"]) for row in found["messages"]]
+
+
+def words(html: str) -> str:
+    """The text of a message, without who said it when, nor its badges."""
+    found = re.search(r'<div class="text"[^>]*>(.*?)</div>', html, re.DOTALL)
+    return re.sub(r"<[^>]*>", "", found[1] if found else "").strip()
 
 
 @dataclass
-class Watching:
-    """A page that listens: its messages by id, in order, and the draft, as its script shows them."""
+class Listening:
+    """A page that listens: its messages and the draft, as its script shows them."""
 
-    messages: dict[str, str]
-    draft: list[str]
-    answers: str | None
-    seen: list[tuple[str, Json]]
+    stream: httpx2.Response
+    version: str = ""
+    messages: dict[str, str] = field(default_factory=dict)
+    answers: str | None = None
+    blocks: list[str] = field(default_factory=list)
+    draft: Json = field(default_factory=dict)
+    rows: int = 0
+    """Messages that the stream brought."""
 
-    def take(self, name: str, value: Json) -> None:
-        self.seen.append((name, value))
-        if name == "messages":
-            known = self.messages | {row["id"]: row["html"] for row in value["rows"]}
-            self.messages = {each: known[each] for each in value["ids"]}
-        elif value["answers"] is None:
-            self.draft, self.answers = [], None
-        else:
-            self.draft = self.draft[: value["from"]] + value["blocks"]
-            self.answers = value["answers"]
+    async def until(self, true: Callable[["Listening"], bool]) -> None:
+        """Take events until something is so."""
+        async with asyncio.timeout(WITHIN):
+            while not true(self):
+                assert await self.next(), self
 
-
-async def watch(web: Served, until: Any, chat: str = CHAT, has: str = "") -> Watching:
-    """Listen to a conversation until something is so."""
-    page = Watching({}, [], None, [])
-    address = f"{web.base}/api/chats/{chat}/stream?has={has}"
-    async with asyncio.timeout(WITHIN), web.client.stream("GET", address) as stream:
-        assert stream.status_code == 200, await stream.aread()
+    async def next(self) -> bool:
+        """Take an event; False: the stream has ended."""
         name = ""
-        async for line in stream.aiter_lines():
+        async for line in self._lines:
             if line.startswith("event: "):
                 name = line.removeprefix("event: ")
             elif line.startswith("data: "):
-                page.take(name, json.loads(line.removeprefix("data: ")))
-                if until(page):
-                    return page
-    raise AssertionError(page)
+                self._take(name, json.loads(line.removeprefix("data: ")))
+                return True
+        return False
+
+    def __post_init__(self) -> None:
+        self._lines = self.stream.aiter_lines()
+
+    def _take(self, name: str, value: Json) -> None:
+        if name == "messages":
+            self.rows += len(value["rows"])
+            known = self.messages | {row["id"]: row["html"] for row in value["rows"]}
+            self.messages = {each: known[each] for each in value["ids"]}
+            self.version = value["version"]
+        else:
+            same = self.blocks[: value["from"]] if value["answers"] == self.answers else []
+            self.answers, self.draft = value["answers"], value
+            self.blocks = [*same, *value["blocks"]] if self.answers else []
+
+    @property
+    def texts(self) -> list[str]:
+        """What the page shows."""
+        return [words(html) for html in self.messages.values()]
+
+    @property
+    def grown(self) -> str:
+        """How far the draft is."""
+        return "".join(self.blocks)
 
 
-async def test_a_message_is_answered_on_the_page(tmp_path: Path, model: ModelServer) -> None:
-    """V-013, V-014."""
-    words = asyncio.Semaphore(0)
-    model.script(Drip("**one** two", words))
+@asynccontextmanager
+async def listening(
+    web: Served, chat: str = CHAT, like: Listening | None = None
+) -> AsyncIterator[Listening]:
+    """A page that listens to a conversation, and shows what another one does at first."""
+    version, shown = (like.version, dict(like.messages)) if like else ("", {})
+    address = f"{web.base}/api/chats/{chat}/stream?has={version}"
+    async with web.client.stream("GET", address) as stream:
+        assert stream.status_code == 200, await stream.aread()
+        yield Listening(stream, version, shown)
+
+
+async def test_an_answer_grows_on_a_page_and_stays_in_its_list(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-013, V-014, V-015: two pages, one of them opened in the middle, show the same in the end."""
+    drops = asyncio.Semaphore(0)
+    model.script(Drip("**one** two\n\nthree four five", drops, interval=0))
     async with talking(tmp_path, model) as (house, web):
-        assert (await say(web, "hello")).status_code == 202
-        listening = asyncio.create_task(watch(web, lambda page: len(page.messages) == 2))
-        words.release()
-        words.release()
-        words.release()
-        page = await listening
-        assert "hello" in page.messages[next(iter(page.messages))]
-        assert "<strong>one</strong>" in [*page.messages.values()][-1]
-        print(page.seen)
-        print((await web.get(f"/chat/{CHAT}")).text)
+        assert (await say(web, "hello <b>")).status_code == 202
+        async with listening(web) as page:
+            await page.until(lambda p: p.answers is not None)
+            assert page.texts == ["hello &lt;b&gt;"]
+            for _ in range(2):
+                drops.release()
+            await page.until(lambda p: "two" in p.grown)
+            assert "<strong>one</strong>" in page.blocks[0]
+            async with listening(web) as late:
+                await late.until(lambda p: "two" in p.grown)
+                assert late.texts == page.texts
+                for _ in range(20):
+                    drops.release()
+                for each in (page, late):
+                    await each.until(lambda p: len(p.texts) == 2 and p.answers is None)
+                    assert each.texts == ["hello &lt;b&gt;", "one two\nthree four five"]
+        assert await texts(web) == page.texts
+        shown = (await web.get(f"/chat/{CHAT}")).text
+        assert all(html in shown for html in page.messages.values())
+        assert f'data-version="{page.version}"' in shown
+        async with listening(web, like=page) as again:
+            await say(web, "/help", "k2")
+            await again.until(lambda p: "/compact" in p.texts[-1])
+            assert [*again.messages.items()][:2] == [*page.messages.items()]
+            assert again.rows <= 3  # the command, once or twice, and its answer: nothing it had
+        newest = (await web.get("/")).text
+        assert CHAT in newest and "hello &lt;b&gt;" in newest
+        (row,) = await house.rows(
+            "SELECT kind, scope FROM conversations WHERE room_id = ?", f"web:{CHAT}"
+        )
+        assert (row["kind"], row["scope"]) == ("terminal", f"person:{ANN}")
+
+
+@pytest.mark.parametrize(
+    ("chat", "key", "text", "status", "error"),
+    [
+        (CHAT, "k", " \n\u200b", 400, "message required"),
+        (CHAT, "k", "é" * 32_001, 413, "longer than 64 kB"),
+        (CHAT, "k", "é" * 32_000, 202, ""),
+        (CHAT, "", "hello", 400, "key"),
+        (CHAT, "k/1", "hello", 400, "key"),
+        (CHAT, "k", "a\x07b", 202, ""),
+        ("a b", "k", "hello", 400, "chat_id"),
+        ("conv_0123456789abcdef", "k", "hello", 404, "no such conversation"),
+    ],
+)
+async def test_what_is_no_message_is_told(
+    tmp_path: Path, chat: str, key: str, text: str, status: int, error: str
+) -> None:
+    """V-013."""
+    async with (
+        open_house(tmp_path, None) as house,
+        web_served(house, house.config, house.web) as web,
+    ):
+        address = f"{web.base}/api/chats/{chat}/messages"
+        body = json.dumps({"key": key, "text": text})
+        kind = {"Content-Type": "application/json"}
+        got = await web.client.post(address, content=body, headers=kind)
+        assert got.status_code == status, got.text
+        assert error in got.json().get("error", "")
+        assert bool(await house.rows("SELECT * FROM inbox")) == (status == 202)
+
+
+async def test_a_key_is_one_message_of_its_conversation(tmp_path: Path) -> None:
+    """V-015: what is sent again because its 202 was lost is asked once."""
+    async with (
+        open_house(tmp_path, None) as house,
+        web_served(house, house.config, house.web) as web,
+    ):
+        first, again = [await say(web, "hello") for _ in range(2)]
+        assert (first.status_code, first.json()) == (again.status_code, again.json())
+        assert (await say(web, "other words")).status_code == 409
+        elsewhere = await say(web, "other words", chat="chat_1")
+        assert elsewhere.status_code == 202
+        assert await texts(web) == ["hello"]
+        assert await texts(web, "chat_1") == ["other words"]
+        async with house.database.transaction() as tx:
+            await house.inbox.take_back(tx, [first.json()["id"]])
+        assert (await say(web, "hello")).status_code == 202  # it stays taken back
+        assert await texts(web) == []
+
+
+async def test_a_page_says_what_is_at_work_and_what_is_waited_for(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-014: tools by their names, the wait as at the terminal, and an attempt in vain is taken back."""
+    opened = asyncio.Event()
+
+    async def held(*_: object) -> str:
+        await opened.wait()
+        return "done"
+
+    reads = asyncio.Semaphore(0)
+    model.script(
+        Calls((Use("slow\u202etool"),)),
+        Cut("in vain in vain in vain in vain", 1),
+        Reads(((10, 4000), (2000, 4000)), reads, Text("**done**")),
+    )
+    gates = [Gate("slow\u202etool", held)]
+    async with talking(tmp_path, model, gates=gates, retries=1) as (_, web):
+        await say(web, "use it")
+        async with listening(web) as page:
+            await page.until(lambda p: p.draft.get("waiting", "").startswith("slowtool, "))
+            assert page.draft["tools"] == ["slowtool"]
+            opened.set()
+            for _ in range(2):
+                reads.release()
+            await page.until(lambda p: "2,000 of 4,000 tokens read" in p.draft.get("waiting", ""))
+            assert "in vain" not in page.grown
+            assert "attempt 2 of 2" in page.draft["waiting"]
+            reads.release()
+            await page.until(lambda p: len(p.texts) == 2)
+            assert page.texts[-1] == "done"
+
+
+async def test_stop_ends_an_answer(tmp_path: Path, model: ModelServer) -> None:
+    """V-013, V-014: the button says `/stop`, which does not wait in the queue."""
+    model.script(Hang())
+    async with talking(tmp_path, model) as (_, web):
+        await say(web, "hello")
+        async with listening(web) as page:
+            await page.until(lambda p: p.answers is not None)
+            await say(web, "/stop", "k2")
+            await page.until(lambda p: p.answers is None and len(p.texts) == 3)
+            assert page.texts == ["hello", "/stop", "Stopped."]
+
+
+async def test_conversations_of_other_doors_can_be_read(tmp_path: Path, model: ModelServer) -> None:
+    """V-016, V-030: with a link into Matrix, and nothing that was said before others."""
+    async with talking(tmp_path, model) as (house, web):
+        await house.incoming("in a group <secret>", room=DIRECT, scope=f"room:{DIRECT}")
+        await house.incoming("of another person", room="!other:test", sender="@eve:test")
+        await house.incoming("at the keyboard", room=TERMINAL)
+        await house.settled()
+        await say(web, "in the browser")
+        await house.settled()
+        drops = asyncio.Semaphore(0)
+        model.script(Drip("slow words are words", drops, interval=0))
+        await house.incoming("in Matrix", room=DIRECT)
+        rows = (await web.get("/api/chats")).json()["chats"]
+        titles = [row["title"] for row in rows]
+        assert titles == ["Matrix: in Matrix", "in the browser", "Terminal: at the keyboard"]
+        direct = next(row for row in rows if row["matrix"])
+        assert direct["matrix"] == f"https://matrix.to/#/{DIRECT}" and not direct["is_open"]
+        async with listening(web, direct["id"]) as page:
+            await page.until(lambda p: p.answers is not None)
+            for _ in range(2):
+                drops.release()
+            await page.until(lambda p: "slow" in p.grown)
+            assert page.texts == ["in Matrix"]
+            shown = (await web.get(f"/chat/{direct['id']}")).text
+            assert "Open it in Matrix" in shown and "<form" not in shown
+            assert (await say(web, "here?", chat=direct["id"])).status_code == 403
+            for _ in range(9):
+                drops.release()
+            await page.until(lambda p: len(p.texts) == 2)
+            async with house.database.transaction() as tx:
+                await house.conversations.rescope(tx, DIRECT, f"room:{DIRECT}")
+            while await page.next():
+                assert page.texts == ["in Matrix", "slow words are words"]
+        everything = [(await web.get(path)).text for path in ("/", "/api/chats")]
+        everything += [
+            (await web.get(f"/{kind}/{direct['id']}")).text for kind in ("chat", "api/chats")
+        ]
+        assert not any(
+            word in text for text in everything for word in ("secret", "another", "slow")
+        )
+
+
+async def test_earlier_messages_come_by_key(tmp_path: Path, model: ModelServer) -> None:
+    """V-015, V-029: pages of fifty that neither overlap nor leave anything out, also by links."""
+    async with talking(tmp_path, model) as (house, web):
+        for n in range(60):
+            await say(web, f"/nothing {n}", f"k{n}")
+            if n % 7 == 0:
+                await house.settled()
+        await house.settled()
+        everything, key, pages = list[str](), "", 0
+        while key is not None:
+            found = (await web.get(f"/api/chats/{CHAT}/messages?before={key}")).json()
+            everything = [words(row["html"]) for row in found["messages"]] + everything
+            key, pages = found["earlier"], pages + 1
+        assert pages == 3
+        assert [each for each in everything if each[0] == "/"] == [
+            f"/nothing {n}" for n in range(60)
+        ]
+        assert len(everything) == 120
+        link = re.search(r'href="(/chat/[^"]*before=[^"]*)"', (await web.get("/")).text)
+        assert link and everything[69] in words((await web.get(link[1])).text.rpartition("<li")[2])
+        for bad in ("x", "1-", "-1-2", "9" * 40 + "-1"):
+            assert (await web.get(f"/api/chats/{CHAT}/messages?before={bad}")).status_code == 400
+
+
+async def test_a_recalled_page_is_a_badge_that_opens_it(tmp_path: Path, model: ModelServer) -> None:
+    """V-019, W-075, V-027: after a reload too."""
+    pages = FilePages(tmp_path / "pages")
+    pages.write('semantic/A "b" <i>.md', "# x\n\nHello.")
+    titles = ("Pond", 'A "b" <i>', "Nowhere")
+    model.script(Calls(tuple(Use("recall", {"title": title}) for title in titles)), Text("carp"))
+    async with talking(tmp_path, model, pages=pages, owner=ANN) as (_, web):
+        await say(web, "what lives there?")
+        async with listening(web) as page:
+            await page.until(lambda p: len(p.texts) == 2)
+            answer = [*page.messages.values()][-1]
+        badges = re.findall(r'<a class="badge"[^>]* href="([^"]*)">([^<]*)</a>', answer)
+        assert [shown for _, shown in badges] == ["Pond", "A &#34;b&#34; &lt;i&gt;"]
+        assert answer in (await web.get(f"/chat/{CHAT}")).text
+        for address, _ in badges:
+            assert (await web.get(f"{address}?part=1")).status_code == 200
+
+
+async def test_what_is_taken_back_goes_from_pages_that_show_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-015: also where nobody rings a bell."""
+    async with talking(tmp_path, model) as (house, web):
+        event = (await say(web, "my canary")).json()["id"]
+        async with listening(web) as page:
+            await page.until(lambda p: len(p.texts) == 2)
+            async with house.database.transaction() as tx:
+                await house.inbox.take_back(tx, [event])
+            await page.until(lambda p: len(p.texts) == 1)
+            assert page.texts == ["echo: my canary"]
+
+
+async def test_a_stream_ends_with_its_session(tmp_path: Path, model: ModelServer) -> None:
+    """V-008."""
+    async with talking(tmp_path, model) as (_, web):
+        await say(web, "hello")
+        async with httpx2.AsyncClient(timeout=WITHIN) as browser:
+            await browser.get(await web.login_address(), follow_redirects=True)
+            stream = browser.stream("GET", f"{web.base}/api/chats/{CHAT}/stream")
+            async with asyncio.timeout(WITHIN), stream as answer:
+                assert answer.status_code == 200
+                lines = answer.aiter_lines()
+                await anext(lines)
+                async with web.parts.stores.database.transaction() as tx:
+                    await tx.execute("DELETE FROM web_sessions")
+                await say(web, "more", "k2")
+                rest = [line async for line in lines]
+            assert "more" not in "".join(rest)

@@ -4,29 +4,111 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Locator, Page, expect
 
 from tests.test_web_chat import talking
 from tests.world.browser import browsing
-from tests.world.model import Drip, ModelServer
+from tests.world.model import Drip, Hang, ModelServer, Text
 
 pytestmark = pytest.mark.slow
+LONG = "**one** two three four\n\n" + "five six seven eight " * 20 + "\n\n- nine\n- ten"
 
 
-async def test_talking_in_the_browser(tmp_path: Path, model: ModelServer, chromium: str) -> None:
-    """V-013, V-014."""
-    words = asyncio.Semaphore(0)
-    model.script(Drip("**one** two three", words))
+async def write(page: Page, text: str) -> None:
+    """Type a message and press Enter."""
+    await page.get_by_label("Message", exact=True).fill(text)
+    await page.keyboard.press("Enter")
+
+
+def shown(page: Page) -> Locator:
+    """The messages in the list of a page."""
+    return page.locator("#messages .text")
+
+
+async def hide(page: Page, *, hidden: bool) -> None:
+    """Tell a tab that another one is in front of it, or none: here each has a window of its own."""
+    await page.evaluate(
+        "is => { Object.defineProperty(document, 'hidden', {configurable: true, get: () => is});"
+        " document.dispatchEvent(new Event('visibilitychange')); }",
+        hidden,
+    )
+
+
+async def test_an_answer_grows_and_outlives_reloads_and_tabs(
+    tmp_path: Path, model: ModelServer, chromium: str
+) -> None:
+    """V-013, V-014, V-015: eight tabs of a browser, and one of another, show the same in the end."""
+    drops = asyncio.Semaphore(0)
+    model.script(Drip(LONG, drops, interval=0))
+    async with talking(tmp_path, model) as (_, web), browsing(web, chromium) as browser:
+        mine = await browser.profile()
+        page = await browser.open("/", inside=mine)
+        await page.get_by_label("Message", exact=True).press_sequentially("hello")
+        await page.keyboard.press("Shift+Enter")
+        await page.keyboard.type("<b>you</b>")
+        await page.keyboard.press("Enter")
+        await expect(shown(page)).to_have_text("hello\n<b>you</b>")
+        assert "/chat/chat_" in page.url
+        for _ in range(8):
+            drops.release()
+        await expect(page.locator("#draft strong")).to_have_text("one")
+        await expect(page.get_by_role("button", name="Stop")).to_be_visible()
+        await page.reload()
+        await expect(page.locator("#draft strong")).to_have_text("one")
+        tabs = [page]
+        for _ in range(7):
+            await hide(tabs[-1], hidden=True)
+            tabs.append(await browser.open(page.url.removeprefix(web.base), inside=mine))
+            await expect(tabs[-1].locator("#draft strong")).to_have_text("one")
+        tabs.append(await browser.open("/"))
+        for _ in range(200):
+            drops.release()
+        for each in tabs:
+            await hide(each, hidden=False)
+            await expect(shown(each)).to_have_count(2)
+            await expect(each.locator("#draft")).to_be_hidden()
+            await hide(each, hidden=True)
+        assert len({await each.locator("#messages").inner_html() for each in tabs}) == 1
+
+
+async def test_stop_in_the_browser(tmp_path: Path, model: ModelServer, chromium: str) -> None:
+    """V-014."""
+    model.script(Hang())
     async with talking(tmp_path, model) as (_, web), browsing(web, chromium) as browser:
         page = await browser.open("/")
-        await page.get_by_label("Message", exact=True).fill("hello\nyou")
-        await page.keyboard.press("Enter")
-        await expect(page.locator("#messages .own .text")).to_have_text("hello\nyou")
-        for _ in range(2):
-            words.release()
+        await write(page, "hello")
+        await expect(page.locator(".waiting")).to_contain_text("waiting for ")
+        await page.get_by_role("button", name="Stop").click()
+        await expect(shown(page)).to_have_text(["hello", "/stop", "Stopped."])
+        await expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+
+
+async def test_what_is_said_while_the_line_is_dead_is_asked_once(
+    tmp_path: Path, model: ModelServer, chromium: str
+) -> None:
+    """V-015: offline from the middle of an answer to behind its end, and a message written meanwhile."""
+    drops = asyncio.Semaphore(0)
+    model.script(Drip(LONG, drops, interval=0), Text("second answer"))
+    async with (
+        talking(tmp_path, model) as (house, web),
+        browsing(web, chromium, ["ERR_"]) as browser,
+    ):
+        mine = await browser.profile()
+        page = await browser.open("/", inside=mine)
+        await write(page, "first")
+        for _ in range(8):
+            drops.release()
         await expect(page.locator("#draft strong")).to_have_text("one")
-        await page.screenshot(path="/tmp/w38/chat/grow.png")
-        for _ in range(20):
-            words.release()
-        await expect(page.locator("#messages > li")).to_have_count(2)
-        await page.screenshot(path="/tmp/w38/chat/done.png")
+        await mine.set_offline(True)
+        await write(page, "second")
+        await expect(page.locator("#unsent")).to_contain_text("Not sent yet.")
+        for _ in range(200):
+            drops.release()
+        await house.said(1, room=f"web:{page.url.rpartition('/')[2]}")
+        await expect(page.locator("#state")).to_contain_text("Connecting again")
+        await mine.set_offline(False)
+        await expect(shown(page)).to_have_count(4)
+        await expect(page.locator("#unsent > li")).to_have_count(0)
+        said = await shown(page).all_inner_texts()
+        assert [said[0], said[1], said[3]] == ["first", "second", "second answer"]
+        assert " ".join(said[2].split()).endswith("seven eight nine ten")

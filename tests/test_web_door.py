@@ -248,7 +248,7 @@ async def test_a_change_comes_from_a_page_of_ours_and_is_json_of_bounded_size(
             is_json = given.get("Content-Type") == "application/json"
             assert await sent(head | token, body) == (LET_IN if is_json else 403), given
         for given, body, status in BODIES:
-            assert await sent(JSON | token | given, body) == status, (given, body[:40])
+            assert await sent({**JSON, **token, **given}, body) == status, (given, body[:40])
 
 
 @pytest.mark.slow  # for it waits as long as the door does

@@ -6,7 +6,7 @@ import re
 import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -62,14 +62,22 @@ class Desk:
 
 
 @asynccontextmanager
-async def editing(folder: Path, model: ModelServer) -> AsyncIterator[Desk]:
-    """A house on the 27th of November 2026 with a few pages, whose door is open."""
+async def editing(folder: Path, model: ModelServer, *, alone: bool = False) -> AsyncIterator[Desk]:
+    """A house with a few pages, whose door is open; `alone`: to the pages only, as of another store."""
     async with (
         open_house(folder, model.url, clock=FakeClock()) as house,
         house.working(),
-        web_served(house, house.config, WebSpeaker(house.outbox, house.checked)) as web,
+        web_served(
+            _without_rooms(house) if alone else house,
+            house.config,
+            WebSpeaker(house.outbox, house.checked),
+        ) as web,
     ):
         yield Desk(house, Shelf.make(house.stores.wiki.root), web)
+
+
+def _without_rooms(house: House) -> House:
+    return replace(house, answers=replace(house.answers, rooms=None))  # type: ignore[arg-type]  # as `WebParts` has it
 
 
 async def test_a_save_is_a_change_set_that_can_be_undone(
@@ -232,6 +240,23 @@ async def test_a_full_disk_changes_nothing_and_says_so(tmp_path: Path, model: Mo
         assert (desk.shelf.read(GARDEN), await desk.sets()) == (text, [])
         assert [path.name for path in (desk.shelf.root / "sleep").iterdir()] == []
         assert (await desk.save(GARDEN, f"{text}More.\n", before))[0] == 200
+
+
+async def test_a_store_alone_is_saved_to_and_on_no_record(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """W-050: the record is that of another store, so nothing of it is shown or done here."""
+    async with editing(tmp_path, model) as desk:
+        _, saved = await desk.save(GARDEN, PAGES[GARDEN].replace("Anna", "Ben"))
+        async with desk.house.database.transaction() as tx:
+            offer = desk.house.stores.proposals.offer
+            await offer(tx, desk.house.stores.owner.scope, "page", "Less.", "why", ROSES)
+    async with editing(tmp_path, model, alone=True) as desk:
+        assert (await desk.save(ROSES, "Roses anew."))[1]["change"] == ""
+        assert "Roses anew." in desk.shelf.read(ROSES)
+        assert await desk.sets() == [("edit", GARDEN)]
+        assert (await desk.post("undo", change=saved["change"])).status_code == 409
+        assert "No proposal waits" in (await desk.web.get("/proposals")).text
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ WANTED = page("# Pond\n\nBy the [[Garden]], <script>koi</script>.")
 
 
 @dataclass(frozen=True)
-class Asking:
+class ProposalDesk:
     """A house whose pages are made at night, and a browser of its owner."""
 
     night: Tidied
@@ -64,7 +64,7 @@ class Asking:
 
 
 @asynccontextmanager
-async def asking(folder: Path, model: ModelServer, **more: Any) -> AsyncIterator[Asking]:
+async def answering(folder: Path, model: ModelServer, **more: Any) -> AsyncIterator[ProposalDesk]:
     pages = Pages(model)
     async with (
         open_nights(folder, model, prompts=PROMPTS) as night,
@@ -74,12 +74,12 @@ async def asking(folder: Path, model: ModelServer, **more: Any) -> AsyncIterator
         ) as web,
     ):
         shelf = Shelf.make(night.house.stores.wiki.root)
-        yield Asking(night, shelf, web, pages)
+        yield ProposalDesk(night, shelf, web, pages)
 
 
 async def test_a_job_says_what_it_did_and_is_undone(tmp_path: Path, model: ModelServer) -> None:
     """V-023: report, difference and reason; a list that is paged."""
-    async with asking(tmp_path, model) as desk:
+    async with answering(tmp_path, model) as desk:
         assert "No job has run yet" in await desk.told("/jobs")
         await say(desk.night.house, ["I planted 12 tulips"])
         await desk.night.night("pages")
@@ -114,7 +114,7 @@ async def test_a_proposal_is_answered_once_wherever_that_is(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """V-023: here, or in a chat by `/night yes N`; a page that changed since is not overwritten."""
-    async with asking(tmp_path, model) as desk:
+    async with answering(tmp_path, model) as desk:
         house = desk.night.house
         assert "No proposal waits" in await desk.told("/proposals")
         desk.shelf.write(POND, THEIRS)
@@ -158,7 +158,7 @@ async def test_a_proposal_is_answered_once_wherever_that_is(
 @pytest.mark.slow
 async def test_a_no_is_said_by_a_button(tmp_path: Path, model: ModelServer, chromium: str) -> None:
     """V-023: the page stays, and nobody asks again."""
-    async with asking(tmp_path, model) as desk, browsing(desk.web, chromium) as browser:
+    async with answering(tmp_path, model) as desk, browsing(desk.web, chromium) as browser:
         desk.shelf.write(POND, THEIRS)
         await desk.loses("the heron is gone")
         await desk.night.night("pages")

@@ -25,4 +25,4 @@ async def test_each_page_fits_a_phone_and_has_nothing_that_a_screen_reader_stumb
             await expect(page.get_by_role("main")).to_have_count(1)
             found += await overflow(page) + await accessible(page)
             await page.close()
-        assert found == []
+        assert not found, "\n".join(found)

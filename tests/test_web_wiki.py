@@ -250,7 +250,7 @@ async def test_search_finds_as_the_command_line_does_without_any_script(
         ]
         for path in ("/wiki-search?q=roses", "/wiki-search?q=roses&part=true"):
             shown = (await web.get(path)).text
-            addresses = re.findall(r'<li><a href="/wiki/([^"]*)"', shown)
+            addresses = re.findall(r'<li><div><a href="/wiki/([^"]*)"', shown)
             assert [f"{each}.md" for each in addresses] == found
         assert 'value="roses"' in await text(web, "/wiki-search?q=roses")
         nothing = await text(web, "/wiki-search?q=%3Cb%3Ezebra")

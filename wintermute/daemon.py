@@ -402,7 +402,8 @@ async def serve_alone(
         async with asyncio.TaskGroup() as group:
             works = [answers.run(), speaker.run(), windows.run()]
             tasks = [group.create_task(work) for work in works]
-            await _serve_pages(parts, listener, invite, leaving)
+            async with WebDoor(parts).announced():  # so that a second `wintermute web` logs in here
+                await _serve_pages(parts, listener, invite, leaving)
             await answers.runner.finish(FORGET, answers.rooms.wake)
             for task in tasks:
                 task.cancel()

@@ -71,7 +71,7 @@ class Browsing:
             **more,
         )
         made.set_default_timeout(MILLISECONDS)
-        made.on("console", lambda message: self._note(f"console: {message.text}"))
+        made.on("console", lambda said: self._note(f"console: {said.text} {said.location}"))
         made.on("weberror", lambda error: self._note(f"error: {error.error}"))
         made.on("request", lambda request: self._asked(request.url))
         if logged_in:
@@ -113,7 +113,7 @@ async def browsing(
         yield browser
         for context in launched.contexts:
             await context.close()
-    assert browser.problems == []
+    assert not browser.problems, browser.problems
 
 
 async def accessible(page: Page) -> list[str]:

@@ -4,8 +4,9 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from fastapi.routing import iter_route_contexts
@@ -14,8 +15,9 @@ from tests.world.house import WITHIN, House, open_house
 from tests.world.model import ModelServer
 from tests.world.pages import PAGES, FilePages
 from tests.world.web import Served, web_served
+from wintermute.ids import new_id
 from wintermute.web.app import unguarded
-from wintermute.web.speaker import WebSpeaker
+from wintermute.wiki.page_jobs import JOB, WikiJob, begin, note
 
 SECRET = "CANARY-OF-THE-DATA-FOLDER"
 """Stands in a file that no page may show."""
@@ -41,12 +43,13 @@ class Route:
 
 @dataclass(frozen=True)
 class Furnished:
-    """A furnished house, served. `values`: for each path with parameters one that is there."""
+    """A furnished house, served."""
 
     house: House
     web: Served
     pages: FilePages
     values: Mapping[str, str]
+    """For each path with parameters one that is there: a new route is red until it has one."""
     routes: Sequence[Route]
     """Every address that the application knows, once for each of its methods."""
 
@@ -62,34 +65,65 @@ class Furnished:
             if route.method == "GET" and not route.is_api and route.path not in NO_PAGES
         ]
 
+    async def say(self, text: str) -> str:
+        """Say something in the browser's conversation; the answers so far, as the API has them."""
+        before = (await self.web.get(TALK)).text
+        given = {"key": new_id("key"), "text": text}
+        assert (await self.web.client.post(self.web.base + TALK, json=given)).status_code == 202
+        await self.house.settled()
+        after = (await self.web.get(TALK)).text
+        assert len(after) > len(before)
+        return after
+
 
 NO_PAGES = {"/healthz", "/static", "/login/{key}"}
-VALUES = {
-    "/wiki/{title:path}": "semantic/Garden",
-    "/login/{key}": "none",
-    "/api/sessions/{seq}/end": "1",
-}
-"""For each path with parameters one that is there; a new route is red until it has one."""
+CHAT = "chat_0123456789abcdef"
+TALK = f"/api/chats/{CHAT}/messages"
 
 
 @asynccontextmanager
 async def furnished(
-    folder: Path, model: ModelServer, pages: Mapping[str, str] = PAGES
+    folder: Path,
+    model: ModelServer,
+    pages: Mapping[str, str] = PAGES,
+    report: str = "The pond has a page now.",
+    **more: Any,
 ) -> AsyncIterator[Furnished]:
-    """Serve a house with pages, talks and jobs while the block lasts."""
+    """Serve a house with pages, a talk and a job while the block lasts."""
     wiki = FilePages(folder / "wiki", pages)
     (folder / "secret.md").write_text(SECRET)
     async with (
-        open_house(folder, model.url, pages=wiki) as house,
+        open_house(folder, model.url, pages=wiki, **more) as house,
         house.working(),
-        web_served(house, house.config, WebSpeaker(house.stores.outbox, house.checked)) as web,
+        web_served(house, house.config, house.web) as web,
     ):
+        files = house.stores.wiki.files
+        job = begin(files, WikiJob("", report), house.checked.now())
+        done = replace(job, end=job.start, reason=report, changed_files=(report[:200],))
+        note(files, job, {"report.md": report, "diff.patch": report, JOB: done.as_json()})
+        values = {
+            "/wiki/{title:path}": "semantic/Garden",
+            "/edit/{title:path}": "semantic/Garden",
+            "/login/{key}": "none",
+            "/jobs/{name}": job.name,
+            "/api/sessions/{seq}/end": "1",
+            **dict.fromkeys(CHATS, CHAT),
+        }
         table = [
             Route(method, str(found.path))
             for found in iter_route_contexts((await unguarded(web.parts)).routes)
             for method in sorted((found.methods or {"GET"}) - {"HEAD"})
         ]
-        yield Furnished(house, web, wiki, VALUES, table)
+        home = Furnished(house, web, wiki, values, table)
+        await home.say("hello")
+        yield home
+
+
+CHATS = (
+    "/chat/{chat_id}",
+    "/api/chats/{chat_id}/messages",
+    "/api/chats/{chat_id}/stream",
+)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from wintermute.answering import answering, fixed_part
 from wintermute.cli.opening import open_with_gaps
 from wintermute.cli.options import CONFIG, redacted, reporting
 from wintermute.clock import CheckedClock, SystemClock, host_zone, zone_doubt
+from wintermute.config.lock import holder
 from wintermute.config.read import BACKENDS, environment
 from wintermute.config.schema import UNTOUCHED, Backend, Config, is_untouched
 from wintermute.config.secrets import Redaction, secret_values
@@ -27,6 +28,7 @@ from wintermute.errors import (
     DatabaseOutdated,
     ModelError,
     ModelUnavailable,
+    WebUnavailable,
     WintermuteError,
 )
 from wintermute.health.health import Finding, Health
@@ -50,6 +52,9 @@ from wintermute.prompt.gather import FALLBACK, FILE, FILE_SMALL, Instructions, r
 from wintermute.stores import Stores, closing
 from wintermute.templates import read_template, shipped_prompts
 from wintermute.terminal.screen import Output, TerminalSpeaker
+from wintermute.web.door import EXPOSED, address_of, open_listener, prove_installed
+from wintermute.web.door import PART as WEB
+from wintermute.web.sessions import TOKEN, door_token
 from wintermute.wiki.finding import wiki_finding
 from wintermute.wiki.store import WikiStore
 
@@ -145,7 +150,7 @@ async def database(path: Path) -> Finding:
 async def noticed(config: Config) -> list[Finding]:
     """Report what only the daemon sees: a bridge that writes for somebody and that it does not
     believe (F-005), a key store that it cannot write (F-007), keys of ours that the homeserver does
-    not serve (F-070), lists of memories that fit no window (M-092), and nights that fail.
+    not serve (F-070), memories or prompts that fit no window (M-092, L-090), and nights.
     """
     path, zone = config.data_dir / "wintermute.db", ZoneInfo(config.timezone)
     if not path.exists():
@@ -162,9 +167,27 @@ async def noticed(config: Config) -> list[Finding]:
         Finding(part.part, part.state, part.detail)
         for part in parts
         if part.part == "bridge"
-        or (part.state != "ok" and (part.part == "keys" or part.part.endswith(MEMORIES)))
+        or (part.state != "ok" and part.part.endswith(("keys", "prompt", MEMORIES)))
         or (part.state == "warn" and CUTS in part.detail)
     ]
+
+
+def web_door(config: Config) -> list[Finding]:
+    """The pages: installed, and an address that is ours and free, unless a daemon has it (V-003)."""
+    web, name = config.web, WEB
+    if not web.enabled:
+        return []
+    try:
+        prove_installed()
+        if holder(config.data_dir) is None:
+            open_listener(web.host, web.port).close()
+        if (config.data_dir / TOKEN).exists() or web.token is not None:
+            door_token(config)
+    except WebUnavailable as problem:
+        return [Finding(name, "fail", str(problem))]
+    if web.is_exposed:
+        return [Finding(name, "warn", EXPOSED.format(host=web.host))]
+    return [Finding(name, "ok", f"at {address_of(web)} while the daemon runs")]
 
 
 def templates(config: Config) -> Finding:
@@ -243,6 +266,7 @@ async def _probe(config: Config, lacking: Collection[str]) -> list[Finding]:
         await _memory(config),
         wiki_finding(WikiStore(config.wiki_store), ZoneInfo(config.timezone)),
         *models,
+        *web_door(config),
         *(each for each in files if not any(each.text in told.text for told in asked)),
         *asked,
         *await noticed(config),

@@ -80,7 +80,9 @@ def configure_logging(
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("nio").setLevel(logging.ERROR)
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # strangers could fill the log with garbage
+    logging.getLogger("uvicorn").setLevel(
+        logging.ERROR
+    )  # strangers could fill the log with garbage
     logging.getLogger("wintermute").setLevel(level.upper())
     sys.excepthook = _crashed
 

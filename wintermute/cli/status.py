@@ -26,6 +26,7 @@ from wintermute.memory.status import NAME, with_memory
 from wintermute.night.finding import night_finding
 from wintermute.prompt.edited import unusable_files
 from wintermute.stores import Stores
+from wintermute.web.door import PART as WEB
 from wintermute.wiki.finding import wiki_finding
 from wintermute.wiki.store import WikiStore
 
@@ -57,6 +58,8 @@ async def _facts(config: Config) -> list[Finding]:
     here = [_daemon(config.data_dir), check.disk(config.data_dir)]
     here += [database] if database.state != "ok" else []
     here += [*check.login_files(config), *asked]
+    if not any(fact.name == WEB and fact.state == "fail" for fact in stored):
+        here += [fact for fact in check.web_door(config) if fact.state == "fail"]
     places = Places(config.data_dir, config.owner)
     wiki = wiki_finding(WikiStore(config.wiki_store), ZoneInfo(config.timezone))
     return [*here, *stored, wiki, nights, *unusable_files(places, config.data_dir / "prompts")]

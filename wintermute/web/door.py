@@ -4,17 +4,20 @@ import asyncio
 import errno
 import logging
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from typing import Protocol
 
 from wintermute.config.schema import Web
 from wintermute.errors import WebUnavailable
-from wintermute.health.health import HealthState
 from wintermute.web.parts import WebParts
 from wintermute.web.sessions import DoorStore, door_token
 
 log = logging.getLogger(__name__)
 
 PART = "web"
+FRAMEWORK = ("fastapi", "uvicorn", "jinja2")
 MISSING = (
     "the pages need packages that are not installed: run `pip install 'wintermute[web]'` in the"
     " environment of Wintermute"
@@ -62,27 +65,32 @@ class WebDoor:
         try:
             with await asyncio.to_thread(open_listener, self._web.host, self._web.port) as listener:
                 await self.load()
-                await self._open()
-                await self.run(listener)
+                async with self.announced():
+                    await self._note()
+                    await self.run(listener)
         except WebUnavailable as problem:
             log.warning("web door not opened reason=%s", problem)
             await self._health.note(PART, "fail", str(problem))
+
+    @asynccontextmanager
+    async def announced(self) -> AsyncIterator[None]:
+        """Let commands know during a block where pages are served. Raises: WebUnavailable."""
+        door_token(self._parts.config)
+        await self._store.id()
+        await self._store.serve_at(address_of(self._web))
+        try:
+            yield
         finally:
             await self._store.serve_at(None)
 
-    async def _open(self) -> None:
-        state: HealthState = "ok"
-        address = address_of(self._web)
-        detail = f"serves {address}"
-        door_token(self._parts.config)
-        await self._store.id()
-        await self._store.serve_at(address)
-        if self._web.is_exposed:
-            warning = EXPOSED.format(host=self._web.host)
-            log.warning("web door exposed reason=%s", warning)
-            state, detail = "warn", f"{detail}; {warning}"
+    async def _note(self) -> None:
+        address, host = address_of(self._web), self._web.host
         log.info("web door open address=%s", address)
-        await self._health.note(PART, state, detail)
+        warning = EXPOSED.format(host=host) if self._web.is_exposed else ""
+        if warning:
+            log.warning("web door exposed reason=%s", warning)
+        told = f"serves {address}; {warning}" if warning else f"serves {address}"
+        await self._health.note(PART, "warn" if warning else "ok", told)
 
 
 def address_of(web: Web) -> str:
@@ -108,6 +116,12 @@ def open_listener(host: str, port: int) -> socket.socket:
         else:
             told = f"{host} is no address of this machine: correct web.host"
         raise WebUnavailable(told) from error
+
+
+def prove_installed() -> None:
+    """Look for the framework without loading it. Raises: WebUnavailable."""
+    if not all(find_spec(name) for name in FRAMEWORK):
+        raise WebUnavailable(MISSING)
 
 
 def _server() -> Served:

@@ -12,8 +12,9 @@ from pydantic import BaseModel, Field
 from wintermute.changes.change_sets import Change, Reason
 from wintermute.changes.undo import FORGETTING
 from wintermute.errors import PageRefused, StoreChanged, StoreUnusable, WintermuteError
+from wintermute.messages import Json
 from wintermute.night.nights import follow_undo
-from wintermute.stores import Stores
+from wintermute.web.parts import WebParts
 from wintermute.web.views import ApiProblem, Viewing, Views, address, told
 from wintermute.web.wiki import differences, in_store, page_html
 from wintermute.wiki.editing import PageSource, page_source
@@ -138,31 +139,34 @@ async def _saved(views: Views, wanted: PageToSave) -> SavedPage | JSONResponse:
         try:
             if text != source.text:
                 change = Change("page", source.path, state_of(source.text), state_of(text))
-                done = await put_page(stores, change, Reason("edit", stores.owner.scope))
+                done = await put_page(views.parts, change, Reason("edit", stores.owner.scope))
             version = PageSource(source.path, text).version
             return SavedPage(text=text, version=version, change=done)
         except StoreChanged:
             source = await in_store(views, look)
     theirs = None if source.text is None else source.text.replace("\r\n", "\n")
     rows = await asyncio.to_thread(differences, theirs or "", wanted.text)
-    more = {"theirs": theirs, "version": source.version}
-    more["difference"] = views.fragment("differences.html", rows=rows)
-    return told(409, *(REMOVED if theirs is None else CHANGED), **more)
+    shown = views.fragment("differences.html", rows=rows)
+    error, what_to_do = REMOVED if theirs is None else CHANGED
+    more: Json = {"theirs": theirs, "version": source.version, "difference": shown}
+    return told(409, error, what_to_do, **more)
 
 
-async def put_page(stores: Stores, change: Change, why: Reason) -> str:
-    """Record a change of a page, then make it; the id of its change set.
+async def put_page(parts: WebParts, change: Change, why: Reason) -> str:
+    """Record a change of a page, then make it; the id of its change set, "" in a store alone.
 
     Raises: StoreChanged, StoreUnusable, StorageBlocked; then the page is as it was.
     """
+    stores, set_id = parts.stores, ""
     pages, changes = stores.undo.files["page"], stores.changes
     async with pages.prepared([change]) as place:
-        async with stores.database.transaction() as tx:
-            set_id = await changes.record(tx, why, [change])
+        if parts.rooms is not None:
+            async with stores.database.transaction() as tx:
+                set_id = await changes.record(tx, why, [change])
         try:
             await place()
         except WintermuteError:
-            if await pages.state(change.item) != change.after:
+            if set_id and await pages.state(change.item) != change.after:
                 async with stores.database.transaction() as tx:
                     await changes.withdraw(tx, set_id)
             raise
@@ -173,7 +177,7 @@ async def put_page(stores: Stores, change: Change, why: Reason) -> str:
 async def undo(views: Viewing, wanted: SetToUndo) -> UndonePages:
     """Take a change of pages back, as far as nobody changed them since."""
     stores = views.parts.stores
-    found = await stores.changes.get(wanted.change)
+    found = await stores.changes.get(wanted.change) if views.parts.rooms else None
     kinds = {change.kind for change in found.changes} if found else set()
     if found is None or found.scope != stores.owner.scope or kinds != {"page"}:
         raise WintermuteError(UNKNOWN)

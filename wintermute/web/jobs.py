@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from wintermute.changes.change_sets import Change, Reason
 from wintermute.errors import StoreChanged
+from wintermute.messages import Json
 from wintermute.night.agents import REPORT
 from wintermute.night.consolidation import DIFF, PROPOSED
 from wintermute.night.nights import Nights
@@ -44,7 +45,7 @@ RELOAD = "reload the page to see what is still asked"
 
 @dataclass(frozen=True, slots=True)
 class PageQuestion:
-    """A change of a page that a person may allow: from what it `was` to a `text`, None being no page.
+    """A change of a `page` to a `text` that a person may allow; None: the page goes.
 
     `places`: the lines that would go instead. `proposal`: its id, where a night asked about that.
     """
@@ -52,16 +53,10 @@ class PageQuestion:
     id: str
     reason: str
     at: datetime
-    path: str
-    was: str | None
+    page: PageSource
     text: str | None
     places: Sequence[str] = ()
     proposal: str = ""
-
-    @property
-    def version(self) -> str:
-        """Names the page that it was asked about."""
-        return PageSource(self.path, self.was).version
 
 
 class GivenAnswer(BaseModel):
@@ -127,10 +122,10 @@ async def question_list(views: Viewing) -> HTMLResponse:
     found = await _asked(views)
 
     def compared() -> list[tuple[PageQuestion, Sequence[Difference] | None]]:
-        return [(q, differences(q.was or "", q.text or "")) for q in found[:MOST_QUESTIONS]]
+        return [(q, differences(q.page.text or "", q.text or "")) for q in found[:MOST_QUESTIONS]]
 
-    values = {"questions": await asyncio.to_thread(compared), "more": len(found) - MOST_QUESTIONS}
-    return views.page("proposals.html", title="Proposals", place="wiki", **values)
+    shown, more = await asyncio.to_thread(compared), len(found) - MOST_QUESTIONS
+    return views.page("proposals.html", title="Proposals", place="wiki", questions=shown, more=more)
 
 
 def _questions(views: Views) -> tuple[Questions, Nights]:
@@ -139,22 +134,26 @@ def _questions(views: Views) -> tuple[Questions, Nights]:
 
 
 async def _asked(views: Views) -> list[PageQuestion]:
-    """What nights ask about pages, and what none has asked yet."""
+    """What nights ask about pages, and what none has asked yet; of a store alone nothing is known."""
     stores, scope = views.parts.stores, views.parts.stores.owner.scope
     found: list[PageQuestion] = []
+    if views.parts.rooms is None:
+        return found
     for item in await _questions(views)[0].open_in(scope):
         if item.kind in ABOUT_PAGES:
-            about = next(iter(item.plan.get("files", ())), {"item": "", "was": None, "text": None})
-            texts, named = (about["was"], about["text"]), item.plan.get("proposal", "")
-            places = () if about["item"] else item.before
-            about_item = item.id, item.reason, item.at, about["item"], *texts
-            found.append(PageQuestion(*about_item, places, named))
+            none: Json = {"item": "", "was": None, "text": None}
+            of: Json = next(iter(item.plan.get("files", ())), none)
+            places, proposal = () if of["item"] else item.before, item.plan.get("proposal", "")
+            page = PageSource(of["item"], of["was"])
+            found.append(
+                PageQuestion(item.id, item.reason, item.at, page, of["text"], places, proposal)
+            )
     known = {each.proposal for each in found}
     for each in await stores.proposals.open_in(scope, "page"):
-        state, text = await stores.undo.files["page"].state(each.item), each.text or None
-        now = state and state["text"]
-        if each.id not in known and now != text:
-            found.append(PageQuestion(each.id, each.reason, each.created_at, each.item, now, text))
+        state = await stores.undo.files["page"].state(each.item)
+        page, text = PageSource(each.item, state["text"] if state else None), each.text or None
+        if each.id not in known and page.text != text:
+            found.append(PageQuestion(each.id, each.reason, each.created_at, page, text))
     return found
 
 
@@ -181,10 +180,12 @@ async def _decide(views: Views, found: PageQuestion, given: GivenAnswer) -> None
     """Answer what no night has asked yet. Raises: StoreChanged; StoreUnusable."""
     stores = views.parts.stores
     if given.yes:
-        if found.version != given.before:
+        if found.page.version != given.before:
             raise StoreChanged(f"the page was changed meanwhile: {RELOAD}")
-        change = Change("page", found.path, state_of(found.was), state_of(found.text))
-        await put_page(stores, change, Reason("command", stores.owner.scope, summary=found.reason))
+        change = Change("page", found.page.path, state_of(found.page.text), state_of(found.text))
+        await put_page(
+            views.parts, change, Reason("command", stores.owner.scope, summary=found.reason)
+        )
     async with stores.database.transaction() as tx:
         if not await stores.proposals.decide(tx, found.id, "taken" if given.yes else "refused"):
             raise StoreChanged(f"this was answered already: {RELOAD}")

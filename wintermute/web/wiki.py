@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Annotated, Any, Literal, TypeVar
@@ -44,6 +45,7 @@ MOST_VERSIONS = 20
 MOST_HITS = 20
 MOST_COMPARED = 4_000
 """Lines of two texts: the time to compare grows faster than they do."""
+PEEK_SECONDS = 0.01
 AROUND = 3
 """Lines that are shown around a difference."""
 NO_PAGE = "No page has this name yet: open it to write one"
@@ -334,8 +336,9 @@ async def wiki_search(
     part: bool = False,
 ) -> HTMLResponse:
     """Look for words in the pages, the best first. `part`: the hits alone, for who is typing."""
+    is_late = views.searching.locked()
     async with views.searching:
-        if await request.is_disconnected():  # a newer question has taken its place
+        if is_late and await _has_left(request):  # for a newer question
             return HTMLResponse("", 499)
         hits = await in_store(views, lambda wiki: wiki.search(q, most)) if q.strip() else ()
     new = f"semantic/{q.strip()}"
@@ -348,6 +351,16 @@ async def wiki_search(
     if part:
         return HTMLResponse(views.fragment("wiki_hits.html", **values))
     return _page(views, "wiki.html", "Search", page=None, why="", **values)
+
+
+async def _has_left(request: Request) -> bool:
+    """Decide if nobody waits for an answer any more."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PEEK_SECONDS):
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            return True
+    return False
 
 
 @router.get("/api/memory/resolve", response_model=WikiPath)

@@ -71,8 +71,8 @@ def page_source(store: WikiStore, path: str) -> PageSource:
 
     Within `reading`. Raises: PageRefused.
     """
-    if problem := path_problem(path):
-        raise PageRefused(f"{legible(path)} {problem}: choose another name for the page")
+    if wrong := path_problem(path):
+        raise PageRefused(f"{legible(path)} {wrong}: choose another name for the page")
     try:
         return PageSource(path, store.files.exact(path))
     except FileUnusable as problem:

@@ -1,0 +1,221 @@
+"""The web door in the programs that open it: the daemon, `wintermute web`, `wintermute wiki web`."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.test_service import merged, python_of_a_service
+from tests.world.bot import Bot, write_settings
+from tests.world.clock import WITHIN
+from tests.world.homeserver import Login
+from tests.world.model import ModelServer
+from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.schema import lay_schema
+from tests.world.warm import Interpreter
+
+FRAMEWORK = re.compile(r"\b(fastapi|starlette|uvicorn|jinja2|pydantic)$")
+STREAMS = 50
+
+
+def free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
+
+
+def settings(folder: Path, model: ModelServer, **web: object) -> Path:
+    """A configuration whose homeserver nobody needs."""
+    login = Login("@bot:test", "token", "DEVICE", "password")
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    path = write_settings(folder, nowhere, login, model.url, "@ann:test", web=dict(web))
+    lay_schema(folder / "data" / "wintermute.db")
+    return path
+
+
+@asynccontextmanager
+async def serving(python: Interpreter, config: Path, *words: str) -> AsyncIterator[list[str]]:
+    """Run a command that serves while the block lasts; what it said when it did, and ends well."""
+    process = await python.start("--config", str(config), *words)
+    assert process.stderr is not None
+    said: list[str] = []
+    try:
+        async with asyncio.timeout(WITHIN):
+            while not any("/login/" in line for line in said):
+                line = (await process.stderr.readline()).decode()
+                assert line, said
+                said.append(line.strip())
+        yield said
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(WITHIN):
+            assert await process.wait() == 0
+            assert b"Traceback" not in await process.stderr.read()
+    finally:
+        process.kill()
+        await process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def login_address(said: list[str]) -> str:
+    return next(line for line in said if "/login/" in line).split()[-1]
+
+
+async def test_a_command_serves_pages_and_answers_while_no_daemon_runs(
+    tmp_path: Path, model: ModelServer, python: Interpreter
+) -> None:
+    """V-002, W-050, W-069: with chat, the folder locked; a second one logs in to the first."""
+    config, port = settings(tmp_path, model), free_port()
+    given = "--port", str(port)
+    async with serving(python, config, "web", *given) as said:
+        assert any("Reminders and nights wait" in line for line in said)
+        base = f"http://127.0.0.1:{port}"
+        async with httpx2.AsyncClient(base_url=base, timeout=WITHIN) as ann:
+            assert (await ann.get(login_address(said))).status_code == 200
+            await talk(ann)
+        second = await python.command("--config", str(config), "web")
+        assert (second.returncode, login_address(second.stdout.decode().splitlines())[:-43]) == (
+            0,
+            f"{base}/login/",
+        )
+        for words in (("chat",), ("wiki", "web", "--store", str(tmp_path / "other"), *given)):
+            refused = await python.command("--config", str(config), *words)
+            assert refused.returncode == 1
+        assert f"port {port} on 127.0.0.1 is taken" in refused.stderr.decode()
+        await python.command("wiki", "init", "--store", str(tmp_path / "other"))
+        other = "wiki", "web", "--store", str(tmp_path / "other"), "--port", str(free_port())
+        async with serving(python, config, *other) as beside, httpx2.AsyncClient() as ann:
+            address = login_address(beside)
+            assert (await ann.get(address)).status_code == 200
+            home = await ann.get(address.partition("/login")[0], follow_redirects=True)
+            assert (home.status_code, home.url.path) == (200, "/wiki")
+    exposed = "wiki", "web", "--host", "0.0.0.0", *given
+    async with serving(python, config, *exposed) as said:
+        assert any("other machines can reach the pages on 0.0.0.0" in line for line in said)
+        assert login_address(said).startswith(base)
+
+
+@pytest.mark.parametrize(
+    ("web", "told"),
+    [
+        ({"host": "192.0.2.1"}, "192.0.2.1 is no address of this machine"),
+        ({"host": "no such host"}, "no such host is no address of this machine"),
+        ({"token": {"file": "password"}, "host": "0.0.0.0"}, "web.token: is shorter than 20"),
+        ({"token": {"file": "password"}, "public_url": "https://w.example"}, "web.token: is short"),
+        ({"public_url": "https://w.example/below"}, "web.public_url: must be text like"),
+        ({"token": {"file": "empty"}}, "is empty"),
+    ],
+)
+async def test_a_door_that_cannot_open_says_why_in_one_line(
+    tmp_path: Path, model: ModelServer, python: Interpreter, web: dict[str, object], told: str
+) -> None:
+    """V-003, V-011."""
+    config = settings(tmp_path, model, **web)
+    (tmp_path / "empty").write_text("")
+    done = await python.command("--config", str(config), "web")
+    assert done.returncode in (1, 2)
+    (line,) = done.stderr.decode().splitlines()
+    assert told in line
+
+
+async def test_a_broken_token_file_says_what_to_do(
+    tmp_path: Path, model: ModelServer, python: Interpreter
+) -> None:
+    """V-003."""
+    config = settings(tmp_path, model, enabled=True, port=free_port())
+    for content in ("", "short", "\xff"):
+        (tmp_path / "data" / "web.token").write_text(content, "latin-1")
+        for command in ("web", "status", "check"):
+            done = await python.command("--config", str(config), command)
+            assert done.returncode == 1
+            assert "web.token" in (done.stdout + done.stderr).decode(), (content, command)
+
+
+async def test_the_daemon_serves_beside_its_rooms_and_leaves_in_time(
+    tmp_path: Path, person: NewPerson, bot: NewBot, room: NewRoom
+) -> None:
+    """V-002, V-003, V-004: a taken port first; SIGHUP; fifty streams open at the end."""
+    ann, port = await person("ann"), free_port()
+    with socket.create_server(("127.0.0.1", port)):
+        daemon = await bot(ann, web={"enabled": True, "port": port})
+        chat = await room(ann, daemon)
+        await daemon.logged("web door not opened")
+        code, told = await daemon.command("web")
+        assert (code, f"port {port} on 127.0.0.1 is taken" in told) == (1, True)
+        assert "web.enabled" in told
+        assert f"fail  web: port {port}" in (await daemon.command("status"))[1]
+        await ann.send(chat, "still there?")
+        await ann.wait_for(chat, lambda m: m.body == "echo: still there?")
+    os.kill(daemon.pid, signal.SIGHUP)
+    await daemon.logged("web door open")
+    code, told = await daemon.command("web")
+    assert code == 0
+    base = f"http://127.0.0.1:{port}"
+    limits = httpx2.Limits(max_connections=STREAMS + 10)
+    async with httpx2.AsyncClient(base_url=base, timeout=WITHIN, limits=limits) as client:
+        assert (await client.get(login_address(told.splitlines()))).status_code == 200
+        settled = json.loads(daemon.config.read_text())
+        daemon.config.write_text(json.dumps(merged(settled, {"log": {"level": "info"}})))
+        began = len(daemon.log)
+        os.kill(daemon.pid, signal.SIGHUP)
+        await daemon.until(lambda: any("web door open" in line for line in daemon.log[began:]))
+        assert (await client.get("/sessions")).status_code == 200
+        assert f"ok    web: serves {base}" in (await daemon.command("status"))[1]
+
+        await talk(client)
+        async with asyncio.TaskGroup() as group:
+            begun = asyncio.Semaphore(0)
+            watching = [group.create_task(watch(client, begun)) for _ in range(STREAMS)]
+            for _ in range(STREAMS):
+                await begun.acquire()
+            assert await daemon.stop() == 0
+        assert all(task.result() for task in watching)
+    assert not any("Traceback" in line for line in daemon.log)
+    assert daemon.rows("SELECT address FROM web_door") == [{"address": None}]
+
+
+async def talk(client: httpx2.AsyncClient) -> None:
+    """Say hello in a new conversation, and wait for the answer."""
+    origin = {"Origin": str(client.base_url).rstrip("/")}
+    hello = {"key": "1", "text": "hello"}
+    sent = await client.post("/api/chats/first/messages", json=hello, headers=origin)
+    assert sent.status_code == 202
+    async with asyncio.timeout(WITHIN):
+        while "echo: hello" not in (await client.get("/chat/first")).text:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def watch(client: httpx2.AsyncClient, begun: asyncio.Semaphore) -> bool:
+    """Read a stream to its end; whether that was in order."""
+    async with client.stream("GET", "/api/chats/first/stream") as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        begun.release()
+        async for _ in stream.aiter_bytes():
+            pass
+    return True
+
+
+@pytest.mark.slow
+async def test_nothing_of_the_framework_loads_with_the_door_off_or_before_the_first_sync(
+    tmp_path: Path, person: NewPerson, bot: NewBot
+) -> None:
+    """V-001."""
+    ann = await person("ann")
+    for enabled in (False, True):
+        warm = await bot(ann, start=False, web={"enabled": enabled, "port": free_port()})
+        python = python_of_a_service(tmp_path, PYTHONPROFILEIMPORTTIME="1")
+        async with Bot(warm.config, python) as daemon:
+            if enabled:
+                await daemon.logged("web door open")
+            ready = next(n for n, line in enumerate(daemon.log) if " ready device=" in line)
+            assert not any(FRAMEWORK.search(line) for line in daemon.log[:ready])
+            await daemon.stop()
+            assert any(FRAMEWORK.search(line) for line in daemon.log[ready:]) is enabled
