@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -194,12 +193,12 @@ async def test_an_answer_is_made_to_its_end_whoever_leaves_or_comes(
         assert refused.status_code == 409
         assert "wait for the answer" in refused.json()["what_to_do"].lower()
         assert 'data-making="yes"' in (await web.get(f"/conversations/{name}")).text
-        both = [asyncio.create_task(generated(web.client, at)) for _ in range(2)]
-        for _ in range(2):
-            words.release()
-        first, second = [await each for each in both]
-        assert first == second
-        assert first[0] == "message"
+        async with asyncio.TaskGroup() as group:
+            both = [group.create_task(generated(web.client, at)) for _ in range(2)]
+            for _ in range(2):
+                words.release()
+        first, second = [each.result() for each in both]
+        assert (first, first[0]) == (second, "message")
         folder = tmp_path / "wiki" / "conversations" / name
         assert [*files(folder)] == ["0000-system.md", "0001-user.md", "0002-assistant.md"]
         assert len(model.requests) == 2
@@ -216,12 +215,13 @@ async def test_whoever_has_a_folder_is_waited_for_beside_everything_else(
         fcntl.flock(opened, fcntl.LOCK_EX)
         with pytest.raises(StoreBusy), ConversationFolder(folder).held(0):
             pass
-        waiting = asyncio.create_task(add(web, name, "hello"))
-        for _ in range(3):
-            assert (await web.get(f"{API}/{name}")).json()["messages"] == []
-        assert not waiting.done()
-        os.close(opened)
-        assert (await waiting).json()["id"] == "0001-user.md"
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(add(web, name, "hello"))
+            for _ in range(3):
+                assert (await web.get(f"{API}/{name}")).json()["messages"] == []
+            assert not waiting.done()
+            os.close(opened)
+        assert waiting.result().json()["id"] == "0001-user.md"
 
 
 async def test_long_lists_are_shown_in_parts(tmp_path: Path, model: ModelServer) -> None:
@@ -321,7 +321,6 @@ async def test_a_conversation_in_the_browser(
         await page.get_by_role("button", name="Answer the last message").click()
         await expect(answer.locator(".text")).to_have_text("<img onerror=x>")
         assert await overflow(page) + await accessible(page) == []
-        await page.screenshot(path="/tmp/w38/conv/page.png")
         page.once("dialog", lambda dialog: dialog.accept())
         await page.get_by_role("button", name="Remove from the list").click()
         await expect(page.get_by_role("heading", level=1)).to_have_text("Conversations of the wiki")

@@ -107,7 +107,7 @@ class WebApp:
             while True:
                 group.create_task(self._answer(await self._folders.asked.get()))
 
-    async def _answer(self, asked: conversations.FolderAnswer) -> None:
+    async def _answer(self, asked: conversations.AskedAnswer) -> None:
         try:
             await self._folders.make(asked)
         except Exception:

@@ -94,7 +94,7 @@ class Made(BaseModel):
 
 
 @dataclass(eq=False, slots=True)
-class FolderAnswer:
+class AskedAnswer:
     """An answer that was asked for. `outcome`: the event that ends its streams, once there is one."""
 
     path: str
@@ -112,13 +112,13 @@ class FolderViews:
     """
 
     def __init__(self, views: Views) -> None:
-        self.asked: asyncio.Queue[FolderAnswer] = asyncio.Queue()
+        self.asked: asyncio.Queue[AskedAnswer] = asyncio.Queue()
         self._views = views
         self._parts = views.parts
         self._wiki = views.parts.stores.wiki
         self._loom = LoomReader(views.parts.stores.database)
         self._renderings, self._drafts = Renderings(), Drafts(views.parts.clock)
-        self._making: dict[str, FolderAnswer] = {}
+        self._making: dict[str, AskedAnswer] = {}
 
     async def newest(self, after: str = "") -> FolderList:
         """List conversations, the newest first; `after`: the id of the last one before.
@@ -196,17 +196,17 @@ class FolderViews:
         """Decide if an answer is being made here."""
         return path in self._making
 
-    def ask(self, path: str) -> FolderAnswer:
+    def ask(self, path: str) -> AskedAnswer:
         """Ask for an answer, unless one is being made. Raises: WintermuteError."""
         if path.startswith(f"{RAW}/"):
             raise WintermuteError(KEPT)
         if path not in self._making:
-            self._making[path] = FolderAnswer(path)
+            self._making[path] = AskedAnswer(path)
             self._parts.speaker.begin(path, path)
             self.asked.put_nowait(self._making[path])
         return self._making[path]
 
-    async def make(self, asked: FolderAnswer) -> None:
+    async def make(self, asked: AskedAnswer) -> None:
         """Have the last message answered, and add the answer to the folder."""
         path, watch = asked.path, Shown(self._parts.speaker, asked.path)
         try:
@@ -218,16 +218,16 @@ class FolderViews:
         except WintermuteError as problem:
             self.fail(asked, *failure_words(self._parts.redact(str(problem))))
 
-    def fail(self, asked: FolderAnswer, error: str, what_to_do: str) -> None:
+    def fail(self, asked: AskedAnswer, error: str, what_to_do: str) -> None:
         """End without an answer: the message stays, and can be answered again."""
         self._end(asked, event("error", {"error": error, "what_to_do": what_to_do}))
 
-    def _end(self, asked: FolderAnswer, outcome: str) -> None:
+    def _end(self, asked: AskedAnswer, outcome: str) -> None:
         asked.outcome = outcome
         del self._making[asked.path]
         self._parts.speaker.end(asked.path, asked.path)
 
-    async def events(self, asked: FolderAnswer, visitor: Visitor) -> AsyncIterator[str]:
+    async def events(self, asked: AskedAnswer, visitor: Visitor) -> AsyncIterator[str]:
         """Give the states of an answer, then what came of it."""
         parts, path, seen, spoke_at = self._parts, asked.path, 0, self._parts.clock.monotonic()
         draft = WatchedDraft(parts, self._drafts, path)

@@ -42,7 +42,7 @@ class MessageFile:
 
 
 @dataclass(frozen=True, slots=True)
-class MessagePage:
+class FolderPage:
     """Messages in order. `earlier`: the name of the first, if there are more before it."""
 
     messages: tuple[MessageFile, ...]
@@ -65,13 +65,13 @@ class ConversationFolder:
         """Those that are there now, in order. Raises: WintermuteError for what is no message."""
         return tuple(self._read(*each) for each in _in_order(self._names()))
 
-    def page(self, most: int, before: str = "") -> MessagePage:
+    def page(self, most: int, before: str = "") -> FolderPage:
         """The last `most` before the one of a name, or of all. Raises: WintermuteError."""
         there = _in_order(self._names())
         names = [name for name, _ in there]
         there = there[: names.index(before)] if before in names else there
         found = tuple(self._read(*each) for each in there[-most:])
-        return MessagePage(found, found[0].name if len(there) > most else None)
+        return FolderPage(found, found[0].name if len(there) > most else None)
 
     def opening(self) -> str:
         """What a person said first; "": nobody has. Raises: WintermuteError, as `messages`."""
