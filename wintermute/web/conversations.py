@@ -152,7 +152,7 @@ class FolderViews:
                 words = self.folder(path).opening()
         return FolderRow(id=_id(path), title=first_words(words) or name, missing=is_gone)
 
-    async def find(self, conversation_id: str) -> str:
+    async def path_of(self, conversation_id: str) -> str:
         """Find the path of a listed conversation. Raises: FolderMissing."""
 
         def look() -> str:
@@ -202,7 +202,7 @@ class FolderViews:
             raise WintermuteError(KEPT)
         if path not in self._making:
             self._making[path] = AskedAnswer(path)
-            self._parts.speaker.begin(path, path)
+            self._parts.speaker.begin_answer(path, path)
             self.asked.put_nowait(self._making[path])
         return self._making[path]
 
@@ -225,7 +225,7 @@ class FolderViews:
     def _end(self, asked: AskedAnswer, outcome: str) -> None:
         asked.outcome = outcome
         del self._making[asked.path]
-        self._parts.speaker.end(asked.path, asked.path)
+        self._parts.speaker.end_answer(asked.path, asked.path)
 
     async def events(self, asked: AskedAnswer, visitor: Visitor) -> AsyncIterator[str]:
         """Give the states of an answer, then what came of it."""
@@ -254,7 +254,7 @@ Folders = Annotated[FolderViews, Depends(folder_views)]
 
 async def found(conversation_id: str, folders: Folders) -> str:
     """Give the path of the conversation that an address names; clients never name paths."""
-    return await folders.find(conversation_id)
+    return await folders.path_of(conversation_id)
 
 
 Found = Annotated[str, Depends(found)]

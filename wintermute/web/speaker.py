@@ -91,18 +91,18 @@ class WebSpeaker:
 
     def attend(self, row: Waiting) -> None:
         """An answer is begun."""
-        self.begin(row.conversation_id, row.event_id)
+        self.begin_answer(row.conversation_id, row.event_id)
 
-    def begin(self, conversation_id: str, answers: str) -> None:
+    def begin_answer(self, conversation_id: str, answers: str) -> None:
         """Keep an answer from now on, also one that is made for no room."""
         self._keep(conversation_id, Making(answers, "", (), None, self._now(), 0))
         self._move(conversation_id)
 
     def rest(self, row: Waiting) -> None:
         """No answer is being made any more; that of another message stays."""
-        self.end(row.conversation_id, row.event_id)
+        self.end_answer(row.conversation_id, row.event_id)
 
-    def end(self, conversation_id: str, answers: str) -> None:
+    def end_answer(self, conversation_id: str, answers: str) -> None:
         """Keep an answer no longer."""
         known = self._making.get(conversation_id)
         if known is not None and known.answers == answers:
