@@ -164,7 +164,7 @@ def test_the_readme_has_examples_that_run() -> None:
 
 def test_the_demo_is_one_line() -> None:
     """L-083."""
-    line = "python3 -m venv .venv && .venv/bin/pip install -e '.[demo,meaning]' && .venv/bin/wintermute demo"
+    line = "python3 -m venv .venv && .venv/bin/pip install -e '.[demo,meaning,web]' && .venv/bin/wintermute demo"
     assert line in README.read_text("utf-8").splitlines()
 
 

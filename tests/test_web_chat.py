@@ -155,7 +155,8 @@ async def test_an_answer_grows_on_a_page_and_stays_in_its_list(
             assert [*again.messages.items()][:2] == [*page.messages.items()]
             assert again.rows <= 3  # the command, once or twice, and its answer: nothing it had
         newest = (await web.get("/")).text
-        assert CHAT in newest and "hello &lt;b&gt;" in newest
+        assert CHAT in newest
+        assert "hello &lt;b&gt;" in newest
         (row,) = await house.rows(
             "SELECT kind, scope FROM conversations WHERE room_id = ?", f"web:{CHAT}"
         )
@@ -272,7 +273,8 @@ async def test_conversations_of_other_doors_can_be_read(tmp_path: Path, model: M
         titles = [row["title"] for row in rows]
         assert titles == ["Matrix: in Matrix", "in the browser", "Terminal: at the keyboard"]
         direct = next(row for row in rows if row["matrix"])
-        assert direct["matrix"] == f"https://matrix.to/#/{DIRECT}" and not direct["is_open"]
+        assert direct["matrix"] == f"https://matrix.to/#/{DIRECT}"
+        assert not direct["is_open"]
         async with listening(web, direct["id"]) as page:
             await page.until(lambda p: p.answers is not None)
             for _ in range(2):
@@ -280,7 +282,8 @@ async def test_conversations_of_other_doors_can_be_read(tmp_path: Path, model: M
             await page.until(lambda p: "slow" in p.grown)
             assert page.texts == ["in Matrix"]
             shown = (await web.get(f"/chat/{direct['id']}")).text
-            assert "Open it in Matrix" in shown and "<form" not in shown
+            assert "Open it in Matrix" in shown
+            assert "<form" not in shown
             assert (await say(web, "here?", chat=direct["id"])).status_code == 403
             for _ in range(9):
                 drops.release()
@@ -317,7 +320,8 @@ async def test_earlier_messages_come_by_key(tmp_path: Path, model: ModelServer) 
         ]
         assert len(everything) == 120
         link = re.search(r'href="(/chat/[^"]*before=[^"]*)"', (await web.get("/")).text)
-        assert link and everything[69] in words((await web.get(link[1])).text.rpartition("<li")[2])
+        assert link
+        assert everything[69] in words((await web.get(link[1])).text.rpartition("<li")[2])
         for bad in ("x", "1-", "-1-2", "9" * 40 + "-1"):
             assert (await web.get(f"/api/chats/{CHAT}/messages?before={bad}")).status_code == 400
 

@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Locator, Page, expect
 
+from tests.test_promises_at_the_door import heard
 from tests.test_web_chat import talking
-from tests.world.browser import browsing
+from tests.world.browser import MILLISECONDS, DoorAt, browsing
+from tests.world.homeserver import free_port
 from tests.world.model import Drip, Hang, ModelServer, Text
+from tests.world.scene import NewBot, NewPerson, NewRoom
 
 pytestmark = pytest.mark.slow
 LONG = "**one** two three four\n\n" + "five six seven eight " * 20 + "\n\n- nine\n- ten"
@@ -112,3 +115,43 @@ async def test_what_is_said_while_the_line_is_dead_is_asked_once(
         said = await shown(page).all_inner_texts()
         assert [said[0], said[1], said[3]] == ["first", "second", "second answer"]
         assert " ".join(said[2].split()).endswith("seven eight nine ten")
+
+
+async def test_a_killed_daemon_loses_no_word_at_either_door(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, chromium: str
+) -> None:
+    """V-015, V-016, V-017: killed in an answer, beside a chat in Matrix that the browser can read."""
+    drops, port = asyncio.Semaphore(0), free_port()
+    model.keyed(lambda seen: Drip(LONG, drops, interval=0) if seen.last_user == "slowly" else None)
+    ann = await person("ann")
+    daemon = await bot(ann, web={"enabled": True, "port": port})
+    chat = await room(ann, daemon)
+    web = DoorAt(f"http://127.0.0.1:{port}", daemon)
+    async with browsing(web, chromium, ["ERR_"]) as browser:
+        page = await browser.open("/")
+        await write(page, "slowly")
+        for _ in range(8):
+            drops.release()
+        await expect(page.locator("#draft strong")).to_have_text("one")
+        await ann.send(chat, "in Matrix")
+        await heard(ann, chat, daemon, "echo: in Matrix")
+        await daemon.kill()
+        await write(page, "written meanwhile")
+        await expect(page.locator("#unsent")).to_contain_text("Not sent yet.")
+        for _ in range(400):
+            drops.release()
+        await daemon.start()
+        await expect(shown(page)).to_have_count(4, timeout=MILLISECONDS)
+        said = [" ".join(text.split()) for text in await shown(page).all_inner_texts()]
+        assert sorted(said, key=len)[:3] == [
+            "slowly",
+            "written meanwhile",
+            "echo: written meanwhile",
+        ]
+        assert sum(text.endswith("seven eight nine ten") for text in said) == 1
+        await page.reload()
+        await page.get_by_role("link", name="Matrix: in Matrix").click()
+        await expect(shown(page)).to_have_text(["in Matrix", "echo: in Matrix"])
+        await expect(page.get_by_label("Message", exact=True)).to_have_count(0)
+        await ann.send(chat, "more")
+        await expect(shown(page)).to_have_count(4, timeout=MILLISECONDS)

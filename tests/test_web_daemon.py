@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -137,6 +139,25 @@ async def test_a_broken_token_file_says_what_to_do(
             done = await python.command("--config", str(config), command)
             assert done.returncode == 1
             assert "web.token" in (done.stdout + done.stderr).decode(), (content, command)
+
+
+def test_without_its_extra_the_door_says_what_to_install(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-003: an environment in which the framework is not there."""
+    config = settings(tmp_path, model, enabled=True, port=free_port())
+    hidden = (
+        "import sys; sys.modules['fastapi'] = None; from wintermute.cli.main import main; main()"
+    )
+    for command in ("web", "status"):
+        done = subprocess.run(
+            [sys.executable, "-c", hidden, "--config", config, command],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert "pip install 'wintermute[web]'" in done.stdout + done.stderr
 
 
 async def test_the_daemon_serves_beside_its_rooms_and_leaves_in_time(

@@ -11,7 +11,9 @@ from typing import Any
 
 import httpx2
 import pytest
+from playwright.async_api import expect
 
+from tests.world.browser import accessible, browsing
 from tests.world.clock import WITHIN, FakeClock
 from tests.world.furnished import raw
 from tests.world.house import House, open_house
@@ -149,6 +151,35 @@ async def test_a_session_ends_alone_or_with_all_by_age_by_a_new_token_and_with_o
                 assert (gone.status_code, set(gone.json())) == (404, {"error", "what_to_do"})
                 await web.client.post(f"{web.base}/api/sessions/end", json={})
                 assert not await is_in(web)
+
+
+async def test_the_streams_of_a_session_end_with_it_and_no_others(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-004, V-008."""
+    async with (
+        open_house(tmp_path, model.url) as house,
+        door(house) as web,
+        browser(web) as ann,
+        browser(web) as bob,
+    ):
+        for each in (ann, bob):
+            await each.get(await web.login_address())
+        await changed(ann, "/api/chats/first/messages", {"key": "1", "text": "hello"})
+        stream = "/api/chats/first/stream"
+        async with ann.stream("GET", stream) as hers, bob.stream("GET", stream) as his:
+            assert {hers.status_code, his.status_code} == {200}
+            heard = hers.aiter_lines()
+            own = (await house.one("SELECT max(seq) AS seq FROM web_sessions"))["seq"]
+            await changed(bob, f"/api/sessions/{own}/end", {})
+            async with asyncio.timeout(WITHIN):
+                await his.aread()  # to its end, which is one in order
+                await changed(ann, "/api/chats/first/messages", {"key": "2", "text": "still here"})
+                while "still here" not in await anext(heard):
+                    pass
+                await changed(ann, "/api/sessions/end", {})
+                async for _ in heard:
+                    pass
 
 
 async def test_wrong_tokens_are_slowed_down_and_nobody_else_is(
@@ -307,3 +338,60 @@ async def test_a_bug_is_told_and_logged_and_nothing_else_is_disturbed(
         )
         assert "web_sessions" in caplog.text
         assert (await web.get("/wiki")).status_code == 200
+
+
+@asynccontextmanager
+async def another_site(link: str) -> AsyncIterator[str]:
+    """A site under another name, with a link."""
+    page = f'<!doctype html><title>Elsewhere</title><link rel="icon" href="data:,"><a href="{link}">go</a>'
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(page)}\r\n\r\n"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"{head}{page}".encode())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield f"http://localhost:{server.sockets[0].getsockname()[1]}/"
+
+
+@pytest.mark.slow
+async def test_a_real_browser_comes_in_from_another_site_by_the_form_and_is_sent_away(
+    tmp_path: Path, model: ModelServer, chromium: str
+) -> None:
+    """V-006, V-007, V-008, V-010: a strict cookie stays behind at a link elsewhere, and does not matter."""
+    async with (
+        open_house(tmp_path, model.url) as house,
+        door(house) as web,
+        browsing(web, chromium, provoked=["401", "left the host: http://localhost:"]) as browser,
+        another_site(await web.login_address()) as inviting,
+        another_site(f"{web.base}/sessions") as linking,
+    ):
+        profile = await browser.profile(logged_in=False)
+        page = await profile.new_page()
+        await page.goto(inviting)
+        await page.get_by_role("link").click()
+        await page.wait_for_url(f"{web.base}/")
+        await page.goto(linking)
+        await page.get_by_role("link").click()
+        await expect(page.get_by_role("button", name="Log out session")).to_be_visible()
+        assert await page.evaluate("document.referrer") in ("", f"{web.base}/sessions")
+        assert await accessible(page) == []
+
+        await page.get_by_role("button", name="Log out session").click()
+        await page.wait_for_url(f"{web.base}/login")
+        await page.goto(linking)  # without a session the page loads itself once, not for ever
+        await page.get_by_role("link").click()
+        await page.wait_for_url(f"{web.base}/login")
+        assert await accessible(page) == []
+        await page.get_by_label("Token").fill("wrong")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("alert")).to_contain_text("This is not the token.")
+        await page.get_by_label("Token").fill(web.token)
+        await page.keyboard.press("Enter")
+        await page.wait_for_url(f"{web.base}/")
+        bare = await browser.profile(logged_in=False, java_script_enabled=False)
+        plain = await bare.new_page()
+        await plain.goto(await web.login_address())
+        await plain.wait_for_url(f"{web.base}/")

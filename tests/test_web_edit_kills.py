@@ -66,7 +66,7 @@ async def serves(client: httpx2.AsyncClient, base: str) -> bool:
 async def test_a_page_is_that_of_before_or_of_after_whenever_a_save_dies(
     tmp_path: Path, python: Interpreter, request: pytest.FixtureRequest
 ) -> None:
-    """V-032: and what is new has its change set, so that it can be undone; `--every 1`: each step."""
+    """V-022, V-032: and what is new has its change set, so that `wiki undo` takes it back; `--every 1`: each step."""
     write_settings(
         tmp_path, "http://localhost", Login("@bot:test", "", "", "hunter2"), NO_MODEL, ANN
     )
@@ -77,6 +77,10 @@ async def test_a_page_is_that_of_before_or_of_after_whenever_a_save_dies(
     died, first, steps = await saved(bot, python)
     after = shelf_of(bot).read(GARDEN)
     assert (died, "Ben waters it" in after) == (False, True)
+
+    [done] = bot.rows("SELECT id FROM change_sets")
+    code, said = await bot.command("wiki", "undo", done["id"])
+    assert (code, shelf_of(bot).read(GARDEN)) == (0, PAGES[GARDEN]), said
 
     every = max(1, int(request.config.getoption("every")) // 8)
     last = max(n for n, step in enumerate(steps) if step.startswith("os.remove applying"))

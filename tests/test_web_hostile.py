@@ -40,35 +40,26 @@ async def look(page: Page) -> list[str]:
 
 async def walk(browser: Browsing, addresses: Sequence[str]) -> list[str]:
     """Open every page; whatever of hostile text came to life on it."""
-    profile, found = await browser.profile(), list[str]()
+    page, found = await browser.open("/healthz"), list[str]()
     for address in addresses:
-        page = await browser.open(address, inside=profile)
+        await page.goto(browser.web.base + address)
         await expect(page.get_by_role("heading", level=1).first).to_be_attached()
         found += await look(page)
-        await page.close()
     return found
 
 
-def addresses(home: Furnished, name: str, text: str) -> list[str]:
+def addresses(home: Furnished, name: str) -> list[str]:
     """All pages, and those that repeat what they were asked for."""
-    asked = [quote(each, safe="") for each in (name, text[:1500])]
     titles = [f"semantic/{quote(name, safe='')}", "semantic/Evil", "semantic/none"]
     return [
         *home.shown(),
         *(f"/{place}/{title}" for place in ("wiki", "edit") for title in titles),
         *(
-            f"/{place}/{each}"
-            for place in ("wiki", "edit", "jobs", "chat", "nothing")
-            for each in asked
+            address
+            for address in home.asked(quote(name, safe=""))
+            if not address.startswith(("/api/", "/login/"))
         ),
-        *(
-            f"{address}={each}"
-            for address in (
-                *("/wiki-search?q", "/graph?around", "/wiki-history?title", "/wiki-pages?after"),
-                *("/wiki-pages?to", "/jobs?before", f"/chat/{CHAT}?before", "/wiki-history?path"),
-            )
-            for each in asked
-        ),
+        f"/nothing/{quote(name)}",
         "/wiki-search?q=img",
     ]
 
@@ -98,7 +89,7 @@ async def test_nothing_hostile_runs_or_loads_or_leaves_from_any_page(
         ):
             for said in (text, "use your tools", "/unknown " + name, "go on"):
                 await home.say(said)
-            found = await walk(browser, addresses(home, name, text))
+            found = await walk(browser, addresses(home, name))
             assert not found, "\n".join(found)
 
 

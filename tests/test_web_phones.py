@@ -17,12 +17,11 @@ async def test_each_page_fits_a_phone_and_has_nothing_that_a_screen_reader_stumb
 ) -> None:
     """V-010, V-026, W-074: by the route table; one main heading, a name for each part."""
     async with furnished(tmp_path, model) as home, browsing(home.web, chromium) as browser:
-        profile = await browser.profile(width=360, color_scheme=scheme)
+        page = await browser.open("/", width=360, color_scheme=scheme)
         found = []
         for path in home.shown():
-            page = await browser.open(path, inside=profile)
+            await page.goto(home.web.base + path)
             await expect(page.get_by_role("heading", level=1)).to_have_count(1)
             await expect(page.get_by_role("main")).to_have_count(1)
             found += await overflow(page) + await accessible(page)
-            await page.close()
         assert not found, "\n".join(found)

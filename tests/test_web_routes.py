@@ -123,24 +123,14 @@ async def test_no_path_leads_out_of_the_folder_and_none_is_a_bug(
             "Origin": home.web.base,
             "Content-Type": "application/json",
         }
-        asked = [
+        asked = [("GET", address) for each in TRAVERSAL for address in home.asked(each)]
+        asked += [("GET", f"/static/{each}") for each in TRAVERSAL]
+        asked += [
             (route.method, route.at(each))
             for route in home.routes
-            if "{" in route.path
+            if "{" in route.path and route.method != "GET"
             for each in TRAVERSAL
         ]
-        asked += [("GET", f"/static/{each}") for each in TRAVERSAL]
-        for key in ("title", "q", "around"):
-            for each in TRAVERSAL:
-                asked += [
-                    ("GET", f"{path}?{key}={each}")
-                    for path in (
-                        "/api/memory/read",
-                        "/api/memory/resolve",
-                        "/wiki-search",
-                        "/graph",
-                    )
-                ]
         for method, target in asked:
             answer = await raw(home.web, method, target, head, b"" if method == "GET" else b"{}")
             assert answer.status < 500, (method, target, answer.body)

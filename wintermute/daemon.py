@@ -439,7 +439,7 @@ async def _serve_pages(
     door = WebDoor(parts)
     await door.load()
     async with asyncio.TaskGroup() as group:
-        serving = group.create_task(door.run(listener))
+        serving = group.create_task(door.listen(listener))
         invite(await DoorStore(parts.stores.database, parts.clock).invite())
         await leaving.wait()
         serving.cancel()

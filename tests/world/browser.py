@@ -18,7 +18,14 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from axe_playwright_python.base import AXE_SCRIPT
-from playwright.async_api import Browser, BrowserContext, Page, ViewportSize, async_playwright
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    Page,
+    ViewportSize,
+    async_playwright,
+    expect,
+)
 
 from tests.world.bot import Bot
 from tests.world.clock import WITHIN
@@ -109,6 +116,7 @@ async def browsing(
         async_playwright() as playwright,
         await playwright.chromium.launch(executable_path=chromium) as launched,
     ):
+        expect.set_options(timeout=MILLISECONDS)
         browser = Browsing(launched, web, provoked)
         yield browser
         for context in launched.contexts:

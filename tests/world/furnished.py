@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
 from tests.world.house import WITHIN, House, open_house
@@ -31,6 +32,8 @@ class Route:
 
     method: str
     path: str
+    queries: tuple[str, ...]
+    """Names that may follow a question mark."""
 
     @property
     def is_api(self) -> bool:
@@ -57,6 +60,14 @@ class Furnished:
     def address(self, route: Route) -> str:
         """An address of a route under which there is something."""
         return route.at(quote(self.values[route.path])) if "{" in route.path else route.path
+
+    def asked(self, value: str) -> list[str]:
+        """Every address for reading with this in the place of each of its parameters, as it travels."""
+        reading = [route for route in self.routes if route.method == "GET"]
+        inside = [route.at(value) for route in reading if "{" in route.path]
+        return inside + [
+            f"{self.address(route)}?{name}={value}" for route in reading for name in route.queries
+        ]
 
     def shown(self) -> list[str]:
         """The addresses of all pages for people."""
@@ -115,14 +126,20 @@ async def furnished(
             **dict.fromkeys(CHATS, CHAT),
             **dict.fromkeys(FOLDERS, talk.rpartition("/")[2]),
         }
-        table = [
-            Route(method, str(found.path))
-            for found in iter_route_contexts((await unguarded(web.parts)).routes)
-            for method in sorted((found.methods or {"GET"}) - {"HEAD"})
-        ]
+        table = _table(await unguarded(web.parts))
         home = Furnished(house, web, wiki, values, table)
         await home.say("hello")
         yield home
+
+
+def _table(app: FastAPI) -> list[Route]:
+    found = list[Route]()
+    for each in iter_route_contexts(app.routes):
+        dependant = getattr(each, "dependant", None)
+        queries = tuple(field.alias for field in dependant.query_params) if dependant else ()
+        methods = sorted((each.methods or {"GET"}) - {"HEAD"})
+        found += [Route(method, str(each.path), queries) for method in methods]
+    return found
 
 
 CHATS = (

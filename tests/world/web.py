@@ -62,7 +62,7 @@ async def web_served(
     listener = socket.create_server(("127.0.0.1", 0))
     base = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with asyncio.TaskGroup() as group:
-        serving = group.create_task(WebDoor(parts).run(listener))
+        serving = group.create_task(WebDoor(parts).listen(listener))
         async with httpx2.AsyncClient(timeout=WITHIN) as client:
             async with asyncio.timeout(WITHIN):
                 while (await _status(client, base)) != 200:  # noqa: ASYNC110  no event tells of it

@@ -52,7 +52,7 @@ from wintermute.prompt.gather import FALLBACK, FILE, FILE_SMALL, Instructions, r
 from wintermute.stores import Stores, closing
 from wintermute.templates import read_template, shipped_prompts
 from wintermute.terminal.screen import Output, TerminalSpeaker
-from wintermute.web.door import EXPOSED, address_of, open_listener, prove_installed
+from wintermute.web.door import EXPOSED, MISSING, address_of, is_installed, open_listener
 from wintermute.web.door import PART as WEB
 from wintermute.web.sessions import TOKEN, door_token
 from wintermute.wiki.finding import wiki_finding
@@ -174,20 +174,21 @@ async def noticed(config: Config) -> list[Finding]:
 
 def web_door(config: Config) -> list[Finding]:
     """The pages: installed, and an address that is ours and free, unless a daemon has it (V-003)."""
-    web, name = config.web, WEB
+    web = config.web
     if not web.enabled:
         return []
+    if not is_installed():
+        return [Finding(WEB, "fail", MISSING)]
     try:
-        prove_installed()
         if holder(config.data_dir) is None:
             open_listener(web.host, web.port).close()
         if (config.data_dir / TOKEN).exists() or web.token is not None:
             door_token(config)
     except WebUnavailable as problem:
-        return [Finding(name, "fail", str(problem))]
+        return [Finding(WEB, "fail", str(problem))]
     if web.is_exposed:
-        return [Finding(name, "warn", EXPOSED.format(host=web.host))]
-    return [Finding(name, "ok", f"at {address_of(web)} while the daemon runs")]
+        return [Finding(WEB, "warn", EXPOSED.format(host=web.host))]
+    return [Finding(WEB, "ok", f"at {address_of(web)} while the daemon runs")]
 
 
 def templates(config: Config) -> Finding:

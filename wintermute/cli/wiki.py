@@ -29,7 +29,7 @@ VERBS = {
     "web": ("web", "Read and mend the pages in the browser."),
     "undo": (
         "wiki_pages",
-        "Take back what a job did; what was edited since stays.",
+        "Take back what a job did, or a save in the browser; what was edited since stays.",
     ),
 }
 """By verb the module it stands in, and its line, which is repeated here so that help loads none."""

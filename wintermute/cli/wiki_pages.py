@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import click
 
+from wintermute.cli.history import undo_command
 from wintermute.cli.opening import DATABASE, open_config, open_with_gaps, opened_stores
 from wintermute.cli.options import CONFIG, REDACT, redacted, reporting, tell
 from wintermute.cli.wiki_store import conversation_of, local_now, settings_of, store_option
@@ -38,6 +39,7 @@ ONLY_BUILTIN = "what was said in a chat is made into pages by the agent builtin 
 NO_CONVERSATION = "there is no conversation {named}: name a folder of messages"
 AGAIN = "what was said there is not read again by itself: `wintermute wiki consolidate --conversation {raw}` does"
 UNCHANGED = "no page was changed"
+NO_RECORD = "changes of this store are on no record: `wintermute wiki undo JOB` takes jobs back"
 NOTHING_NEW = "Nothing was said since the last time."
 
 
@@ -227,14 +229,18 @@ def _tell_preview(ctx: click.Context, done: Preview, *, as_json: bool) -> None:
 @store_option
 @reporting
 def undo(ctx: click.Context, as_json: bool, job: str | None, store: Path | None) -> None:
-    """Take back what a job did; what was edited since stays.
+    """Take back what a job did, or a save in the browser; what was edited since stays.
 
-    Without JOB the newest that is not taken back yet.
+    JOB is the name of a job, or a change set. Without it the newest job that is not taken back yet.
 
     Example: wintermute wiki undo 20260504-101500
     """
     home = _Home.meant(ctx, store, need="none")
     now = local_now(ctx)
+    if job and job.startswith("set_"):
+        if not home.is_recorded:
+            raise WintermuteError(NO_RECORD)
+        ctx.invoke(undo_command("page"), batch=job, as_json=as_json)
 
     async def work() -> TakenBack:
         async with home.opened(models=False) as (kept, _):

@@ -20,11 +20,12 @@ import httpx2
 from wintermute.clock import SystemClock
 from wintermute.config.read import read_config
 from wintermute.config.schema import URL, WIKI, Config, Secret
-from wintermute.demo.homeserver import Child, leashed, write
+from wintermute.demo.homeserver import Child, free_port, leashed, write
 from wintermute.errors import ConfigurationError
 from wintermute.memory.status import Machine, first_backend
 from wintermute.messages import Json
 from wintermute.templates import RUNTIME, shipped_prompts
+from wintermute.web.door import is_installed
 from wintermute.wiki.store import WikiStore
 
 LOCAL = {"Ollama": "http://127.0.0.1:11434/v1", "llama.cpp": "http://127.0.0.1:8080/v1"}
@@ -146,6 +147,8 @@ def _plain(value: Any, secrets: dict[str, str]) -> Any:
 
 READY_SECONDS = 60.0
 COMMAND_SECONDS = 300.0
+WEB_DOOR = " web door "
+"""In the daemon's log: its pages can be opened, or it says why not."""
 READY = " ready device="
 """In the daemon's log: it knows its rooms, and others can encrypt for it."""
 
@@ -184,6 +187,7 @@ class Bot:
             "llm": found.llm,
             "memory": {"backend": first_backend(Machine.here()).backend},
             "memory_harvest": dict(found.harvest),
+            "web": {"enabled": is_installed(), "port": free_port()},
         }
         write(self._config, json.dumps(config, indent=2, ensure_ascii=False))  # JSON is YAML
 
@@ -206,6 +210,10 @@ class Bot:
                 process.kill()
                 await process.wait()
         return printed.decode(errors="replace").rstrip()
+
+    async def login(self, environment: Mapping[str, str]) -> str:
+        """The line with an address that logs a browser in."""
+        return (await self.command(environment, "web")).splitlines()[-1]
 
     def running(self, environment: Mapping[str, str]) -> AbstractAsyncContextManager[Child]:
         """`wintermute run`. Raises: ConfigurationError when the model's settings are wrong."""

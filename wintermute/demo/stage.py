@@ -17,6 +17,7 @@ from wintermute.demo.bot import (
     AT_ONCE,
     READY,
     READY_SECONDS,
+    WEB_DOOR,
     Bot,
     FoundModel,
     find_model,
@@ -34,6 +35,7 @@ from wintermute.demo.person import DemoPerson, Dialogue, present
 from wintermute.demo.practice_server import SERVED_NAME, PracticeModel
 from wintermute.errors import WintermuteError, ungrouped
 from wintermute.matrix.signing import USAGES, load_seeds
+from wintermute.web.door import is_installed
 
 PRACTICE = "practice model: fixed rules, no intelligence, but it really uses the tools"
 JOIN_SECONDS = 30.0
@@ -184,6 +186,10 @@ async def _converse(
     step("you are in an encrypted room with it: type a message, or /help; Ctrl-D ends")
     step("/delete WORDS deletes your newest message that has these words, as any client can")
     step("/pages makes pages of what was said, as `wintermute wiki consolidate` does")
+    if is_installed():
+        await cast.daemon.until(lambda: cast.daemon.said(WEB_DOOR), READY_SECONDS)
+        step("chat and wiki are in the browser, too")
+        plan.show(await cast.bot.login(cast.environment))
     plan.show(
         CARD.format(
             folder=plan.folder,

@@ -3,6 +3,7 @@
 import hashlib
 from datetime import datetime
 from typing import Annotated
+from weakref import WeakValueDictionary
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import (
@@ -14,22 +15,22 @@ from fastapi.responses import (
 )
 from pydantic import BaseModel, Field
 
+from wintermute.clock import stamp
+from wintermute.mailbox.history import NEWEST, HeldConversation, MessageKey
 from wintermute.mailbox.outbox import TERMINAL, WEB
-from wintermute.mailbox.reading import NEWEST, HeldConversation, MailboxReader, MessageKey
 from wintermute.messages import Incoming
-from wintermute.text import clean, is_blank
+from wintermute.text import clean, display_name, is_blank
 from wintermute.web.conversations import FolderViews
-from wintermute.web.messages import MESSAGE_MOST, MessageViews, RenderedPage, first_words
-from wintermute.web.stream import Drafts, Stream
-from wintermute.web.views import Viewing, Views, Visiting, problems, told
+from wintermute.web.messages import MESSAGE_MOST, MessageViews, RenderedPage
+from wintermute.web.stream import DraftDesk, Stream
+from wintermute.web.views import Viewing, Views, Visiting, told
 
 LISTED_MOST = 30
 """Conversations of a list."""
 ID = r"^[A-Za-z0-9_-]{1,64}$"
-GONE = (
-    "There is no such conversation here.",
-    "Open one from the list, or begin a new one.",
-)
+KNOWN = "conv_"
+"""How the ids of conversations begin that are there: no new one is called like that."""
+GONE = "There is no such conversation here.", "Open one from the list, or begin a new one."
 
 router = APIRouter()
 ChatId = Annotated[str, Path(pattern=ID)]
@@ -52,21 +53,6 @@ class ChatList(BaseModel):
     next: str | None
 
 
-class MessageRow(BaseModel):
-    """A message as HTML. `answers`: the message it answers."""
-
-    id: str
-    html: str
-    answers: str | None
-
-
-class MessageList(BaseModel):
-    """Messages, oldest first, and the key of those before them."""
-
-    messages: list[MessageRow]
-    earlier: str | None
-
-
 class NewMessage(BaseModel):
     """A message as a page sends it: the same key again is the same message."""
 
@@ -86,15 +72,16 @@ class ChatViews:
     def __init__(self, views: Views, folders: FolderViews) -> None:
         self.folders = folders
         self.messages = MessageViews(views)
-        self.drafts = Drafts(views.parts.clock)
+        self._clock = views.parts.clock
+        self._desks: WeakValueDictionary[str, DraftDesk] = WeakValueDictionary()
 
-    @property
-    def reader(self) -> MailboxReader:
-        return self.messages.reader
-
-    async def find(self, chat_id: str) -> HeldConversation | None:
+    async def opened(self, chat_id: str) -> HeldConversation | None:
         """Find a conversation by the end of its address."""
-        return await self.reader.find(chat_id, f"{WEB}{chat_id}")
+        return await self.messages.reader.held(chat_id, f"{WEB}{chat_id}")
+
+    def desk(self, conversation_id: str) -> DraftDesk:
+        """Give the desk of a conversation, which is there while somebody has it."""
+        return self._desks.setdefault(conversation_id, DraftDesk(self._clock))
 
 
 def chat_views(request: Request) -> ChatViews:
@@ -111,8 +98,8 @@ async def newest_chat(views: Viewing, chats: Chatting) -> Response:
     """Show the conversation of the web that was used last, or an empty one."""
     if views.parts.rooms is None:
         return RedirectResponse("/conversations", 303)
-    newest = await chats.reader.conversations(1, WEB)
-    return await _page(views, chats, newest[0] if newest else None)
+    newest = await chats.messages.reader.conversations(1, f"{WEB}*")
+    return await _page(views, chats, next(iter(newest), None))
 
 
 @router.get("/chat", include_in_schema=False)
@@ -126,9 +113,8 @@ async def chat_page(
     request: Request, chat_id: ChatId, views: Viewing, chats: Chatting, before: str = ""
 ) -> Response:
     """Show a conversation, with `before` its earlier messages."""
-    held, key = await chats.find(chat_id), MessageKey.of(before) if before else NEWEST
-    is_new = held is None and not chat_id.startswith("conv_")
-    if key is None or (held is None and not is_new):
+    held, key = await chats.opened(chat_id), MessageKey.from_page(before)
+    if key is None or (held is None and chat_id.startswith(KNOWN)):
         return views.problem(request.scope, 404, *GONE)
     return await _page(views, chats, held, chat_id, key)
 
@@ -140,7 +126,6 @@ async def _page(
     chat_id: str = "",
     before: MessageKey = NEWEST,
 ) -> HTMLResponse:
-    page = await chats.messages.page(held.id, before) if held else RenderedPage((), None)
     row = _row(held) if held else None
     return views.page(
         "chat.html",
@@ -150,62 +135,51 @@ async def _page(
         row=row,
         is_open=row is None or row.is_open,
         is_newest=before == NEWEST,
-        page=page,
-        list=await _list(chats, ("~", "")),
+        page=await chats.messages.page(held.id, before) if held else RenderedPage(),
+        list=await list_chats(chats),
         folders=await chats.folders.newest_or_none(),
     )
 
 
-@router.get("/api/chats", responses=problems(400))
-async def list_chats(chats: Chatting, after: str = "") -> ChatList:
+@router.get("/api/chats")
+async def list_chats(chats: Chatting, after: str = "~ ") -> ChatList:
     """List conversations, newest first; `after`: the key that the last list gave."""
-    last, _, conversation_id = after.rpartition(" ")
-    return await _list(chats, (last, conversation_id) if after else ("~", ""))
-
-
-async def _list(chats: ChatViews, before: tuple[str, str]) -> ChatList:
-    found = await chats.reader.conversations(LISTED_MOST + 1, before=before)
-    shown = found[:LISTED_MOST]
-    more = len(found) > LISTED_MOST
-    key = f"{shown[-1].last.isoformat(timespec='microseconds')} {shown[-1].id}" if more else None
+    last, _, conversation_id = after.partition(" ")
+    reader = chats.messages.reader
+    found = await reader.conversations(LISTED_MOST + 1, before=(last, conversation_id))
+    shown, more = found[:LISTED_MOST], found[LISTED_MOST:]
+    key = f"{stamp(shown[-1].last)} {shown[-1].id}" if more else None
     return ChatList(chats=[_row(each) for each in shown], next=key)
 
 
 def _row(held: HeldConversation) -> ChatRow:
-    room, words = held.room_id, first_words(held.words)
-    if room.startswith(WEB):
-        title = words or "Commands only"
-        return ChatRow(
-            id=room.removeprefix(WEB), title=title, last=held.last, is_open=True, matrix=None
-        )
-    where = "Terminal" if room == TERMINAL else "Matrix"
-    link = None if room == TERMINAL else f"https://matrix.to/#/{room}"
-    title = f"{where}: {words}" if words else where
-    return ChatRow(id=held.id, title=title, last=held.last, is_open=False, matrix=link)
+    room, words = held.room_id, display_name(held.words, 60)
+    is_open, is_here = room.startswith(WEB), room == TERMINAL
+    where = "" if is_open else "Terminal: " if is_here else "Matrix: "
+    return ChatRow(
+        id=room.removeprefix(WEB) if is_open else held.id,
+        title=f"{where}{words or 'no words yet'}",
+        last=held.last,
+        is_open=is_open,
+        matrix=None if is_open or is_here else f"https://matrix.to/#/{room}",
+    )
 
 
-@router.get(
-    "/api/chats/{chat_id}/messages", response_model=MessageList, responses=problems(400, 404)
-)
+@router.get("/api/chats/{chat_id}/messages", response_model=RenderedPage)
 async def list_messages(
     chat_id: ChatId, chats: Chatting, before: str = ""
-) -> MessageList | JSONResponse:
+) -> RenderedPage | JSONResponse:
     """Give the newest messages of a conversation, or those before the key of a list."""
-    held, key = await chats.find(chat_id), MessageKey.of(before) if before else NEWEST
+    held, key = await chats.opened(chat_id), MessageKey.from_page(before)
     if key is None:
         return told(400, "The key of the earlier messages is none of ours.", "Reload the page.")
-    if held is None:
-        return told(404, *GONE)
-    page = await chats.messages.page(held.id, key)
-    rows = [MessageRow(id=m.id, html=m.html, answers=m.answers) for m in page.messages]
-    return MessageList(messages=rows, earlier=str(page.earlier) if page.earlier else None)
+    return await chats.messages.page(held.id, key) if held else told(404, *GONE)
 
 
 @router.post(
     "/api/chats/{chat_id}/messages",
     status_code=202,
     response_model=Taken,
-    responses=problems(400, 403, 404, 409, 413),
 )
 async def take_message(
     chat_id: ChatId, new: NewMessage, views: Viewing, chats: Chatting
@@ -216,10 +190,10 @@ async def take_message(
         return told(413, "The message is longer than 64 kB.", "Send it in parts.")
     if is_blank(text):
         return told(400, "message required", "Write a message first.")
-    held = await chats.find(chat_id)
+    held = await chats.opened(chat_id)
     if held is not None and not held.room_id.startswith(WEB):
         return told(403, "This conversation can only be read here.", "Answer where it is held.")
-    if parts.rooms is None or (held is None and chat_id.startswith("conv_")):
+    if parts.rooms is None or (held is None and chat_id.startswith(KNOWN)):
         return told(404, *GONE)
     owner, room = parts.stores.owner, f"{WEB}{chat_id}"
     event_id = f"web_{hashlib.sha256(f'{room} {new.key}'.encode()).hexdigest()[:32]}"
@@ -249,7 +223,7 @@ async def take_message(
 @router.get(
     "/api/chats/{chat_id}/stream",
     response_class=StreamingResponse,
-    responses={**problems(404), 200: {"content": {"text/event-stream": {}}}},
+    responses={200: {"content": {"text/event-stream": {}}}},
 )
 async def stream_chat(
     chat_id: ChatId,
@@ -259,10 +233,9 @@ async def stream_chat(
     has: Annotated[str, Query(max_length=64)] = "",
 ) -> Response:
     """Stream the states of a conversation. `has`: the version of the messages that a page has."""
-    held = await chats.find(chat_id)
+    held = await chats.opened(chat_id)
     if held is None:
         return told(404, *GONE)
-    stream = Stream(
-        views.parts, views.sessions, chats.messages, chats.drafts, held.id, visitor, has
-    )
+    shared = (views.parts, views.sessions, chats.messages, chats.desk(held.id))
+    stream = Stream(*shared, held.id, visitor, has)
     return StreamingResponse(stream.events(), media_type="text/event-stream")

@@ -17,16 +17,14 @@ from wintermute.errors import StoreBusy, StoreMissing, WintermuteError
 from wintermute.files import to_its_end
 from wintermute.loom.reading import LoomReader
 from wintermute.messages import FOLDER
-from wintermute.text import clean, is_blank
+from wintermute.text import clean, display_name, is_blank, one_line
 from wintermute.web.messages import (
     MESSAGE_MOST,
     NEWEST_MOST,
     Renderings,
-    badges_of,
-    first_words,
 )
 from wintermute.web.sessions import Visitor
-from wintermute.web.stream import BEATS, Drafts, WatchedDraft, event
+from wintermute.web.stream import BEATS, DraftDesk, WatchedDraft, event
 from wintermute.web.views import Viewing, Views, Visiting, failure_words, told
 from wintermute.wiki.conversations import (
     BUSY,
@@ -98,6 +96,7 @@ class AskedAnswer:
     """An answer that was asked for. `outcome`: the event that ends its streams, once there is one."""
 
     path: str
+    desk: DraftDesk
     outcome: str = ""
 
 
@@ -117,7 +116,7 @@ class FolderViews:
         self._parts = views.parts
         self._wiki = views.parts.stores.wiki
         self._loom = LoomReader(views.parts.stores.database)
-        self._renderings, self._drafts = Renderings(), Drafts(views.parts.clock)
+        self._renderings = Renderings()
         self._making: dict[str, AskedAnswer] = {}
 
     async def newest(self, after: str = "") -> FolderList:
@@ -150,7 +149,9 @@ class FolderViews:
         if not is_gone:
             with suppress(WintermuteError):  # which its page tells
                 words = self.folder(path).opening()
-        return FolderRow(id=_id(path), title=first_words(words) or name, missing=is_gone)
+        return FolderRow(
+            id=_id(path), title=display_name(one_line(words), 60) or name, missing=is_gone
+        )
 
     async def path_of(self, conversation_id: str) -> str:
         """Find the path of a listed conversation. Raises: FolderMissing."""
@@ -187,7 +188,7 @@ class FolderViews:
                 "folder_message.html",
                 message=each,
                 html=htmls.get(each.text, ""),
-                badges=badges_of(recalled.get(casts.get(each.text, ""), ())),
+                badges=recalled.get(casts.get(each.text, ""), ()),
             )
             for each in messages
         ]
@@ -201,7 +202,7 @@ class FolderViews:
         if path.startswith(f"{RAW}/"):
             raise WintermuteError(KEPT)
         if path not in self._making:
-            self._making[path] = AskedAnswer(path)
+            self._making[path] = AskedAnswer(path, DraftDesk(self._parts.clock))
             self._parts.speaker.begin_answer(path, path)
             self.asked.put_nowait(self._making[path])
         return self._making[path]
@@ -230,17 +231,16 @@ class FolderViews:
     async def events(self, asked: AskedAnswer, visitor: Visitor) -> AsyncIterator[str]:
         """Give the states of an answer, then what came of it."""
         parts, path, seen, spoke_at = self._parts, asked.path, 0, self._parts.clock.monotonic()
-        draft = WatchedDraft(parts, self._drafts, path)
-        with self._drafts.watched(path):
-            while not parts.ending.is_set() and await self._views.sessions.lives(visitor):
-                if asked.outcome:
-                    yield asked.outcome
-                    return
-                found = await draft.event(parts.speaker.making(path))
-                if found or parts.clock.monotonic() - spoke_at > BEATS:
-                    yield found or ": still here\n\n"
-                    spoke_at = parts.clock.monotonic()
-                seen = await draft.woken(seen)
+        draft = WatchedDraft(parts, asked.desk, path)
+        while not parts.ending.is_set() and await self._views.sessions.lives(visitor):
+            if asked.outcome:
+                yield asked.outcome
+                return
+            found = await draft.news(parts.speaker.making(path))
+            if found or parts.clock.monotonic() - spoke_at > BEATS:
+                yield "".join(found) or ": still here\n\n"
+                spoke_at = parts.clock.monotonic()
+            seen = await draft.woken(seen)
 
 
 def folder_views(request: Request) -> FolderViews:
@@ -252,12 +252,12 @@ def folder_views(request: Request) -> FolderViews:
 Folders = Annotated[FolderViews, Depends(folder_views)]
 
 
-async def found(conversation_id: str, folders: Folders) -> str:
+async def folder_path(conversation_id: str, folders: Folders) -> str:
     """Give the path of the conversation that an address names; clients never name paths."""
     return await folders.path_of(conversation_id)
 
 
-Found = Annotated[str, Depends(found)]
+FolderPath = Annotated[str, Depends(folder_path)]
 
 
 @router.get("/conversations", include_in_schema=False)
@@ -268,7 +268,7 @@ async def all_folders(views: Viewing, folders: Folders, after: str = "") -> HTML
 
 @router.get("/conversations/{conversation_id}", include_in_schema=False)
 async def folder_page(
-    conversation_id: str, path: Found, views: Viewing, folders: Folders, before: str = ""
+    conversation_id: str, path: FolderPath, views: Viewing, folders: Folders, before: str = ""
 ) -> HTMLResponse:
     """Show a conversation, with `before` its earlier messages."""
     page = await asyncio.to_thread(folders.folder(path).page, NEWEST_MOST, before)
@@ -311,7 +311,9 @@ async def make_folder(views: Viewing) -> Made:
 
 
 @router.get("/api/conversations/{conversation_id}")
-async def list_folder_messages(path: Found, folders: Folders, before: str = "") -> FolderMessages:
+async def list_folder_messages(
+    path: FolderPath, folders: Folders, before: str = ""
+) -> FolderMessages:
     """Give the newest messages of a conversation, or those before the key of a list."""
     page = await asyncio.to_thread(folders.folder(path).page, NEWEST_MOST, before)
     rows = [FolderMessage(id=m.name, role=m.role, text=m.text) for m in page.messages]
@@ -319,7 +321,7 @@ async def list_folder_messages(path: Found, folders: Folders, before: str = "") 
 
 
 @router.delete("/api/conversations/{conversation_id}", status_code=204)
-async def unlist_folder(path: Found, views: Viewing) -> Response:
+async def unlist_folder(path: FolderPath, views: Viewing) -> Response:
     """Remove a conversation from the list; its files stay."""
     files = views.parts.stores.wiki.files
 
@@ -332,7 +334,7 @@ async def unlist_folder(path: Found, views: Viewing) -> Response:
 
 
 @router.post("/api/conversations/{conversation_id}/message", status_code=201, response_model=Made)
-async def add_message(new: NewText, path: Found, folders: Folders) -> Made | JSONResponse:
+async def add_message(new: NewText, path: FolderPath, folders: Folders) -> Made | JSONResponse:
     """Add a person's message to a conversation; nothing is answered yet."""
     text = clean(new.message).rstrip()
     if len(text.encode()) > MESSAGE_MOST:
@@ -352,7 +354,7 @@ async def add_message(new: NewText, path: Found, folders: Folders) -> Made | JSO
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {}}}},
 )
-async def generate(path: Found, visitor: Visiting, folders: Folders) -> StreamingResponse:
+async def generate(path: FolderPath, visitor: Visiting, folders: Folders) -> StreamingResponse:
     """Have the last message answered, and stream that; all who ask meanwhile see the same answer."""
     events = folders.events(folders.ask(path), visitor)
     return StreamingResponse(events, media_type="text/event-stream")

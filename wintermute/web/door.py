@@ -5,12 +5,12 @@ import errno
 import logging
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.util import find_spec
 from typing import Protocol
 
 from wintermute.config.schema import Web
-from wintermute.errors import WebUnavailable
+from wintermute.errors import StorageBlocked, WebUnavailable
 from wintermute.web.parts import WebParts
 from wintermute.web.sessions import DoorStore, door_token
 
@@ -48,7 +48,7 @@ class WebDoor:
         """Load the framework in a thread. Raises: WebUnavailable where it is not installed."""
         return await asyncio.to_thread(_server)
 
-    async def run(self, listener: socket.socket) -> None:
+    async def listen(self, listener: socket.socket) -> None:
         """Answer requests on an open socket. Ends the streams when cancelled. Raises: WebUnavailable."""
         serve = await self.load()
         await serve(self._parts, listener)
@@ -67,7 +67,7 @@ class WebDoor:
                 await self.load()
                 async with self.announced():
                     await self._note()
-                    await self.run(listener)
+                    await self.listen(listener)
         except WebUnavailable as problem:
             log.warning("web door not opened reason=%s", problem)
             await self._health.note(PART, "fail", str(problem))
@@ -81,7 +81,8 @@ class WebDoor:
         try:
             yield
         finally:
-            await self._store.serve_at(None)
+            with suppress(StorageBlocked):  # the next start says it again
+                await self._store.serve_at(None)
 
     async def _note(self) -> None:
         address, host = address_of(self._web), self._web.host
@@ -118,10 +119,9 @@ def open_listener(host: str, port: int) -> socket.socket:
         raise WebUnavailable(told) from error
 
 
-def prove_installed() -> None:
-    """Look for the framework without loading it. Raises: WebUnavailable."""
-    if not all(find_spec(name) for name in FRAMEWORK):
-        raise WebUnavailable(MISSING)
+def is_installed() -> bool:
+    """Look for the framework without loading it."""
+    return all(find_spec(name) for name in FRAMEWORK)
 
 
 def _server() -> Served:

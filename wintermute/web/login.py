@@ -41,7 +41,7 @@ async def log_in(given: GivenToken, request: Request, views: Viewing) -> Respons
         return answer
     if not views.sessions.knows(given.token.strip()):
         return told(401, "This is not the token.", "Run `wintermute web` for a login address.")
-    return _logged_in(views, request, Response(status_code=204), await views.sessions.begin())
+    return _logged_in(views, request, Response(status_code=204), await views.sessions.enter())
 
 
 @router.get("/login/{key}", include_in_schema=False)
@@ -82,22 +82,22 @@ async def sessions_page(views: Viewing, visitor: Visiting) -> HTMLResponse:
     return views.page("sessions.html", own=own, **values)
 
 
-class Ended(BaseModel):
+class EndedSessions(BaseModel):
     """How many sessions ended."""
 
     ended: int
 
 
 @router.post("/api/sessions/end")
-async def end_all(views: Viewing) -> Ended:
+async def end_all(views: Viewing) -> EndedSessions:
     """End all sessions, also one's own."""
-    return Ended(ended=await views.sessions.end(None))
+    return EndedSessions(ended=await views.sessions.end(None))
 
 
-@router.post("/api/sessions/{seq}/end", response_model=Ended)
-async def end_one(seq: int, views: Viewing) -> Ended | Response:
+@router.post("/api/sessions/{seq}/end", response_model=EndedSessions)
+async def end_one(seq: int, views: Viewing) -> EndedSessions | Response:
     """End one session, with its streams."""
     ended = await views.sessions.end(seq) if abs(seq) < 1 << 62 else 0
     if not ended:
         return told(404, "There is no such session any more.", "Load the page again.")
-    return Ended(ended=ended)
+    return EndedSessions(ended=ended)

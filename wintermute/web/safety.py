@@ -4,15 +4,15 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
+from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from wintermute.config.schema import Web, is_loopback
-from wintermute.web.sessions import Presence, Visitor
+from wintermute.config.schema import is_loopback
+from wintermute.web.sessions import OpenRequest, Visitor
 from wintermute.web.views import Views, is_api
 
 Scope = MutableMapping[str, Any]
@@ -84,66 +84,6 @@ LONG_HEAD = Refusal(431, "The headers are over 16 kB.", "Delete cookies of this 
 NO_SOCKETS = Refusal(400, "There are no websockets here.", "Ask with plain HTTP.")
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """A request as its head tells it."""
-
-    scope: Scope
-    headers: Mapping[str, str]
-
-    @classmethod
-    def of(cls, scope: Scope) -> "Asking":
-        """Read the head; of a header that came twice the last counts, but for cookies."""
-        found: dict[str, str] = {}
-        for name, value in scope["headers"]:
-            key, text = name.decode("latin-1"), value.decode("latin-1")
-            found[key] = f"{found[key]}; {text}" if key == "cookie" and key in found else text
-        return cls(scope, found)
-
-    @property
-    def path(self) -> str:
-        """The path, decoded."""
-        return str(self.scope["path"])
-
-    @property
-    def is_reading(self) -> bool:
-        """Whether it changes nothing."""
-        return self.scope["method"] in READING
-
-    @property
-    def host(self) -> str:
-        """The name that the client calls us by, without a port."""
-        return _name(self.headers.get("host", ""))
-
-    @property
-    def bearer(self) -> str | None:
-        """The token that a program sends."""
-        kind, _, token = self.headers.get("authorization", "").partition(" ")
-        return token.strip() if kind.lower() == "bearer" else None
-
-    @property
-    def is_from_elsewhere(self) -> bool:
-        """Whether a page of another site led a browser here: a strict cookie stays behind then."""
-        return (
-            self.headers.get("sec-fetch-site") == "cross-site"
-            and self.headers.get("sec-fetch-mode") == "navigate"
-            and "cookie" not in self.headers
-        )
-
-    def cookies(self, name: str) -> list[str]:
-        """Give the values of a cookie; another server on this machine may have set one as well."""
-        pairs = (part.strip().partition("=") for part in self.headers.get("cookie", "").split(";"))
-        return [value for key, _, value in pairs if key == name][:4]
-
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """A request that the application may answer."""
-
-    visitor: Visitor | None
-    body: bytes
-
-
 class Guarded:
     """The application behind the checks."""
 
@@ -151,42 +91,46 @@ class Guarded:
         self._app = app
         self._views = views
         self._logins = views.sessions
-        self._web: Web = views.parts.config.web
+        self._web = views.parts.config.web
 
     async def __call__(self, scope: Scope, receive: Receive, out: "Out") -> None:
-        asking = Asking.of(scope)
-        judged = await self._judged(asking, receive)
+        judged = await self._judged(Request(scope, receive))
         if isinstance(judged, Response):
             await judged(scope, receive, out)
             return
-        scope.setdefault("state", {})["visitor"] = judged.visitor
-        with self._logins.present(judged.visitor) as presence, suppress(TimeoutError):
-            async with presence.limit:
-                await self._app(scope, _In(judged.body, receive, presence), out)
+        visitor, body = judged
+        scope.setdefault("state", {})["visitor"] = visitor
+        with self._logins.present(visitor) as presence:
+            try:
+                async with presence.limit:
+                    await self._app(scope, _In(body, receive, presence), out)
+            except TimeoutError:
+                if not presence.left.is_set():
+                    raise
         if presence.left.is_set() and out.is_open:
             await out({"type": "http.response.body", "body": b""})
 
-    async def _judged(self, asking: Asking, receive: Receive) -> Admitted | Response:
-        if refusal := self._refused(asking):
-            return self._told(asking, refusal)
-        visitor = await self._visitor(asking)
+    async def _judged(self, request: Request) -> tuple[Visitor | None, bytes] | Response:
+        if refusal := self._refused(request):
+            return self._told(request, refusal)
+        visitor = await self._visitor(request)
         if isinstance(visitor, Refusal):
-            return self._told(asking, visitor)
-        if visitor is None and not OPEN.fullmatch(asking.path):
-            return self._led_to_login(asking)
-        if not asking.is_reading and (refusal := self._forged(asking)):
-            return self._told(asking, refusal)
-        body = await _body(asking, receive)
-        return self._told(asking, body) if isinstance(body, Refusal) else Admitted(visitor, body)
+            return self._told(request, visitor)
+        if visitor is None and not OPEN.fullmatch(request.scope["path"]):
+            return self._led_to_login(request)
+        if request.method not in READING and (refusal := self._forged(request)):
+            return self._told(request, refusal)
+        body = await _body(request)
+        return self._told(request, body) if isinstance(body, Refusal) else (visitor, body)
 
-    def _refused(self, asking: Asking) -> Refusal | None:
+    def _refused(self, request: Request) -> Refusal | None:
         """Judge the head alone."""
-        scope, name = asking.scope, asking.host
+        scope, name = request.scope, _name(request.headers.get("host", ""))
         if not (_is_text(scope["raw_path"]) and _is_text(scope["query_string"])):
             return BROKEN_PATH
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEAD:
             return LONG_HEAD
-        if "websocket" in asking.headers.get("upgrade", "").lower():
+        if "websocket" in request.headers.get("upgrade", "").lower():
             return NO_SOCKETS
         # Another name may be that of a site which points at this machine.
         server = scope.get("server") or ("",)
@@ -196,41 +140,42 @@ class Guarded:
         shown = name if re.fullmatch(r"[\w.:-]{1,253}", name, re.ASCII) else "NAME"
         return replace(FOREIGN_HOST, what_to_do=FOREIGN_HOST.what_to_do.format(host=shown))
 
-    async def _visitor(self, asking: Asking) -> Visitor | Refusal | None:
+    async def _visitor(self, request: Request) -> Visitor | Refusal | None:
         """Find out who asks; None: nobody that we know."""
-        if asking.bearer is not None and not OPEN.fullmatch(asking.path):
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and not OPEN.fullmatch(request.scope["path"]):
             if seconds := self._logins.wait():
                 return too_often(seconds)
-            return Visitor(None) if self._logins.knows(asking.bearer) else LOG_IN
-        for value in asking.cookies(self._views.cookie):
-            if visitor := await self._logins.visitor(value):
-                return visitor
-        return None
+            return Visitor(None) if self._logins.knows(token.strip()) else LOG_IN
+        cookie = request.cookies.get(self._views.cookie)
+        return await self._logins.visitor(cookie) if cookie else None
 
-    def _forged(self, asking: Asking) -> Refusal | None:
+    def _forged(self, request: Request) -> Refusal | None:
         """Judge a request that changes something: another site may have made the browser send it."""
-        origin, site = asking.headers.get("origin"), asking.headers.get("sec-fetch-site")
-        if asking.bearer is None:
-            scheme, host = asking.scope["scheme"], asking.headers.get("host", "")
-            ours = {_origin(f"{scheme}://{host}"), _origin(self._web.public_url or "")} - {None}
+        headers = request.headers
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        if not headers.get("authorization", "").lower().startswith("bearer "):
+            here = f"{request.scope['scheme']}://{headers.get('host', '')}"
+            ours = {_origin(here), _origin(self._web.public_url or "")} - {None}
             if origin is None and site != "same-origin":
                 return FOREIGN_ORIGIN
             if origin is not None and (_origin(origin) not in ours or site == "cross-site"):
                 return FOREIGN_ORIGIN
-        kind = asking.headers.get("content-type", "").partition(";")[0].strip().lower()
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         return None if kind == "application/json" else NO_JSON
 
-    def _led_to_login(self, asking: Asking) -> Response:
-        """Answer whoever is not logged in."""
-        if is_api(asking.path) or not asking.is_reading:
-            return self._told(asking, LOG_IN)
-        if asking.is_from_elsewhere:
+    def _led_to_login(self, request: Request) -> Response:
+        """Answer whoever is not logged in; a strict cookie stays behind where another site leads here."""
+        if is_api(request.scope["path"]) or request.method not in READING:
+            return self._told(request, LOG_IN)
+        fetch = [request.headers.get(f"sec-fetch-{name}") for name in ("site", "mode")]
+        if fetch == ["cross-site", "navigate"]:
             return self._views.page("again.html", title="Wintermute", place="login", to="")
         return RedirectResponse("/login", 303)
 
-    def _told(self, asking: Asking, refusal: Refusal) -> Response:
+    def _told(self, request: Request, refusal: Refusal) -> Response:
         answer = self._views.problem(
-            asking.scope, refusal.status, refusal.error, refusal.what_to_do
+            request.scope, refusal.status, refusal.error, refusal.what_to_do
         )
         answer.headers.update(refusal.headers)
         return answer
@@ -270,16 +215,16 @@ def _is_text(raw: bytes) -> bool:
         return False
 
 
-async def _body(asking: Asking, receive: Receive) -> bytes | Refusal:
+async def _body(request: Request) -> bytes | Refusal:
     """Read the whole body, if it is one that a route may get."""
-    length = asking.headers.get("content-length", "0")
+    length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length[:20]) > MOST_READ:
         return TOO_LARGE
     found, size, more = bytearray(), 0, True
     try:
         async with asyncio.timeout(BODY_SECONDS):
             while more:
-                message = await receive()
+                message = await request.receive()
                 size += len(message.get("body", b""))
                 more = bool(message.get("more_body")) and size <= MOST_READ
                 if size <= MOST_BODY:
@@ -288,7 +233,7 @@ async def _body(asking: Asking, receive: Receive) -> bytes | Refusal:
         return TOO_SLOW
     if size > MOST_BODY:
         return TOO_LARGE
-    if asking.is_reading or not found:
+    if request.method in READING or not found:
         return b""
     return bytes(found) if await asyncio.to_thread(_is_json, bytes(found)) else UNREADABLE
 
@@ -319,7 +264,7 @@ def _refuse(constant: str) -> None:
 class _In:
     """Gives an application the body that was read; then tells it when to stop."""
 
-    def __init__(self, body: bytes, receive: Receive, presence: Presence) -> None:
+    def __init__(self, body: bytes, receive: Receive, presence: OpenRequest) -> None:
         self._body: bytes | None = body
         self._receive = receive
         self._presence = presence

@@ -63,7 +63,7 @@ class _Connection(H11Protocol):
             self._arriving = None
 
 
-class _Server(uvicorn.Server):
+class _PageServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave the signals to the daemon."""
@@ -96,7 +96,7 @@ async def serve(parts: WebParts, listener: socket.socket) -> None:
         ws="none",
         timeout_graceful_shutdown=LEAVE_SECONDS,
     )
-    server = _Server(settings)
+    server = _PageServer(settings)
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(server.serve(sockets=[listener]))
         working = group.create_task(app.work())

@@ -136,7 +136,7 @@ class Logins:
         parts.redact.hide(token)
         self._token = _digest(token)
         self._wrong = deque[float](maxlen=MOST_WRONG)
-        self._present: dict[Presence, str | None] = {}
+        self._present: dict[OpenRequest, str | None] = {}
 
     def wait(self) -> int:
         """Give the seconds until a token is looked at again; 0: now."""
@@ -151,7 +151,7 @@ class Logins:
             self._wrong.append(self._clock.monotonic())
         return right
 
-    async def begin(self) -> str:
+    async def enter(self) -> str:
         """Begin a session, after the right token; the value of its cookie."""
         async with self._database.transaction() as tx:
             return await self._begin(tx)
@@ -230,9 +230,9 @@ class Logins:
         return [_session(row) for row in rows]
 
     @contextmanager
-    def present(self, visitor: Visitor | None) -> Iterator["Presence"]:
+    def present(self, visitor: Visitor | None) -> Iterator["OpenRequest"]:
         """Count somebody as here during a block, so that it can be ended."""
-        presence = Presence()
+        presence = OpenRequest()
         self._present[presence] = visitor.session if visitor else None
         try:
             yield presence
@@ -246,7 +246,7 @@ class Logins:
                 presence.leave()
 
 
-class Presence:
+class OpenRequest:
     """A request being answered. Once it has to leave, it has a few seconds for that."""
 
     def __init__(self) -> None:

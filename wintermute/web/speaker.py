@@ -48,7 +48,9 @@ class WebSpeaker:
         self._outbox = outbox
         self._clock = clock
         self._making: dict[str, Making] = {}
+        self._moves: dict[str, int] = {}
         self._touched: dict[str, int] = {}
+        self._bells: dict[str, asyncio.Event] = {}
         self._count = 0
         self._moved: asyncio.Event | None = None
         self._spoke = asyncio.Event()
@@ -69,6 +71,12 @@ class WebSpeaker:
     def touched(self, conversation_id: str) -> int:
         """Number the last change after which the messages of a conversation may be others."""
         return self._touched.get(conversation_id, 0)
+
+    async def moved(self, conversation_id: str, seen: int) -> int:
+        """Wait for a change in one conversation after the one that was seen; its number."""
+        while self._moves.get(conversation_id, 0) <= seen:
+            await self._bells.setdefault(conversation_id, asyncio.Event()).wait()
+        return self._moves[conversation_id]
 
     async def changed(self, seen: int) -> int:
         """Wait for a change after the one that was seen; the number of the newest. The first is 1."""
@@ -96,7 +104,7 @@ class WebSpeaker:
     def begin_answer(self, conversation_id: str, answers: str) -> None:
         """Keep an answer from now on, also one that is made for no room."""
         self._keep(conversation_id, Making(answers, "", (), None, self._now(), 0))
-        self._move(conversation_id)
+        self._touch(conversation_id)
 
     def rest(self, row: Waiting) -> None:
         """No answer is being made any more; that of another message stays."""
@@ -107,7 +115,7 @@ class WebSpeaker:
         known = self._making.get(conversation_id)
         if known is not None and known.answers == answers:
             del self._making[conversation_id]
-        self._move(conversation_id)
+        self._touch(conversation_id)
 
     def draft(self, conversation_id: str, piece: str) -> None:
         """Add a piece; an empty one takes back what was said so far."""
@@ -133,7 +141,7 @@ class WebSpeaker:
     def speak(self, conversation_id: str) -> None:
         """Something is in the outbox."""
         self._spoke.set()
-        self._move(conversation_id)
+        self._touch(conversation_id)
 
     async def quote(self, row: Waiting) -> Quote | None:
         """None: on a page nobody replies to one message among many."""
@@ -143,13 +151,18 @@ class WebSpeaker:
         return self._clock.monotonic()
 
     def _keep(self, conversation_id: str, made: Making) -> None:
-        self._move()
+        self._move(conversation_id)
         self._making[conversation_id] = replace(made, version=self._count)
+
+    def _touch(self, conversation_id: str) -> None:
+        self._move(conversation_id)
+        self._touched[conversation_id] = self._count
 
     def _move(self, conversation_id: str = "") -> None:
         self._count += 1
         if conversation_id:
-            self._touched[conversation_id] = self._count
-        if self._moved is not None:
-            self._moved.set()
-            self._moved = None
+            self._moves[conversation_id] = self._count
+        for bell in (self._bells.pop(conversation_id, None), self._moved):
+            if bell is not None:
+                bell.set()
+        self._moved = None

@@ -41,8 +41,8 @@ T = TypeVar("T")
 
 MOST = 100
 """Lines of a list on one page."""
-MOST_VERSIONS = 20
-MOST_HITS = 20
+FEW = 20
+"""Changes and hits on one page."""
 MOST_COMPARED = 4_000
 """Lines of two texts: the time to compare grows faster than they do."""
 PEEK_SECONDS = 0.01
@@ -50,13 +50,13 @@ AROUND = 3
 """Lines that are shown around a difference."""
 NO_PAGE = "No page has this name yet: open it to write one"
 SEVERAL = "Several pages have this name: open it to choose one"
-STATUS = {"empty": 400, "outside": 400, "missing": 404, "ambiguous": 409}
-WHAT_TO_DO = {
-    "empty": "Add ?title= and the name of a page.",
-    "outside": "Give the name of a page, or its path in the wiki.",
-    "missing": "Search for it with /wiki-search?q= and a word of it.",
-    "ambiguous": "Give one of these paths.",
+REFUSALS = {
+    "empty": (400, "Add ?title= and the name of a page."),
+    "outside": (400, "Give the name of a page, or its path in the wiki."),
+    "missing": (404, "Search for it with /wiki-search?q= and a word of it."),
+    "ambiguous": (409, "Give one of these paths."),
 }
+"""By why a title means no page: the status, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +75,6 @@ class OpenedPage:
     asked: int = 0
     is_outside: bool = False
     unusable: str = ""
-
-    @property
-    def name(self) -> str:
-        """Its name, as links have it."""
-        return name_of(self.path)
-
-    @property
-    def is_raw(self) -> bool:
-        """Say if it is the copy of a conversation, word for word."""
-        return self.path.startswith(f"{RAW}/")
 
     @property
     def is_editable(self) -> bool:
@@ -106,10 +96,9 @@ class WikiPath(BaseModel):
     path: str
 
 
-class WikiText(BaseModel):
+class WikiText(WikiPath):
     """A page with its whole text."""
 
-    path: str
     text: str
 
 
@@ -158,12 +147,12 @@ async def wiki_page(views: Viewing, title: str, part: bool = False) -> Response:
     if isinstance(found, Unresolved):
         return _unresolved(views, found)
     if part:
-        return _page(views, "wiki_part.html", found.name, page=found)
+        return _page(views, "wiki_part.html", name_of(found.path), page=found)
     if address(found.path) != address(title):
         return RedirectResponse(address(found.path), 303)
     versions = await _versions(views, found.path, None)
-    more: dict[str, Any] = {"versions": versions, "most": MOST, "most_versions": MOST_VERSIONS}
-    return _page(views, "wiki_page.html", found.name, page=found, **more)
+    more: dict[str, Any] = {"versions": versions, "most": MOST, "most_versions": FEW}
+    return _page(views, "wiki_page.html", name_of(found.path), page=found, **more)
 
 
 def _page(
@@ -240,7 +229,7 @@ def _unresolved(views: Views, found: Unresolved) -> HTMLResponse:
         "problem": problem,
     }
     title = "Which page?" if is_choice else "No such page"
-    status = 200 if is_choice else STATUS[found.reason]
+    status = 200 if is_choice else REFUSALS[found.reason][0]
     return _page(views, "wiki_missing.html", title, status, **values)
 
 
@@ -249,20 +238,23 @@ async def _versions(views: Views, path: str, before: int | None) -> list[ItemVer
     stores = views.parts.stores
     if views.parts.rooms is None:
         return []
-    scope, most = stores.owner.scope, MOST_VERSIONS + 1
+    scope, most = stores.owner.scope, FEW + 1
     return await stores.changes.versions("page", path, scope, most, before)
 
 
 @router.get("/wiki-history", include_in_schema=False)
 async def wiki_history(
-    views: Viewing, path: str = "", before: int | None = None, change: str = ""
+    views: Viewing,
+    path: str = "",
+    before: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+    change: str = "",
 ) -> HTMLResponse:
     """Show the changes of a page in the last 30 days, or what one of them changed."""
     stores, title = views.parts.stores, f"History of {shown(path)}"
     one = await stores.changes.get(change) if change and views.parts.rooms else None
     mine = one.changes if one and one.scope == stores.owner.scope else ()
     texts = next((each for each in mine if (each.kind, each.item) == ("page", path)), None)
-    values: dict[str, Any] = {"path": path, "one": None, "most": MOST_VERSIONS}
+    values: dict[str, Any] = {"path": path, "one": None, "most": FEW}
     if texts is None:
         versions = await _versions(views, path, before)
         return _page(views, "wiki_history.html", title, versions=versions, **values)
@@ -332,7 +324,7 @@ async def wiki_search(
     request: Request,
     views: Viewing,
     q: str = "",
-    most: Annotated[int, Query(ge=1, le=200)] = MOST_HITS,
+    most: Annotated[int, Query(ge=1, le=200)] = FEW,
     part: bool = False,
 ) -> HTMLResponse:
     """Look for words in the pages, the best first. `part`: the hits alone, for who is typing."""
@@ -388,4 +380,5 @@ async def memory_read(views: Viewing, title: str = "") -> WikiText | JSONRespons
 
 def _refused(found: Unresolved) -> JSONResponse:
     more = {"paths": list(found.paths)} if found.paths else {}
-    return told(STATUS[found.reason], str(found), WHAT_TO_DO[found.reason], **more)
+    status, what_to_do = REFUSALS[found.reason]
+    return told(status, str(found), what_to_do, **more)

@@ -1,12 +1,11 @@
 """Conversations as their owner reads them: what was said in one, newest first, page by page."""
 
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import merge
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from wintermute.db import Database
 from wintermute.db.values import reader
@@ -14,7 +13,7 @@ from wintermute.mailbox.inbox import LAST
 
 KEY = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
 SAID_TO_US = (
-    "SELECT * FROM (SELECT seq, event_id AS id, kind, received_at AS at, NULL AS answers,"
+    "SELECT * FROM (SELECT seq, event_id AS id, 0 AS ours, received_at AS at, NULL AS answers,"
     " NULL AS cast_id, coalesce((SELECT n.text FROM edits n WHERE n.edited = i.event_id"
     "  AND n.text <> '' ORDER BY n.seq DESC LIMIT 1), (SELECT e.body FROM inbox e"
     "  WHERE e.edits = i.event_id AND e.body <> '' ORDER BY e.seq DESC LIMIT 1), body) AS body"
@@ -23,7 +22,7 @@ SAID_TO_US = (
     " ('waiting', 'casting', 'answered')) ORDER BY seq DESC LIMIT :most"
 )
 SAID_BY_US = (  # as it reads by now: what was reworded or taken away in its room, or is over
-    "SELECT * FROM (SELECT seq, id, kind, created_at AS at, answers, cast_id, coalesce((SELECT"
+    "SELECT * FROM (SELECT seq, id, 1 AS ours, created_at AS at, answers, cast_id, coalesce((SELECT"
     " c.body FROM outbox_parts p JOIN outbox c ON c.changes = p.event_id WHERE p.outbox_id = o.id"
     "  ORDER BY c.seq DESC LIMIT 1), body || iif(coalesce(sent_at, '') > coalesce(late_after, '~'),"
     "  late_mark, '')) AS body FROM outbox o"
@@ -60,10 +59,11 @@ class MessageKey(NamedTuple):
         return f"{self.heard}-{self.spoken}"
 
     @classmethod
-    def of(cls, text: str) -> "MessageKey | None":
-        """Read a key as a page has it; None: it is none of ours."""
+    def from_page(cls, text: str) -> "MessageKey | None":
+        """Read a key as a page has it, "" for the end; None: it is none of ours."""
         found = KEY.fullmatch(text)
-        return cls(*(min(int(each), LAST) for each in found.groups())) if found else None
+        known = cls(*(min(int(each), LAST) for each in found.groups())) if found else None
+        return known if text else cls()
 
 
 NEWEST = MessageKey()
@@ -75,24 +75,11 @@ class ShownMessage:
 
     seq: int
     id: str
-    kind: Literal["message", "command", "reply", "notice"]
+    ours: bool
     at: datetime
     answers: str | None
     cast_id: str | None
     body: str
-
-    @property
-    def ours(self) -> bool:
-        """Tell the assistant's words from the person's."""
-        return self.kind in ("reply", "notice")
-
-
-@dataclass(frozen=True, slots=True)
-class MessagePage:
-    """Messages in order, oldest first, and the key of those before them; None: there are none."""
-
-    messages: tuple[ShownMessage, ...]
-    earlier: MessageKey | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +88,6 @@ class HeldConversation:
 
     id: str
     room_id: str
-    scope: str
     words: str
     last: datetime
 
@@ -117,59 +103,47 @@ class MailboxReader:
         self._database = database
         self._scope = scope
 
-    async def find(self, conversation_id: str, room_id: str) -> HeldConversation | None:
+    async def held(self, conversation_id: str, room_id: str = "") -> HeldConversation | None:
         """Find a conversation by its id or its room; None: it is not there, or not for this scope."""
         row = await self._database.row(
-            f"SELECT c.id, c.room_id, c.scope, {FIRST_WORDS}, {LAST_SAID} FROM conversations c"
+            f"SELECT c.id, c.room_id, {FIRST_WORDS}, {LAST_SAID} FROM conversations c"
             f" WHERE (c.id = :id OR c.room_id = :room) AND {HELD} LIMIT 1",
             {"id": conversation_id, "room": room_id, "scope": self._scope},
         )
         return _held(row) if row else None
 
     async def conversations(
-        self, most: int, rooms: str = "", before: tuple[str, str] = ("~", "")
+        self, most: int, rooms: str = "*", before: tuple[str, str] = ("~", "")
     ) -> list[HeldConversation]:
-        """List those with the newest messages, newest first; `rooms`: how the ids of theirs begin.
+        """List those with the newest messages, newest first; `rooms`: a pattern of theirs.
 
         `before`: the time and the id of the last one that is known.
         """
+        last, conversation_id = before
         rows = await self._database.rows(
-            "SELECT c.*, " + FIRST_WORDS + " FROM (SELECT c.id, c.room_id, c.scope, " + LAST_SAID
-            + f" FROM conversations c WHERE {HELD}"
-            " AND substr(c.room_id, 1, length(:rooms)) = :rooms) c"
+            f"SELECT c.*, {FIRST_WORDS} FROM (SELECT c.id, c.room_id, {LAST_SAID}"
+            f" FROM conversations c WHERE {HELD} AND c.room_id GLOB :rooms) c"
             " WHERE (c.last, c.id) < (:last, :id) ORDER BY c.last DESC, c.id DESC LIMIT :most",
-            {"scope": self._scope, "most": most, "rooms": rooms}
-            | {"last": before[0], "id": before[1]},
-        )  # fmt: skip
-        return [_held(row) for row in rows]
-
-    async def is_held(self, conversation_id: str) -> bool:
-        """Decide if a conversation is still of this scope: who can read there may have changed."""
-        return await self._database.exists(
-            f"SELECT 1 FROM conversations c WHERE c.id = :id AND {HELD}",
-            {"id": conversation_id, "scope": self._scope},
+            {"scope": self._scope, "most": most, "rooms": rooms, "last": last}
+            | {"id": conversation_id},
         )
+        return [_held(row) for row in rows]
 
     async def page(
         self, conversation_id: str, most: int, before: MessageKey = NEWEST
-    ) -> MessagePage:
-        """Read the newest messages of a conversation before a place."""
+    ) -> tuple[list[ShownMessage], MessageKey | None]:
+        """Read the newest messages before a place, oldest first, and the key of those before them.
+
+        Each box keeps its own order, whatever the clock showed.
+        """
         asked = {"conversation": conversation_id, "scope": self._scope, "most": most + 1}
-        heard, spoken = [
+        boxes = [
             [_message(row) for row in await self._database.rows(query, asked | {"before": place})]
             for query, place in ((SAID_TO_US, before.heard), (SAID_BY_US, before.spoken))
         ]
-        found = [*islice(newest_first(heard, spoken), most + 1)]
+        newest_first = merge(*boxes, key=lambda each: (each.at, each.ours), reverse=True)
+        found = [*islice(newest_first, most + 1)]
         shown = found[:most][::-1]
-        if len(found) <= most:
-            return MessagePage(tuple(shown), None)
         first = [next((m.seq for m in shown if m.ours is ours), None) for ours in (False, True)]
         key = MessageKey(*(n or known for n, known in zip(first, before, strict=True)))
-        return MessagePage(tuple(shown), key)
-
-
-def newest_first(
-    heard: Iterable[ShownMessage], spoken: Iterable[ShownMessage]
-) -> Iterator[ShownMessage]:
-    """Merge both boxes, each in its own order whatever the clock showed. Pure."""
-    return merge(heard, spoken, key=lambda each: (each.at, each.ours), reverse=True)
+        return shown, key if len(found) > most else None
