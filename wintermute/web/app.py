@@ -29,7 +29,7 @@ from wintermute.web.views import Views, failure_words, problems, views
 
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
-REFUSALS = (400, 401, 403, 404, 405, 408, 409, 413, 429, 500, 503)
+REFUSALS = (400, 401, 403, 404, 405, 408, 409, 413, 429, 431, 500, 503)
 """What any JSON route may answer beside its own answers."""
 STATUSES: dict[type[WintermuteError], int] = {
     PageRefused: 400,

@@ -97,7 +97,7 @@ async def job_page(views: Viewing, name: str) -> HTMLResponse:
             raise HTTPException(404)
         files = (f"{job.folder}/{each}" for each in (REPORT, DIFF, PROPOSED))
         report, made, wanted = (text_at(wiki.files, each) or "" for each in files)
-        html = page_html(wiki, job.file, report)
+        html = page_html(wiki, job.file, report.partition("\n")[2])  # without the title
         return {"job": job, "report": html, "made": patched(made), "wanted": patched(wanted)}
 
     values = await in_store(views, look)
@@ -110,7 +110,7 @@ def patched(patch: str) -> list[tuple[str, list[Difference] | None]]:
     found: list[tuple[str, list[Difference] | None]] = []
     for old, new, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         lines = (line for line in body.split("\n") if line and line[0] in MARKS)
-        rows = [Difference(MARKS[line[0]], line[1:]) for line in lines]
+        rows = [Difference(MARKS[line[0]], line[1:] * (line[0] != "@")) for line in lines]
         path = (old if new == "/dev/null" else new)[2:]
         found.append((path, rows if len(rows) <= MOST_COMPARED else None))
     return found
