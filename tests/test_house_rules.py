@@ -365,7 +365,12 @@ def what_is_imported_is_a_dependency_of_our_own() -> list[str]:
     extras = project["optional-dependencies"]
     declared = {
         re.split(r"[^\w.-]", line)[0].lower(): line.partition(";")[0]
-        for line in (*project["dependencies"], *extras["meaning"], *extras["qdrant"], *extras["web"])
+        for line in (
+            *project["dependencies"],
+            *extras["meaning"],
+            *extras["qdrant"],
+            *extras["web"],
+        )
     }
     providers = {**packages_distributions(), **OF_EXTRAS}
     missing = {
