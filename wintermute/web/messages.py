@@ -68,7 +68,7 @@ class MessageViews:
         self._views = views
         self._renderings = Renderings()
         self._loom = LoomReader(stores.database)
-        self.reader = MailboxReader(stores.database, stores.owner.scope)
+        self.reader = MailboxReader(stores.database, stores.owner)
 
     async def page(self, conversation_id: str, before: MessageKey = NEWEST) -> RenderedPage:
         """Render the newest messages before a place."""

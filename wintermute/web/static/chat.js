@@ -75,9 +75,9 @@ function connect() {
   if (stream || document.hidden || !begun || !talk.dataset.live) return;
   stream = new EventSource(`${path}/stream?has=${version}`);
   stream.onopen = () => {
-    failures = 0;
     state.textContent = "";
     dropDraft();
+    if (!unsent?.waits) failures = 0;
     unsent?.flush();
     readAnew();
   };
@@ -163,19 +163,6 @@ form?.addEventListener("submit", (event) => {
 });
 if (form) sendOnEnter(form);
 stop?.addEventListener("click", () => unsent.add("/stop"));
-
-const more = document.getElementById("more-chats");
-if (more) more.hidden = false;
-more?.addEventListener("click", async () => {
-  const { status, body } = await send("GET", `/api/chats?after=${encodeURIComponent(more.dataset.after)}`);
-  if (status !== 200) return;
-  for (const { id, title } of body.chats) {
-    const line = document.querySelector("#chats ul").appendChild(made("li"));
-    line.append(made("a", { href: `/chat/${id}`, textContent: title, dir: "auto" }));
-  }
-  more.dataset.after = body.next ?? "";
-  more.hidden = !body.next;
-});
 
 /** Opens the page of a badge beside the chat where there is room. */
 list.addEventListener("click", async (event) => {
