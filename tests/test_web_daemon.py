@@ -141,6 +141,18 @@ async def test_a_broken_token_file_says_what_to_do(
             assert "web.token" in (done.stdout + done.stderr).decode(), (content, command)
 
 
+async def test_a_door_for_other_machines_is_warned_of_unless_its_mapping_keeps_them_out(
+    tmp_path: Path, model: ModelServer, python: Interpreter
+) -> None:
+    """V-011: `public_url` on this machine says so, as for a container."""
+    everywhere = {"enabled": True, "port": free_port(), "host": "0.0.0.0"}
+    mapped = everywhere | {"public_url": "http://127.0.0.1:1345"}
+    for web, told in ((everywhere, "warn  web: other machines"), (mapped, "ok    web: at http")):
+        config = settings(tmp_path, model, **web)
+        done = await python.command("--config", str(config), "check")
+        assert told in done.stdout.decode()
+
+
 def test_without_its_extra_the_door_says_what_to_install(
     tmp_path: Path, model: ModelServer
 ) -> None:
