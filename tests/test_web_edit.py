@@ -3,9 +3,8 @@
 import asyncio
 import os
 import re
-import resource
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from html import unescape
 from pathlib import Path
@@ -15,6 +14,7 @@ import httpx2
 import pytest
 from playwright.async_api import expect
 
+from tests.test_disks import own_disk as own_disk
 from tests.world.browser import browsing
 from tests.world.clock import FakeClock
 from tests.world.house import House, open_house
@@ -224,21 +224,23 @@ async def test_a_line_that_was_saved_is_a_persons(tmp_path: Path, model: ModelSe
         assert written_lines(desk.shelf.files, NEW) == {"It has carp."}
 
 
-async def test_a_full_disk_changes_nothing_and_says_so(tmp_path: Path, model: ModelServer) -> None:
+async def test_a_full_disk_changes_nothing_and_says_so(
+    tmp_path: Path, model: ModelServer, own_disk: Callable[[Path], None]
+) -> None:
     """V-022: and it is saved once there is room."""
+    own_disk(tmp_path / "wiki")
     async with editing(tmp_path, model) as desk:
         before, text = await desk.opened(GARDEN)
-        await desk.sets()
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-        try:
-            status, said = await desk.save(GARDEN, f"{text}More.\n", before)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert (status, said["what_to_do"][:11]) == (503, "Correct tha")
-        assert "cannot be written" in said["error"]
+        filler = desk.shelf.root / "filler"
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(b"x" * 4096):
+                pass
+        status, said = await desk.save(GARDEN, f"{text}More.\n", before)
+        assert (status, said["what_to_do"][:13]) == (503, "Correct that,")
+        assert "cannot be written: No space left" in said["error"]
         assert (desk.shelf.read(GARDEN), await desk.sets()) == (text, [])
         assert [path.name for path in (desk.shelf.root / "sleep").iterdir()] == []
+        filler.unlink()
         assert (await desk.save(GARDEN, f"{text}More.\n", before))[0] == 200
 
 

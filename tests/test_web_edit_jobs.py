@@ -59,7 +59,7 @@ class ProposalDesk:
 
     async def post(self, what: str, given: Json) -> tuple[int, Json]:
         answer = await self.web.client.post(f"{self.web.base}/api/wiki/{what}", json=given)
-        found: Json = answer.json()
+        found: Json = answer.json() if answer.content else {}
         return answer.status_code, found
 
 
@@ -113,26 +113,34 @@ def _jobs(shelf: Shelf) -> list[tuple[Path, Json]]:
 async def test_a_proposal_is_answered_once_wherever_that_is(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    """V-023: here, or in a chat by `/night yes N`; a page that changed since is not overwritten."""
+    """V-022, V-023, W-064: what a night wrote and a person edited here, the next one only proposes.
+
+    It is answered here or by `/night yes N`; a page that changed since is not overwritten.
+    """
     async with answering(tmp_path, model) as desk:
         house = desk.night.house
+        await say(house, ["I planted 12 tulips"])
+        await desk.night.night("pages")
         assert "No proposal waits" in await desk.told("/proposals")
-        desk.shelf.write(POND, THEIRS)
+        page = await desk.told("/edit/semantic/Pond")
+        [before] = re.findall(r'data-before="(\w+)"', page)
+        given = {"path": POND, "before": before, "text": THEIRS}
+        assert (await desk.post("save", given))[0] == 200
         await desk.loses("the heron is gone")
         await desk.night.night("pages")
         [item] = await desk.night.items("open")
         told = await desk.told("/proposals")
-        assert "a heron that Anna saw" in told
+        assert "the line &#34;By the [[Garden]], with a heron that Anna saw" in told
         assert "&lt;script&gt;koi" in told
         yes, no = await desk.asked()
         assert (yes["id"], yes["yes"], no["yes"]) == (item.id, True, False)
-        assert (await desk.post("answer", yes))[0] == 200
+        assert (await desk.post("answer", yes))[0] == 204
         assert "koi" in desk.shelf.read(POND)
         for again in (yes, no):
             status, said = await desk.post("answer", again)
             assert (status, "answered already" in said["error"]) == (409, True)
         await house.incoming(f"/night yes {item.id}")
-        assert "was done already" in (await house.said(2))[-1]
+        assert "was done already" in (await house.said(3))[-1]
 
         desk.shelf.write(POND, THEIRS)
         await desk.loses("the heron was never there")
@@ -146,7 +154,7 @@ async def test_a_proposal_is_answered_once_wherever_that_is(
         assert (status, "changed meanwhile" in said["error"]) == (409, True)
         assert "More." in desk.shelf.read(POND)
         yes, no = await desk.asked()
-        assert (await desk.post("answer", yes))[0] == 200
+        assert (await desk.post("answer", yes))[0] == 204
         [newest] = await house.stores.changes.history(("page",), limit=1)
         assert (newest.cause, "koi" in desk.shelf.read(POND)) == ("command", True)
         assert (await desk.post("answer", no))[0] == 409

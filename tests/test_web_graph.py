@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -132,6 +133,8 @@ def test_the_files_of_others_are_unchanged_and_named_with_their_licence() -> Non
             assert version
             assert b" ".join(version.groups()).decode() in notice
     assert {file.name for file in (STATIC / "vendor").iterdir()} == set(VENDORED)
+    here = ["git", "-C", str(STATIC), "check-ignore", "-q", "vendor/d3-force.min.js", "graph.js"]
+    assert subprocess.run(here, check=False).returncode != 0  # else the wheel would lack them
     own = ["graph.js", "page.js", "style.css", "icon.svg"]
     loaded = sum((STATIC / name).stat().st_size for name in own)
     loaded += sum((STATIC / "vendor" / name).stat().st_size for name in VENDORED)

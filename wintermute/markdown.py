@@ -83,7 +83,7 @@ class WikiTarget:
         return f"<a{''.join(shown)}>"
 
 
-Links = Callable[[str], WikiTarget | None]
+FindTarget = Callable[[str], WikiTarget | None]
 """Finds the target of a wiki link by the text between its brackets; None: it stays text."""
 
 
@@ -92,7 +92,7 @@ def html(markdown: str) -> str:
     return "\n".join(blocks(markdown))
 
 
-def blocks(markdown: str, links: Links | None = None) -> tuple[str, ...]:
+def blocks(markdown: str, links: FindTarget | None = None) -> tuple[str, ...]:
     """Clean HTML, one piece for each top-level block, so that a growing text changes few of them.
 
     `links` makes wiki links of `[[Title]]`; without it they are text.
@@ -131,7 +131,7 @@ def pieces(source: str) -> Iterator[str]:
     yield "\n".join(lines[begun:])
 
 
-def rendered(source: str, links: Links | None) -> list[str]:
+def rendered(source: str, links: FindTarget | None) -> list[str]:
     """The clean HTML of a section by its top-level blocks, or the text itself where that costs too
     much: seconds, or more than an event can hold.
     """
@@ -158,7 +158,7 @@ def rendered(source: str, links: Links | None) -> list[str]:
     return found or [literal(source)]
 
 
-def linked(parser: MarkdownIt, links: Links) -> list[WikiTarget]:
+def linked(parser: MarkdownIt, links: FindTarget) -> list[WikiTarget]:
     """Teach a parser wiki links; the targets that it meets, each by its place as its address.
 
     Code and other links come first, as Markdown has it.

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from wintermute.db import Database
 from wintermute.db.values import reader
 from wintermute.mailbox.inbox import LAST
+from wintermute.owner import Owner
 
 KEY = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
 SAID_TO_US = (
@@ -18,7 +19,7 @@ SAID_TO_US = (
     "  AND n.text <> '' ORDER BY n.seq DESC LIMIT 1), (SELECT e.body FROM inbox e"
     "  WHERE e.edits = i.event_id AND e.body <> '' ORDER BY e.seq DESC LIMIT 1), body) AS body"
     " FROM inbox i WHERE conversation_id = :conversation AND seq < :before AND direct"
-    " AND kind IN ('message', 'command') AND edits IS NULL AND body <> '' AND state IN"
+    " AND sender = :owner AND kind IN ('message', 'command') AND edits IS NULL AND body <> '' AND state IN"
     " ('waiting', 'casting', 'answered')) ORDER BY seq DESC LIMIT :most"
 )
 SAID_BY_US = (  # as it reads by now: what was reworded or taken away in its room, or is over
@@ -40,7 +41,7 @@ HELD = (
 )
 FIRST_WORDS = (
     "coalesce((SELECT substr(body, 1, 200) FROM inbox WHERE conversation_id = c.id"
-    " AND kind = 'message' AND direct AND body <> '' ORDER BY seq LIMIT 1), '') AS words"
+    " AND kind IN ('message', 'command') AND direct AND sender = :owner AND body <> '' ORDER BY seq LIMIT 1), '') AS words"
 )
 LAST_SAID = (
     "max(coalesce((SELECT received_at FROM inbox WHERE conversation_id = c.id"
@@ -97,18 +98,20 @@ _held = reader(HeldConversation)
 
 
 class MailboxReader:
-    """Questions of a page; nothing here changes anything. All of it is of one scope."""
+    """Questions of a page; nothing here changes anything. All of it is the owner's, also where a
+    room was another's or a group's before.
+    """
 
-    def __init__(self, database: Database, scope: str) -> None:
+    def __init__(self, database: Database, owner: Owner) -> None:
         self._database = database
-        self._scope = scope
+        self._owner = {"owner": owner.user_id, "scope": owner.scope}
 
     async def held(self, conversation_id: str, room_id: str = "") -> HeldConversation | None:
-        """Find a conversation by its id or its room; None: it is not there, or not for this scope."""
+        """Find a conversation by its id or its room; None: it is not there, or not the owner's."""
         row = await self._database.row(
             f"SELECT c.id, c.room_id, {FIRST_WORDS}, {LAST_SAID} FROM conversations c"
             f" WHERE (c.id = :id OR c.room_id = :room) AND {HELD} LIMIT 1",
-            {"id": conversation_id, "room": room_id, "scope": self._scope},
+            self._owner | {"id": conversation_id, "room": room_id},
         )
         return _held(row) if row else None
 
@@ -124,8 +127,7 @@ class MailboxReader:
             f"SELECT c.*, {FIRST_WORDS} FROM (SELECT c.id, c.room_id, {LAST_SAID}"
             f" FROM conversations c WHERE {HELD} AND c.room_id GLOB :rooms) c"
             " WHERE (c.last, c.id) < (:last, :id) ORDER BY c.last DESC, c.id DESC LIMIT :most",
-            {"scope": self._scope, "most": most, "rooms": rooms, "last": last}
-            | {"id": conversation_id},
+            self._owner | {"most": most, "rooms": rooms, "last": last, "id": conversation_id},
         )
         return [_held(row) for row in rows]
 
@@ -136,7 +138,7 @@ class MailboxReader:
 
         Each box keeps its own order, whatever the clock showed.
         """
-        asked = {"conversation": conversation_id, "scope": self._scope, "most": most + 1}
+        asked = self._owner | {"conversation": conversation_id, "most": most + 1}
         boxes = [
             [_message(row) for row in await self._database.rows(query, asked | {"before": place})]
             for query, place in ((SAID_TO_US, before.heard), (SAID_BY_US, before.spoken))

@@ -3,6 +3,7 @@
 import hashlib
 from datetime import datetime
 from typing import Annotated
+from urllib.parse import quote
 from weakref import WeakValueDictionary
 
 from fastapi import APIRouter, Depends, Path, Query, Request
@@ -19,15 +20,16 @@ from wintermute.clock import stamp
 from wintermute.mailbox.history import NEWEST, HeldConversation, MessageKey
 from wintermute.mailbox.outbox import TERMINAL, WEB
 from wintermute.messages import Incoming
-from wintermute.text import clean, display_name, is_blank
-from wintermute.web.messages import MessageViews, RenderedPage
+from wintermute.text import clean, display_name, is_blank, one_line
+from wintermute.web.conversations import FolderViews
+from wintermute.web.messages import MESSAGE_MOST, MessageViews, RenderedPage
 from wintermute.web.stream import DraftDesk, Stream
 from wintermute.web.views import Viewing, Views, Visiting, told
 
-MESSAGE_MOST = 64_000
-"""Bytes of a message."""
 LISTED_MOST = 30
 """Conversations of a list."""
+FROM_NEWEST = "~ "
+"""A key before that of each conversation."""
 ID = r"^[A-Za-z0-9_-]{1,64}$"
 KNOWN = "conv_"
 """How the ids of conversations begin that are there: no new one is called like that."""
@@ -70,7 +72,8 @@ class Taken(BaseModel):
 class ChatViews:
     """Everything the routes of the chat share while the server runs."""
 
-    def __init__(self, views: Views) -> None:
+    def __init__(self, views: Views, folders: FolderViews) -> None:
+        self.folders = folders
         self.messages = MessageViews(views)
         self._clock = views.parts.clock
         self._desks: WeakValueDictionary[str, DraftDesk] = WeakValueDictionary()
@@ -97,7 +100,7 @@ Chatting = Annotated[ChatViews, Depends(chat_views)]
 async def newest_chat(views: Viewing, chats: Chatting) -> Response:
     """Show the conversation of the web that was used last, or an empty one."""
     if views.parts.rooms is None:
-        return RedirectResponse("/wiki", 303)
+        return RedirectResponse("/conversations", 303)
     newest = await chats.messages.reader.conversations(1, f"{WEB}*")
     return await _page(views, chats, next(iter(newest), None))
 
@@ -110,13 +113,18 @@ async def new_chat(views: Viewing, chats: Chatting) -> HTMLResponse:
 
 @router.get("/chat/{chat_id}", include_in_schema=False)
 async def chat_page(
-    request: Request, chat_id: ChatId, views: Viewing, chats: Chatting, before: str = ""
+    request: Request,
+    chat_id: ChatId,
+    views: Viewing,
+    chats: Chatting,
+    before: str = "",
+    after: str = FROM_NEWEST,
 ) -> Response:
-    """Show a conversation, with `before` its earlier messages."""
+    """Show a conversation, with `before` its earlier messages, with `after` more conversations."""
     held, key = await chats.opened(chat_id), MessageKey.from_page(before)
     if key is None or (held is None and chat_id.startswith(KNOWN)):
         return views.problem(request.scope, 404, *GONE)
-    return await _page(views, chats, held, chat_id, key)
+    return await _page(views, chats, held, chat_id, key, after)
 
 
 async def _page(
@@ -125,6 +133,7 @@ async def _page(
     held: HeldConversation | None,
     chat_id: str = "",
     before: MessageKey = NEWEST,
+    after: str = FROM_NEWEST,
 ) -> HTMLResponse:
     row = _row(held) if held else None
     return views.page(
@@ -136,12 +145,13 @@ async def _page(
         is_open=row is None or row.is_open,
         is_newest=before == NEWEST,
         page=await chats.messages.page(held.id, before) if held else RenderedPage(),
-        list=await list_chats(chats),
+        list=await list_chats(chats, after),
+        folders=await chats.folders.newest_or_none(),
     )
 
 
 @router.get("/api/chats")
-async def list_chats(chats: Chatting, after: str = "~ ") -> ChatList:
+async def list_chats(chats: Chatting, after: str = FROM_NEWEST) -> ChatList:
     """List conversations, newest first; `after`: the key that the last list gave."""
     last, _, conversation_id = after.partition(" ")
     reader = chats.messages.reader
@@ -152,15 +162,15 @@ async def list_chats(chats: Chatting, after: str = "~ ") -> ChatList:
 
 
 def _row(held: HeldConversation) -> ChatRow:
-    room, words = held.room_id, display_name(held.words, 60)
+    room, words = held.room_id, display_name(one_line(held.words), 60)
     is_open, is_here = room.startswith(WEB), room == TERMINAL
-    where = "" if is_open else "Terminal: " if is_here else "Matrix: "
+    where = "" if is_open else "Terminal" if is_here else "Matrix"
     return ChatRow(
         id=room.removeprefix(WEB) if is_open else held.id,
-        title=f"{where}{words or 'no words yet'}",
+        title=": ".join(filter(None, (where, words))) or "Empty conversation",
         last=held.last,
         is_open=is_open,
-        matrix=None if is_open or is_here else f"https://matrix.to/#/{room}",
+        matrix=None if is_open or is_here else f"https://matrix.to/#/{quote(room)}",
     )
 
 
@@ -208,11 +218,14 @@ async def take_message(
         direct=True,
     )
     async with parts.stores.database.transaction() as tx:
-        held_in = parts.stores.conversations.in_room
-        conversation = await held_in(tx, room, owner.scope, "terminal")
+        conversations = parts.stores.conversations
+        known = await conversations.of_room(tx, room)
+        if known is not None and not owner.owns(known.scope):  # of who was the owner before
+            return told(404, *GONE)
+        conversation = await conversations.in_room(tx, room, owner.scope, "terminal")
         if not await parts.stores.inbox.store(tx, conversation, incoming, "waiting"):
-            known = await parts.stores.inbox.find(tx, event_id)
-            if known and known.body not in ("", parts.redact(text)):
+            stored = await parts.stores.inbox.find(tx, event_id)
+            if stored and stored.body not in ("", parts.redact(text)):
                 return told(409, "This key was used for other words.", "Send it with a new key.")
     parts.rooms.wake(conversation)
     parts.speaker.speak(conversation)

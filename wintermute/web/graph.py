@@ -50,7 +50,7 @@ class Neighbours:
     both: Mapping[str, set[str]]
 
     @classmethod
-    def of(cls, linked: Links) -> "Neighbours":
+    def among(cls, linked: Links) -> "Neighbours":
         """Join both directions of each link."""
         both: dict[str, set[str]] = {path: set() for path in linked}
         for path, targets in linked.items():
@@ -75,7 +75,7 @@ class Neighbours:
 
 def picture(linked: Links, around: str | None = None, most: int = MOST_NODES) -> GraphPicture:
     """Choose what is drawn: breadth first around a page, or the most linked pages of all."""
-    neighbours = Neighbours.of(linked)
+    neighbours = Neighbours.among(linked)
     candidates = neighbours.around(around) if around else neighbours.ranked(set(linked))
     chosen = {path: place for place, path in enumerate(islice(candidates, most))}
     turns = []

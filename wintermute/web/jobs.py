@@ -34,12 +34,8 @@ MOST_JOBS = 50
 MOST_QUESTIONS = 20
 ABOUT_PAGES = ("page changed", "page removed", "page lines")
 HEAD = re.compile(r"^--- (.*)\n\+\+\+ (.*)\n(?=@@ )", re.MULTILINE)
-MARKS: dict[str, Literal["new", "gone", "same", "gap"]] = {
-    "+": "new",
-    "-": "gone",
-    " ": "same",
-    "@": "gap",
-}
+LineKind = Literal["new", "gone", "same", "gap"]
+MARKS: dict[str, LineKind] = {"+": "new", "-": "gone", " ": "same", "@": "gap"}
 RELOAD = "reload the page to see what is still asked"
 
 
@@ -67,12 +63,6 @@ class GivenAnswer(BaseModel):
     before: Annotated[str, Field(max_length=64)] = ""
 
 
-class AnsweredQuestion(BaseModel):
-    """A question that is answered now."""
-
-    id: str
-
-
 @router.get("/jobs", include_in_schema=False)
 async def job_list(views: Viewing, before: str = "") -> HTMLResponse:
     """List what made or changed pages, the newest first; `before`: the last one that was shown."""
@@ -97,7 +87,7 @@ async def job_page(views: Viewing, name: str) -> HTMLResponse:
             raise HTTPException(404)
         files = (f"{job.folder}/{each}" for each in (REPORT, DIFF, PROPOSED))
         report, made, wanted = (text_at(wiki.files, each) or "" for each in files)
-        html = page_html(wiki, job.file, report)
+        html = page_html(wiki, job.file, report.partition("\n")[2])  # without the title
         return {"job": job, "report": html, "made": patched(made), "wanted": patched(wanted)}
 
     values = await in_store(views, look)
@@ -110,7 +100,7 @@ def patched(patch: str) -> list[tuple[str, list[Difference] | None]]:
     found: list[tuple[str, list[Difference] | None]] = []
     for old, new, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         lines = (line for line in body.split("\n") if line and line[0] in MARKS)
-        rows = [Difference(MARKS[line[0]], line[1:]) for line in lines]
+        rows = [Difference(MARKS[line[0]], line[1:] * (line[0] != "@")) for line in lines]
         path = (old if new == "/dev/null" else new)[2:]
         found.append((path, rows if len(rows) <= MOST_COMPARED else None))
     return found
@@ -157,23 +147,22 @@ async def _asked(views: Views) -> list[PageQuestion]:
     return found
 
 
-@router.post("/api/wiki/answer")
-async def answer(views: Viewing, given: GivenAnswer) -> AnsweredQuestion:
+@router.post("/api/wiki/answer", status_code=204)
+async def answer(views: Viewing, given: GivenAnswer) -> None:
     """Say yes or no to a question about pages, once, wherever it was asked as well."""
-    stores, (ask, nights) = views.parts.stores, _questions(views)
     asked = (each for each in await _asked(views) if given.id in (each.id, each.proposal))
     found = next(asked, None)
     if found is None:
         raise StoreChanged(f"this was answered already, or is out of date: {RELOAD}")
     if "#" not in found.id:
-        await _decide(views, found, given)
-        return AnsweredQuestion(id=found.id)
-    done = deeds(stores, views.parts.config.dreaming, nights)
+        return await _decide(views, found, given)
+    stores, (ask, nights) = views.parts.stores, _questions(views)
     item = await ask.item(found.id, stores.owner.scope)
+    done = deeds(stores, views.parts.config.dreaming, nights)
     answered = await ask.follow(item, "yes" if given.yes else "no", done)
     if answered.problem:
         raise StoreChanged(f"{answered.problem}: {RELOAD}")
-    return AnsweredQuestion(id=found.id)
+    return None
 
 
 async def _decide(views: Views, found: PageQuestion, given: GivenAnswer) -> None:

@@ -91,7 +91,7 @@ function show(nodes, links) {
   const isFar = (node) => chosen && node !== chosen && !chosen.near.has(node);
 
   function dot(node) {
-    brush.globalAlpha = isFar(node) ? 0.35 : 1;
+    brush.globalAlpha = isFar(node) ? 0.45 : 1;
     brush.beginPath();
     brush.arc(...onScreen(node), node.radius * view.zoom, 0, 2 * Math.PI);
     brush.strokeStyle = node === chosen ? colours.text : colours.accent;
@@ -115,7 +115,7 @@ function show(nodes, links) {
       const isOver = (it) => Math.abs(x - it.x) < half + it.half && Math.abs(top - it.top) < LINE;
       if (taken.some(isOver)) continue;
       taken.push({ x, top, half });
-      brush.globalAlpha = isFar(node) ? 0.35 : 1;
+      brush.globalAlpha = isFar(node) ? 0.45 : 1;
       brush.strokeText(label, x, top + LINE - 3);
       brush.fillText(label, x, top + LINE - 3);
     }

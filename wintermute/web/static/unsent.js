@@ -17,6 +17,10 @@ export class Unsent {
     this.#show();
   }
 
+  get waits() {
+    return this.#rows.some((each) => !each.problem);
+  }
+
   /** Takes a new message, and tries to send it. */
   add(text) {
     this.#keep([...this.#rows, { key: crypto.getRandomValues(new Uint32Array(4)).join("-"), text }]);
