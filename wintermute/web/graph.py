@@ -54,7 +54,7 @@ class Neighbours:
         """Join both directions of each link."""
         both: dict[str, set[str]] = {path: set() for path in linked}
         for path, targets in linked.items():
-            for target in targets & linked.keys() - {path}:
+            for target in (targets & linked.keys()) - {path}:
                 both[path].add(target)
                 both[target].add(path)
         return cls(both)
