@@ -201,7 +201,7 @@ class PageRefused(WintermuteError):
 
 
 class StoreBusy(WintermuteError):
-    """One piece of work at a time makes pages of conversations (W-068)."""
+    """One piece of work at a time makes pages of conversations (W-068), or answers in one (W-072)."""
 
 
 class WebUnavailable(WintermuteError):

@@ -18,6 +18,7 @@ from tests.world.pages import PAGES, FilePages
 from tests.world.web import Served, web_served
 from wintermute.ids import new_id
 from wintermute.web.app import unguarded
+from wintermute.wiki.conversations import ConversationFolder, create
 from wintermute.wiki.page_jobs import JOB, WikiJob, begin, note
 
 SECRET = "CANARY-OF-THE-DATA-FOLDER"
@@ -100,7 +101,7 @@ async def furnished(
     report: str = "The pond has a page now.",
     **more: Any,
 ) -> AsyncIterator[Furnished]:
-    """Serve a house with pages, a talk and a job while the block lasts."""
+    """Serve a house with pages, talks of both kinds and a job while the block lasts."""
     wiki = FilePages(folder / "wiki", pages)
     (folder / "secret.md").write_text(SECRET)
     async with (
@@ -112,6 +113,10 @@ async def furnished(
         job = begin(files, WikiJob("", report), house.checked.now())
         done = replace(job, end=job.start, reason=report, changed_files=(report[:200],))
         note(files, job, {"report.md": report, "diff.patch": report, JOB: done.as_json()})
+        with files.writing():
+            talk = create(files, house.checked.now())
+        ConversationFolder(files.root, talk).append("user", report)
+        ConversationFolder(files.root, talk).append("assistant", report)
         values = {
             "/wiki/{title:path}": "semantic/Garden",
             "/edit/{title:path}": "semantic/Garden",
@@ -119,6 +124,7 @@ async def furnished(
             "/jobs/{name}": job.name,
             "/api/sessions/{seq}/end": "1",
             **dict.fromkeys(CHATS, CHAT),
+            **dict.fromkeys(FOLDERS, talk.rpartition("/")[2]),
         }
         table = _table(await unguarded(web.parts))
         home = Furnished(house, web, wiki, values, table)
@@ -140,6 +146,12 @@ CHATS = (
     "/chat/{chat_id}",
     "/api/chats/{chat_id}/messages",
     "/api/chats/{chat_id}/stream",
+)
+FOLDERS = (
+    "/conversations/{conversation_id}",
+    "/api/conversations/{conversation_id}",
+    "/api/conversations/{conversation_id}/message",
+    "/api/conversations/{conversation_id}/generate",
 )
 
 

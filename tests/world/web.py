@@ -4,23 +4,25 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
 from tests.world.clock import WITHIN
-from tests.world.house import House
+from tests.world.house import PROMPTS, House
+from wintermute.answering import folder_answers
 from wintermute.config.schema import Config
 from wintermute.config.secrets import UNHIDDEN
-from wintermute.conversation.state import Watch
+from wintermute.config.wiki import daemon_wiki
 from wintermute.ids import new_id
+from wintermute.prompt.gather import read_texts
+from wintermute.templates import RUNTIME
 from wintermute.web.door import WebDoor
 from wintermute.web.parts import WebParts
 from wintermute.web.sessions import TOKEN, DoorStore
 from wintermute.web.speaker import WebSpeaker
-from wintermute.wiki.conversations import ConversationFolder
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,13 @@ async def web_served(
     """Serve the pages of a house on a free port while the block lasts."""
     config, speaker = config or house.config, speaker or house.web
 
-    async def unanswered(folder: ConversationFolder, watch: Watch) -> str:
-        raise AssertionError(folder)
-
+    wiki = replace(daemon_wiki(config), runtime_prompt=PROMPTS / RUNTIME)
+    texts = read_texts(PROMPTS, config.seed)
+    folders = folder_answers(
+        *(config, house.stores, house.models, texts, house.checked, UNHIDDEN, wiki)
+    )
     parts = WebParts(
-        *(config, house.stores, house.checked, new_id, UNHIDDEN, speaker, house.rooms),
-        unanswered,
+        *(config, house.stores, house.checked, new_id, UNHIDDEN, speaker, house.rooms), folders
     )
     listener = socket.create_server(("127.0.0.1", 0))
     base = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -20,7 +20,6 @@ from wintermute.config.wiki import WikiSettings, command_wiki
 from wintermute.errors import (
     ConfigurationError,
     FileUnusable,
-    StoreMissing,
     StoreUnusable,
     WintermuteError,
 )
@@ -35,7 +34,6 @@ from wintermute.wiki.conversations import (
     is_there,
     listed,
 )
-from wintermute.wiki.folder import missing
 from wintermute.wiki.graph import WikiProblem, shown
 from wintermute.wiki.links import CONVERSATIONS, INDEX, META, Unresolved, is_page, legible
 from wintermute.wiki.pages import MOST_BYTES, read_page, text_of
@@ -312,8 +310,6 @@ def create_conversation(ctx: click.Context, store: Path | None, as_json: bool) -
     wiki = WikiStore(settings_of(ctx, store).store)
     now = local_now(ctx)
     with wiki.files.writing():
-        if not wiki.exists:
-            raise StoreMissing(missing(wiki.root))
         path = create(wiki.files, now)
     tell(ctx, {"path": path}, path, as_json=as_json)
 

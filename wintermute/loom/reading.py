@@ -162,6 +162,17 @@ class LoomReader:
             found.setdefault(row["cast_id"], []).append((row["path"], row["title"] or row["path"]))
         return found
 
+    async def casts_of(self, room_id: str, results: Collection[str]) -> dict[str, str]:
+        """Find the newest cast in a room that ended with each of these texts, by the text."""
+        rows = await self._database.rows(
+            "SELECT rtrim(k.result, char(10)) AS result, k.id FROM conversations v"
+            " JOIN branches b ON b.conversation_id = v.id JOIN casts k ON k.branch_id = b.id"
+            " WHERE v.room_id = ? AND rtrim(k.result, char(10)) IN (SELECT value FROM json_each(?))"
+            " ORDER BY k.seq",
+            (room_id, json.dumps([*results])),
+        )
+        return {row["result"]: row["id"] for row in rows}
+
     async def branch(self, branch_id: str) -> Json:
         """What is known of one branch."""
         row = await self._database.row(f"{_BRANCHES} WHERE b.id = ?", (branch_id,))

@@ -1,5 +1,6 @@
 """All routes in one application, and the bulkhead around each request (A-7)."""
 
+import asyncio
 import logging
 from collections.abc import MutableMapping
 from pathlib import Path
@@ -20,11 +21,11 @@ from wintermute.errors import (
     StoreUnusable,
     WintermuteError,
 )
-from wintermute.web import chat, editing, graph, jobs, login, wiki
+from wintermute.web import chat, conversations, editing, graph, jobs, login, wiki
 from wintermute.web.parts import WebParts
 from wintermute.web.safety import Guarded, Out, Receive, Scope, Send
 from wintermute.web.sessions import DoorStore
-from wintermute.web.views import Views, problems, views
+from wintermute.web.views import Views, failure_words, problems, views
 
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
@@ -60,10 +61,11 @@ async def unguarded(parts: WebParts) -> FastAPI:
         responses=problems(*REFUSALS),
     )
     app.state.views = Views(parts, f"wintermute_{await door.id()}")
-    app.state.chats = chat.ChatViews(app.state.views)
+    app.state.folders = conversations.FolderViews(app.state.views)
+    app.state.chats = chat.ChatViews(app.state.views, app.state.folders)
     app.add_api_route("/healthz", health, include_in_schema=False)
     app.add_api_route("/openapi.json", description, include_in_schema=False)
-    for part in (chat, wiki, editing, jobs, graph, login):
+    for part in (chat, conversations, wiki, editing, jobs, graph, login):
         app.include_router(part.router)
     app.mount("/static", StaticFiles(directory=STATIC))
     app.add_exception_handler(HTTPException, refused)
@@ -92,11 +94,25 @@ class WebApp:
 
     def __init__(self, app: FastAPI) -> None:
         self._views: Views = app.state.views
+        self._folders: conversations.FolderViews = app.state.folders
         self._guarded = Guarded(app, self._views)
 
     def leave(self) -> None:
         """Ask all that is being answered to end."""
         self._views.sessions.dismiss()
+
+    async def work(self) -> None:
+        """Make the answers that were asked for in folders, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                group.create_task(self._answer(await self._folders.asked.get()))
+
+    async def _answer(self, asked: conversations.AskedAnswer) -> None:
+        try:
+            await self._folders.make(asked)
+        except Exception:
+            log.exception("answer in a folder failed")
+            self._folders.fail(asked, *BUG)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -123,6 +139,8 @@ def _problem(request: Request, status: int, error: str, what_to_do: str) -> Resp
 
 async def refused(request: Request, error: Exception) -> Response:
     """Tell of a path or a method that does not exist."""
+    if isinstance(error, conversations.FolderMissing):
+        return _problem(request, 404, *conversations.GONE)
     status = error.status_code if isinstance(error, HTTPException) else 404
     return _problem(request, status, *(WRONG_METHOD if status == 405 else NOTHING))
 
@@ -144,17 +162,8 @@ def _place(problem: MutableMapping[str, Any]) -> str:
 async def failed(request: Request, error: Exception) -> Response:
     """Tell of an expected failure in its own words, which end with what to do."""
     found = (status for kind, status in STATUSES.items() if isinstance(error, kind))
-    text = views(request).parts.redact(str(error))
-    separator = " -> " if " -> " in text else ": "
-    happened, _, advice = text.rpartition(separator)
-    told = (happened, advice) if happened else (text, "Try again, or look at `wintermute status`.")
-    return _problem(request, next(found, 409), *map(_sentence, told))
-
-
-def _sentence(text: str) -> str:
-    """A sentence of the words of an error; a path at its beginning stays as it is."""
-    text = text if text.endswith((".", "!", "?")) else f"{text}."
-    return text[:1].upper() + text[1:] if text.partition(" ")[0].isalpha() else text
+    words = failure_words(views(request).parts.redact(str(error)))
+    return _problem(request, next(found, 409), *words)
 
 
 async def crashed(request: Request, error: Exception) -> Response:

@@ -21,12 +21,11 @@ from wintermute.mailbox.history import NEWEST, HeldConversation, MessageKey
 from wintermute.mailbox.outbox import TERMINAL, WEB
 from wintermute.messages import Incoming
 from wintermute.text import clean, display_name, is_blank, one_line
-from wintermute.web.messages import MessageViews, RenderedPage
+from wintermute.web.conversations import FolderViews
+from wintermute.web.messages import MESSAGE_MOST, MessageViews, RenderedPage
 from wintermute.web.stream import DraftDesk, Stream
 from wintermute.web.views import Viewing, Views, Visiting, told
 
-MESSAGE_MOST = 64_000
-"""Bytes of a message."""
 LISTED_MOST = 30
 """Conversations of a list."""
 FROM_NEWEST = "~ "
@@ -73,7 +72,8 @@ class Taken(BaseModel):
 class ChatViews:
     """Everything the routes of the chat share while the server runs."""
 
-    def __init__(self, views: Views) -> None:
+    def __init__(self, views: Views, folders: FolderViews) -> None:
+        self.folders = folders
         self.messages = MessageViews(views)
         self._clock = views.parts.clock
         self._desks: WeakValueDictionary[str, DraftDesk] = WeakValueDictionary()
@@ -100,7 +100,7 @@ Chatting = Annotated[ChatViews, Depends(chat_views)]
 async def newest_chat(views: Viewing, chats: Chatting) -> Response:
     """Show the conversation of the web that was used last, or an empty one."""
     if views.parts.rooms is None:
-        return RedirectResponse("/wiki", 303)
+        return RedirectResponse("/conversations", 303)
     newest = await chats.messages.reader.conversations(1, f"{WEB}*")
     return await _page(views, chats, next(iter(newest), None))
 
@@ -146,6 +146,7 @@ async def _page(
         is_newest=before == NEWEST,
         page=await chats.messages.page(held.id, before) if held else RenderedPage(),
         list=await list_chats(chats, after),
+        folders=await chats.folders.newest_or_none(),
     )
 
 

@@ -34,12 +34,8 @@ MOST_JOBS = 50
 MOST_QUESTIONS = 20
 ABOUT_PAGES = ("page changed", "page removed", "page lines")
 HEAD = re.compile(r"^--- (.*)\n\+\+\+ (.*)\n(?=@@ )", re.MULTILINE)
-MARKS: dict[str, Literal["new", "gone", "same", "gap"]] = {
-    "+": "new",
-    "-": "gone",
-    " ": "same",
-    "@": "gap",
-}
+LineKind = Literal["new", "gone", "same", "gap"]
+MARKS: dict[str, LineKind] = {"+": "new", "-": "gone", " ": "same", "@": "gap"}
 RELOAD = "reload the page to see what is still asked"
 
 
@@ -65,12 +61,6 @@ class GivenAnswer(BaseModel):
     id: Annotated[str, Field(min_length=1, max_length=100)]
     yes: bool
     before: Annotated[str, Field(max_length=64)] = ""
-
-
-class AnsweredQuestion(BaseModel):
-    """A question that is answered now."""
-
-    id: str
 
 
 @router.get("/jobs", include_in_schema=False)
@@ -157,23 +147,22 @@ async def _asked(views: Views) -> list[PageQuestion]:
     return found
 
 
-@router.post("/api/wiki/answer")
-async def answer(views: Viewing, given: GivenAnswer) -> AnsweredQuestion:
+@router.post("/api/wiki/answer", status_code=204)
+async def answer(views: Viewing, given: GivenAnswer) -> None:
     """Say yes or no to a question about pages, once, wherever it was asked as well."""
-    stores, (ask, nights) = views.parts.stores, _questions(views)
     asked = (each for each in await _asked(views) if given.id in (each.id, each.proposal))
     found = next(asked, None)
     if found is None:
         raise StoreChanged(f"this was answered already, or is out of date: {RELOAD}")
     if "#" not in found.id:
-        await _decide(views, found, given)
-        return AnsweredQuestion(id=found.id)
-    done = deeds(stores, views.parts.config.dreaming, nights)
+        return await _decide(views, found, given)
+    stores, (ask, nights) = views.parts.stores, _questions(views)
     item = await ask.item(found.id, stores.owner.scope)
+    done = deeds(stores, views.parts.config.dreaming, nights)
     answered = await ask.follow(item, "yes" if given.yes else "no", done)
     if answered.problem:
         raise StoreChanged(f"{answered.problem}: {RELOAD}")
-    return AnsweredQuestion(id=found.id)
+    return None
 
 
 async def _decide(views: Views, found: PageQuestion, given: GivenAnswer) -> None:

@@ -14,6 +14,8 @@ NEWEST_MOST = 50
 """Messages of a page, and of the part of a conversation that a stream keeps true."""
 IN_THREAD = 4_000
 """Characters of Markdown that cost 4 ms: more of them are rendered beside the event loop."""
+MESSAGE_MOST = 64_000
+"""Bytes of a message that is sent."""
 KEPT_MOST = 2_000_000
 """Characters of rendered messages that are kept."""
 

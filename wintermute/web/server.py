@@ -99,6 +99,7 @@ async def serve(parts: WebParts, listener: socket.socket) -> None:
     server = _PageServer(settings)
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(server.serve(sockets=[listener]))
+        working = group.create_task(app.work())
         try:
             await asyncio.shield(serving)
         except asyncio.CancelledError:
@@ -107,3 +108,5 @@ async def serve(parts: WebParts, listener: socket.socket) -> None:
             server.should_exit = True
             await asyncio.shield(serving)
             raise
+        finally:
+            working.cancel()

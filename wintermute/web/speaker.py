@@ -99,15 +99,23 @@ class WebSpeaker:
 
     def attend(self, row: Waiting) -> None:
         """An answer is begun."""
-        self._keep(row.conversation_id, Making(row.event_id, "", (), None, self._now(), 0))
-        self._touch(row.conversation_id)
+        self.begin_answer(row.conversation_id, row.event_id)
+
+    def begin_answer(self, conversation_id: str, answers: str) -> None:
+        """Keep an answer from now on, also one that is made for no room."""
+        self._keep(conversation_id, Making(answers, "", (), None, self._now(), 0))
+        self._touch(conversation_id)
 
     def rest(self, row: Waiting) -> None:
         """No answer is being made any more; that of another message stays."""
-        known = self._making.get(row.conversation_id)
-        if known is not None and known.answers == row.event_id:
-            del self._making[row.conversation_id]
-        self._touch(row.conversation_id)
+        self.end_answer(row.conversation_id, row.event_id)
+
+    def end_answer(self, conversation_id: str, answers: str) -> None:
+        """Keep an answer no longer."""
+        known = self._making.get(conversation_id)
+        if known is not None and known.answers == answers:
+            del self._making[conversation_id]
+        self._touch(conversation_id)
 
     def draft(self, conversation_id: str, piece: str) -> None:
         """Add a piece; an empty one takes back what was said so far."""

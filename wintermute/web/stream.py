@@ -88,6 +88,44 @@ def waiting_line(making: Making, now: float) -> str:
     return waiting_for(making.tool or MODEL, seconds, making.waiting).removeprefix("· ")
 
 
+class WatchedDraft:
+    """The answer being made in a conversation, as one page shows it."""
+
+    def __init__(self, parts: WebParts, desk: DraftDesk, conversation_id: str) -> None:
+        self._parts = parts
+        self._desk = desk
+        self._id = conversation_id
+        self._state = NO_DRAFT
+        self._is_behind = False
+
+    async def news(self, making: Making | None) -> list[str]:
+        """Give the event of what the page does not show yet, if there is anything."""
+        state = NO_DRAFT
+        if making is not None:
+            await self._desk.draw(making.text)
+            waiting = waiting_line(making, self._parts.clock.monotonic())
+            state = DraftState(making.answers, self._desk.blocks, making.gates, waiting)
+        self._is_behind = making is not None and making.text != self._desk.text
+        before, self._state = self._state, state
+        return [] if state == before else [event("draft", state.event(before))]
+
+    async def woken(self, seen: int) -> int:
+        """Wait until something may be different, for a second at most while an answer is made."""
+        clock, is_made = self._parts.clock, self._state.answers is not None
+        pause = self._desk.until - clock.monotonic() if is_made else 0.0
+        await clock.sleep(max(SETTLES, pause))
+        if self._is_behind:
+            return seen
+        async with asyncio.TaskGroup() as group:
+            change = group.create_task(self._parts.speaker.moved(self._id, seen))
+            end = group.create_task(self._parts.ending.wait())
+            nap = group.create_task(clock.sleep(1.0 if is_made else LOOKS))
+            await asyncio.wait({change, end, nap}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (change, end, nap):
+                task.cancel()
+        return seen if change.cancelled() else change.result()
+
+
 class Stream:
     """One page's stream of a conversation."""
 
@@ -105,12 +143,11 @@ class Stream:
         self._parts = parts
         self._sessions = sessions
         self._messages = messages
-        self._desk = desk
         self._id = conversation_id
         self._visitor = visitor
         self._has = has
         self._shown: dict[str, str] = {}
-        self._draft = NO_DRAFT
+        self._draft = WatchedDraft(parts, desk, conversation_id)
         self._seen = (-1, -1)
         self._looks_at = 0.0
 
@@ -119,7 +156,7 @@ class Stream:
         clock, seen, spoke_at, asked_at = self._parts.clock, 0, 0.0, 0.0
         while not self._parts.ending.is_set():
             making = self._parts.speaker.making(self._id)  # before the look: its answer is there
-            found = [*await self._news(), *await self._drawn(making)]
+            found = [*await self._news(), *await self._draft.news(making)]
             if found or clock.monotonic() - asked_at >= LOOKS:
                 asked_at = clock.monotonic()
                 if not await self._may_go_on():
@@ -127,10 +164,7 @@ class Stream:
             if found or clock.monotonic() - spoke_at >= BEATS:
                 yield "".join(found) or ": still here\n\n"
                 spoke_at = clock.monotonic()
-            is_behind = making is not None and making.text != self._desk.text
-            pause = self._desk.until - clock.monotonic() if making else 0.0
-            await clock.sleep(max(SETTLES, pause))
-            seen = seen if is_behind else await self._woken(seen)
+            seen = await self._draft.woken(seen)
 
     async def _news(self) -> list[str]:
         """Look what the page does not show yet, if the messages may be others by now."""
@@ -147,32 +181,13 @@ class Stream:
             return []
         rows = [asdict(each) for each in page.messages if known.get(each.id) != each.html]
         more = {"earlier": page.earlier, "version": page.version}
-        return [_event("messages", {"ids": [*shown], "rows": rows} | more)]
-
-    async def _drawn(self, making: Making | None) -> list[str]:
-        state = NO_DRAFT
-        if making is not None:
-            await self._desk.draw(making.text)
-            waiting = waiting_line(making, self._parts.clock.monotonic())
-            state = DraftState(making.answers, self._desk.blocks, making.gates, waiting)
-        before, self._draft = self._draft, state
-        return [] if state == before else [_event("draft", state.event(before))]
+        return [event("messages", {"ids": [*shown], "rows": rows} | more)]
 
     async def _may_go_on(self) -> bool:
         is_held = await self._messages.reader.held(self._id) is not None
         return is_held and await self._sessions.lives(self._visitor)
 
-    async def _woken(self, seen: int) -> int:
-        """Wait until something may be different, for a second at most while an answer is made."""
-        async with asyncio.TaskGroup() as group:
-            change = group.create_task(self._parts.speaker.moved(self._id, seen))
-            end = group.create_task(self._parts.ending.wait())
-            nap = group.create_task(self._parts.clock.sleep(1.0 if self._draft.answers else LOOKS))
-            await asyncio.wait({change, end, nap}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (change, end, nap):
-                task.cancel()
-        return seen if change.cancelled() else change.result()
 
-
-def _event(name: str, value: Json) -> str:
+def event(name: str, value: Json) -> str:
+    """Write an event as a stream sends it."""
     return f"event: {name}\ndata: {json.dumps(value)}\n\n"

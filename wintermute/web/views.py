@@ -104,6 +104,20 @@ def address(path: str, place: str = "/wiki/") -> str:
     return place + quote(path if bare.endswith(ENDING) else bare, errors="replace")
 
 
+def failure_words(text: str) -> tuple[str, str]:
+    """Part the words of an error of ours into two sentences: what happened, and what to do."""
+    happened, _, advice = text.rpartition(" -> " if " -> " in text else ": ")
+    if not happened:
+        happened, advice = text, "Try again, or look at `wintermute status`."
+    return _sentence(happened), _sentence(advice)
+
+
+def _sentence(text: str) -> str:
+    """A sentence of the words of an error; a path at its beginning stays as it is."""
+    text = text if text.endswith((".", "!", "?")) else f"{text}."
+    return text[:1].upper() + text[1:] if text.partition(" ")[0].isalpha() else text
+
+
 Viewing = Annotated[Views, Depends(views)]
 Visiting = Annotated[Visitor, Depends(visitor)]
 

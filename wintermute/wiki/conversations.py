@@ -15,10 +15,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, get_args
 
-from wintermute.errors import FileUnusable, StoreUnusable, WintermuteError
+from wintermute.errors import FileUnusable, StoreBusy, StoreMissing, StoreUnusable, WintermuteError
 from wintermute.files import folder_of
-from wintermute.wiki.folder import StoreFolder, told
-from wintermute.wiki.links import CONVERSATIONS, RAW, is_name, legible
+from wintermute.wiki.folder import StoreFolder, missing, taken, told
+from wintermute.wiki.links import CONVERSATIONS, INDEX, RAW, is_name, legible
 from wintermute.wiki.store import LISTED
 
 Role = Literal["system", "user", "assistant"]
@@ -26,6 +26,10 @@ ROLES: Mapping[str, Role] = {role: role for role in get_args(Role)}
 NAME = re.compile(r"(?:(\d{1,18})-)?(?:.*-)?(system|user|assistant)\.md")
 SYSTEM = "0000-system.md"
 """Before whatever somebody has put there."""
+BUSY = (
+    "the last message of this conversation is still being answered: wait for the answer, then try"
+    " again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,14 @@ class MessageFile:
     name: str
     role: Role
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FolderPage:
+    """Messages in order. `earlier`: the name of the first, if there are more before it."""
+
+    messages: tuple[MessageFile, ...]
+    earlier: str | None
 
 
 class ConversationFolder:
@@ -51,14 +63,27 @@ class ConversationFolder:
 
     def messages(self) -> tuple[MessageFile, ...]:
         """Those that are there now, in order. Raises: WintermuteError for what is no message."""
-        found = []
-        for name, role in _in_order(self._names()):
-            try:
-                text = self._files.exact(self._below + name)
-            except (FileUnusable, FileNotFoundError) as problem:
-                raise WintermuteError(f"{legible(str(self.path / name))} {problem}") from problem
-            found.append(MessageFile(name, role, text.rstrip("\n")))
-        return tuple(found)
+        return tuple(self._read(*each) for each in _in_order(self._names()))
+
+    def page(self, most: int, before: str = "") -> FolderPage:
+        """The last `most` before the one of a name, or of all. Raises: WintermuteError."""
+        there = _in_order(self._names())
+        names = [name for name, _ in there]
+        there = there[: names.index(before)] if before in names else there
+        found = tuple(self._read(*each) for each in there[-most:])
+        return FolderPage(found, found[0].name if len(there) > most else None)
+
+    def opening(self) -> str:
+        """What a person said first; "": nobody has. Raises: WintermuteError, as `messages`."""
+        first = next((each for each in _in_order(self._names()) if each[1] == "user"), None)
+        return self._read(*first).text if first else ""
+
+    def _read(self, name: str, role: Role) -> MessageFile:
+        try:
+            text = self._files.exact(self._below + name)
+        except (FileUnusable, FileNotFoundError) as problem:
+            raise WintermuteError(f"{legible(str(self.path / name))} {problem}") from problem
+        return MessageFile(name, role, text.rstrip("\n"))
 
     def strangers(self) -> tuple[str, ...]:
         """The names of what is no message file."""
@@ -89,12 +114,18 @@ class ConversationFolder:
         return name
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """A block in which nobody else adds to it: whoever comes meanwhile waits."""
+    def held(self, patience: float | None = None) -> Iterator[None]:
+        """A block in which nobody else adds to it: whoever comes meanwhile waits.
+
+        Raises: StoreBusy when somebody has it for longer than `patience` seconds.
+        """
         with told(self.path):
             folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
+            if patience is None:
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            elif not taken(folder, fcntl.LOCK_EX, patience):
+                raise StoreBusy(BUSY)
             yield
         finally:
             os.close(folder)
@@ -118,8 +149,10 @@ def _in_order(names: list[str]) -> list[tuple[str, Role]]:
 def create(files: StoreFolder, now: datetime) -> str:
     """A new, empty conversation in a store, listed; its path there (W-037).
 
-    `now`: the local time. Within `StoreFolder.writing`.
+    `now`: the local time. Within `StoreFolder.writing`. Raises: StoreMissing (W-005).
     """
+    if files.presence(INDEX) != "file":
+        raise StoreMissing(missing(files.root))
     known, stem, n = listed(files), f"{CONVERSATIONS}/{now:%Y%m%d-%H%M%S}", 1
     path = stem
     while path in known or not files.make_folder(path):

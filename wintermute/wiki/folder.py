@@ -49,6 +49,21 @@ class FileChange:
     after: str | None
 
 
+def taken(folder: int, how: int, patience: float) -> bool:
+    """Lock a folder within so many seconds; False: somebody else holds it for longer."""
+    pauses = int(patience / PAUSE)
+    while True:
+        try:
+            fcntl.flock(folder, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not pauses:
+                return False
+            pauses -= 1
+            time.sleep(PAUSE)  # noqa: TID251  for other programs; never on the event loop
+        else:
+            return True
+
+
 class StoreFolder:
     """The files below one folder, by paths relative to it. No link below it is followed."""
 
@@ -95,20 +110,11 @@ class StoreFolder:
     def _take(self, folder: int, how: int) -> None:
         """A lock that somebody holds for ever, such as a program that was stopped, stops nobody."""
         patience = self._patience * (1 if how == fcntl.LOCK_SH else WRITERS_SHARE)
-        pauses = int(patience / PAUSE)
-        while True:
-            try:
-                fcntl.flock(folder, how | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                if not pauses:
-                    raise StoreUnusable(
-                        f"{self.root} is held by another program for over {patience:g} seconds:"
-                        " see which one writes there (`fuser` names it), then try again"
-                    ) from error
-                pauses -= 1
-                time.sleep(PAUSE)  # noqa: TID251  for other programs; never on the event loop
-            else:
-                return
+        if not taken(folder, how, patience):
+            raise StoreUnusable(
+                f"{self.root} is held by another program for over {patience:g} seconds:"
+                " see which one writes there (`fuser` names it), then try again"
+            )
 
     def stage(self, job: str, changes: Sequence[FileChange]) -> None:
         """Write all that `apply` then puts in place, so that no disk stops that half way.

@@ -1,5 +1,6 @@
 // The conversation of a page: shows the states that the server streams, and sends what is written.
 import { fill, send } from "./page.js";
+import { clearDraft, drawDraft, keepingPlace, made, rendered, sendOnEnter } from "./talk.js";
 import { Unsent } from "./unsent.js";
 
 const [talk, list, earlier, draft, state, form, stop, side] = [
@@ -18,26 +19,6 @@ let answering = "";
 let stream = null;
 let timer = 0;
 let failures = 0;
-
-/** Makes an element; text stays text. */
-function made(tag, values) {
-  return Object.assign(document.createElement(tag), values);
-}
-
-/** Makes the elements that the server rendered. */
-function rendered(...htmls) {
-  const holder = made("ol");
-  fill(holder, htmls.join(""));
-  return [...holder.children];
-}
-
-/** Runs a change, and stays at the end of the page if it was there. */
-function keepingPlace(change) {
-  const page = document.scrollingElement;
-  const isAtEnd = page.scrollHeight - page.scrollTop - page.clientHeight < 80;
-  change();
-  if (isAtEnd) page.scrollTop = page.scrollHeight;
-}
 
 /** Puts these items at the end of the list; all goes that stood behind the first of them. */
 function arrange(items) {
@@ -77,21 +58,15 @@ function isAnswered(event) {
 
 function dropDraft() {
   answering = "";
-  for (const part of draft.querySelectorAll(".text, .tools, .waiting")) part.replaceChildren();
-  draft.hidden = true;
+  clearDraft(draft);
   if (stop) stop.hidden = true;
 }
 
 /** An answer is being made: its blocks from the first that differs. */
-function showDraft({ answers, from, blocks, tools, waiting }) {
-  if (!answers || isAnswered(answers)) return dropDraft();
-  const text = draft.querySelector(".text");
-  answering = answers;
-  while (text.children.length > from) text.lastElementChild.remove();
-  for (const html of blocks) fill(text.appendChild(made("div")), html);
-  draft.querySelector(".tools").replaceChildren(...tools.map((name) => made("li", { textContent: name })));
-  draft.querySelector(".waiting").textContent = waiting;
-  draft.hidden = false;
+function showDraft(value) {
+  if (!value.answers || isAnswered(value.answers)) return dropDraft();
+  answering = value.answers;
+  drawDraft(draft, value);
   if (stop) stop.hidden = false;
 }
 
@@ -186,11 +161,7 @@ form?.addEventListener("submit", (event) => {
   text.value = "";
   document.scrollingElement.scrollTop = document.scrollingElement.scrollHeight;
 });
-form?.addEventListener("keydown", (event) => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.target.id !== "text") return;
-  event.preventDefault();
-  form.requestSubmit();
-});
+if (form) sendOnEnter(form);
 stop?.addEventListener("click", () => unsent.add("/stop"));
 
 /** Opens the page of a badge beside the chat where there is room. */

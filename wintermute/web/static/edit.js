@@ -83,7 +83,7 @@ async function post(button) {
   const said = button.parentElement.querySelector("[role=status]");
   for (const each of buttons) each.disabled = true;
   const { status, body } = await send("POST", button.dataset.to, JSON.parse(button.dataset.value));
-  if (status === 200) said.textContent = button.dataset.done;
+  if (status < 300 && status) said.textContent = button.dataset.done;
   else tell(said, body);
   for (const each of buttons) each.disabled = status > 0 && status < 500;
 }

@@ -1,0 +1,370 @@
+"""Conversations that are folders of the wiki: a second list, and three operations (W-072, V-020)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+from zoneinfo import ZoneInfo
+
+from fastapi import APIRouter, Depends, HTTPException, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel
+
+from wintermute.conversation.state import Shown
+from wintermute.errors import StoreBusy, StoreMissing, WintermuteError
+from wintermute.files import to_its_end
+from wintermute.loom.reading import LoomReader
+from wintermute.messages import FOLDER
+from wintermute.text import clean, display_name, is_blank, one_line
+from wintermute.web.messages import (
+    MESSAGE_MOST,
+    NEWEST_MOST,
+    Renderings,
+)
+from wintermute.web.sessions import Visitor
+from wintermute.web.stream import BEATS, DraftDesk, WatchedDraft, event
+from wintermute.web.views import Viewing, Views, Visiting, failure_words, told
+from wintermute.wiki.conversations import (
+    BUSY,
+    ConversationFolder,
+    MessageFile,
+    create,
+    delist,
+    is_encodable,
+    is_there,
+    listed,
+)
+from wintermute.wiki.folder import missing
+from wintermute.wiki.links import CONVERSATIONS, RAW, is_name, legible
+
+LISTED_MOST = 30
+PATIENCE = 5.0
+"""Seconds for which somebody else may have a conversation before that is told."""
+GONE = "conversation not found", "Open one from the list, or make a new one."
+KEPT = "This conversation is kept word for word: make a new one to go on"
+
+router = APIRouter()
+
+
+class FolderRow(BaseModel):
+    """A conversation in the list. `missing`: its folder is gone."""
+
+    id: str
+    title: str
+    missing: bool
+
+
+class FolderList(BaseModel):
+    """Conversations, the newest first, and the key of the next ones."""
+
+    conversations: list[FolderRow]
+    next: str | None = None
+
+
+class FolderMessage(BaseModel):
+    """A message. `id`: the name of its file; `role`: system, user or assistant."""
+
+    id: str
+    role: str
+    text: str
+
+
+class FolderMessages(BaseModel):
+    """Messages, oldest first, and the key of those before them."""
+
+    messages: list[FolderMessage]
+    earlier: str | None
+
+
+class NewText(BaseModel):
+    """A message of a person."""
+
+    message: str = ""
+
+
+class Made(BaseModel):
+    """The id of a conversation or of a message that was stored; `html`: the message on a page."""
+
+    id: str
+    html: str = ""
+
+
+@dataclass(eq=False, slots=True)
+class AskedAnswer:
+    """An answer that was asked for. `outcome`: the event that ends its streams, once there is one."""
+
+    path: str
+    desk: DraftDesk
+    outcome: str = ""
+
+
+class FolderMissing(HTTPException):
+    """No listed conversation has this id, or its folder is gone."""
+
+
+class FolderViews:
+    """Everything the routes of these conversations share while the server runs.
+
+    Of each folder one answer is made at a time, even if whoever asked for it has left.
+    """
+
+    def __init__(self, views: Views) -> None:
+        self.asked: asyncio.Queue[AskedAnswer] = asyncio.Queue()
+        self._views = views
+        self._parts = views.parts
+        self._wiki = views.parts.stores.wiki
+        self._loom = LoomReader(views.parts.stores.database)
+        self._renderings = Renderings()
+        self._making: dict[str, AskedAnswer] = {}
+
+    async def newest(self, after: str = "") -> FolderList:
+        """List conversations, the newest first; `after`: the id of the last one before.
+
+        Raises: StoreMissing; StoreUnusable for a list that is damaged.
+        """
+
+        def look() -> FolderList:
+            if not self._wiki.exists:
+                raise StoreMissing(missing(self._wiki.root))
+            paths = [path for path in reversed(listed(self._wiki.files)) if _is_below(path)]
+            ids = [_id(path) for path in paths]
+            begin = ids.index(after) + 1 if after in ids else 0
+            rows = [self._row(path) for path in paths[begin : begin + LISTED_MOST]]
+            more = len(paths) > begin + LISTED_MOST
+            return FolderList(conversations=rows, next=rows[-1].id if more else None)
+
+        return await asyncio.to_thread(look)
+
+    async def newest_or_none(self) -> FolderList:
+        """List them for a page that is worth showing without them."""
+        try:
+            return await self.newest()
+        except WintermuteError:  # which the page of all conversations tells
+            return FolderList(conversations=[])
+
+    def _row(self, path: str) -> FolderRow:
+        name, words, is_gone = legible(_id(path)), "", not is_there(self._wiki.files, path)
+        if not is_gone:
+            with suppress(WintermuteError):  # which its page tells
+                words = self.folder(path).opening()
+        return FolderRow(
+            id=_id(path), title=display_name(one_line(words), 60) or name, missing=is_gone
+        )
+
+    async def path_of(self, conversation_id: str) -> str:
+        """Find the path of a listed conversation. Raises: FolderMissing."""
+
+        def look() -> str:
+            for path in filter(_is_below, listed(self._wiki.files)):
+                if _id(path) == conversation_id and is_there(self._wiki.files, path):
+                    return path
+            raise FolderMissing(404)
+
+        return await asyncio.to_thread(look)
+
+    def folder(self, path: str) -> ConversationFolder:
+        """Give the folder of a path."""
+        return ConversationFolder(self._wiki.root, path)
+
+    @asynccontextmanager
+    async def held(self, path: str) -> AsyncIterator[ConversationFolder]:
+        """Hold a folder for a block; its lock is waited for in a thread. Raises: StoreBusy."""
+        folder = self.folder(path)
+        with ExitStack() as stack:
+            await to_its_end(partial(stack.enter_context, folder.held(PATIENCE)))
+            yield folder
+
+    async def htmls(self, path: str, messages: Sequence[MessageFile]) -> list[str]:
+        """Render messages, each answer with badges for the pages that it recalled."""
+        texts = {each.text for each in messages if each.role == "assistant"}
+        htmls = await self._renderings.html(texts)
+        room = f"{FOLDER}{self.folder(path).path.resolve()}"
+        casts = await self._loom.casts_of(room, texts)
+        recalled = await self._loom.recalled([*casts.values()])
+        return [
+            self._views.fragment(
+                "folder_message.html",
+                message=each,
+                html=htmls.get(each.text, ""),
+                badges=recalled.get(casts.get(each.text, ""), ()),
+            )
+            for each in messages
+        ]
+
+    def is_making(self, path: str) -> bool:
+        """Decide if an answer is being made here."""
+        return path in self._making
+
+    def ask(self, path: str) -> AskedAnswer:
+        """Ask for an answer, unless one is being made. Raises: WintermuteError."""
+        if path.startswith(f"{RAW}/"):
+            raise WintermuteError(KEPT)
+        if path not in self._making:
+            self._making[path] = AskedAnswer(path, DraftDesk(self._parts.clock))
+            self._parts.speaker.begin_answer(path, path)
+            self.asked.put_nowait(self._making[path])
+        return self._making[path]
+
+    async def make(self, asked: AskedAnswer) -> None:
+        """Have the last message answered, and add the answer to the folder."""
+        path, watch = asked.path, Shown(self._parts.speaker, asked.path)
+        try:
+            async with self.held(path) as folder:
+                text = await self._parts.answer_folder(folder, watch)
+                name = await to_its_end(partial(folder.append, "assistant", text))
+            [html] = await self.htmls(path, [MessageFile(name, "assistant", text)])
+            self._end(asked, event("message", {"id": name, "html": html}))
+        except WintermuteError as problem:
+            self.fail(asked, *failure_words(self._parts.redact(str(problem))))
+
+    def fail(self, asked: AskedAnswer, error: str, what_to_do: str) -> None:
+        """End without an answer: the message stays, and can be answered again."""
+        self._end(asked, event("error", {"error": error, "what_to_do": what_to_do}))
+
+    def _end(self, asked: AskedAnswer, outcome: str) -> None:
+        asked.outcome = outcome
+        del self._making[asked.path]
+        self._parts.speaker.end_answer(asked.path, asked.path)
+
+    async def events(self, asked: AskedAnswer, visitor: Visitor) -> AsyncIterator[str]:
+        """Give the states of an answer, then what came of it."""
+        parts, path, seen, spoke_at = self._parts, asked.path, 0, self._parts.clock.monotonic()
+        draft = WatchedDraft(parts, asked.desk, path)
+        while not parts.ending.is_set() and await self._views.sessions.lives(visitor):
+            if asked.outcome:
+                yield asked.outcome
+                return
+            found = await draft.news(parts.speaker.making(path))
+            if found or parts.clock.monotonic() - spoke_at > BEATS:
+                yield "".join(found) or ": still here\n\n"
+                spoke_at = parts.clock.monotonic()
+            seen = await draft.woken(seen)
+
+
+def folder_views(request: Request) -> FolderViews:
+    """Give the views of the application that a request reached."""
+    found: FolderViews = request.app.state.folders
+    return found
+
+
+Folders = Annotated[FolderViews, Depends(folder_views)]
+
+
+async def folder_path(conversation_id: str, folders: Folders) -> str:
+    """Give the path of the conversation that an address names; clients never name paths."""
+    return await folders.path_of(conversation_id)
+
+
+FolderPath = Annotated[str, Depends(folder_path)]
+
+
+@router.get("/conversations", include_in_schema=False)
+async def all_folders(views: Viewing, folders: Folders, after: str = "") -> HTMLResponse:
+    """Show the list of the wiki's conversations."""
+    return _page(views, "Conversations of the wiki", await folders.newest(after))
+
+
+@router.get("/conversations/{conversation_id}", include_in_schema=False)
+async def folder_page(
+    conversation_id: str, path: FolderPath, views: Viewing, folders: Folders, before: str = ""
+) -> HTMLResponse:
+    """Show a conversation, with `before` its earlier messages."""
+    page = await asyncio.to_thread(folders.folder(path).page, NEWEST_MOST, before)
+    return _page(
+        views,
+        conversation_id,
+        await folders.newest(),
+        id=conversation_id,
+        before=before,
+        messages=page.messages,
+        earlier=page.earlier,
+        htmls=await folders.htmls(path, page.messages),
+        is_making=folders.is_making(path),
+        is_kept=path.startswith(f"{RAW}/"),
+    )
+
+
+def _page(views: Views, title: str, rows: FolderList, **shown: object) -> HTMLResponse:
+    known: dict[str, object] = {"title": title, "place": "chat", "folders": rows, "id": ""}
+    return views.page("conversation.html", 200, **known | shown)
+
+
+@router.get("/api/conversations")
+async def list_folders(folders: Folders, after: str = "") -> FolderList:
+    """List the wiki's conversations, newest first; `after`: the key that the last list gave."""
+    return await folders.newest(after)
+
+
+@router.post("/api/conversations", status_code=201)
+async def make_folder(views: Viewing) -> Made:
+    """Make a new conversation."""
+    parts, files = views.parts, views.parts.stores.wiki.files
+    now = parts.clock.now().astimezone(ZoneInfo(parts.config.timezone))
+
+    def make() -> str:
+        with files.writing():
+            return create(files, now)
+
+    return Made(id=_id(await to_its_end(make)))
+
+
+@router.get("/api/conversations/{conversation_id}")
+async def list_folder_messages(
+    path: FolderPath, folders: Folders, before: str = ""
+) -> FolderMessages:
+    """Give the newest messages of a conversation, or those before the key of a list."""
+    page = await asyncio.to_thread(folders.folder(path).page, NEWEST_MOST, before)
+    rows = [FolderMessage(id=m.name, role=m.role, text=m.text) for m in page.messages]
+    return FolderMessages(messages=rows, earlier=page.earlier)
+
+
+@router.delete("/api/conversations/{conversation_id}", status_code=204)
+async def unlist_folder(path: FolderPath, views: Viewing) -> Response:
+    """Remove a conversation from the list; its files stay."""
+    files = views.parts.stores.wiki.files
+
+    def unlist() -> None:
+        with files.writing():
+            delist(files, path)
+
+    await to_its_end(unlist)
+    return Response(status_code=204)
+
+
+@router.post("/api/conversations/{conversation_id}/message", status_code=201, response_model=Made)
+async def add_message(new: NewText, path: FolderPath, folders: Folders) -> Made | JSONResponse:
+    """Add a person's message to a conversation; nothing is answered yet."""
+    text = clean(new.message).rstrip()
+    if len(text.encode()) > MESSAGE_MOST:
+        return told(413, "The message is longer than 64 kB.", "Send it in parts.")
+    if is_blank(text):
+        return told(400, "message required", "Write a message first.")
+    if folders.is_making(path):
+        raise StoreBusy(BUSY)
+    async with folders.held(path) as folder:
+        name = await to_its_end(partial(folder.append, "user", text))
+    [html] = await folders.htmls(path, [MessageFile(name, "user", text)])
+    return Made(id=name, html=html)
+
+
+@router.post(
+    "/api/conversations/{conversation_id}/generate",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
+async def generate(path: FolderPath, visitor: Visiting, folders: Folders) -> StreamingResponse:
+    """Have the last message answered, and stream that; all who ask meanwhile see the same answer."""
+    events = folders.events(folders.ask(path), visitor)
+    return StreamingResponse(events, media_type="text/event-stream")
+
+
+def _id(path: str) -> str:
+    """Name a conversation in addresses: nearly all are folders of one folder."""
+    return path.removeprefix(f"{CONVERSATIONS}/").replace("/", ":")
+
+
+def _is_below(path: str) -> bool:
+    """Decide if a listed path stays in the store, and can be the path of a folder there."""
+    return is_encodable(path) and all(part and is_name(part) for part in path.split("/"))
