@@ -292,8 +292,9 @@ async def test_conversations_of_other_doors_can_be_read(tmp_path: Path, model: M
             await page.until(lambda p: len(p.texts) == 2)
             async with house.database.transaction() as tx:
                 await house.conversations.rescope(tx, DIRECT, f"room:{DIRECT}")
-            while await page.next():
-                assert page.texts == ["in Matrix", "slow words are words"]
+            async with asyncio.timeout(WITHIN):
+                while await page.next():
+                    assert page.texts == ["in Matrix", "slow words are words"]
         everything = [(await web.get(path)).text for path in ("/", "/api/chats")]
         everything += [
             (await web.get(f"/{kind}/{direct['id']}")).text for kind in ("chat", "api/chats")
