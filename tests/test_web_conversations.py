@@ -152,7 +152,7 @@ async def test_each_wrong_request_is_told_what_is_wrong(tmp_path: Path, model: M
                 assert (answer.status_code, found) == (404, True), other
             assert (await add(web, other, "hello")).status_code == 404
         long = "é" * 32_001
-        table = (
+        table: tuple[tuple[dict[str, object], int, str | None], ...] = (
             ({"message": " \n\u200b"}, 400, "message required"),
             ({}, 400, "message required"),
             ({"message": 1}, 400, None),

@@ -257,7 +257,9 @@ async def test_a_store_alone_is_saved_to_and_on_no_record(
         assert (await desk.save(ROSES, "Roses anew."))[1]["change"] == ""
         assert "Roses anew." in desk.shelf.read(ROSES)
         assert await desk.sets() == [("edit", GARDEN)]
+        desk.shelf.write(GARDEN, saved["text"])
         assert (await desk.post("undo", change=saved["change"])).status_code == 409
+        assert desk.shelf.read(GARDEN) == saved["text"]
         assert "No proposal waits" in (await desk.web.get("/proposals")).text
 
 

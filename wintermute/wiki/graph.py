@@ -60,6 +60,17 @@ def shown(path: str) -> str:
     return path.removesuffix(ENDING)
 
 
+def undirected(linked: Mapping[str, frozenset[str]]) -> dict[str, set[str]]:
+    """Join both directions of each link between two of these pages."""
+    both: dict[str, set[str]] = {path: set() for path in linked}
+    for path, targets in linked.items():
+        for target in targets:
+            if target in both and target != path:
+                both[path].add(target)
+                both[target].add(path)
+    return both
+
+
 class LinkGraph:
     """All links of a store at one moment."""
 
@@ -107,6 +118,11 @@ class LinkGraph:
     def linked(self) -> Mapping[str, frozenset[str]]:
         """The files that each page links to."""
         return {path: frozenset(self._targets(page)) for path, page in self._pages.items()}
+
+    @cached_property
+    def neighbours(self) -> Mapping[str, set[str]]:
+        """The other pages that each page links to or is linked from."""
+        return undirected(self.linked)
 
     @cached_property
     def _incoming(self) -> dict[str, list[str]]:
