@@ -140,6 +140,11 @@ async def test_an_answer_grows_on_a_page_and_stays_in_its_list(
             async with listening(web) as late:
                 await late.until(lambda p: "two" in p.grown)
                 assert late.texts == page.texts
+                for _ in range(2):
+                    drops.release()
+                for each in (page, late):
+                    await each.until(lambda p: "three" in p.grown)
+                    assert "<strong>one</strong> two" in each.blocks[0]
                 for _ in range(20):
                     drops.release()
                 for each in (page, late):
@@ -224,7 +229,7 @@ async def test_a_page_says_what_is_at_work_and_what_is_waited_for(
 
     reads = asyncio.Semaphore(0)
     model.script(
-        Calls((Use("slow\u202etool"),)),
+        Calls((Use("slow\u202etool"),), "I look."),
         Cut("in vain in vain in vain in vain", 1),
         Reads(((10, 4000), (2000, 4000)), reads, Text("**done**")),
     )

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
@@ -91,7 +92,8 @@ async def job_page(views: Viewing, name: str) -> HTMLResponse:
         return {"job": job, "report": html, "made": patched(made), "wanted": patched(wanted)}
 
     values = await in_store(views, look)
-    return views.page("job.html", title=f"Job {name}", place="wiki", **values)
+    page = partial(views.page, "job.html", title=f"Job {name}", place="wiki", **values)
+    return await asyncio.to_thread(page)
 
 
 def patched(patch: str) -> list[tuple[str, list[Difference] | None]]:
@@ -111,11 +113,12 @@ async def question_list(views: Viewing) -> HTMLResponse:
     """Show what may become of pages if a person says yes."""
     found = await _asked(views)
 
-    def compared() -> list[tuple[PageQuestion, Sequence[Difference] | None]]:
-        return [(q, differences(q.page.text or "", q.text or "")) for q in found[:MOST_QUESTIONS]]
+    def shown() -> HTMLResponse:
+        rows = [(q, differences(q.page.text or "", q.text or "")) for q in found[:MOST_QUESTIONS]]
+        values = {"questions": rows, "more": len(found) - MOST_QUESTIONS}
+        return views.page("proposals.html", 200, title="Proposals", place="wiki", **values)
 
-    shown, more = await asyncio.to_thread(compared), len(found) - MOST_QUESTIONS
-    return views.page("proposals.html", title="Proposals", place="wiki", questions=shown, more=more)
+    return await asyncio.to_thread(shown)
 
 
 def _questions(views: Views) -> tuple[Questions, Nights]:
