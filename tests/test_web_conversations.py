@@ -145,7 +145,8 @@ async def test_each_wrong_request_is_told_what_is_wrong(tmp_path: Path, model: M
         missing = "conversation not found"
         for other in (gone, "none", "..:outside", str(outside).replace("/", ":"), "..%2Foutside"):
             assert (await web.get(f"/conversations/{other}")).status_code == 404
-            for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/generate")):
+            asked = [("GET", ""), ("POST", "/generate")]
+            for method, path in asked if other == gone else [*asked, ("DELETE", "")]:
                 answer = await ask(web, method, f"/{other}{path}")
                 found = answer.json()["error"] in {missing, "There is nothing at this address."}
                 assert (answer.status_code, found) == (404, True), other
@@ -172,6 +173,8 @@ async def test_each_wrong_request_is_told_what_is_wrong(tmp_path: Path, model: M
             (gone, True),
             (name, False),
         ]
+        assert (await ask(web, "DELETE", f"/{gone}")).status_code == 204
+        assert gone not in (await web.get("/conversations")).text
         assert model.requests == []
 
 

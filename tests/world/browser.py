@@ -36,7 +36,7 @@ MILLISECONDS = 1000 * WITHIN
 
 
 class Doorstep(Protocol):
-    """Where a door is, and addresses that log one browser in: of a house, or of a daemon (`DoorAt`)."""
+    """A door: its address, and others that log one browser in; of a house, or of a daemon (`DoorAt`)."""
 
     @property
     def base(self) -> str: ...
@@ -125,7 +125,7 @@ async def browsing(
 
 
 async def accessible(page: Page) -> list[str]:
-    """What axe finds serious or critical on a page, one line for each element."""
+    """List what axe finds serious or critical on a page, one line for each element."""
     await page.evaluate(AXE_SCRIPT)
     found = await page.evaluate("axe.run({resultTypes: ['violations']})")
     return [

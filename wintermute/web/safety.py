@@ -73,6 +73,11 @@ TOO_SLOW = Refusal(
     408, "The body took too long to arrive.", "Send it again.", {"Connection": "close"}
 )
 UNREADABLE = Refusal(400, "The body cannot be read as JSON.", "Send valid JSON in UTF-8.")
+NO_TEXT_IN_BODY = Refusal(
+    400,
+    "The text has characters that cannot be stored.",
+    "Remove NUL characters and broken emoji, then send it again.",
+)
 BROKEN_PATH = Refusal(400, "The address has characters that are no text.", "Correct the address.")
 FOREIGN_HOST = Refusal(
     403,
@@ -235,15 +240,15 @@ async def _body(request: Request) -> bytes | Refusal:
         return TOO_LARGE
     if request.method in READING or not found:
         return b""
-    return bytes(found) if await asyncio.to_thread(_is_json, bytes(found)) else UNREADABLE
+    return await asyncio.to_thread(_unreadable, bytes(found)) or bytes(found)
 
 
-def _is_json(body: bytes) -> bool:
-    """Decide if a body is JSON of texts that can be stored, and no deeper than anything we read."""
+def _unreadable(body: bytes) -> Refusal | None:
+    """Refuse what is no JSON of texts that can be stored, or deeper than anything we read."""
     try:
         layer = [json.loads(body.decode(), parse_constant=_refuse)]
     except (ValueError, RecursionError):
-        return False
+        return UNREADABLE
     for _ in range(DEEPEST):
         inner: list[Any] = []
         for value in layer:
@@ -252,9 +257,9 @@ def _is_json(body: bytes) -> bool:
             elif isinstance(value, list):
                 inner += value
             elif isinstance(value, str) and NO_TEXT.search(value):
-                return False
+                return NO_TEXT_IN_BODY
         layer = inner
-    return not layer
+    return UNREADABLE if layer else None
 
 
 def _refuse(constant: str) -> None:
