@@ -1,29 +1,23 @@
 // Logging in with the token, and ending sessions.
-import { send } from "./page.js";
+import { send, tell } from "./page.js";
 
 const told = document.getElementById("told");
 
-/** Sends a change; says what went wrong, or goes on to a page. */
-async function change(path, value, onward) {
-  let answer;
-  try {
-    answer = await send("POST", path, value);
-  } catch {
-    told.textContent = "Wintermute cannot be reached. Try again.";
-    return;
-  }
-  if (answer.status < 300) location.assign(onward);
-  else if (answer.status === 401 && path !== "/login") location.assign("/login");
-  else told.textContent = `${answer.body.error} ${answer.body.what_to_do}`;
+/** Sends a change; goes on to a page, or says that it `failed`, and why. */
+async function change(path, value, onward, failed) {
+  const { status, body } = await send("POST", path, value);
+  if (status >= 200 && status < 300) location.assign(onward);
+  else if (status === 401 && path !== "/login") location.assign("/login");
+  else tell(told, { ...body, error: status && status < 500 ? body.error : `${failed} ${body.error}` });
 }
 
 document.getElementById("login")?.addEventListener("submit", (event) => {
   event.preventDefault();
-  change("/login", { token: new FormData(event.target).get("token") }, "/");
+  change("/login", { token: new FormData(event.target).get("token") }, "/", "You are not logged in.");
 });
 
 for (const button of document.querySelectorAll("[data-end]")) {
   const which = button.dataset.end;
   const path = which === "all" ? "/api/sessions/end" : `/api/sessions/${which}/end`;
-  button.addEventListener("click", () => change(path, {}, "/sessions"));
+  button.addEventListener("click", () => change(path, {}, "/sessions", "Nothing was ended."));
 }
