@@ -18,7 +18,9 @@ from tests.world.model import Calls, Cut, Drip, Hang, ModelServer, Reads, Text, 
 from tests.world.pages import FilePages
 from tests.world.web import Served, web_served
 from wintermute.mailbox.outbox import TERMINAL
+from wintermute.markdown import html
 from wintermute.messages import Json
+from wintermute.web.messages import IN_THREAD, Renderings
 
 CHAT = "chat_0123456789abcdef"
 DIRECT = "!direct:test"
@@ -101,12 +103,12 @@ class Listening:
 
     @property
     def texts(self) -> list[str]:
-        """What the page shows."""
+        """The words that the page shows."""
         return [words(html) for html in self.messages.values()]
 
     @property
     def grown(self) -> str:
-        """How far the draft is."""
+        """The draft as far as it is."""
         return "".join(self.blocks)
 
 
@@ -127,7 +129,7 @@ async def test_an_answer_grows_on_a_page_and_stays_in_its_list(
 ) -> None:
     """V-013, V-014, V-015: two pages, one of them opened in the middle, show the same in the end."""
     drops = asyncio.Semaphore(0)
-    model.script(Drip("**one** two\n\nthree four five", drops, interval=0))
+    model.script(Drip("**one** two\n\nthree four\n\nfive six seven", drops, interval=0))
     async with talking(tmp_path, model) as (house, web):
         assert (await say(web, "hello <b>")).status_code == 202
         async with listening(web) as page:
@@ -140,11 +142,16 @@ async def test_an_answer_grows_on_a_page_and_stays_in_its_list(
             async with listening(web) as late:
                 await late.until(lambda p: "two" in p.grown)
                 assert late.texts == page.texts
+                for _ in range(2):
+                    drops.release()
+                for each in (page, late):
+                    await each.until(lambda p: "four" in p.grown)
+                    assert "<strong>one</strong> two" in each.blocks[0]
                 for _ in range(20):
                     drops.release()
                 for each in (page, late):
                     await each.until(lambda p: len(p.texts) == 2 and p.answers is None)
-                    assert each.texts == ["hello &lt;b&gt;", "one two\nthree four five"]
+                    assert each.texts == ["hello &lt;b&gt;", "one two\nthree four\nfive six seven"]
         assert await texts(web) == page.texts
         shown = (await web.get(f"/chat/{CHAT}")).text
         assert all(html in shown for html in page.messages.values())
@@ -172,6 +179,7 @@ async def test_an_answer_grows_on_a_page_and_stays_in_its_list(
         (CHAT, "", "hello", 400, "key"),
         (CHAT, "k/1", "hello", 400, "key"),
         (CHAT, "k", "a\x07b", 202, ""),
+        (CHAT, "k", "a\0b", 400, "characters that cannot be stored"),
         ("a b", "k", "hello", 400, "chat_id"),
         ("conv_0123456789abcdef", "k", "hello", 404, "no such conversation"),
     ],
@@ -191,6 +199,46 @@ async def test_what_is_no_message_is_told(
         assert got.status_code == status, got.text
         assert error in got.json().get("error", "")
         assert bool(await house.rows("SELECT * FROM inbox")) == (status == 202)
+
+
+async def test_messages_of_the_wiki_command_are_no_chats_of_the_owner(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-030, W-050: a door without rooms leads to the store's own conversations."""
+    async with talking(tmp_path, model) as (house, _):
+        await house.incoming("my canary", room=DIRECT)
+        await house.settled()
+        (row,) = await house.rows("SELECT id FROM conversations WHERE room_id = ?", DIRECT)
+        async with web_served(house, house.config, house.web, is_store=True) as store:
+            for page in ("/", "/chat", f"/chat/{row['id']}"):
+                found = await store.get(page)
+                assert (found.status_code, found.headers["location"]) == (303, "/conversations")
+            for path in ("", f"/{row['id']}/messages", f"/{row['id']}/stream"):
+                assert (await store.get(f"/api/chats{path}")).status_code == 404
+            assert (await say(store, "hello")).status_code == 404
+
+
+async def test_an_indent_and_an_answer_of_nothing_are_shown_again_and_again(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-013, V-015."""
+    async with talking(tmp_path, model) as (house, web):
+        await say(web, "\n    code\n")
+        await house.settled()
+        async with house.database.transaction() as tx:
+            await tx.execute("UPDATE outbox SET body = ' '")
+        assert await texts(web) == await texts(web) == ["code", ""]
+        assert 'dir="auto">    code<' in (await web.get(f"/chat/{CHAT}")).text
+
+
+async def test_what_is_pushed_out_while_others_are_rendered_is_shown_all_the_same() -> None:
+    """V-015, V-029."""
+    kept, long = Renderings(most=40), "x" * IN_THREAD
+    await kept.html(["**a**"])
+    async with asyncio.TaskGroup() as group:
+        both = group.create_task(kept.html(["**a**", long]))
+        group.create_task(kept.html(["**b**", "**c**"]))
+    assert both.result() == {text: html(text) for text in ("**a**", long)}
 
 
 async def test_a_key_is_one_message_of_its_conversation(tmp_path: Path) -> None:
@@ -224,7 +272,7 @@ async def test_a_page_says_what_is_at_work_and_what_is_waited_for(
 
     reads = asyncio.Semaphore(0)
     model.script(
-        Calls((Use("slow\u202etool"),)),
+        Calls((Use("slow\u202etool"),), "I look."),
         Cut("in vain in vain in vain in vain", 1),
         Reads(((10, 4000), (2000, 4000)), reads, Text("**done**")),
     )
@@ -292,8 +340,9 @@ async def test_conversations_of_other_doors_can_be_read(tmp_path: Path, model: M
             await page.until(lambda p: len(p.texts) == 2)
             async with house.database.transaction() as tx:
                 await house.conversations.rescope(tx, DIRECT, f"room:{DIRECT}")
-            while await page.next():
-                assert page.texts == ["in Matrix", "slow words are words"]
+            async with asyncio.timeout(WITHIN):
+                while await page.next():
+                    assert page.texts == ["in Matrix", "slow words are words"]
         everything = [(await web.get(path)).text for path in ("/", "/api/chats")]
         everything += [
             (await web.get(f"/{kind}/{direct['id']}")).text for kind in ("chat", "api/chats")

@@ -7,10 +7,11 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 
 from tests.test_promises_at_the_door import heard
-from tests.test_web_chat import talking
+from tests.test_web_chat import say, talking
 from tests.world.browser import MILLISECONDS, DoorAt, browsing
 from tests.world.homeserver import free_port
-from tests.world.model import Drip, Hang, ModelServer, Text
+from tests.world.model import Calls, Drip, Hang, ModelServer, Text, Use
+from tests.world.pages import FilePages
 from tests.world.scene import NewBot, NewPerson, NewRoom
 
 pytestmark = pytest.mark.slow
@@ -113,8 +114,8 @@ async def test_what_is_said_while_the_line_is_dead_is_asked_once(
         await expect(shown(page)).to_have_count(4)
         await expect(page.locator("#unsent > li")).to_have_count(0)
         said = await shown(page).all_inner_texts()
-        assert [said[0], said[1], said[3]] == ["first", "second", "second answer"]
-        assert " ".join(said[2].split()).endswith("seven eight nine ten")
+        assert [said[n] for n in (0, 2, 3)] == ["first", "second", "second answer"]
+        assert " ".join(said[1].split()).endswith("seven eight nine ten")
 
 
 async def test_a_killed_daemon_loses_no_word_at_either_door(
@@ -155,3 +156,41 @@ async def test_a_killed_daemon_loses_no_word_at_either_door(
         await expect(page.get_by_label("Message", exact=True)).to_have_count(0)
         await ann.send(chat, "more")
         await expect(shown(page)).to_have_count(4, timeout=MILLISECONDS)
+
+
+async def test_earlier_messages_and_recalled_pages_are_read_beside_the_newest(
+    tmp_path: Path, model: ModelServer, chromium: str
+) -> None:
+    """V-015, V-019, V-026: what is shown beside the newest is read anew; without script by links."""
+    model.script(Calls((Use("recall", {"title": "Pond"}),)), Text("There are carp."))
+    pages = FilePages(tmp_path / "pages")
+    async with (
+        talking(tmp_path, model, pages=pages) as (house, web),
+        browsing(web, chromium) as browser,
+    ):
+        old = [(await say(web, f"/nothing {n}", f"k{n}")).json()["id"] for n in range(60)]
+        await house.settled()
+        await say(web, "what lives there?", "k60")
+        await house.settled()
+        page = await browser.open("/")
+        await expect(shown(page)).to_have_count(50)
+        await page.get_by_role("link", name="Earlier messages").click()
+        await expect(shown(page)).to_have_count(100)
+        await hide(page, hidden=True)
+        async with house.database.transaction() as tx:
+            await house.inbox.take_back(tx, old[20:21])
+        await hide(page, hidden=False)
+        await expect(page.locator(f"#{old[20]}")).to_have_count(0)
+        await expect(page.locator(f"#{old[21]}")).to_have_count(1)
+        await page.get_by_role("link", name="Pond").click()
+        await expect(page.get_by_role("complementary", name="Recalled page")).to_contain_text(
+            "Three"
+        )
+        await page.get_by_role("button", name="Close").click()
+        await expect(page.locator("#side")).to_be_hidden()
+        still = await browser.open("/", java_script_enabled=False)
+        await still.get_by_role("link", name="Earlier messages").click()
+        await expect(still.locator(f"#{old[21]}")).to_have_count(1)
+        await still.get_by_role("link", name="Newest messages").click()
+        await still.get_by_role("link", name="Pond").click()
+        await expect(still.get_by_role("heading", name="Pond")).to_have_count(1)

@@ -115,7 +115,7 @@ async def test_a_proposal_is_answered_once_wherever_that_is(
 ) -> None:
     """V-022, V-023, W-064: what a night wrote and a person edited here, the next one only proposes.
 
-    It is answered here or by `/night yes N`; a page that changed since is not overwritten.
+    It is answered here or by `/night yes N`, once.
     """
     async with answering(tmp_path, model) as desk:
         house = desk.night.house
@@ -142,6 +142,13 @@ async def test_a_proposal_is_answered_once_wherever_that_is(
         await house.incoming(f"/night yes {item.id}")
         assert "was done already" in (await house.said(3))[-1]
 
+
+async def test_a_proposal_that_no_night_has_asked_yet_is_answered(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-023: a page that changed since it was shown is not overwritten."""
+    async with answering(tmp_path, model) as desk:
+        house = desk.night.house
         desk.shelf.write(POND, THEIRS)
         await desk.loses("the heron was never there")
         job = await consolidate(house)

@@ -70,6 +70,8 @@ log = logging.getLogger(__name__)
 DRAIN_SECONDS = 10.0  # of the 20 a stop may take (L-023)
 LOGIN_PAUSE = 2.0
 ROOM_PAUSE = 2.0
+FORGET_PAUSE = 2.0
+NO_DAEMON = "No daemon is running. Reminders, tasks and nights wait until you start wintermute run."
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,15 +400,25 @@ async def serve_alone(
         folders = folder_answers(
             *(config, stores, alone.models, alone.texts, clock, redact), daemon_wiki(config)
         )
-        parts = WebParts(*(config, stores, clock, new_id, redact, speaker), answers.rooms, folders)
+        parts = WebParts(
+            *(config, stores, clock, new_id, redact, speaker, answers.rooms, folders),
+            notice=NO_DAEMON,
+        )
         async with asyncio.TaskGroup() as group:
-            works = [answers.run(), speaker.run(), windows.run()]
+            works = [answers.run(), speaker.run(), windows.run(), _forget(answers, clock)]
             tasks = [group.create_task(work) for work in works]
             async with WebDoor(parts).announced():  # so that a second `wintermute web` logs in here
                 await _serve_pages(parts, listener, invite, leaving)
             await answers.runner.finish(FORGET, answers.rooms.wake)
             for task in tasks:
                 task.cancel()
+
+
+async def _forget(answers: Answering, clock: Clock) -> None:
+    """Forget what people want forgotten, which nobody else does while no daemon runs."""
+    while True:
+        await answers.runner.finish(FORGET, answers.rooms.wake)
+        await clock.sleep(FORGET_PAUSE)
 
 
 async def serve_store(

@@ -46,9 +46,13 @@ class Served:
 
 @asynccontextmanager
 async def web_served(
-    house: House, config: Config | None = None, speaker: WebSpeaker | None = None
+    house: House,
+    config: Config | None = None,
+    speaker: WebSpeaker | None = None,
+    *,
+    is_store: bool = False,
 ) -> AsyncIterator[Served]:
-    """Serve the pages of a house on a free port while the block lasts."""
+    """Serve the pages of a house, or of its store alone, on a free port while the block lasts."""
     config, speaker = config or house.config, speaker or house.web
 
     wiki = replace(daemon_wiki(config), runtime_prompt=PROMPTS / RUNTIME)
@@ -56,8 +60,9 @@ async def web_served(
     folders = folder_answers(
         *(config, house.stores, house.models, texts, house.checked, UNHIDDEN, wiki)
     )
+    rooms = None if is_store else house.rooms
     parts = WebParts(
-        *(config, house.stores, house.checked, new_id, UNHIDDEN, speaker, house.rooms), folders
+        *(config, house.stores, house.checked, new_id, UNHIDDEN, speaker, rooms), folders
     )
     listener = socket.create_server(("127.0.0.1", 0))
     base = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -27,7 +27,7 @@ from wintermute.conversation.state import Speaker, Stop, Watch
 from wintermute.llm.backend import Wait
 from wintermute.llm.models import Models
 from wintermute.mailbox.inbox import Waiting
-from wintermute.mailbox.outbox import EVER
+from wintermute.mailbox.outbox import EVER, is_matrix
 from wintermute.messages import BROKEN_OFF
 from wintermute.stores import Stores
 
@@ -469,7 +469,7 @@ class Trouble:
 
     def once(self, row: Waiting, outcome: Outcome) -> str:
         """The key under which a room hears once that no message fits; "": it hears it each time."""
-        if outcome.reason not in UNFIT or not row.room_id.startswith("!"):
+        if outcome.reason not in UNFIT or not is_matrix(row.room_id):
             return ""
         named = outcome.text if outcome.reason == UNFIT[0] else ""  # else it counts the message
         return f"unfit {row.room_id} {self._models.window(ROLE)} {named}"

@@ -153,7 +153,7 @@ class LoomReader:
             "SELECT t.cast_id, o.result ->> '$.path' AS path, o.result ->> '$.title' AS title"
             " FROM json_each(?) c JOIN turns t ON t.cast_id = c.value"
             " JOIN observations o ON o.turn_id = t.id WHERE o.gate = 'recall'"
-            " AND o.state = 'completed' AND NOT o.is_error AND json_valid(o.result)"
+            " AND o.state = 'completed' AND json_valid(o.result)"
             " AND json_type(o.result, '$.path') = 'text' ORDER BY t.seq, o.n",
             (json.dumps(sorted(casts)),),
         )

@@ -141,6 +141,8 @@ async def refused(request: Request, error: Exception) -> Response:
     """Tell of a path or a method that does not exist."""
     if isinstance(error, conversations.FolderMissing):
         return _problem(request, 404, *conversations.GONE)
+    if isinstance(error, HTTPException) and error.status_code == 303:
+        return Response(status_code=303, headers=error.headers)
     status = error.status_code if isinstance(error, HTTPException) else 404
     return _problem(request, status, *(WRONG_METHOD if status == 405 else NOTHING))
 

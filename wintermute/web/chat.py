@@ -6,14 +6,8 @@ from typing import Annotated
 from urllib.parse import quote
 from weakref import WeakValueDictionary
 
-from fastapi import APIRouter, Depends, Path, Query, Request
-from fastapi.responses import (
-    HTMLResponse,
-    JSONResponse,
-    RedirectResponse,
-    Response,
-    StreamingResponse,
-)
+from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, Field
 
 from wintermute.clock import stamp
@@ -24,7 +18,7 @@ from wintermute.text import clean, display_name, is_blank, one_line
 from wintermute.web.conversations import FolderViews
 from wintermute.web.messages import MESSAGE_MOST, MessageViews, RenderedPage
 from wintermute.web.stream import DraftDesk, Stream
-from wintermute.web.views import Viewing, Views, Visiting, told
+from wintermute.web.views import Viewing, Views, Visiting, is_api, told
 
 LISTED_MOST = 30
 """Conversations of a list."""
@@ -35,7 +29,15 @@ KNOWN = "conv_"
 """How the ids of conversations begin that are there: no new one is called like that."""
 GONE = "There is no such conversation here.", "Open one from the list, or begin a new one."
 
-router = APIRouter()
+
+def rooms_served(request: Request, views: Viewing) -> None:
+    """Refuse where a store of the wiki is served alone: the chats here are not its own (V-030)."""
+    if views.parts.rooms is None:
+        is_page = not is_api(request.url.path)
+        raise HTTPException(303 if is_page else 404, headers={"Location": "/conversations"})
+
+
+router = APIRouter(dependencies=[Depends(rooms_served)])
 ChatId = Annotated[str, Path(pattern=ID)]
 
 
@@ -97,10 +99,8 @@ Chatting = Annotated[ChatViews, Depends(chat_views)]
 
 
 @router.get("/", include_in_schema=False)
-async def newest_chat(views: Viewing, chats: Chatting) -> Response:
+async def newest_chat(views: Viewing, chats: Chatting) -> HTMLResponse:
     """Show the conversation of the web that was used last, or an empty one."""
-    if views.parts.rooms is None:
-        return RedirectResponse("/conversations", 303)
     newest = await chats.messages.reader.conversations(1, f"{WEB}*")
     return await _page(views, chats, next(iter(newest), None))
 
@@ -194,7 +194,8 @@ async def take_message(
     chat_id: ChatId, new: NewMessage, views: Viewing, chats: Chatting
 ) -> Taken | JSONResponse:
     """Store a message or a command of the owner, once for each key, and wake its room."""
-    parts, text = views.parts, clean(new.text).strip()
+    parts, text = views.parts, clean(new.text).rstrip().lstrip("\n")
+    text = text.strip() if text.lstrip().startswith("/") else text  # an indent may be one of code
     if len(new.text.encode(errors="replace")) > MESSAGE_MOST:
         return told(413, "The message is longer than 64 kB.", "Send it in parts.")
     if is_blank(text):

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel
 
+from wintermute.conversation.folder_chat import ANSWERED
 from wintermute.conversation.state import Shown
 from wintermute.errors import StoreBusy, StoreMissing, WintermuteError
 from wintermute.files import to_its_end
@@ -153,12 +154,12 @@ class FolderViews:
             id=_id(path), title=display_name(one_line(words), 60) or name, missing=is_gone
         )
 
-    async def path_of(self, conversation_id: str) -> str:
-        """Find the path of a listed conversation. Raises: FolderMissing."""
+    async def path_of(self, conversation_id: str, *, gone: bool = False) -> str:
+        """Find the path of a listed conversation, `gone`: also without folder. Raises: FolderMissing."""
 
         def look() -> str:
             for path in filter(_is_below, listed(self._wiki.files)):
-                if _id(path) == conversation_id and is_there(self._wiki.files, path):
+                if _id(path) == conversation_id and (gone or is_there(self._wiki.files, path)):
                     return path
             raise FolderMissing(404)
 
@@ -321,9 +322,9 @@ async def list_folder_messages(
 
 
 @router.delete("/api/conversations/{conversation_id}", status_code=204)
-async def unlist_folder(path: FolderPath, views: Viewing) -> Response:
-    """Remove a conversation from the list; its files stay."""
-    files = views.parts.stores.wiki.files
+async def unlist_folder(conversation_id: str, views: Viewing, folders: Folders) -> Response:
+    """Remove a conversation from the list, also one without folder; its files stay."""
+    files, path = views.parts.stores.wiki.files, await folders.path_of(conversation_id, gone=True)
 
     def unlist() -> None:
         with files.writing():
@@ -356,6 +357,9 @@ async def add_message(new: NewText, path: FolderPath, folders: Folders) -> Made 
 )
 async def generate(path: FolderPath, visitor: Visiting, folders: Folders) -> StreamingResponse:
     """Have the last message answered, and stream that; all who ask meanwhile see the same answer."""
+    last = (await asyncio.to_thread(folders.folder(path).page, 1)).messages
+    if not folders.is_making(path) and (not last or last[0].role == "assistant"):
+        raise WintermuteError(ANSWERED if last else "There is no message: add one first")
     events = folders.events(folders.ask(path), visitor)
     return StreamingResponse(events, media_type="text/event-stream")
 

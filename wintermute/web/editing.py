@@ -146,8 +146,11 @@ async def _saved(views: Views, wanted: PageToSave) -> SavedPage | JSONResponse:
         except StoreChanged:
             source = await in_store(views, look)
     theirs = None if source.text is None else source.text.replace("\r\n", "\n")
-    rows = await asyncio.to_thread(differences, theirs or "", wanted.text)
-    shown = await asyncio.to_thread(views.fragment, "differences.html", rows=rows)
+
+    def compared() -> str:
+        return views.fragment("differences.html", rows=differences(theirs or "", wanted.text))
+
+    shown = await asyncio.to_thread(compared)
     error, what_to_do = REMOVED if theirs is None else CHANGED
     more: Json = {"theirs": theirs, "version": source.version, "difference": shown}
     return told(409, error, what_to_do, **more)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter
@@ -107,8 +108,8 @@ async def job_page(views: Viewing, name: str, after: str = "") -> HTMLResponse:
         return {"job": job, "report": html, "pages": shown, "more": more}
 
     values = await in_store(views, look)
-    title = f"Job {name}"
-    return await asyncio.to_thread(views.page, "job.html", title=title, place="wiki", **values)
+    page = partial(views.page, "job.html", title=f"Job {name}", place="wiki", **values)
+    return await asyncio.to_thread(page)
 
 
 def fitting(found: Iterable[tuple[str, T, Rows]]) -> tuple[list[tuple[str, T, Rows]], str]:

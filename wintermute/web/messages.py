@@ -12,8 +12,8 @@ from wintermute.web.views import Views
 
 NEWEST_MOST = 50
 """Messages of a page, and of the part of a conversation that a stream keeps true."""
-IN_THREAD = 4_000
-"""Characters of Markdown that cost 4 ms: more of them are rendered beside the event loop."""
+IN_THREAD = 300
+"""Characters of Markdown that cost up to 20 ms, as of brackets: more are rendered beside the loop."""
 MESSAGE_MOST = 64_000
 """Bytes of a message that is sent."""
 KEPT_MOST = 2_000_000
@@ -23,22 +23,26 @@ KEPT_MOST = 2_000_000
 class Renderings:
     """The HTML of messages by the hash of their text: an id would outlive what is forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = KEPT_MOST) -> None:
+        self._most = most
         self._kept: dict[bytes, str] = {}
+        self._size = 0
 
     async def html(self, texts: Collection[str]) -> dict[str, str]:
         """Render these texts, as far as they are not at hand."""
         hashes = {text: hashlib.sha256(text.encode()).digest() for text in texts}
-        new = [text for text, key in hashes.items() if key not in self._kept]
+        found = {text: self._kept[key] for text, key in hashes.items() if key in self._kept}
+        new = [text for text in hashes if text not in found]
         if sum(map(len, new)) < IN_THREAD:
             made = [*map(markdown.html, new)]
         else:
             made = await asyncio.to_thread(lambda: [*map(markdown.html, new)])
-        fresh = dict(zip(new, made, strict=True))
-        found = {text: self._kept.pop(key, "") or fresh[text] for text, key in hashes.items()}
-        self._kept |= {hashes[text]: html for text, html in found.items()}  # the newest last
-        while fresh and sum(map(len, self._kept.values())) > KEPT_MOST:
-            del self._kept[next(iter(self._kept))]
+        found |= zip(new, made, strict=True)
+        for text, html in found.items():  # the newest last
+            self._size += len(html) - len(self._kept.pop(hashes[text], ""))
+            self._kept[hashes[text]] = html
+        while self._size > self._most:
+            self._size -= len(self._kept.pop(next(iter(self._kept))))
         return found
 
 

@@ -22,7 +22,8 @@ FolderAnswer = Callable[[ConversationFolder, Watch], Awaitable[str]]
 class WebParts:
     """Everything that pages read, and through which they act. `rooms` None: a wiki store alone.
 
-    `ending` is set before the server ends: streams watch it and leave by themselves (V-004).
+    `notice` stands on every page. `ending` is set before the server ends: streams watch it and leave
+    by themselves (V-004).
     """
 
     config: Config
@@ -33,4 +34,5 @@ class WebParts:
     speaker: WebSpeaker
     rooms: Rooms | None
     answer_folder: FolderAnswer
+    notice: str = ""
     ending: asyncio.Event = field(default_factory=asyncio.Event)

@@ -81,6 +81,11 @@ UNREADABLE = Refusal(
     "The body cannot be read as JSON.",
     f"Send valid JSON in UTF-8, of at most {MOST_VALUES:,} values.",
 )
+NO_TEXT_IN_BODY = Refusal(
+    400,
+    "The text has characters that cannot be stored.",
+    "Remove NUL characters and broken emoji, then send it again.",
+)
 BROKEN_PATH = Refusal(400, "The address has characters that are no text.", "Correct the address.")
 FOREIGN_HOST = Refusal(
     403,
@@ -246,18 +251,18 @@ async def _body(request: Request, most: int) -> bytes | Refusal:
         return TOO_LARGE
     if request.method in READING or not found:
         return b""
-    return bytes(found) if await asyncio.to_thread(_is_json, bytes(found)) else UNREADABLE
+    return await asyncio.to_thread(_unreadable, bytes(found)) or bytes(found)
 
 
-def _is_json(body: bytes) -> bool:
-    """Decide if a body is JSON of texts that can be stored, no deeper and of no more than we read."""
+def _unreadable(body: bytes) -> Refusal | None:
+    """Refuse what is no JSON of texts that can be stored, deeper or of more than anything we read."""
     bare = STRING.sub(b"", body)
     if sum(map(bare.count, (b",", b":", b"[", b"{"))) > MOST_VALUES:
-        return False
+        return UNREADABLE
     try:
         layer = [json.loads(body.decode(), parse_constant=_refuse)]
     except (ValueError, RecursionError):
-        return False
+        return UNREADABLE
     for _ in range(DEEPEST):
         inner: list[Any] = []
         for value in layer:
@@ -266,9 +271,9 @@ def _is_json(body: bytes) -> bool:
             elif isinstance(value, list):
                 inner += value
             elif isinstance(value, str) and NO_TEXT.search(value):
-                return False
+                return NO_TEXT_IN_BODY
         layer = inner
-    return not layer
+    return UNREADABLE if layer else None
 
 
 def _refuse(constant: str) -> None:

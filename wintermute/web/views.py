@@ -56,7 +56,7 @@ class Views:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.globals["static"] = self.static
+        self._templates.globals |= {"static": self.static, "notice": parts.notice}
         self._templates.filters |= {"address": address, "page_name": shown, "harmless": harmless}
 
     def static(self, name: str) -> str:

@@ -129,6 +129,16 @@ async function readAnew() {
   showEarlier(before);
 }
 
+/** The conversation has come into being. */
+function showInList(title) {
+  const link = made("a", { href: `/chat/${chat}`, dir: "auto", textContent: title });
+  const item = made("li", {});
+  link.setAttribute("aria-current", "page");
+  item.append(link);
+  document.querySelector("#chats ul").prepend(item);
+  document.getElementById("title").textContent = title;
+}
+
 earlier.addEventListener("click", async (event) => {
   const link = event.target.closest("a");
   if (!link || !talk.dataset.live) return;
@@ -144,7 +154,8 @@ earlier.addEventListener("click", async (event) => {
 
 const unsent = form && new Unsent(chat, document.getElementById("unsent"), {
   path: `${path}/messages`,
-  taken() {
+  taken(text) {
+    if (!begun) showInList(text.trim().slice(0, 60));
     begun = true;
     connect();
   },
@@ -156,7 +167,6 @@ form?.addEventListener("submit", (event) => {
   const text = document.getElementById("text");
   if (!text.value.trim()) return;
   history.replaceState(null, "", `/chat/${chat}`);
-  if (!list.firstElementChild) document.getElementById("title").textContent = text.value.slice(0, 60);
   unsent.add(text.value);
   text.value = "";
   document.scrollingElement.scrollTop = document.scrollingElement.scrollHeight;

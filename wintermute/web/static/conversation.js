@@ -43,7 +43,11 @@ async function generate() {
   let last = "";
   try {
     const reply = await fetch(`${path}/generate`, { method: "POST", headers, body: "{}" });
-    if (!reply.ok) return again();
+    if (reply.status === 401) return location.assign("/login");
+    if (!reply.ok) {
+      answer.hidden = false;
+      return tell(state, await reply.json());
+    }
     for await (const [name, value] of events(reply.body)) {
       last = name;
       keepingPlace(() => show[name](value));
@@ -59,7 +63,7 @@ async function generate() {
 /** Loads the page once it can be reached: it shows the answer, or the draft. */
 async function again() {
   const { status } = await send("GET", path);
-  if (status) return location.reload();
+  if (status && status < 500) return location.reload();
   tell(state, LOST);
   setTimeout(again, PAUSE);
 }
@@ -67,9 +71,11 @@ async function again() {
 form?.addEventListener("submit", async (event) => {
   event.preventDefault();
   const text = document.getElementById("text");
-  const added = text.value.trim() && (await change("POST", `${path}/message`, { message: text.value }));
-  if (!added) return;
-  text.value = "";
+  const message = text.value;
+  if (!message.trim()) return;
+  text.value = ""; // so that a double click sends it once
+  const added = await change("POST", `${path}/message`, { message });
+  if (!added) return (text.value = message + text.value);
   list.append(...rendered(added.html));
   document.scrollingElement.scrollTop = document.scrollingElement.scrollHeight;
   generate();
@@ -80,9 +86,12 @@ document.getElementById("new").addEventListener("click", async () => {
   const made = await change("POST", "/api/conversations", {});
   if (made) location.assign(`/conversations/${encodeURIComponent(made.id)}`);
 });
-document.getElementById("unlist")?.addEventListener("click", async () => {
-  const question = "Remove this conversation from the list? Its files stay in the wiki.";
-  if (confirm(question) && (await change("DELETE", path))) location.assign("/conversations");
-});
+for (const button of document.querySelectorAll("[data-unlist]")) {
+  const address = `/api/conversations/${encodeURIComponent(button.dataset.unlist)}`;
+  button.addEventListener("click", async () => {
+    const question = "Remove this conversation from the list? Its files stay in the wiki.";
+    if (confirm(question) && (await change("DELETE", address))) location.assign("/conversations");
+  });
+}
 if (talk.dataset.making) generate();
 else if (form) document.scrollingElement.scrollTop = document.scrollingElement.scrollHeight;

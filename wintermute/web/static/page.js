@@ -16,17 +16,19 @@ export function fill(element, html) {
   times(element);
 }
 
-/** Sends JSON and gives `{status, body}`. Status 0: nobody answered, and `body` says so. */
+/** Sends JSON and gives `{status, body}`. Status 0: no answer of ours, and `body` says so. */
 export async function send(method, path, value, signal) {
   const options = { method, signal, headers: { "Content-Type": "application/json" } };
   if (value !== undefined) options.body = JSON.stringify(value);
+  let status = 0;
   try {
     const answer = await fetch(path, options);
+    if (!answer.ok) status = answer.status;
     const text = await answer.text();
-    return { status: answer.status, body: text ? JSON.parse(text) : null };
+    return { status: answer.status, body: text || !answer.ok ? JSON.parse(text) : null };
   } catch (problem) {
     if (problem.name === "AbortError") throw problem;
-    return { status: 0, body: UNREACHABLE };
+    return { status, body: UNREACHABLE }; // an error of something before us is no JSON
   }
 }
 

@@ -1,20 +1,39 @@
-// Messages that were not taken yet: they outlive a reload, and go out once, by their key.
+// Messages that were not taken yet: they outlive reloads and closed tabs, and go out once, by their key.
 import { send } from "./page.js";
+import { made } from "./talk.js";
+
+const AWAY = new Set([0, 401, 408, 429, 502, 503, 504]); // all else is an answer to this message
+const STORE = "unsent ";
+const UNSTORED = "Not sent yet. This browser could not store it: keep this page open.";
+
+const newKey = () => `${Date.now()}-${crypto.getRandomValues(new Uint32Array(4)).join("-")}`;
+const byKey = (one, other) => (one.key < other.key ? -1 : 1);
+
+/** Gives what this browser keeps for all its tabs; nothing where it is forbidden to. */
+function stored() {
+  try {
+    const names = Object.keys(localStorage).filter((name) => name.startsWith(STORE));
+    return names.map((name) => JSON.parse(localStorage.getItem(name))).filter(Boolean);
+  } catch {
+    return [];
+  }
+}
 
 /** The messages of a conversation that the door has not taken, in the order they were written. */
 export class Unsent {
-  #store;
+  #chat;
   #list;
   #door;
-  #rows;
+  #rows = [];
+  #others = [];
   #sent = new Map();
   #isBusy = false;
 
   /** `door`: where they go, what to do when one was `taken`, and when the door is `away`. */
   constructor(chat, list, door) {
-    [this.#store, this.#list, this.#door] = [`unsent ${chat}`, list, door];
-    this.#rows = JSON.parse(sessionStorage.getItem(this.#store) ?? "[]");
-    this.#show();
+    [this.#chat, this.#list, this.#door] = [chat, list, door];
+    this.#read();
+    addEventListener("storage", ({ newValue }) => newValue === null && !this.#isBusy && this.#read());
   }
 
   get waits() {
@@ -23,7 +42,7 @@ export class Unsent {
 
   /** Takes a new message, and tries to send it. */
   add(text) {
-    this.#keep([...this.#rows, { key: crypto.getRandomValues(new Uint32Array(4)).join("-"), text }]);
+    this.#put({ chat: this.#chat, key: newKey(), text: text.replaceAll("\0", "\ufffd").toWellFormed() });
     this.flush();
   }
 
@@ -37,47 +56,82 @@ export class Unsent {
   async flush() {
     if (this.#isBusy) return;
     this.#isBusy = true;
+    this.#read();
     let row;
     while ((row = this.#rows.find((each) => !each.problem))) {
       const { status, body } = await send("POST", this.#door.path, { key: row.key, text: row.text });
       if (status === 401) location.assign("/login");
-      if (status === 202) {
-        if (!document.getElementById(body.id)) this.#sent.set(body.id, row);
-        this.#keep(this.#rows.filter((each) => each !== row));
-        this.#door.taken();
-      } else if (status < 400 || status >= 500 || status === 401 || status === 429) {
+      if (AWAY.has(status)) {
         this.#door.away();
         break;
+      }
+      this.#drop(row);
+      if (status === 202) {
+        if (!document.getElementById(body.id)) this.#sent.set(body.id, row);
+        this.#show();
+        this.#door.taken(row.text);
       } else {
-        row.problem = `${body.error} ${body.what_to_do}`;
-        this.#keep(this.#rows);
+        const key = status === 409 ? newKey() : row.key; // 409: this one has other words
+        this.#put({ ...row, key, problem: `${body.error} ${body.what_to_do}` });
       }
     }
     this.#isBusy = false;
   }
 
-  #keep(rows) {
-    this.#rows = rows;
-    sessionStorage.setItem(this.#store, JSON.stringify(rows));
+  /** Reads what the tabs of this browser wrote, sent and discarded. */
+  #read() {
+    const all = stored();
+    const own = all.filter(({ chat }) => chat === this.#chat);
+    this.#rows = [...this.#rows.filter(({ isStored }) => !isStored), ...own].sort(byKey);
+    this.#others = [...new Set(all.map(({ chat }) => chat))].filter((chat) => chat !== this.#chat);
+    this.#show();
+  }
+
+  #put(row) {
+    this.#rows = [...this.#rows.filter(({ key }) => key !== row.key), row].sort(byKey);
+    try {
+      row.isStored = true;
+      localStorage.setItem(`${STORE}${row.chat} ${row.key}`, JSON.stringify(row));
+    } catch {
+      row.isStored = false; // it is full, or forbidden
+    }
+    this.#show();
+  }
+
+  #drop(row) {
+    this.#rows = this.#rows.filter(({ key }) => key !== row.key);
+    if (row.isStored) localStorage.removeItem(`${STORE}${row.chat} ${row.key}`);
     this.#show();
   }
 
   #show() {
-    const sent = [...this.#sent.values()].map((row) => this.#line(row, ""));
-    this.#list.replaceChildren(...sent, ...this.#rows.map((row) => this.#line(row, row.problem ?? "Not sent yet.")));
+    const others = this.#others.map((chat) => {
+      const textContent = "Another conversation has messages that are not sent.";
+      return line("unsent", made("a", { href: `/chat/${chat}`, textContent }));
+    });
+    const sent = [...this.#sent.values()].map(({ text }) => line("", words(text)));
+    this.#list.replaceChildren(...others, ...sent, ...this.#rows.map((row) => this.#row(row)));
   }
 
-  #line(row, note) {
-    const line = document.createElement("li");
-    line.className = note ? "message own unsent" : "message own";
-    const text = line.appendChild(document.createElement("div"));
-    Object.assign(text, { className: "text", dir: "auto", textContent: row.text });
-    if (note) line.appendChild(document.createElement("p")).textContent = note;
-    if (row.problem) {
-      const button = line.appendChild(document.createElement("button"));
-      Object.assign(button, { type: "button", textContent: "Discard" });
-      button.onclick = () => this.#keep(this.#rows.filter((each) => each !== row));
-    }
-    return line;
+  #row(row) {
+    const note = row.problem || (row.isStored ? "Not sent yet." : UNSTORED);
+    const parts = [words(row.text), made("p", { textContent: note })];
+    if (!row.problem) return line("unsent", ...parts);
+    const again = made("button", { type: "button", textContent: "Send again" });
+    const discard = made("button", { type: "button", textContent: "Discard" });
+    again.onclick = () => {
+      this.#put({ ...row, problem: "" });
+      this.flush();
+    };
+    discard.onclick = () => this.#drop(row);
+    return line("unsent", ...parts, again, " ", discard);
   }
+}
+
+const words = (text) => made("div", { className: "text", dir: "auto", textContent: text });
+
+function line(kind, ...parts) {
+  const item = made("li", { className: `message own ${kind}` });
+  item.append(...parts);
+  return item;
 }
