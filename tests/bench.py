@@ -15,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import distribution, requires
 from pathlib import Path
@@ -29,6 +30,8 @@ from tests.world.bot import Bot, write_settings
 from tests.world.homeserver import Homeserver, Login
 from tests.world.model import ModelServer
 from tests.world.user import MatrixUser
+
+OURS = "wintermute"
 
 
 class Bench:
@@ -241,16 +244,23 @@ class private_environment:  # noqa: N801  used as a block
 def runtime_packages(*extras: str) -> set[str]:
     """The names of the program's own distribution and of all that it needs, with these extras."""
     found: set[str] = set()
-    wanted = [Requirement(f"wintermute[{','.join(extras)}]")]
+    wanted = [Requirement(OURS)]
     while wanted:
         package = wanted.pop()
         found.add(package.name)
-        for line in requires(package.name) or ():
+        for line in _ours(extras) if package.name == OURS else requires(package.name) or ():
             needed = Requirement(line)
             wanted_by = [{"extra": extra} for extra in ("", *package.extras)]
             if needed.marker is None or any(map(needed.marker.evaluate, wanted_by)):
                 wanted += [] if needed.name in found else [needed]
     return found
+
+
+def _ours(extras: Iterable[str]) -> list[str]:
+    """The program's own requirements as they are written now: an editable installation may be older."""
+    project = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["project"]
+    of_extras = [project["optional-dependencies"][extra] for extra in extras]
+    return [*project["dependencies"], *(line for lines in of_extras for line in lines)]
 
 
 def pss(pid: int) -> float:

@@ -114,7 +114,8 @@ async def open_door(run: Bench, name: str, python: str = sys.executable) -> Asyn
         httpx2.AsyncClient(timeout=60, limits=limits) as client,
     ):
         door = OpenDoor(bot, login, f"http://127.0.0.1:{port}", client)
-        await _is_open(door)
+        async with asyncio.timeout(60):
+            await _is_open(door)
         yield door
 
 

@@ -129,7 +129,7 @@ async def test_an_answer_grows_on_a_page_and_stays_in_its_list(
 ) -> None:
     """V-013, V-014, V-015: two pages, one of them opened in the middle, show the same in the end."""
     drops = asyncio.Semaphore(0)
-    model.script(Drip("**one** two\n\nthree four five", drops, interval=0))
+    model.script(Drip("**one** two\n\nthree four\n\nfive six seven", drops, interval=0))
     async with talking(tmp_path, model) as (house, web):
         assert (await say(web, "hello <b>")).status_code == 202
         async with listening(web) as page:
@@ -145,13 +145,13 @@ async def test_an_answer_grows_on_a_page_and_stays_in_its_list(
                 for _ in range(2):
                     drops.release()
                 for each in (page, late):
-                    await each.until(lambda p: "three" in p.grown)
+                    await each.until(lambda p: "four" in p.grown)
                     assert "<strong>one</strong> two" in each.blocks[0]
                 for _ in range(20):
                     drops.release()
                 for each in (page, late):
                     await each.until(lambda p: len(p.texts) == 2 and p.answers is None)
-                    assert each.texts == ["hello &lt;b&gt;", "one two\nthree four five"]
+                    assert each.texts == ["hello &lt;b&gt;", "one two\nthree four\nfive six seven"]
         assert await texts(web) == page.texts
         shown = (await web.get(f"/chat/{CHAT}")).text
         assert all(html in shown for html in page.messages.values())

@@ -31,7 +31,7 @@ TRACES = """() => [
 
 async def look(page: Page) -> list[str]:
     """Traces of hostile text on a page that has settled, after all that folds is open."""
-    for closed in await page.locator("details:not([open]) > summary").all():
+    for closed in await page.locator("details:not([open]) > summary:visible").all():
         await closed.click()
     await page.mouse.move(300, 300)
     found: list[str] = await page.evaluate(TRACES)

@@ -89,6 +89,11 @@ class Proposals:
         query = "UPDATE proposals SET state = ? WHERE id = ? AND state = 'open'"
         return await tx.execute(query, (state, proposal_id)) == 1
 
+    async def reopen(self, tx: Transaction, proposal_id: str) -> None:
+        """Let one wait again that was taken, when nothing came of it."""
+        query = "UPDATE proposals SET state = 'open' WHERE id = ? AND state = 'taken'"
+        await tx.execute(query, (proposal_id,))
+
     async def is_open(self, tx: Transaction, proposal_id: str) -> bool:
         """Whether it waits for an answer."""
         query = "SELECT 1 FROM proposals WHERE id = ? AND state = 'open'"

@@ -27,6 +27,7 @@ ALONE = (
     " for `wintermute run`. Ctrl-C ends it."
 )
 OFF = "the daemon serves no pages: set web.enabled to true in config.yaml, and restart the daemon"
+IGNORED = "Wintermute already runs with this data folder, so --host and --port have no effect"
 CLOSED = "web.enabled is true, but the daemon serves no pages"
 
 host_option = click.option("--host", metavar="ADDRESS", help="Address to listen on.")
@@ -73,7 +74,7 @@ def wiki(ctx: click.Context, store: Path | None, host: str | None, port: int | N
 
     async def serve() -> None:
         invite, leaving = _inviting(config), _leaving()
-        with open_listener(config.web.host, config.web.port) as listener:
+        with open_listener(config.web.host, config.web.port, "--") as listener:
             async with opened_stores(config, settings) as opened:
                 await serve_store(config, settings, opened, listener, invite, leaving)
 
@@ -83,7 +84,10 @@ def wiki(ctx: click.Context, store: Path | None, host: str | None, port: int | N
 
 def _web(ctx: click.Context, host: str | None, port: int | None) -> None:
     config = _config(ctx, host, port)
-    work = _beside(config) if holder(config.data_dir) is not None else _alone(config)
+    is_chosen, is_beside = (host, port) != (None, None), holder(config.data_dir) is not None
+    if is_chosen and is_beside:
+        _warn(IGNORED)
+    work = _beside(config) if is_beside else _alone(config, "--" if is_chosen else "web.")
     with ungrouped():
         asyncio.run(work)
 
@@ -111,9 +115,9 @@ async def _beside(config: Config) -> None:
         _invite(address, await door.invite())
 
 
-async def _alone(config: Config) -> None:
+async def _alone(config: Config, setting: str) -> None:
     click.echo(ALONE)
-    with open_listener(config.web.host, config.web.port) as listener:
+    with open_listener(config.web.host, config.web.port, setting) as listener:
         await serve_alone(config, listener, _warn, _inviting(config), _leaving())
 
 

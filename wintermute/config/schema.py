@@ -471,7 +471,7 @@ class Web:
 
     @property
     def is_exposed(self) -> bool:
-        """Whether other machines may reach the port; a loopback `public_url` says that none can."""
+        """Decide if other machines may reach the port; a loopback `public_url` says that none can."""
         return not is_loopback(self.host) and not is_loopback(self.public_host)
 
 

@@ -80,8 +80,8 @@ async def health() -> PlainTextResponse:
     return PlainTextResponse("ok")
 
 
-async def description(request: Request) -> JSONResponse:
-    """Describe every JSON route (V-031)."""
+def description(request: Request) -> JSONResponse:
+    """Describe every JSON route (V-031): in a thread of the framework's, for the first time is long."""
     described = request.app.openapi()
     for methods in described["paths"].values():
         for operation in methods.values():

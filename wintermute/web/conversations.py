@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel
 
+from wintermute.conversation.folder_chat import ANSWERED
 from wintermute.conversation.state import Shown
 from wintermute.errors import StoreBusy, StoreMissing, WintermuteError
 from wintermute.files import to_its_end
@@ -356,6 +357,9 @@ async def add_message(new: NewText, path: FolderPath, folders: Folders) -> Made 
 )
 async def generate(path: FolderPath, visitor: Visiting, folders: Folders) -> StreamingResponse:
     """Have the last message answered, and stream that; all who ask meanwhile see the same answer."""
+    last = (await asyncio.to_thread(folders.folder(path).page, 1)).messages
+    if not folders.is_making(path) and (not last or last[0].role == "assistant"):
+        raise WintermuteError(ANSWERED if last else "There is no message: add one first")
     events = folders.events(folders.ask(path), visitor)
     return StreamingResponse(events, media_type="text/event-stream")
 

@@ -102,8 +102,11 @@ def address_of(web: Web) -> str:
     return f"http://[{host}]:{web.port}" if ":" in host else f"http://{host}:{web.port}"
 
 
-def open_listener(host: str, port: int) -> socket.socket:
-    """Open the port. Raises: WebUnavailable with the one that is taken, or is not ours."""
+def open_listener(host: str, port: int, setting: str = "web.") -> socket.socket:
+    """Open the port. Raises: WebUnavailable with the one that is taken, or is not ours.
+
+    `setting`: the first part of what to correct: of keys, or `--` for options.
+    """
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
         family, _, _, _, address = found[0]
@@ -111,11 +114,11 @@ def open_listener(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         number = getattr(error, "errno", None)
         if number == errno.EADDRINUSE:
-            told = f"port {port} on {host} is taken: end the program that uses it, or set web.port"
+            told = f"port {port} on {host} is taken: end the program that uses it, or set {setting}port"
         elif number == errno.EACCES:
-            told = f"port {port} may not be opened: set web.port to one above 1023"
+            told = f"port {port} may not be opened: set {setting}port to one above 1023"
         else:
-            told = f"{host} is no address of this machine: correct web.host"
+            told = f"{host} is no address of this machine: correct {setting}host"
         raise WebUnavailable(told) from error
 
 

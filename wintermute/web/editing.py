@@ -33,6 +33,7 @@ REMOVED = (
     "Somebody removed this page while you edited it.",
     "Save again to create it anew, or leave it removed.",
 )
+ANSWERED = "this was answered already: reload the page to see what is still asked"
 UNKNOWN = "this change of pages is unknown: changes are kept for 30 days"
 NOT_UNDONE = "nothing was undone, for the page was undone or changed since: open it to read it"
 
@@ -155,8 +156,10 @@ async def _saved(views: Views, wanted: PageToSave) -> SavedPage | JSONResponse:
     return told(409, error, what_to_do, **more)
 
 
-async def put_page(parts: WebParts, change: Change, why: Reason) -> str:
+async def put_page(parts: WebParts, change: Change, why: Reason, proposal: str = "") -> str:
     """Record a change of a page, then make it; the id of its change set, "" in a store alone.
+
+    `proposal`: what it says yes to, in the transaction that records it.
 
     Raises: StoreChanged, StoreUnusable, StorageBlocked; then the page is as it was.
     """
@@ -165,6 +168,8 @@ async def put_page(parts: WebParts, change: Change, why: Reason) -> str:
     async with pages.prepared([change]) as place:
         if parts.rooms is not None:
             async with stores.database.transaction() as tx:
+                if proposal and not await stores.proposals.decide(tx, proposal, "taken"):
+                    raise StoreChanged(ANSWERED)
                 set_id = await changes.record(tx, why, [change])
         try:
             await place()
@@ -172,6 +177,7 @@ async def put_page(parts: WebParts, change: Change, why: Reason) -> str:
             if set_id and await pages.state(change.item) != change.after:
                 async with stores.database.transaction() as tx:
                     await changes.withdraw(tx, set_id)
+                    await stores.proposals.reopen(tx, proposal)
             raise
     return set_id
 

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from heapq import nsmallest
 from itertools import islice
 from typing import Annotated
-from urllib.parse import quote
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel
 
-from wintermute.web.views import Viewing, problems, told
+from wintermute.web.views import Viewing, address, problems, told
 from wintermute.wiki.graph import shown
 from wintermute.wiki.links import ENDING, name_of
 from wintermute.wiki.store import WikiStore
@@ -64,7 +63,7 @@ def picture(
     nodes = [
         GraphNode(
             path=shown(path),
-            href=quote(f"/wiki/{shown(path)}"),
+            href=address(path),
             title=name_of(path),
             folder=path.partition("/")[0],
             links=len(neighbours[path]),

@@ -2,11 +2,11 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
@@ -22,7 +22,7 @@ from wintermute.night.nights import Nights
 from wintermute.night.programme import deeds
 from wintermute.night.questions import Questions
 from wintermute.text import clean
-from wintermute.web.editing import put_page
+from wintermute.web.editing import ANSWERED, put_page
 from wintermute.web.views import Viewing, Views
 from wintermute.web.wiki import MOST_COMPARED, Difference, differences, in_store, page_html
 from wintermute.wiki.editing import PageSource
@@ -30,12 +30,16 @@ from wintermute.wiki.page_jobs import NAME, WikiJob, job_names, read_job, state_
 from wintermute.wiki.store import WikiStore
 
 router = APIRouter()
+T = TypeVar("T")
 
 MOST_JOBS = 50
 MOST_QUESTIONS = 20
+MOST_ROWS = 1_000
+"""Lines of differences on one page: so many are rendered within 30 ms."""
 ABOUT_PAGES = ("page changed", "page removed", "page lines")
 HEAD = re.compile(r"^--- (.*)\n\+\+\+ (.*)\n(?=@@ )", re.MULTILINE)
 LineKind = Literal["new", "gone", "same", "gap"]
+Rows = Sequence[Difference] | None
 MARKS: dict[str, LineKind] = {"+": "new", "-": "gone", " ": "same", "@": "gap"}
 RELOAD = "reload the page to see what is still asked"
 
@@ -64,13 +68,18 @@ class GivenAnswer(BaseModel):
     before: Annotated[str, Field(max_length=64)] = ""
 
 
+def behind(key: str, keys: Sequence[str]) -> int:
+    """Give the place behind a key; the first one if the key is gone."""
+    return keys.index(key) + 1 if key in keys else 0
+
+
 @router.get("/jobs", include_in_schema=False)
 async def job_list(views: Viewing, before: str = "") -> HTMLResponse:
     """List what made or changed pages, the newest first; `before`: the last one that was shown."""
 
     def look(wiki: WikiStore) -> tuple[list[WikiJob], str]:
         names = job_names(wiki.files)
-        names = names[names.index(before) + 1 if before in names else 0 :]
+        names = names[behind(before, names) :]
         found = filter(None, (read_job(wiki.files, name) for name in names[:MOST_JOBS]))
         return list(found), names[MOST_JOBS - 1] if len(names) > MOST_JOBS else ""
 
@@ -79,8 +88,8 @@ async def job_list(views: Viewing, before: str = "") -> HTMLResponse:
 
 
 @router.get("/jobs/{name}", include_in_schema=False)
-async def job_page(views: Viewing, name: str) -> HTMLResponse:
-    """Show what a job did, why, and what it changed or wanted to change."""
+async def job_page(views: Viewing, name: str, after: str = "") -> HTMLResponse:
+    """Show what a job did, why, and what it changed or wanted to change; `after`: from behind there."""
 
     def look(wiki: WikiStore) -> dict[str, Any]:
         job = read_job(wiki.files, name) if NAME.fullmatch(name) else None
@@ -89,17 +98,39 @@ async def job_page(views: Viewing, name: str) -> HTMLResponse:
         files = (f"{job.folder}/{each}" for each in (REPORT, DIFF, PROPOSED))
         report, made, wanted = (text_at(wiki.files, each) or "" for each in files)
         html = page_html(wiki, job.file, report.partition("\n")[2])  # without the title
-        return {"job": job, "report": html, "made": patched(made), "wanted": patched(wanted)}
+        parts = (("Changes", made), ("Proposed changes", wanted))
+        pages = [
+            (f"{kind} {path}", (kind, path), rows)
+            for kind, patch in parts
+            for path, rows in patched(patch)
+        ]
+        shown, more = fitting(pages[behind(after, [key for key, _, _ in pages]) :])
+        return {"job": job, "report": html, "pages": shown, "more": more}
 
     values = await in_store(views, look)
     page = partial(views.page, "job.html", title=f"Job {name}", place="wiki", **values)
     return await asyncio.to_thread(page)
 
 
-def patched(patch: str) -> list[tuple[str, list[Difference] | None]]:
+def fitting(found: Iterable[tuple[str, T, Rows]]) -> tuple[list[tuple[str, T, Rows]], str]:
+    """Take what one page shows of differences under their keys; the last key, if there are more."""
+    shown: list[tuple[str, T, Rows]] = []
+    left = MOST_ROWS
+    for key, what, rows in found:
+        if shown and (len(rows or ()) > left or len(shown) == MOST_QUESTIONS):
+            return shown, shown[-1][0]
+        if rows and len(rows) > left:
+            rest = Difference("gap", f"{len(rows) - left:,} more lines are not shown here.")
+            rows = [*rows[:left], rest]
+        shown.append((key, what, rows))
+        left -= len(rows or ())
+    return shown, ""
+
+
+def patched(patch: str) -> list[tuple[str, Rows]]:
     """Read a unified diff: each page with its lines; None where they are too many to be shown."""
     _, *parts = HEAD.split(clean(patch))
-    found: list[tuple[str, list[Difference] | None]] = []
+    found: list[tuple[str, Rows]] = []
     for old, new, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         lines = (line for line in body.split("\n") if line and line[0] in MARKS)
         rows = [Difference(MARKS[line[0]], line[1:] * (line[0] != "@")) for line in lines]
@@ -109,16 +140,19 @@ def patched(patch: str) -> list[tuple[str, list[Difference] | None]]:
 
 
 @router.get("/proposals", include_in_schema=False)
-async def question_list(views: Viewing) -> HTMLResponse:
-    """Show what may become of pages if a person says yes."""
+async def question_list(views: Viewing, after: str = "") -> HTMLResponse:
+    """Show what may become of pages if a person says yes; `after`: from behind this question on."""
     found = await _asked(views)
+    found = found[behind(after, [each.id for each in found]) :]
 
-    def shown() -> HTMLResponse:
-        rows = [(q, differences(q.page.text or "", q.text or "")) for q in found[:MOST_QUESTIONS]]
-        values = {"questions": rows, "more": len(found) - MOST_QUESTIONS}
-        return views.page("proposals.html", 200, title="Proposals", place="wiki", **values)
+    def render() -> HTMLResponse:
+        shown, more = fitting(
+            (q.id, q, differences(q.page.text or "", q.text or "")) for q in found
+        )
+        values = {"title": "Proposals", "place": "wiki", "questions": shown, "more": more}
+        return views.page("proposals.html", **values)
 
-    return await asyncio.to_thread(shown)
+    return await asyncio.to_thread(render)
 
 
 def _questions(views: Views) -> tuple[Questions, Nights]:
@@ -127,7 +161,7 @@ def _questions(views: Views) -> tuple[Questions, Nights]:
 
 
 async def _asked(views: Views) -> list[PageQuestion]:
-    """What nights ask about pages, and what none has asked yet; of a store alone nothing is known."""
+    """List what nights ask about pages, and what none has asked yet; of a store alone nothing is known."""
     stores, scope = views.parts.stores, views.parts.stores.owner.scope
     found: list[PageQuestion] = []
     if views.parts.rooms is None:
@@ -171,13 +205,13 @@ async def answer(views: Viewing, given: GivenAnswer) -> None:
 async def _decide(views: Views, found: PageQuestion, given: GivenAnswer) -> None:
     """Answer what no night has asked yet. Raises: StoreChanged; StoreUnusable."""
     stores = views.parts.stores
-    if given.yes:
-        if found.page.version != given.before:
-            raise StoreChanged(f"the page was changed meanwhile: {RELOAD}")
-        change = Change("page", found.page.path, state_of(found.page.text), state_of(found.text))
-        await put_page(
-            views.parts, change, Reason("command", stores.owner.scope, summary=found.reason)
-        )
-    async with stores.database.transaction() as tx:
-        if not await stores.proposals.decide(tx, found.id, "taken" if given.yes else "refused"):
-            raise StoreChanged(f"this was answered already: {RELOAD}")
+    if not given.yes:
+        async with stores.database.transaction() as tx:
+            if not await stores.proposals.decide(tx, found.id, "refused"):
+                raise StoreChanged(ANSWERED)
+        return
+    if found.page.version != given.before:
+        raise StoreChanged(f"the page was changed meanwhile: {RELOAD}")
+    change = Change("page", found.page.path, state_of(found.page.text), state_of(found.text))
+    why = Reason("command", stores.owner.scope, summary=found.reason)
+    await put_page(views.parts, change, why, found.id)

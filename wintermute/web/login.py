@@ -1,4 +1,4 @@
-"""Who comes in: the login page, login addresses, and the list of sessions."""
+"""Coming in: the login page, login addresses, and the list of sessions."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 from pydantic import BaseModel, Field
 
+from wintermute.config.schema import is_loopback
 from wintermute.web.safety import too_often
 from wintermute.web.sessions import SESSION_LASTS
 from wintermute.web.views import Viewing, Views, Visiting, problems, told
@@ -61,13 +62,19 @@ async def login_address(key: str, request: Request, views: Viewing) -> Response:
 
 
 def _logged_in(views: Views, request: Request, answer: Response, cookie: str) -> Response:
+    """Send the cookie, for TLS only where the browser came by an https `public_url`.
+
+    A proxy on this machine that passes on another Host says so by `X-Forwarded-Proto`.
+    """
     web = views.parts.config.web
-    public = (web.public_url or "").startswith("https:") and web.public_host
+    is_proxy = is_loopback(request.client.host if request.client else "")
+    is_tls = is_proxy and request.headers.get("x-forwarded-proto") == "https"
+    is_public = is_tls or request.url.hostname == web.public_host
     answer.set_cookie(
         views.cookie,
         cookie,
         max_age=int(SESSION_LASTS.total_seconds()),
-        secure=request.url.hostname == public,
+        secure=is_public and (web.public_url or "").startswith("https:"),
         httponly=True,
         samesite="strict",
     )
@@ -83,7 +90,7 @@ async def sessions_page(views: Viewing, visitor: Visiting) -> HTMLResponse:
 
 
 class EndedSessions(BaseModel):
-    """How many sessions ended."""
+    """The number of sessions that ended."""
 
     ended: int
 

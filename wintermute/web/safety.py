@@ -26,10 +26,15 @@ OPEN = re.compile(r"/healthz|/login|/login/[^/]+|/static/.+")
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 MOST_HEAD = 16 * 1024
 MOST_BODY = 1_000_000
+MOST_OPEN = 8 * 1024
+"""Of a body from somebody whom nobody knows."""
 MOST_READ = 8 * MOST_BODY
 """Read and thrown away of a larger body: who is cut off while sending sees no answer."""
 BODY_SECONDS = 10.0
 DEEPEST = 32
+MOST_VALUES = 10_000
+"""In a body: so many are parsed within a few milliseconds, and a route parses in the loop."""
+STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*+"?', re.DOTALL)
 NO_TEXT = re.compile("[\0\ud800-\udfff]")
 PORTS = {"http": 80, "https": 443}
 POLICY = (
@@ -40,7 +45,6 @@ POLICY = (
 HEADERS = (
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
@@ -50,7 +54,7 @@ KEPT = b"public, max-age=31536000, immutable"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not answered: what happened, then what to do."""
+    """A request that is not answered: what happened, then what to do."""
 
     status: int
     error: str
@@ -68,11 +72,15 @@ FOREIGN_ORIGIN = Refusal(
     403, "This request came from another site.", "Open the page itself, and do it there."
 )
 NO_JSON = Refusal(403, "The body is not JSON.", "Send it with `Content-Type: application/json`.")
-TOO_LARGE = Refusal(413, "The body is over 1 MB.", "Send less at once.")
+TOO_LARGE = Refusal(413, "The body is too large.", "Send at most 1 MB, and to /login 8 kB.")
 TOO_SLOW = Refusal(
     408, "The body took too long to arrive.", "Send it again.", {"Connection": "close"}
 )
-UNREADABLE = Refusal(400, "The body cannot be read as JSON.", "Send valid JSON in UTF-8.")
+UNREADABLE = Refusal(
+    400,
+    "The body cannot be read as JSON.",
+    f"Send valid JSON in UTF-8, of at most {MOST_VALUES:,} values.",
+)
 NO_TEXT_IN_BODY = Refusal(
     400,
     "The text has characters that cannot be stored.",
@@ -112,6 +120,8 @@ class Guarded:
             except TimeoutError:
                 if not presence.left.is_set():
                     raise
+                if out.is_open:  # who does not read would not read the end either
+                    scope["state"]["abort"]()
         if presence.left.is_set() and out.is_open:
             await out({"type": "http.response.body", "body": b""})
 
@@ -125,7 +135,8 @@ class Guarded:
             return self._led_to_login(request)
         if request.method not in READING and (refusal := self._forged(request)):
             return self._told(request, refusal)
-        body = await _body(request)
+        is_open = OPEN.fullmatch(request.scope["path"])
+        body = await _body(request, MOST_OPEN if is_open else MOST_BODY)
         return self._told(request, body) if isinstance(body, Refusal) else (visitor, body)
 
     def _refused(self, request: Request) -> Refusal | None:
@@ -220,7 +231,7 @@ def _is_text(raw: bytes) -> bool:
         return False
 
 
-async def _body(request: Request) -> bytes | Refusal:
+async def _body(request: Request, most: int) -> bytes | Refusal:
     """Read the whole body, if it is one that a route may get."""
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length[:20]) > MOST_READ:
@@ -232,11 +243,11 @@ async def _body(request: Request) -> bytes | Refusal:
                 message = await request.receive()
                 size += len(message.get("body", b""))
                 more = bool(message.get("more_body")) and size <= MOST_READ
-                if size <= MOST_BODY:
+                if size <= most:
                     found += message.get("body", b"")
     except TimeoutError:
         return TOO_SLOW
-    if size > MOST_BODY:
+    if size > most:
         return TOO_LARGE
     if request.method in READING or not found:
         return b""
@@ -244,7 +255,10 @@ async def _body(request: Request) -> bytes | Refusal:
 
 
 def _unreadable(body: bytes) -> Refusal | None:
-    """Refuse what is no JSON of texts that can be stored, or deeper than anything we read."""
+    """Refuse what is no JSON of texts that can be stored, deeper or of more than anything we read."""
+    bare = STRING.sub(b"", body)
+    if sum(map(bare.count, (b",", b":", b"[", b"{"))) > MOST_VALUES:
+        return UNREADABLE
     try:
         layer = [json.loads(body.decode(), parse_constant=_refuse)]
     except (ValueError, RecursionError):
@@ -300,6 +314,8 @@ class Out:
     def __init__(self, scope: Scope, send: Send) -> None:
         path, query = str(scope["path"]), scope["query_string"]
         self._static = path.startswith("/static/")
+        # Else files that the page asks for, and the page that it leads to, are told the key.
+        self._referrer = b"no-referrer" if path.startswith("/login/") else b"same-origin"
         self._versioned = query.startswith(b"v=")
         self._send = send
         self.has_begun = self.is_open = False
@@ -313,9 +329,10 @@ class Out:
             message["headers"] = [
                 *message.get("headers", ()),
                 *HEADERS,
+                (b"referrer-policy", self._referrer),
                 (b"cache-control", caching),
             ]
             self.has_begun = self.is_open = True
-        elif not message.get("more_body"):
-            self.is_open = False
         await self._send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            self.is_open = False

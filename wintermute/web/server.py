@@ -31,6 +31,7 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
+        self.app_state = {**self.app_state, "abort": transport.abort}
         if len(self.connections) > MOST_CONNECTIONS:
             transport.abort()
             return

@@ -1,4 +1,4 @@
-"""Who is logged in: tokens, login addresses and sessions, as hashes in the database."""
+"""The logins of a door: tokens, login addresses and sessions, as hashes in the database."""
 
 import asyncio
 import hashlib

@@ -260,7 +260,8 @@ async def wiki_history(
         return _page(views, "wiki_history.html", title, versions=versions, **values)
     sides = ((each or {}).get("text", "") for each in (texts.before, texts.after))
     rows = await asyncio.to_thread(differences, *sides)
-    return _page(views, "wiki_history.html", title, **values | {"one": one, "rows": rows})
+    values |= {"one": one, "rows": rows}
+    return await asyncio.to_thread(_page, views, "wiki_history.html", title, **values)
 
 
 def differences(before: str, after: str) -> tuple[Difference, ...] | None:

@@ -32,6 +32,7 @@ function edit({ path, before }) {
       $("saved").hidden = false;
       $("undo").hidden = !change;
     } else if (status === 409) {
+      if (body.version === undefined) return keep(); // another 409: nobody saved meanwhile
       before = body.version;
       $("theirs").value = body.theirs ?? "";
       fill($("difference"), body.difference);
