@@ -149,8 +149,8 @@ async def question_list(views: Viewing, after: str = "") -> HTMLResponse:
         shown, more = fitting(
             (q.id, q, differences(q.page.text or "", q.text or "")) for q in found
         )
-        values = {"title": "Proposals", "place": "wiki", "questions": shown, "more": more}
-        return views.page("proposals.html", **values)
+        values = {"questions": shown, "more": more}
+        return views.page("proposals.html", 200, title="Proposals", place="wiki", **values)
 
     return await asyncio.to_thread(render)
 
