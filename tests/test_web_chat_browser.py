@@ -118,6 +118,64 @@ async def test_what_is_said_while_the_line_is_dead_is_asked_once(
         assert " ".join(said[1].split()).endswith("seven eight nine ten")
 
 
+async def test_an_unsent_message_outlives_its_tab(
+    tmp_path: Path, model: ModelServer, chromium: str
+) -> None:
+    """V-015, V-013: written offline in a new chat, found from another one, sent once by all tabs."""
+    async with (
+        talking(tmp_path, model) as (house, web),
+        browsing(web, chromium, ["ERR_"]) as browser,
+    ):
+        mine = await browser.profile()
+        page = await browser.open("/chat", inside=mine)
+        await page.get_by_role("button", name="Send").dblclick()
+        await mine.set_offline(True)
+        await write(page, "do not lose me")
+        await expect(page.locator("#unsent")).to_contain_text("Not sent yet.")
+        await page.close()
+        await mine.set_offline(False)
+        other, second = [await browser.open("/chat", inside=mine) for _ in range(2)]
+        link = other.get_by_role("link", name="Another conversation")
+        await second.goto(web.base + (await link.get_attribute("href") or ""))
+        await expect(link).to_have_count(0)
+        await other.goto(second.url)
+        for each in (other, second):
+            await expect(shown(each)).to_have_text(["do not lose me", "echo: do not lose me"])
+            await expect(each.locator("#unsent > li")).to_have_count(0)
+            listed = each.locator(".chats a[aria-current]").first
+            await expect(listed).to_have_text("do not lose me")
+        assert len(await house.rows("SELECT * FROM inbox")) == 1
+        assert await other.evaluate("localStorage.length") == 0
+
+
+async def test_a_message_that_the_door_refuses_holds_up_no_other(
+    tmp_path: Path, model: ModelServer, chromium: str
+) -> None:
+    """V-015: a bug is told once, and can be tried again; logging out deletes what was not sent."""
+    async with (
+        talking(tmp_path, model) as (_, web),
+        browsing(web, chromium, ["500", "ERR_"]) as browser,
+    ):
+        page = await browser.open("/chat")
+        await page.route(
+            "**/messages",
+            lambda route: route.fulfill(status=500, body="<html>")
+            if "bad" in (route.request.post_data or "")
+            else route.continue_(),
+        )
+        await write(page, "bad")
+        await expect(page.locator("#unsent")).to_contain_text("cannot be reached")
+        await write(page, "good")
+        await expect(shown(page)).to_have_text(["good", "echo: good"])
+        await page.unroute("**/messages")
+        await page.get_by_role("button", name="Send again").click()
+        await expect(shown(page)).to_have_text(["good", "echo: good", "bad", "echo: bad"])
+        await page.evaluate("() => { Storage.prototype.setItem = () => { throw new Error() } }")
+        await page.context.set_offline(True)
+        await write(page, "not stored")
+        await expect(page.locator("#unsent")).to_contain_text("keep this page open")
+
+
 async def test_a_killed_daemon_loses_no_word_at_either_door(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, chromium: str
 ) -> None:

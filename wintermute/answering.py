@@ -24,7 +24,7 @@ from wintermute.conversation.telling import Telling
 from wintermute.conversation.toolbox import AnyTool, Toolbox
 from wintermute.conversation.trouble import Trouble
 from wintermute.errors import ConfigurationError, MemoryUnavailable
-from wintermute.jobs import Job
+from wintermute.jobs import FORGET, Job
 from wintermute.llm.fixed import fits
 from wintermute.llm.models import Models
 from wintermute.llm.windows import Judgement, compared, server_window
@@ -32,6 +32,7 @@ from wintermute.loom.records import Wards
 from wintermute.memory.meaning import OWED
 from wintermute.memory.meaning import PART as MEANING
 from wintermute.messages import Request, Size
+from wintermute.night.forget_jobs import SCRUB
 from wintermute.night.learning import Background, learning
 from wintermute.night.morning import NightReports
 from wintermute.night.night_jobs import nightly
@@ -93,6 +94,10 @@ class Answering:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.rooms.run())
             group.create_task(self.runner.run(self.rooms.wake))
+
+    async def forget(self) -> None:
+        """Forget what people want forgotten, until cancelled: the part of the promises that cannot wait."""
+        await self.runner.run(self.rooms.wake, unasked=True, only=(FORGET, SCRUB))
 
     async def keep_promises(self) -> None:
         """Do what nobody asks for at this moment, until cancelled."""

@@ -70,7 +70,6 @@ log = logging.getLogger(__name__)
 DRAIN_SECONDS = 10.0  # of the 20 a stop may take (L-023)
 LOGIN_PAUSE = 2.0
 ROOM_PAUSE = 2.0
-FORGET_PAUSE = 2.0
 NO_DAEMON = "No daemon is running. Reminders, tasks and nights wait until you start wintermute run."
 
 
@@ -405,20 +404,12 @@ async def serve_alone(
             notice=NO_DAEMON,
         )
         async with asyncio.TaskGroup() as group:
-            works = [answers.run(), speaker.run(), windows.run(), _forget(answers, clock)]
+            works = [answers.run(), speaker.run(), windows.run(), answers.forget()]
             tasks = [group.create_task(work) for work in works]
             async with WebDoor(parts).announced():  # so that a second `wintermute web` logs in here
                 await _serve_pages(parts, listener, invite, leaving)
-            await answers.runner.finish(FORGET, answers.rooms.wake)
             for task in tasks:
                 task.cancel()
-
-
-async def _forget(answers: Answering, clock: Clock) -> None:
-    """Forget what people want forgotten, which nobody else does while no daemon runs."""
-    while True:
-        await answers.runner.finish(FORGET, answers.rooms.wake)
-        await clock.sleep(FORGET_PAUSE)
 
 
 async def serve_store(

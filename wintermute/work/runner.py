@@ -141,11 +141,13 @@ class Runner:
         """Something of this kind may be ready."""
         next(kind for kind in self.kinds if kind.name == name).bell.set()
 
-    async def run(self, wake: Callable[[str], None], *, unasked: bool = False) -> None:
-        """Work until cancelled, at what is asked for or at what is not."""
+    async def run(
+        self, wake: Callable[[str], None], *, unasked: bool = False, only: Collection[str] = ()
+    ) -> None:
+        """Work until cancelled, at what is asked for or at what is not; `only`: at these kinds of it."""
         async with asyncio.TaskGroup() as group:
             for kind in self.kinds:
-                if kind.unasked == unasked:
+                if kind.unasked == unasked and (not only or kind.name in only):
                     group.create_task(self._serve(kind, wake))
 
     async def finish(self, name: str, wake: Callable[[str], None]) -> None:
