@@ -1,6 +1,6 @@
 // The conversation of a page: shows the states that the server streams, and sends what is written.
 import { fill, send } from "./page.js";
-import { clearDraft, drawDraft, keepingPlace, made, rendered, sendOnEnter } from "./talk.js";
+import { clearDraft, drawDraft, keepWritten, keepingPlace, made, rendered, sendOnEnter } from "./talk.js";
 import { Unsent } from "./unsent.js";
 
 const [talk, list, earlier, draft, state, form, stop, side] = [
@@ -70,9 +70,12 @@ function showDraft(value) {
   if (stop) stop.hidden = false;
 }
 
+/** Opens the stream, which sends what waits once it is open; without one, that is sent by itself. */
 function connect() {
   clearTimeout(timer);
-  if (stream || document.hidden || !begun || !talk.dataset.live) return;
+  if (!talk.dataset.live) return;
+  if (document.hidden || !begun) return unsent?.flush();
+  if (stream) return;
   stream = new EventSource(`${path}/stream?has=${version}`);
   stream.onopen = () => {
     state.textContent = "";
@@ -100,7 +103,7 @@ async function again() {
   if (status === 401) return location.assign("/login");
   if (status === 404) return over();
   disconnect();
-  timer = setTimeout(begun ? connect : () => unsent.flush(), PAUSES[Math.min(failures, PAUSES.length - 1)]);
+  timer = setTimeout(connect, PAUSES[Math.min(failures, PAUSES.length - 1)]);
   failures += 1;
 }
 
@@ -157,18 +160,26 @@ const unsent = form && new Unsent(chat, document.getElementById("unsent"), {
   taken(text) {
     if (!begun) showInList(text.trim().slice(0, 60));
     begun = true;
+    keep();
     connect();
   },
   away: again,
+  edit(words) {
+    text.value = [words, text.value].filter(Boolean).join("\n");
+    keep();
+    text.focus();
+  },
 });
+const text = document.getElementById("text");
+const keep = form && keepWritten(text, () => `draft ${begun ? chat : "new"}`);
 
 form?.addEventListener("submit", (event) => {
   event.preventDefault();
-  const text = document.getElementById("text");
   if (!text.value.trim()) return;
   history.replaceState(null, "", `/chat/${chat}`);
   unsent.add(text.value);
   text.value = "";
+  keep();
   document.scrollingElement.scrollTop = document.scrollingElement.scrollHeight;
 });
 if (form) sendOnEnter(form);
@@ -188,7 +199,10 @@ list.addEventListener("click", async (event) => {
 });
 side.querySelector("button").addEventListener("click", () => (side.hidden = true));
 
-document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) disconnect();
+  connect();
+});
 addEventListener("online", connect);
 addEventListener("pagehide", disconnect);
 addEventListener("pageshow", connect);
