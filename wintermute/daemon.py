@@ -404,7 +404,7 @@ async def serve_alone(
             notice=NO_DAEMON,
         )
         async with asyncio.TaskGroup() as group:
-            works = [answers.run(), speaker.run(), windows.run(), answers.forget()]
+            works = [answers.run(), speaker.run(), windows.run(), answers.finish_forgetting()]
             tasks = [group.create_task(work) for work in works]
             async with WebDoor(parts).announced():  # so that a second `wintermute web` logs in here
                 await _serve_pages(parts, listener, invite, leaving)
