@@ -260,6 +260,7 @@ async def test_a_key_is_one_message_of_its_conversation(tmp_path: Path) -> None:
         assert await texts(web) == []
 
 
+@pytest.mark.slow  # for it waits as long as a page does
 async def test_a_page_says_what_is_at_work_and_what_is_waited_for(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -395,6 +396,7 @@ async def test_a_recalled_page_is_a_badge_that_opens_it(tmp_path: Path, model: M
             assert (await web.get(f"{address}?part=1")).status_code == 200
 
 
+@pytest.mark.slow  # for it waits as long as a page does
 async def test_what_is_taken_back_goes_from_pages_that_show_it(
     tmp_path: Path, model: ModelServer
 ) -> None:

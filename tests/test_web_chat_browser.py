@@ -159,9 +159,11 @@ async def test_a_message_that_the_door_refuses_holds_up_no_other(
         page = await browser.open("/chat")
         await page.route(
             "**/messages",
-            lambda route: route.fulfill(status=500, body="<html>")
-            if "bad" in (route.request.post_data or "")
-            else route.continue_(),
+            lambda route: (
+                route.fulfill(status=500, body="<html>")
+                if "bad" in (route.request.post_data or "")
+                else route.continue_()
+            ),
         )
         await write(page, "bad")
         await expect(page.locator("#unsent")).to_contain_text("cannot be reached")
