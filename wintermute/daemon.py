@@ -388,7 +388,7 @@ async def serve_alone(
 ) -> None:
     """Serve all pages, and answer in their chats, until `leaving` is set; no daemon runs (V-002).
 
-    What is due waits for the daemon. `invite` is told the key of a login address.
+    Forgetting goes on here; what else is due waits for the daemon. `invite` is told the key of a login address.
 
     Raises: WebUnavailable; ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
