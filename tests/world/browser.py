@@ -82,7 +82,9 @@ class Browsing:
         made.on("weberror", lambda error: self._note(f"error: {error.error}"))
         made.on("request", lambda request: self._asked(request.url))
         if logged_in:
-            address = await self.web.login_address()  # no page: one that goes on by itself may never close
+            address = (
+                await self.web.login_address()
+            )  # no page: one that goes on by itself may never close
             came_in = await made.request.get(address, timeout=MILLISECONDS)
             assert came_in.ok, await came_in.text()
         return made
