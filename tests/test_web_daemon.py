@@ -78,12 +78,13 @@ async def test_a_command_serves_pages_and_answers_while_no_daemon_runs(
     config, port = settings(tmp_path, model), free_port()
     given = "--port", str(port)
     async with serving(python, config, "web", *given) as said:
-        assert any("Reminders and nights wait" in line for line in said)
+        assert any("Reminders, tasks and nights wait" in line for line in said)
         base = f"http://127.0.0.1:{port}"
         async with httpx2.AsyncClient(base_url=base, timeout=WITHIN) as ann:
             assert (await ann.get(login_address(said))).status_code == 200
             await talk(ann)
-        second = await python.command("--config", str(config), "web")
+        second = await python.command("--config", str(config), "web", *given)
+        assert b"--host and --port have no effect" in second.stderr
         assert (second.returncode, login_address(second.stdout.decode().splitlines())[:-43]) == (
             0,
             f"{base}/login/",
@@ -91,14 +92,15 @@ async def test_a_command_serves_pages_and_answers_while_no_daemon_runs(
         for words in (("chat",), ("wiki", "web", "--store", str(tmp_path / "other"), *given)):
             refused = await python.command("--config", str(config), *words)
             assert refused.returncode == 1
-        assert f"port {port} on 127.0.0.1 is taken" in refused.stderr.decode()
+        assert f"port {port} on 127.0.0.1 is taken" in (told := refused.stderr.decode())
+        assert "set --port" in told
         await python.command("wiki", "init", "--store", str(tmp_path / "other"))
         other = "wiki", "web", "--store", str(tmp_path / "other"), "--port", str(free_port())
         async with serving(python, config, *other) as beside, httpx2.AsyncClient() as ann:
             address = login_address(beside)
             assert (await ann.get(address)).status_code == 200
             home = await ann.get(address.partition("/login")[0], follow_redirects=True)
-            assert (home.status_code, home.url.path) == (200, "/wiki")
+            assert (home.status_code, home.url.path) == (200, "/conversations")
     exposed = "wiki", "web", "--host", "0.0.0.0", *given
     async with serving(python, config, *exposed) as said:
         assert any("other machines can reach the pages on 0.0.0.0" in line for line in said)
@@ -128,6 +130,7 @@ async def test_a_door_that_cannot_open_says_why_in_one_line(
     assert told in line
 
 
+@pytest.mark.slow
 async def test_a_broken_token_file_says_what_to_do(
     tmp_path: Path, model: ModelServer, python: Interpreter
 ) -> None:
@@ -141,6 +144,7 @@ async def test_a_broken_token_file_says_what_to_do(
             assert "web.token" in (done.stdout + done.stderr).decode(), (content, command)
 
 
+@pytest.mark.slow
 async def test_a_door_for_other_machines_is_warned_of_unless_its_mapping_keeps_them_out(
     tmp_path: Path, model: ModelServer, python: Interpreter
 ) -> None:
@@ -153,6 +157,7 @@ async def test_a_door_for_other_machines_is_warned_of_unless_its_mapping_keeps_t
         assert told in done.stdout.decode()
 
 
+@pytest.mark.slow
 def test_without_its_extra_the_door_says_what_to_install(
     tmp_path: Path, model: ModelServer
 ) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -182,6 +183,43 @@ async def test_the_streams_of_a_session_end_with_it_and_no_others(
                     pass
 
 
+@pytest.mark.slow  # for it waits as long as the door does
+async def test_who_does_not_read_is_cut_off_when_the_session_ends(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-008: an end that waits to be read would keep the request for ever."""
+    async with (
+        open_house(tmp_path, model.url) as house,
+        door(house) as web,
+        browser(web) as ann,
+    ):
+        for n in range(20):
+            words = {"key": str(n), "text": "& " * 30_000}
+            await web.client.post(f"{web.base}/api/chats/first/messages", json=words)
+        entered = await ann.get(await web.login_address())
+        cookie = entered.headers["set-cookie"].partition(";")[0]
+        host, port = web.base.removeprefix("http://").split(":")
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.connect((host, int(port)))
+            stream = "GET /api/chats/first/stream HTTP/1.1"
+            slow.sendall(f"{stream}\r\nHost: {host}\r\nCookie: {cookie}\r\n\r\n".encode())
+            slow.setblocking(False)
+            async with asyncio.timeout(WITHIN):
+                assert await asyncio.get_running_loop().sock_recv(slow, 9) == b"HTTP/1.1 "
+                assert _is_connected(slow)
+                await web.client.post(f"{web.base}/api/sessions/end", json={})
+                while _is_connected(slow):  # noqa: ASYNC110  no event tells of it
+                    await asyncio.sleep(0.05)
+
+
+def _is_connected(client: socket.socket) -> bool:
+    """Ask the kernel if the door still holds its end of a connection."""
+    ends = f":{client.getpeername()[1]:04X} ", f":{client.getsockname()[1]:04X} 01 "
+    lines = Path("/proc/net/tcp").read_text().splitlines()
+    return any(all(end in line for end in ends) for line in lines)
+
+
 async def test_wrong_tokens_are_slowed_down_and_nobody_else_is(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -243,6 +281,8 @@ BODIES: tuple[tuple[Mapping[str, str], str, int], ...] = (
     ({}, '{"a": "\xff"}', 400),
     ({}, "[" * 100_000, 400),
     ({}, "[" * 40 + "]" * 40, 400),
+    ({}, f"[{'[],' * 333_000}[]]", 400),
+    ({}, f"[{'[],' * 100}[]]", LET_IN),
     ({}, " " * 1_000_001, 413),
     ({"Content-Length": "99999999999999999999"}, "", 413),
     ({"Content-Length": "-1"}, "", 400),
@@ -266,6 +306,13 @@ async def test_a_change_comes_from_a_page_of_ours_and_is_json_of_bounded_size(
         )
         cookie, *attributes = entered.headers["set-cookie"].split("; ")
         assert "Secure" in attributes
+        proxied = {"X-Forwarded-Proto": "https"}
+        assert "; Secure" in (await log_in_by(web, proxied)).headers["set-cookie"]
+        assert "; Secure" not in (await log_in_by(web, {})).headers["set-cookie"]
+        for size, status in ((8_100, 400), (8_200, 413), (1_000_000, 413)):
+            strange = b'{"a": "%s"}' % (b"x" * size)
+            head = {**JSON, "Origin": web.base}
+            assert (await raw(web, "POST", "/login", head, strange)).status == status, size
 
         async def sent(head: Mapping[str, str], body: str) -> int:
             answer = await raw(web, "POST", "/api/sessions/0/end", head, body.encode("latin-1"))
@@ -280,6 +327,12 @@ async def test_a_change_comes_from_a_page_of_ours_and_is_json_of_bounded_size(
             assert await sent(head | token, body) == (LET_IN if is_json else 403), given
         for given, body, status in BODIES:
             assert await sent({**JSON, **token, **given}, body) == status, (given, body[:40])
+
+
+async def log_in_by(web: Served, head: Mapping[str, str]) -> httpx2.Response:
+    """Log one more browser in, whose proxy says this."""
+    async with browser(web) as new:
+        return await new.get(await web.login_address(), headers=dict(head))
 
 
 @pytest.mark.slow  # for it waits as long as the door does
@@ -364,7 +417,9 @@ async def test_a_real_browser_comes_in_from_another_site_by_the_form_and_is_sent
     async with (
         open_house(tmp_path, model.url) as house,
         door(house) as web,
-        browsing(web, chromium, provoked=["401", "left the host: http://localhost:"]) as browser,
+        browsing(
+            web, chromium, provoked=["401", "DISCONNECTED", "left the host: http://localhost:"]
+        ) as browser,
         another_site(await web.login_address()) as inviting,
         another_site(f"{web.base}/sessions") as linking,
     ):
@@ -379,6 +434,10 @@ async def test_a_real_browser_comes_in_from_another_site_by_the_form_and_is_sent
         assert await page.evaluate("document.referrer") in ("", f"{web.base}/sessions")
         assert await accessible(page) == []
 
+        await profile.set_offline(True)
+        await page.get_by_role("button", name="Log out session").click()
+        await expect(page.get_by_role("alert")).to_contain_text("No session was ended.")
+        await profile.set_offline(False)
         await page.get_by_role("button", name="Log out session").click()
         await page.wait_for_url(f"{web.base}/login")
         await page.goto(linking)  # without a session the page loads itself once, not for ever

@@ -1,5 +1,6 @@
 """Jobs and proposals in the browser: what was done to pages while nobody watched, and a yes or a no."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
@@ -168,6 +169,35 @@ async def test_a_proposal_that_no_night_has_asked_yet_is_answered(
         assert (await desk.post("undo", {"change": newest.id}))[0] == 200
         assert desk.shelf.read(POND) == f"{THEIRS}More.\n"
         assert await desk.asked() == []
+
+
+async def test_many_differences_come_by_pages_and_one_of_two_answers_at_once_counts(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """V-023, V-029: of a job and of proposals; a page is not changed against a no that counts."""
+    async with answering(tmp_path, model) as desk:
+        stores, paths = desk.night.house.stores, [f"semantic/{name}.md" for name in "ABC"]
+        lines = [f"line {n}" for n in range(600)]
+        async with stores.database.transaction() as tx:
+            for path in paths:
+                text, scope = page("\n".join(lines)), stores.owner.scope
+                await stores.proposals.offer(tx, scope, "page", text, "It is tidier.", path)
+        added = "\n+".join(["@@ -0,0 +1,600 @@", *lines])
+        patch = "".join(f"--- /dev/null\n+++ b/{path}\n{added}\n" for path in paths)
+        job = begin(desk.shelf.files, WikiJob("", "reason"), desk.night.clock.now())
+        note(desk.shelf.files, job, {"diff.patch": patch})
+        for address in ("/proposals", f"/jobs/{job.name}"):
+            shown, link = list[str](), address
+            while link:
+                told = await desk.told(unescape(link))
+                shown += re.findall(r'href="/wiki/semantic/(\w)"', told)
+                link = "".join(re.findall(rf'href="({address}\?after=[^"]+)"', told))
+                assert told.count("line 599") == 1
+            assert shown == ["A", "B", "C"]
+        yes, no = await desk.asked()
+        said = await asyncio.gather(desk.post("answer", yes), desk.post("answer", no))
+        assert sorted(status for status, _ in said) == [204, 409]
+        assert (desk.shelf.root / paths[0]).exists() is (said[0][0] == 204)
 
 
 @pytest.mark.slow

@@ -35,11 +35,11 @@ T = TypeVar("T")
 MOST_JOBS = 50
 MOST_QUESTIONS = 20
 MOST_ROWS = 1_000
-"""Lines of differences on one page: so many are rendered within 30 ms."""
+"""Lines of several differences on one page: so many are rendered within 30 ms."""
 ABOUT_PAGES = ("page changed", "page removed", "page lines")
 HEAD = re.compile(r"^--- (.*)\n\+\+\+ (.*)\n(?=@@ )", re.MULTILINE)
 LineKind = Literal["new", "gone", "same", "gap"]
-Rows = Sequence[Difference] | None
+DifferenceRows = Sequence[Difference] | None
 MARKS: dict[str, LineKind] = {"+": "new", "-": "gone", " ": "same", "@": "gap"}
 RELOAD = "reload the page to see what is still asked"
 
@@ -112,25 +112,27 @@ async def job_page(views: Viewing, name: str, after: str = "") -> HTMLResponse:
     return await asyncio.to_thread(page)
 
 
-def fitting(found: Iterable[tuple[str, T, Rows]]) -> tuple[list[tuple[str, T, Rows]], str]:
-    """Take what one page shows of differences under their keys; the last key, if there are more."""
-    shown: list[tuple[str, T, Rows]] = []
+def fitting(
+    found: Iterable[tuple[str, T, DifferenceRows]],
+) -> tuple[list[tuple[str, T, DifferenceRows]], str]:
+    """Take what one page shows of differences under their keys: whole ones, one at least.
+
+    With the key of the last one, if there are more.
+    """
+    shown: list[tuple[str, T, DifferenceRows]] = []
     left = MOST_ROWS
     for key, what, rows in found:
         if shown and (len(rows or ()) > left or len(shown) == MOST_QUESTIONS):
             return shown, shown[-1][0]
-        if rows and len(rows) > left:
-            rest = Difference("gap", f"{len(rows) - left:,} more lines are not shown here.")
-            rows = [*rows[:left], rest]
         shown.append((key, what, rows))
         left -= len(rows or ())
     return shown, ""
 
 
-def patched(patch: str) -> list[tuple[str, Rows]]:
+def patched(patch: str) -> list[tuple[str, DifferenceRows]]:
     """Read a unified diff: each page with its lines; None where they are too many to be shown."""
     _, *parts = HEAD.split(clean(patch))
-    found: list[tuple[str, Rows]] = []
+    found: list[tuple[str, DifferenceRows]] = []
     for old, new, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         lines = (line for line in body.split("\n") if line and line[0] in MARKS)
         rows = [Difference(MARKS[line[0]], line[1:] * (line[0] != "@")) for line in lines]
@@ -149,8 +151,8 @@ async def question_list(views: Viewing, after: str = "") -> HTMLResponse:
         shown, more = fitting(
             (q.id, q, differences(q.page.text or "", q.text or "")) for q in found
         )
-        values = {"title": "Proposals", "place": "wiki", "questions": shown, "more": more}
-        return views.page("proposals.html", **values)
+        values = {"questions": shown, "more": more}
+        return views.page("proposals.html", 200, title="Proposals", place="wiki", **values)
 
     return await asyncio.to_thread(render)
 

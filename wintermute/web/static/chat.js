@@ -1,6 +1,6 @@
 // The conversation of a page: shows the states that the server streams, and sends what is written.
 import { fill, send } from "./page.js";
-import { clearDraft, drawDraft, keepingPlace, made, rendered, sendOnEnter } from "./talk.js";
+import { clearDraft, drawDraft, keepWritten, keepingPlace, made, rendered, sendOnEnter } from "./talk.js";
 import { Unsent } from "./unsent.js";
 
 const [talk, list, earlier, draft, state, form, stop, side] = [
@@ -14,6 +14,7 @@ const PAGES_MOST = 40;
 let version = talk.dataset.version;
 let key = earlier.querySelector("a")?.dataset.key ?? null; // of the messages before the newest ones
 let first = list.firstElementChild?.id; // of the newest ones
+let erased = Number(talk.dataset.erased); // messages, in all conversations
 let begun = Boolean(talk.dataset.begun);
 let answering = "";
 let stream = null;
@@ -41,7 +42,7 @@ function showEarlier(before) {
 }
 
 /** The newest messages are these; `rows` are those that look different now. */
-function showMessages({ ids, rows, earlier: before, version: now }) {
+function showMessages({ ids, rows, earlier: before, version: now, title, erased: gone }) {
   const fresh = new Map(rows.map(({ id, html }) => [id, rendered(html)[0]]));
   for (const [id, item] of fresh) document.getElementById(id)?.replaceWith(item);
   arrange(ids.map((id) => fresh.get(id) ?? document.getElementById(id)).filter(Boolean));
@@ -50,6 +51,31 @@ function showMessages({ ids, rows, earlier: before, version: now }) {
   document.getElementById("empty")?.toggleAttribute("hidden", ids.length > 0);
   if (isAnswered(answering)) dropDraft();
   unsent?.seen(ids);
+  showTitle(title);
+  if (gone !== erased) forget(gone);
+}
+
+function showTitle(title) {
+  const places = [document.getElementById("title"), document.querySelector("#chats [aria-current]")];
+  for (const place of places) if (place) place.textContent = title;
+  document.title = `${title} · Wintermute`;
+}
+
+/** Nothing of what was erased stays, among the earlier messages, in the list, or beside the chat. */
+async function forget(gone) {
+  erased = gone;
+  side.hidden = true;
+  side.querySelector("div > div").replaceChildren();
+  readAnew();
+  const { status, body } = await send("GET", `/api/chats${location.search}`);
+  if (status !== 200) return;
+  const titles = new Map(body.chats.map((each) => [`/chat/${each.id}`, each.title]));
+  for (const link of document.querySelectorAll("#chats ul:first-of-type a[href^='/chat/']")) {
+    if (link.hasAttribute("aria-current")) continue;
+    const title = titles.get(link.getAttribute("href"));
+    if (title) link.textContent = title;
+    else link.parentNode.remove();
+  }
 }
 
 function isAnswered(event) {
@@ -70,9 +96,12 @@ function showDraft(value) {
   if (stop) stop.hidden = false;
 }
 
+/** Opens the stream, which sends what waits once it is open; without one, that is sent by itself. */
 function connect() {
   clearTimeout(timer);
-  if (stream || document.hidden || !begun || !talk.dataset.live) return;
+  if (!talk.dataset.live) return;
+  if (document.hidden || !begun) return unsent?.flush();
+  if (stream) return;
   stream = new EventSource(`${path}/stream?has=${version}`);
   stream.onopen = () => {
     state.textContent = "";
@@ -100,7 +129,7 @@ async function again() {
   if (status === 401) return location.assign("/login");
   if (status === 404) return over();
   disconnect();
-  timer = setTimeout(begun ? connect : () => unsent.flush(), PAUSES[Math.min(failures, PAUSES.length - 1)]);
+  timer = setTimeout(connect, PAUSES[Math.min(failures, PAUSES.length - 1)]);
   failures += 1;
 }
 
@@ -117,7 +146,9 @@ async function readAnew() {
   const found = [];
   let before = key;
   if (!edge || edge === oldest) return;
-  for (let n = 0; before && n < PAGES_MOST && !found.some(({ id }) => id === oldest.id); n += 1) {
+  const most = [...list.children].indexOf(edge); // more would come where the oldest was erased
+  const isEnough = () => found.length >= most || found.some(({ id }) => id === oldest.id);
+  for (let n = 0; before && n < PAGES_MOST && !isEnough(); n += 1) {
     const { status, body } = await send("GET", `${path}/messages?before=${before}`);
     if (status !== 200) return;
     found.unshift(...body.messages);
@@ -157,18 +188,26 @@ const unsent = form && new Unsent(chat, document.getElementById("unsent"), {
   taken(text) {
     if (!begun) showInList(text.trim().slice(0, 60));
     begun = true;
+    keep();
     connect();
   },
   away: again,
+  edit(words) {
+    text.value = [words, text.value].filter(Boolean).join("\n");
+    keep();
+    text.focus();
+  },
 });
+const text = document.getElementById("text");
+const keep = form && keepWritten(text, () => `draft ${begun ? chat : "new"}`);
 
 form?.addEventListener("submit", (event) => {
   event.preventDefault();
-  const text = document.getElementById("text");
   if (!text.value.trim()) return;
   history.replaceState(null, "", `/chat/${chat}`);
   unsent.add(text.value);
   text.value = "";
+  keep();
   document.scrollingElement.scrollTop = document.scrollingElement.scrollHeight;
 });
 if (form) sendOnEnter(form);
@@ -188,7 +227,10 @@ list.addEventListener("click", async (event) => {
 });
 side.querySelector("button").addEventListener("click", () => (side.hidden = true));
 
-document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) disconnect();
+  connect();
+});
 addEventListener("online", connect);
 addEventListener("pagehide", disconnect);
 addEventListener("pageshow", connect);

@@ -1,6 +1,6 @@
 // A conversation of the wiki: adds messages, and shows the answer that the server streams.
 import { send, tell } from "./page.js";
-import { clearDraft, drawDraft, keepingPlace, rendered, sendOnEnter } from "./talk.js";
+import { clearDraft, drawDraft, keepWritten, keepingPlace, rendered, sendOnEnter } from "./talk.js";
 
 const [talk, list, draft, state, form, answer] = ["talk", "messages", "draft", "state", "compose", "answer"].map(
   (id) => document.getElementById(id),
@@ -68,14 +68,17 @@ async function again() {
   setTimeout(again, PAUSE);
 }
 
+const text = document.getElementById("text");
+const keep = form && keepWritten(text, () => `draft ${path}`);
 form?.addEventListener("submit", async (event) => {
   event.preventDefault();
-  const text = document.getElementById("text");
   const message = text.value;
   if (!message.trim()) return;
   text.value = ""; // so that a double click sends it once
   const added = await change("POST", `${path}/message`, { message });
-  if (!added) return (text.value = message + text.value);
+  if (!added) text.value = message + text.value;
+  keep();
+  if (!added) return;
   list.append(...rendered(added.html));
   document.scrollingElement.scrollTop = document.scrollingElement.scrollHeight;
   generate();

@@ -36,6 +36,24 @@ export function clearDraft(draft) {
   draft.hidden = true;
 }
 
+/** Keeps what is written in a field, under `name()`; to be run again after each change by script. */
+export function keepWritten(field, name) {
+  let last = "";
+  function keep() {
+    try {
+      if (!last) field.value ||= localStorage.getItem(name()) ?? "";
+      localStorage.removeItem(last);
+      last = name();
+      if (field.value) localStorage.setItem(last, field.value);
+    } catch {
+      // It is forbidden, or full: then a reload loses what is not sent.
+    }
+  }
+  keep();
+  field.addEventListener("input", keep);
+  return keep;
+}
+
 /** Enter sends what is written, Shift+Enter begins a new line. */
 export function sendOnEnter(form) {
   form.addEventListener("keydown", (event) => {

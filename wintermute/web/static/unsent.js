@@ -4,9 +4,11 @@ import { made } from "./talk.js";
 
 const AWAY = new Set([0, 401, 408, 429, 502, 503, 504]); // all else is an answer to this message
 const STORE = "unsent ";
+const SHOWN_MOST = 1000;
 const UNSTORED = "Not sent yet. This browser could not store it: keep this page open.";
 
 const newKey = () => `${Date.now()}-${crypto.getRandomValues(new Uint32Array(4)).join("-")}`;
+const short = (text) => (text.length > SHOWN_MOST ? `${text.slice(0, SHOWN_MOST).toWellFormed()}…` : text);
 const byKey = (one, other) => (one.key < other.key ? -1 : 1);
 
 /** Gives what this browser keeps for all its tabs; nothing where it is forbidden to. */
@@ -29,7 +31,7 @@ export class Unsent {
   #sent = new Map();
   #isBusy = false;
 
-  /** `door`: where they go, what to do when one was `taken`, and when the door is `away`. */
+  /** `door`: where they go, what to do when one was `taken`, when the door is `away`, and where to `edit` a text. */
   constructor(chat, list, door) {
     [this.#chat, this.#list, this.#door] = [chat, list, door];
     this.#read();
@@ -115,16 +117,21 @@ export class Unsent {
 
   #row(row) {
     const note = row.problem || (row.isStored ? "Not sent yet." : UNSTORED);
-    const parts = [words(row.text), made("p", { textContent: note })];
+    const parts = [words(short(row.text)), made("p", { textContent: note })];
     if (!row.problem) return line("unsent", ...parts);
     const again = made("button", { type: "button", textContent: "Send again" });
+    const edit = made("button", { type: "button", textContent: "Edit" });
     const discard = made("button", { type: "button", textContent: "Discard" });
     again.onclick = () => {
       this.#put({ ...row, problem: "" });
       this.flush();
     };
+    edit.onclick = () => {
+      this.#drop(row);
+      this.#door.edit(row.text);
+    };
     discard.onclick = () => this.#drop(row);
-    return line("unsent", ...parts, again, " ", discard);
+    return line("unsent", ...parts, again, " ", edit, " ", discard);
   }
 }
 
