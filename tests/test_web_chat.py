@@ -67,6 +67,8 @@ class Listening:
     answers: str | None = None
     blocks: list[str] = field(default_factory=list)
     draft: Json = field(default_factory=dict)
+    title: str = ""
+    erased: int = 0
     rows: int = 0
     """Messages that the stream brought."""
 
@@ -95,7 +97,9 @@ class Listening:
             self.rows += len(value["rows"])
             known = self.messages | {row["id"]: row["html"] for row in value["rows"]}
             self.messages = {each: known[each] for each in value["ids"]}
-            self.version = value["version"]
+            self.version, self.title, self.erased = (
+                value[each] for each in ("version", "title", "erased")
+            )
         else:
             same = self.blocks[: value["from"]] if value["answers"] == self.answers else []
             self.answers, self.draft = value["answers"], value
@@ -400,15 +404,25 @@ async def test_a_recalled_page_is_a_badge_that_opens_it(tmp_path: Path, model: M
 async def test_what_is_taken_back_goes_from_pages_that_show_it(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    """V-015: also where nobody rings a bell."""
+    """V-015: also where nobody rings a bell; from the title; and pages hear of what went elsewhere."""
     async with talking(tmp_path, model) as (house, web):
         event = (await say(web, "my canary")).json()["id"]
+        other = (await say(web, "/nothing", chat="chat_other")).json()["id"]
         async with listening(web) as page:
             await page.until(lambda p: len(p.texts) == 2)
+            await say(web, "my finch", "k2")
+            await page.until(lambda p: len(p.texts) == 4)
+            assert page.title == "my canary"
+            chats = (await web.get("/api/chats")).json()["chats"]
+            assert {each["title"] for each in chats} == {"my canary", "Commands only"}
+            before = page.erased
             async with house.database.transaction() as tx:
                 await house.inbox.take_back(tx, [event])
-            await page.until(lambda p: len(p.texts) == 1)
-            assert page.texts == ["echo: my canary"]
+            await page.until(lambda p: len(p.texts) == 3)
+            assert (page.texts[0], page.title) == ("echo: my canary", "my finch")
+            async with house.database.transaction() as tx:
+                await house.inbox.take_back(tx, [other])
+            await page.until(lambda p: p.erased == before + 2)
 
 
 async def test_a_stream_ends_with_its_session(tmp_path: Path, model: ModelServer) -> None:

@@ -228,6 +228,7 @@ async def test_earlier_messages_and_recalled_pages_are_read_beside_the_newest(
         talking(tmp_path, model, pages=pages) as (house, web),
         browsing(web, chromium) as browser,
     ):
+        other = (await say(web, "secret plan", "k", "chat_other")).json()["id"]
         old = [(await say(web, f"/nothing {n}", f"k{n}")).json()["id"] for n in range(60)]
         await house.settled()
         await say(web, "what lives there?", "k60")
@@ -242,6 +243,11 @@ async def test_earlier_messages_and_recalled_pages_are_read_beside_the_newest(
         await hide(page, hidden=False)
         await expect(page.locator(f"#{old[20]}")).to_have_count(0)
         await expect(page.locator(f"#{old[21]}")).to_have_count(1)
+        await expect(page.get_by_role("link", name="secret plan")).to_have_count(1)
+        async with house.database.transaction() as tx:
+            await house.inbox.take_back(tx, [other, old[22]])
+        await expect(page.locator(f"#{old[22]}")).to_have_count(0)
+        await expect(page.get_by_role("link", name="secret plan")).to_have_count(0)
         await page.get_by_role("link", name="Pond").click()
         await expect(page.get_by_role("complementary", name="Recalled page")).to_contain_text(
             "Three"
@@ -254,3 +260,20 @@ async def test_earlier_messages_and_recalled_pages_are_read_beside_the_newest(
         await still.get_by_role("link", name="Newest messages").click()
         await still.get_by_role("link", name="Pond").click()
         await expect(still.get_by_role("heading", name="Pond")).to_have_count(1)
+
+
+async def test_a_page_forgets_with_its_conversation(
+    tmp_path: Path, model: ModelServer, chromium: str
+) -> None:
+    """V-015: its first message and its title, while it stays open."""
+    async with talking(tmp_path, model) as (house, web), browsing(web, chromium) as browser:
+        first = (await say(web, "I am Xaverius")).json()["id"]
+        await say(web, "and who\u202e are you?", "k2")
+        page = await browser.open("/")
+        await expect(shown(page)).to_have_count(4)
+        async with house.database.transaction() as tx:
+            await house.inbox.take_back(tx, [first])
+        await expect(page.get_by_role("heading", level=1)).to_have_text("and who are you?")
+        await expect(page.locator(f"#{first}")).to_have_count(0)
+        await expect(page).to_have_title("and who are you? · Wintermute")
+        await expect(shown(page).nth(1)).to_have_text("and who are you?")

@@ -116,8 +116,8 @@ async def _beside(config: Config) -> None:
 
 
 async def _alone(config: Config, setting: str) -> None:
-    click.echo(ALONE)
     with open_listener(config.web.host, config.web.port, setting) as listener:
+        click.echo(ALONE)
         await serve_alone(config, listener, _warn, _inviting(config), _leaving())
 
 

@@ -39,9 +39,16 @@ SAID_BY_US = (  # as it reads by now: what was reworded or taken away in its roo
 HELD = (
     "c.scope = :scope AND c.kind IN ('room', 'terminal') AND c.thread_id = '' AND c.room_id <> ''"
 )
+FIRST = (
+    "(SELECT substr(body, 1, 200) FROM inbox WHERE conversation_id = c.id AND kind = '{kind}'"
+    " AND direct AND sender = :owner AND body <> '' ORDER BY seq LIMIT 1)"
+)
 FIRST_WORDS = (
-    "coalesce((SELECT substr(body, 1, 200) FROM inbox WHERE conversation_id = c.id"
-    " AND kind IN ('message', 'command') AND direct AND sender = :owner AND body <> '' ORDER BY seq LIMIT 1), '') AS words"
+    f"coalesce({FIRST.format(kind='message')}, {FIRST.format(kind='command')}, '') AS words"
+)
+ERASED = (
+    "SELECT (SELECT count(*) FROM inbox WHERE body = '' AND kind <> 'context')"
+    " + (SELECT count(*) FROM outbox WHERE body = '')"
 )
 LAST_SAID = (
     "max(coalesce((SELECT received_at FROM inbox WHERE conversation_id = c.id"
@@ -85,7 +92,7 @@ class ShownMessage:
 
 @dataclass(frozen=True, slots=True)
 class HeldConversation:
-    """A conversation that its owner may read. `words`: how it began."""
+    """A conversation that its owner may read. `words`: its first message, or else command."""
 
     id: str
     room_id: str
@@ -130,6 +137,11 @@ class MailboxReader:
             self._owner | {"most": most, "rooms": rooms, "last": last, "id": conversation_id},
         )
         return [_held(row) for row in rows]
+
+    async def erased(self) -> int:
+        """Count the messages, of all conversations, of which nothing is kept any more."""
+        (count,) = await self._database.scalars(ERASED)
+        return int(count)
 
     async def page(
         self, conversation_id: str, most: int, before: MessageKey = NEWEST

@@ -14,9 +14,9 @@ from wintermute.clock import stamp
 from wintermute.mailbox.history import NEWEST, HeldConversation, MessageKey
 from wintermute.mailbox.outbox import TERMINAL, WEB
 from wintermute.messages import Incoming
-from wintermute.text import clean, display_name, is_blank, one_line
+from wintermute.text import clean, is_blank
 from wintermute.web.conversations import FolderViews
-from wintermute.web.messages import MESSAGE_MOST, MessageViews, RenderedPage
+from wintermute.web.messages import MESSAGE_MOST, MessageViews, RenderedPage, title_of
 from wintermute.web.stream import DraftDesk, Stream
 from wintermute.web.views import Viewing, Views, Visiting, is_api, told
 
@@ -162,12 +162,11 @@ async def list_chats(chats: Chatting, after: str = FROM_NEWEST) -> ChatList:
 
 
 def _row(held: HeldConversation) -> ChatRow:
-    room, words = held.room_id, display_name(one_line(held.words), 60)
+    room = held.room_id
     is_open, is_here = room.startswith(WEB), room == TERMINAL
-    where = "" if is_open else "Terminal" if is_here else "Matrix"
     return ChatRow(
         id=room.removeprefix(WEB) if is_open else held.id,
-        title=": ".join(filter(None, (where, words))) or "Empty conversation",
+        title=title_of(held),
         last=held.last,
         is_open=is_open,
         matrix=None if is_open or is_here else f"https://matrix.to/#/{quote(room)}",

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from wintermute import markdown
 from wintermute.loom.reading import LoomReader
-from wintermute.mailbox.history import NEWEST, MailboxReader, MessageKey
+from wintermute.mailbox.history import NEWEST, HeldConversation, MailboxReader, MessageKey
+from wintermute.mailbox.outbox import TERMINAL, WEB
+from wintermute.text import display_name, one_line
 from wintermute.web.views import Views
 
 NEWEST_MOST = 50
@@ -57,11 +59,24 @@ class RenderedMessage:
 
 @dataclass(frozen=True, slots=True)
 class RenderedPage:
-    """Messages, oldest first, and the key of those before them. `version` names this state."""
+    """Messages, oldest first, and the key of those before them. `version` names this state.
+
+    `erased`: a number that is another one after messages were erased, wherever that was.
+    """
 
     messages: tuple[RenderedMessage, ...] = ()
     earlier: str | None = None
     version: str = ""
+    erased: int = 0
+
+
+def title_of(held: HeldConversation) -> str:
+    """Name a conversation: by its door unless it is this one, and by its first message."""
+    words = display_name(one_line(held.words), 60)
+    words = "Commands only" if words.startswith("/") else words
+    is_open, is_here = held.room_id.startswith(WEB), held.room_id == TERMINAL
+    where = "" if is_open else "Terminal" if is_here else "Matrix"
+    return ": ".join(filter(None, (where, words))) or "Empty conversation"
 
 
 class MessageViews:
@@ -76,6 +91,7 @@ class MessageViews:
 
     async def page(self, conversation_id: str, before: MessageKey = NEWEST) -> RenderedPage:
         """Render the newest messages before a place."""
+        erased = await self.reader.erased()  # first: who sees an old number looks once more
         messages, earlier = await self.reader.page(conversation_id, NEWEST_MOST, before)
         htmls = await self._renderings.html({m.body for m in messages if m.ours})
         recalled = await self._loom.recalled({m.cast_id for m in messages if m.cast_id})
@@ -88,5 +104,6 @@ class MessageViews:
                 badges=recalled.get(each.cast_id or "", ()),
             )
             made.append(RenderedMessage(each.id, html, each.answers))
-        state = hashlib.sha256("".join(each.html for each in made).encode()).hexdigest()[:16]
-        return RenderedPage(tuple(made), str(earlier) if earlier else None, state)
+        state = f"{erased} {''.join(each.html for each in made)}"
+        version = hashlib.sha256(state.encode()).hexdigest()[:16]
+        return RenderedPage(tuple(made), str(earlier) if earlier else None, version, erased)

@@ -48,6 +48,7 @@ HEADERS = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+END: Message = {"type": "http.response.body", "body": b""}
 KEPT = b"public, max-age=31536000, immutable"
 """How long browsers keep a static file: its address changes with it."""
 
@@ -90,8 +91,8 @@ BROKEN_PATH = Refusal(400, "The address has characters that are no text.", "Corr
 FOREIGN_HOST = Refusal(
     403,
     "Wintermute does not know the name that you used for it.",
-    "To use this name, add to config.yaml, below `web:`, the line `public_url: http://{host}` (with"
-    " https and the port as your browser shows them).",
+    "To use this name, add to config.yaml, below `web:`, the line `public_url: http://{host}` (https"
+    " if your browser shows it).",
 )
 LONG_HEAD = Refusal(431, "The headers are over 16 kB.", "Delete cookies of this address.")
 NO_SOCKETS = Refusal(400, "There are no websockets here.", "Ask with plain HTTP.")
@@ -117,13 +118,14 @@ class Guarded:
             try:
                 async with presence.limit:
                     await self._app(scope, _In(body, receive, presence), out)
+                    if presence.left.is_set() and out.is_open:
+                        await out(END)
             except TimeoutError:
                 if not presence.left.is_set():
                     raise
                 if out.is_open:  # who does not read would not read the end either
                     scope["state"]["abort"]()
-        if presence.left.is_set() and out.is_open:
-            await out({"type": "http.response.body", "body": b""})
+                    await out(END)
 
     async def _judged(self, request: Request) -> tuple[Visitor | None, bytes] | Response:
         if refusal := self._refused(request):
@@ -141,7 +143,8 @@ class Guarded:
 
     def _refused(self, request: Request) -> Refusal | None:
         """Judge the head alone."""
-        scope, name = request.scope, _name(request.headers.get("host", ""))
+        scope, host = request.scope, request.headers.get("host", "").lower()
+        name = _name(host)
         if not (_is_text(scope["raw_path"]) and _is_text(scope["query_string"])):
             return BROKEN_PATH
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEAD:
@@ -153,7 +156,7 @@ class Guarded:
         known = {self._web.public_host, _name(self._web.host), str(server[0])} - {""}
         if is_loopback(name) or name in known:
             return None
-        shown = name if re.fullmatch(r"[\w.:-]{1,253}", name, re.ASCII) else "NAME"
+        shown = host if re.fullmatch(r"[\w.:\[\]-]{1,253}", host, re.ASCII) else "NAME"
         return replace(FOREIGN_HOST, what_to_do=FOREIGN_HOST.what_to_do.format(host=shown))
 
     async def _visitor(self, request: Request) -> Visitor | Refusal | None:

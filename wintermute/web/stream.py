@@ -1,6 +1,7 @@
 """The stream of a conversation: states, not pieces, so that nothing can be doubled or missed.
 
-    messages  the newest ones by id and order, with those that are new or look different
+    messages  the newest ones by id and order, with those that are new or look different; the title,
+              and a number that is another one after messages were erased, here or elsewhere
     draft     the answer being made: its blocks from the first that differs, tools, what it waits for
 
 Whoever connects gets what they have not got; nothing is kept for whoever is away.
@@ -16,7 +17,7 @@ from wintermute import markdown
 from wintermute.clock import Clock
 from wintermute.conversation.words import MODEL, waiting_for
 from wintermute.messages import Json
-from wintermute.web.messages import IN_THREAD, MessageViews
+from wintermute.web.messages import IN_THREAD, MessageViews, title_of
 from wintermute.web.parts import WebParts
 from wintermute.web.sessions import Logins, Visitor
 from wintermute.web.speaker import Making
@@ -172,15 +173,19 @@ class Stream:
         if touched == self._seen[0] and now < self._looks_at:
             return []
         stored = await self._parts.stores.database.version()
-        is_first, is_same = self._seen == (-1, -1), self._seen == (touched, stored)
+        is_same = self._seen == (touched, stored)
         self._looks_at, self._seen = now + LOOKS, (touched, stored)
         page = None if is_same else await self._messages.page(self._id)
-        shown = {each.id: each.html for each in page.messages} if page else self._shown
-        known, self._shown = self._shown, shown
-        if page is None or known == shown or (is_first and page.version == self._has):
+        if page is None:
+            return []
+        shown = {each.id: each.html for each in page.messages}
+        known, self._shown, has, self._has = self._shown, shown, self._has, page.version
+        held = None if page.version == has else await self._messages.reader.held(self._id)
+        if held is None:
             return []
         rows = [asdict(each) for each in page.messages if known.get(each.id) != each.html]
         more = {"earlier": page.earlier, "version": page.version}
+        more |= {"erased": page.erased, "title": title_of(held)}
         return [event("messages", {"ids": [*shown], "rows": rows} | more)]
 
     async def _may_go_on(self) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,13 +11,14 @@ from urllib.parse import quote
 from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup, escape
 from pydantic import BaseModel
 
 from wintermute.text import harmless
 from wintermute.web.parts import WebParts
 from wintermute.web.sessions import Logins, Visitor
 from wintermute.wiki.graph import shown
-from wintermute.wiki.links import ENDING
+from wintermute.wiki.links import ENDING, name_of
 
 HERE = Path(__file__).parent
 
@@ -57,7 +59,14 @@ class Views:
             lstrip_blocks=True,
         )
         self._templates.globals |= {"static": self.static, "notice": parts.notice}
-        self._templates.filters |= {"address": address, "page_name": shown, "harmless": harmless}
+        self._templates.filters |= {
+            "address": address,
+            "coded": coded,
+            "folder": lambda path: path.rpartition("/")[0],
+            "harmless": harmless,
+            "page_name": shown,
+            "title_of": name_of,
+        }
 
     def static(self, name: str) -> str:
         """Give the address of a static file; it changes with the file's content."""
@@ -73,7 +82,9 @@ class Views:
         """Tell an error: as JSON to a program, as a page to a person."""
         if scope["method"] != "GET" or is_api(scope["path"]):
             return told(status, error, what_to_do)
-        values = {"title": error, "place": "problem", "what_to_do": what_to_do}
+        is_known = scope.get("state", {}).get("visitor") is not None
+        values = {"title": error, "place": "problem" if is_known else "login"}
+        values |= {"what_to_do": what_to_do}
         return self.page("problem.html", status, **values)
 
     def fragment(self, template: str, **values: Any) -> str:
@@ -102,6 +113,11 @@ def address(path: str, place: str = "/wiki/") -> str:
     """Give the address of a page of the wiki by its path in the store, with or without `.md`."""
     bare = path.removesuffix(ENDING)
     return place + quote(path if bare.endswith(ENDING) else bare, errors="replace")
+
+
+def coded(text: str) -> Markup:
+    """Show the parts of a sentence of ours that stand between backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)))
 
 
 def failure_words(text: str) -> tuple[str, str]:

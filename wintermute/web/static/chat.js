@@ -14,6 +14,7 @@ const PAGES_MOST = 40;
 let version = talk.dataset.version;
 let key = earlier.querySelector("a")?.dataset.key ?? null; // of the messages before the newest ones
 let first = list.firstElementChild?.id; // of the newest ones
+let erased = Number(talk.dataset.erased); // messages, in all conversations
 let begun = Boolean(talk.dataset.begun);
 let answering = "";
 let stream = null;
@@ -41,7 +42,7 @@ function showEarlier(before) {
 }
 
 /** The newest messages are these; `rows` are those that look different now. */
-function showMessages({ ids, rows, earlier: before, version: now }) {
+function showMessages({ ids, rows, earlier: before, version: now, title, erased: gone }) {
   const fresh = new Map(rows.map(({ id, html }) => [id, rendered(html)[0]]));
   for (const [id, item] of fresh) document.getElementById(id)?.replaceWith(item);
   arrange(ids.map((id) => fresh.get(id) ?? document.getElementById(id)).filter(Boolean));
@@ -50,6 +51,31 @@ function showMessages({ ids, rows, earlier: before, version: now }) {
   document.getElementById("empty")?.toggleAttribute("hidden", ids.length > 0);
   if (isAnswered(answering)) dropDraft();
   unsent?.seen(ids);
+  showTitle(title);
+  if (gone !== erased) forget(gone);
+}
+
+function showTitle(title) {
+  const places = [document.getElementById("title"), document.querySelector("#chats [aria-current]")];
+  for (const place of places) if (place) place.textContent = title;
+  document.title = `${title} · Wintermute`;
+}
+
+/** Nothing of what was erased stays, among the earlier messages, in the list, or beside the chat. */
+async function forget(gone) {
+  erased = gone;
+  side.hidden = true;
+  side.querySelector("div > div").replaceChildren();
+  readAnew();
+  const { status, body } = await send("GET", `/api/chats${location.search}`);
+  if (status !== 200) return;
+  const titles = new Map(body.chats.map((each) => [`/chat/${each.id}`, each.title]));
+  for (const link of document.querySelectorAll("#chats ul:first-of-type a[href^='/chat/']")) {
+    if (link.hasAttribute("aria-current")) continue;
+    const title = titles.get(link.getAttribute("href"));
+    if (title) link.textContent = title;
+    else link.parentNode.remove();
+  }
 }
 
 function isAnswered(event) {
@@ -120,7 +146,9 @@ async function readAnew() {
   const found = [];
   let before = key;
   if (!edge || edge === oldest) return;
-  for (let n = 0; before && n < PAGES_MOST && !found.some(({ id }) => id === oldest.id); n += 1) {
+  const most = [...list.children].indexOf(edge); // more would come where the oldest was erased
+  const isEnough = () => found.length >= most || found.some(({ id }) => id === oldest.id);
+  for (let n = 0; before && n < PAGES_MOST && !isEnough(); n += 1) {
     const { status, body } = await send("GET", `${path}/messages?before=${before}`);
     if (status !== 200) return;
     found.unshift(...body.messages);

@@ -32,9 +32,14 @@ export async function send(method, path, value, signal) {
   }
 }
 
+function code(textContent) {
+  return Object.assign(document.createElement("code"), { textContent });
+}
+
 /** Says in an element (`role="alert"` or `"status"`) what happened and what to do; null: nothing. */
 export function tell(element, body) {
-  element.textContent = body ? `${body.error} ${body.what_to_do}` : "";
+  const parts = body ? `${body.error} ${body.what_to_do}`.split("`") : [];
+  element.replaceChildren(...parts.map((text, n) => (n % 2 ? code(text) : text)));
   element.hidden = !body;
 }
 
