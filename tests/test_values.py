@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.bench_values import NOON, microseconds
 from tests.tiers import examples
-from wintermute.changes.change_sets import Change, ChangeSet
+from wintermute.changes.change_sets import Change, ChangeSet, ItemVersion
 from wintermute.changes.proposals import Proposal
 from wintermute.db import driver
 from wintermute.db.values import columns, insert, insert_many, reader, stored
@@ -25,6 +25,7 @@ from wintermute.loom.conversations import Conversation
 from wintermute.loom.reading import Spot
 from wintermute.loom.records import Cast, Fold, Observation, Turn, Wards
 from wintermute.loom.sub_sessions import SubSession, WorkSettings
+from wintermute.mailbox.history import HeldConversation, ShownMessage
 from wintermute.mailbox.inbox import Locked, OpenRow, Waiting
 from wintermute.mailbox.outbox import Late, OutboxPart, Outgoing, Spoken
 from wintermute.mailbox.rooms import Invitation, Link
@@ -39,6 +40,7 @@ from wintermute.night.nights import Night, NightItem, PastTurn, PhaseTally
 from wintermute.night.raw_material import OpenConsolidation
 from wintermute.tasks.occurrences import Due, Occurrence
 from wintermute.tasks.tasks import Task
+from wintermute.web.sessions import WebSession
 
 READ: dict[type[Any], tuple[str, ...]] = {
     Backlog: (),
@@ -53,7 +55,9 @@ READ: dict[type[Any], tuple[str, ...]] = {
     Fact: (),
     Fold: (),
     FileLine: (),
+    HeldConversation: (),
     Invitation: (),
+    ItemVersion: (),
     Late: (),
     Job: (),
     Link: (),
@@ -79,11 +83,13 @@ READ: dict[type[Any], tuple[str, ...]] = {
     Spent: (),
     Spot: (),
     Spoken: (),
+    ShownMessage: (),
     SubSession: ("settings",),
     Task: ("schedule", "plan"),
     Turn: ("observations",),
     Waiting: (),
     Wording: (),
+    WebSession: (),
     WorkSettings: (),
 }
 """Every value that is read from a row, and what of it is no column."""

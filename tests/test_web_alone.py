@@ -1,9 +1,7 @@
 """`wintermute web` while no daemon runs: forgetting happens, and pages say what waits for a daemon."""
 
 import asyncio
-import sqlite3
 from collections.abc import Awaitable, Callable
-from contextlib import closing
 from pathlib import Path
 
 import httpx2
@@ -11,6 +9,7 @@ import pytest
 
 from tests.test_forgetting import found
 from tests.test_web_daemon import free_port, login_address, serving, settings
+from tests.world.bot import Bot
 from tests.world.clock import WITHIN
 from tests.world.model import ModelServer
 from tests.world.warm import Interpreter
@@ -47,9 +46,8 @@ async def test_words_are_forgotten_while_no_daemon_runs_and_reminders_said_to_wa
     command, base = ("web", "--port", str(port)), f"http://127.0.0.1:{port}"
 
     async def is_forgotten() -> bool:
-        with closing(sqlite3.connect(tmp_path / "data" / "wintermute.db")) as database:
-            states = database.execute("SELECT state FROM jobs WHERE name = 'forget'").fetchall()
-        return states == [("done",)]
+        rows = Bot(config).rows("SELECT state FROM jobs WHERE name = 'forget'")
+        return rows == [{"state": "done"}]
 
     async with httpx2.AsyncClient(base_url=base, timeout=WITHIN) as ann:
         async with serving(python, config, *command) as said:

@@ -78,7 +78,7 @@ async def test_a_command_serves_pages_and_answers_while_no_daemon_runs(
     config, port = settings(tmp_path, model), free_port()
     given = "--port", str(port)
     async with serving(python, config, "web", *given) as said:
-        assert any("Reminders and nights wait" in line for line in said)
+        assert any("Reminders, tasks and nights wait" in line for line in said)
         base = f"http://127.0.0.1:{port}"
         async with httpx2.AsyncClient(base_url=base, timeout=WITHIN) as ann:
             assert (await ann.get(login_address(said))).status_code == 200

@@ -95,7 +95,7 @@ class Answering:
             group.create_task(self.rooms.run())
             group.create_task(self.runner.run(self.rooms.wake))
 
-    async def forget(self) -> None:
+    async def finish_forgetting(self) -> None:
         """Forget what people want forgotten, until cancelled: the part of the promises that cannot wait."""
         await self.runner.run(self.rooms.wake, unasked=True, only=(FORGET, SCRUB))
 

@@ -388,7 +388,7 @@ async def serve_alone(
 ) -> None:
     """Serve all pages, and answer in their chats, until `leaving` is set; no daemon runs (V-002).
 
-    What is due waits for the daemon. `invite` is told the key of a login address.
+    Forgetting goes on here; what else is due waits for the daemon. `invite` is told the key of a login address.
 
     Raises: WebUnavailable; ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
@@ -404,7 +404,7 @@ async def serve_alone(
             notice=NO_DAEMON,
         )
         async with asyncio.TaskGroup() as group:
-            works = [answers.run(), speaker.run(), windows.run(), answers.forget()]
+            works = [answers.run(), speaker.run(), windows.run(), answers.finish_forgetting()]
             tasks = [group.create_task(work) for work in works]
             async with WebDoor(parts).announced():  # so that a second `wintermute web` logs in here
                 await _serve_pages(parts, listener, invite, leaving)

@@ -23,8 +23,8 @@ from wintermute.web.door import EXPOSED, PART, address_of, open_listener
 from wintermute.web.sessions import DoorStore
 
 ALONE = (
-    "No daemon is running, so this command answers in the chats of the pages. Reminders and nights wait"
-    " for `wintermute run`. Ctrl-C ends it."
+    "No daemon is running, so this command answers in the chats of the pages. Reminders, tasks"
+    " and nights wait for `wintermute run`. Ctrl-C ends it."
 )
 OFF = "the daemon serves no pages: set web.enabled to true in config.yaml, and restart the daemon"
 IGNORED = "Wintermute already runs with this data folder, so --host and --port have no effect"

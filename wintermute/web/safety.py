@@ -48,6 +48,7 @@ HEADERS = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+END: Message = {"type": "http.response.body", "body": b""}
 KEPT = b"public, max-age=31536000, immutable"
 """How long browsers keep a static file: its address changes with it."""
 
@@ -117,13 +118,14 @@ class Guarded:
             try:
                 async with presence.limit:
                     await self._app(scope, _In(body, receive, presence), out)
+                    if presence.left.is_set() and out.is_open:
+                        await out(END)
             except TimeoutError:
                 if not presence.left.is_set():
                     raise
                 if out.is_open:  # who does not read would not read the end either
                     scope["state"]["abort"]()
-        if presence.left.is_set() and out.is_open:
-            await out({"type": "http.response.body", "body": b""})
+                    await out(END)
 
     async def _judged(self, request: Request) -> tuple[Visitor | None, bytes] | Response:
         if refusal := self._refused(request):

@@ -184,7 +184,7 @@ class Stream:
         if held is None:
             return []
         rows = [asdict(each) for each in page.messages if known.get(each.id) != each.html]
-        more = {"earlier": page.earlier, "version": page.version}
+        more: Json = {"earlier": page.earlier, "version": page.version}
         more |= {"erased": page.erased, "title": title_of(held)}
         return [event("messages", {"ids": [*shown], "rows": rows} | more)]
 
