@@ -154,6 +154,7 @@ async def test_a_foreign_host_is_shown_nothing_but_what_to_write_into_the_config
                 there = f"public_url: http://{host}" if "evil.test:8080" in host else "public_url"
                 assert there in answer.body or not host
                 is_page = answer.body[:1] == "<"
+                assert not (is_page and host) or "<code>public_url:" in answer.body
                 assert not is_page or (
                     'class="places"' not in answer.body and "`" not in answer.body
                 )

@@ -117,7 +117,7 @@ def address(path: str, place: str = "/wiki/") -> str:
 
 def coded(text: str) -> Markup:
     """Show the parts of a sentence of ours that stand between backticks as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def failure_words(text: str) -> tuple[str, str]:
