@@ -147,11 +147,16 @@ async def test_a_foreign_host_is_shown_nothing_but_what_to_write_into_the_config
     """V-009: with a session as well, for pages, the API, and files; the port does not matter."""
     async with furnished(tmp_path, model) as home:
         head = {"Authorization": f"Bearer {home.web.token}"}
-        for host in ("evil.test", "127.0.0.1.evil.test", "localhost@evil.test", ""):
+        for host in ("evil.test:8080", "127.0.0.1.evil.test", "localhost@evil.test", ""):
             for address in ("/", "/wiki", "/api/graph", "/login", "/openapi.json"):
                 answer = await raw(home.web, "GET", address, head | {"Host": host})
                 assert answer.status in ((403,) if host else (400, 403)), (host, address)
-                assert "public_url" in answer.body or not host
+                there = f"public_url: http://{host}" if "evil.test:8080" in host else "public_url"
+                assert there in answer.body or not host
+                is_page = answer.body[:1] == "<"
+                assert not is_page or (
+                    'class="places"' not in answer.body and "`" not in answer.body
+                )
         for good in ("localhost:9", "127.0.0.1", "[::1]:1345"):
             answer = await raw(home.web, "GET", "/wiki", head | {"Host": good})
             assert answer.status == 200, good

@@ -82,7 +82,7 @@ async def test_a_page_shows_where_it_leads_what_leads_to_it_and_whose_words_it_h
             "&lt;img src=x onerror=alert(1)&gt;",
             "holds text from outside",
             "Models do not see 1 line of this page",
-            '<a href="/wiki/semantic/Pond"><bdi>semantic/Pond</bdi></a>',
+            '<a href="/wiki/semantic/Pond"><bdi>Pond</bdi></a> <small dir="auto">semantic</small>',
             '<a href="/wiki/episodic/Trip">',
             'href="/edit/semantic/Garden"',
         ):
@@ -99,8 +99,7 @@ async def test_a_page_shows_where_it_leads_what_leads_to_it_and_whose_words_it_h
         assert '<a href="/wiki/episodic/Trip">' in choice
         assert '<a href="/wiki/semantic/Trip">' in choice
         missing = await text(web, "/wiki/Gardn", 404)
-        assert '<a class="button main" href="/edit/semantic/Gardn">' in missing
-        assert '<a href="/wiki/Garden">' in missing
+        assert missing.index('<a href="/wiki/Garden">') < missing.index('"/edit/semantic/Gardn"')
         for path in (RAW, f"{RAW}/0001-user"):
             copied = await text(web, f"/wiki/{path}")
             assert "Others may have said it" in copied
@@ -227,7 +226,7 @@ async def test_what_is_to_be_mended_is_listed_as_the_command_line_has_it_and_pag
         home = await text(web, "/wiki")
         for kind in {each["kind"] for each in found}:
             here = [each for each in found if each["kind"] == kind]
-            assert f"</a>: {len(here)}</li>" in home
+            assert f"</a>: {len(here)}<br>" in home
             path, notes, pages = f"/wiki-problems?kind={kind}", list[str](), 0
             while path:
                 shown = await text(web, path)
@@ -239,8 +238,7 @@ async def test_what_is_to_be_mended_is_listed_as_the_command_line_has_it_and_pag
             assert pages == -(-len(here) // 100)
         assert 'href="/wiki/No%207"' in await text(web, "/wiki-problems?kind=broken+link")
         linking = await text(web, "/wiki-pages?to=semantic/Garden.md")
-        named = ["episodic/Trip", "meta/Index", "semantic/Pond"]
-        assert re.findall(r"<bdi>(.*)</bdi>", linking) == named
+        assert re.findall(r"<bdi>(.*)</bdi>", linking) == ["Trip", "Index", "Pond"]
         assert "semantic/229" not in await text(web, "/wiki-pages?after=semantic/229.md")
 
 
