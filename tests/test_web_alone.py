@@ -8,9 +8,10 @@ import httpx2
 import pytest
 
 from tests.test_forgetting import found
-from tests.test_web_daemon import free_port, login_address, serving, settings
+from tests.test_web_daemon import login_address, serving, settings
 from tests.world.bot import Bot
 from tests.world.clock import WITHIN
+from tests.world.homeserver import free_port
 from tests.world.model import ModelServer
 from tests.world.warm import Interpreter
 

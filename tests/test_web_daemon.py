@@ -18,7 +18,7 @@ import pytest
 from tests.test_service import merged, python_of_a_service
 from tests.world.bot import Bot, write_settings
 from tests.world.clock import WITHIN
-from tests.world.homeserver import Login
+from tests.world.homeserver import Login, free_port
 from tests.world.model import ModelServer
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.schema import lay_schema
@@ -26,12 +26,6 @@ from tests.world.warm import Interpreter
 
 FRAMEWORK = re.compile(r"\b(fastapi|starlette|uvicorn|jinja2|pydantic)$")
 STREAMS = 50
-
-
-def free_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return int(unused.getsockname()[1])
 
 
 def settings(folder: Path, model: ModelServer, **web: object) -> Path:
