@@ -22,7 +22,7 @@ from pathlib import Path
 import httpx2
 from playwright.async_api import Page
 
-from tests.bench import Bench, private_environment, pss, show
+from tests.bench import CROWD, Bench, private_environment, pss, show
 from tests.bench_wiki import lay
 from tests.world.bot import Bot
 from tests.world.browser import Browsing, DoorAt, browsing
@@ -213,7 +213,7 @@ async def _loop(door: OpenDoor) -> str:
 
 async def beside(run: Bench, door: OpenDoor) -> AsyncIterator[str]:
     """What Matrix and pages cost each other, in turn."""
-    rooms = [await run.room(door.login, encrypted=False) for _ in range(20)]
+    rooms = [await run.room(door.login, encrypted=False) for _ in range(CROWD)]
     quiet = [await door.get(f"/chat/{LONG}") for _ in range(ROUNDS)]
     taken, done = list[float](), asyncio.Event()
 
@@ -232,12 +232,13 @@ async def beside(run: Bench, door: OpenDoor) -> AsyncIterator[str]:
     chats = [f"chat_busy{n}" for n in range(BUSY)]
     alone, watched = list[float](), list[float]()
     for turn in range(6):
-        alone += [await run.answer(rooms[0], door.login, f"alone {turn} {n}") for n in range(5)]
+        fresh = [await run.room(door.login, encrypted=False) for _ in range(2)]  # F-048
+        alone += [await run.answer(fresh[0], door.login, f"alone {turn} {n}") for n in range(5)]
         async with door.streams(chats if turn else []):
             for chat in chats:
                 await door.say(f"busy{turn}", f"{DROP} {turn}", chat)
             watched += [
-                await run.answer(rooms[0], door.login, f"busy {turn} {n}") for n in range(5)
+                await run.answer(fresh[1], door.login, f"busy {turn} {n}") for n in range(5)
             ]
             for chat in chats:
                 await door.say(f"stop{turn}", "/stop", chat)
