@@ -1,4 +1,4 @@
-"""What the web door costs: `python -m tests.bench_web`, a part of `make bench`; docs/benchmarks.md reports it.
+"""Costs of the web door: `python -m tests.bench_web`, a part of `make bench`; docs/benchmarks.md reports it.
 
 One daemon beside Synapse, with a wiki of 10,000 pages and a conversation of 5,000 messages, asked by
 HTTP and by Debian's Chromium. What is compared is measured in turn.
@@ -212,7 +212,7 @@ async def _loop(door: OpenDoor) -> str:
 
 
 async def beside(run: Bench, door: OpenDoor) -> AsyncIterator[str]:
-    """What Matrix and pages cost each other, in turn."""
+    """Measure what Matrix and pages cost each other, in turn."""
     rooms = [await run.room(door.login, encrypted=False) for _ in range(CROWD)]
     quiet = [await door.get(f"/chat/{LONG}") for _ in range(ROUNDS)]
     taken, done = list[float](), asyncio.Event()

@@ -303,7 +303,7 @@ async def test_a_room_that_no_answer_fits_hears_it_once(tmp_path: Path, model: M
     model.allow("edited core", "cutting", perhaps=True)
 
     async def heard(house: House, *said: str) -> list[str]:
-        """What is the matter, each time it is said after one of these."""
+        """Give the trouble that is told, each time after one of these."""
         before = len(await house.spoken())
         for text in said:
             await house.incoming(text)

@@ -43,7 +43,7 @@ class ProposalDesk:
     pages: Pages
 
     async def loses(self, *texts: str) -> None:
-        """What is said comes to a page that lacks what a person wrote."""
+        """Answer with a page that lacks what a person wrote."""
         self.pages.step = Text(WANTED)
         await say(self.night.house, texts)
 
@@ -54,7 +54,7 @@ class ProposalDesk:
         return answer.text
 
     async def asked(self) -> list[Json]:
-        """What the buttons on the page of proposals send."""
+        """Answer a proposal as the buttons of its page do."""
         found = VALUE.findall(await self.told("/proposals"))
         return [json.loads(unescape(each)) for each in found]
 

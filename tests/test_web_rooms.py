@@ -47,7 +47,7 @@ async def made(house: House, room: str, true: Callable[[Making | None], bool]) -
 
 
 def shows(making: Making | None, begun: str) -> bool:
-    """Whether so much of an answer is there; a word may come in pieces."""
+    """Decide if so much of an answer is there; a word may come in pieces."""
     return making is not None and making.text.strip() == begun
 
 

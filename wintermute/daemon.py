@@ -306,7 +306,7 @@ async def open_wintermute(
 
 @dataclass(frozen=True, slots=True)
 class _Alone:
-    """What is open without Matrix, while no daemon uses the data folder."""
+    """Everything that is open without Matrix, while no daemon uses the data folder."""
 
     config: Config
     stores: Stores

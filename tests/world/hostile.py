@@ -44,7 +44,7 @@ MARKDOWN = (
     "\u202egnp.evil \u2066 \x7f \ufeff \u2028 end",
 )
 NAME = "\"><img src=x onerror=fetch('{there}')> '`{{{{7}}}}&lt;b&gt;"
-"""The same as short as a title, and without what a file's name cannot have."""
+"""Hostile text as short as a title, and without what a file's name cannot have."""
 
 
 def hostile_text(there: str) -> str:

@@ -47,7 +47,7 @@ ROLE = "base"
 ANSWERED = frozenset({"text", "done", "max_turns", "max_tokens", *BROKEN_OFF})
 """How casts end in which the model did its part."""
 UNFIT = ("prompt_too_large", "context_too_large")
-"""How casts end of which the next message would end no better: its room hears it once (L-090)."""
+"""Ends of casts that the next message would meet as well: its room hears it once (L-090)."""
 SILENT = 5.0
 """Seconds without a word after which a message is taken to wait for its model (F-035)."""
 

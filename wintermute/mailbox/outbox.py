@@ -22,7 +22,7 @@ Purpose = Literal["answer", "occurrence", "notice", "other"]
 TERMINAL = "terminal"
 """The room of `wintermute chat`."""
 WEB = "web:"
-"""What the room of a conversation in the browser begins with, before its own name."""
+"""Beginning of the room of a conversation in the browser; its own name follows."""
 UNTRIED = (0, None, None)
 EVER = timedelta(days=3650)
 """For a notice that is said once."""

@@ -142,7 +142,7 @@ class CorePages:
         ]
 
     async def updates(self, scope: str) -> list[Change]:
-        """What updates made of a page, as far as it is on record."""
+        """Give the pages that updates made, as far as they are on record."""
         found = await self._changes.history(("core",), scope, ALL_OF_THEM)
         sets = [each for each in found if each.cause == "reconstruction"]
         return [change for each in sets for change in each.changes if change.kind == "core"]

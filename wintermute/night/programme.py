@@ -60,7 +60,7 @@ def _of_chats(own: Background, nights: Nights) -> Sequence[Chore]:
 
 
 def deeds(stores: Stores, dreaming: Dreaming, nights: Nights) -> Deeds:
-    """What is done for an item of a night: by the night itself, or by a person's yes to it."""
+    """Build what is done for items of a night: by the night itself, or by a person's yes."""
     by_word: dict[str, Deed] = {
         "merge": MergeFacts(stores, nights),
         "end": EndFact(stores, nights),

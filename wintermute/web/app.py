@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Coroutine, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from wintermute.web.views import Views, failure_words, problems, views
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
 REFUSALS = (400, 401, 403, 404, 405, 408, 409, 413, 429, 431, 500, 503)
-"""What any JSON route may answer beside its own answers."""
+"""Statuses that any JSON route may answer with, beside its own."""
 STATUSES: dict[type[WintermuteError], int] = {
     PageRefused: 400,
     StoreMissing: 404,
@@ -108,24 +108,28 @@ class WebApp:
                 group.create_task(self._answer(await self._folders.asked.get()))
 
     async def _answer(self, asked: conversations.AskedAnswer) -> None:
-        try:
-            await self._folders.make(asked)
-        except Exception:
-            log.exception("answer in a folder failed")
+        """Answer what a request asked for, which may be over by now."""
+        if await _is_bug(self._folders.make(asked), {}):
             self._folders.fail(asked, *BUG)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         out = Out(scope, send)
-        try:
-            await self._guarded(scope, receive, out)
-        except Exception:
-            # The path may name a page or a conversation; the route's pattern does not.
-            route = getattr(scope.get("route"), "path", "none")
-            log.exception("web request failed method=%s route=%s", scope["method"], route)
-            if not out.has_begun:
-                await self._views.problem(scope, 500, *BUG)(scope, receive, out)
+        if await _is_bug(self._guarded(scope, receive, out), scope) and not out.has_begun:
+            await self._views.problem(scope, 500, *BUG)(scope, receive, out)
+
+
+async def _is_bug(answering: Coroutine[Any, Any, None], scope: Scope) -> bool:
+    """Await an answer inside the bulkhead of web requests (A-7); True after a bug, which is logged."""
+    try:
+        await answering
+    except Exception:
+        # The path may name a page or a conversation; the route's pattern does not.
+        route = getattr(scope.get("route"), "path", "none")
+        log.exception("web request failed method=%s route=%s", scope.get("method", "none"), route)
+        return True
+    return False
 
 
 async def web_app(parts: WebParts) -> WebApp:

@@ -26,7 +26,7 @@ FROM_NEWEST = "~ "
 """A key before that of each conversation."""
 ID = r"^[A-Za-z0-9_-]{1,64}$"
 KNOWN = "conv_"
-"""How the ids of conversations begin that are there: no new one is called like that."""
+"""Beginning of ids that conversations of other doors have: no new one is called like that."""
 GONE = "There is no such conversation here.", "Open one from the list, or begin a new one."
 
 

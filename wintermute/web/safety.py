@@ -27,7 +27,7 @@ READING = frozenset({"GET", "HEAD", "OPTIONS"})
 MOST_HEAD = 16 * 1024
 MOST_BODY = 1_000_000
 MOST_OPEN = 8 * 1024
-"""Of a body from somebody whom nobody knows."""
+"""Bytes of a body from somebody who is not logged in."""
 MOST_READ = 8 * MOST_BODY
 """Read and thrown away of a larger body: who is cut off while sending sees no answer."""
 BODY_SECONDS = 10.0
@@ -50,7 +50,7 @@ HEADERS = (
 )
 END: Message = {"type": "http.response.body", "body": b""}
 KEPT = b"public, max-age=31536000, immutable"
-"""How long browsers keep a static file: its address changes with it."""
+"""Browsers keep a static file for a year: its address changes with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from wintermute.web.parts import WebParts
 from wintermute.web.safety import MOST_HEAD
 
 LEAVE_SECONDS = 6
-"""Of the twenty that a stop may take (L-023), what open answers get."""
+"""Share of open answers in the twenty seconds that a stop may take (L-023)."""
 ARRIVE_SECONDS = 15.0
-"""How long a request may take to arrive as a whole; the body alone has less, and is told so."""
+"""Limit for a request to arrive as a whole; the body alone has less, and is told so."""
 MOST_CONNECTIONS = 200
 DONE = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR)
 

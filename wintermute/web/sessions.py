@@ -24,7 +24,7 @@ LARGEST = 4096
 LINK_LASTS = timedelta(minutes=10)
 SESSION_LASTS = timedelta(days=30)
 TOUCHED = timedelta(minutes=1)
-"""How exact the time of the last use is."""
+"""Precision of the time of the last use."""
 MOST_WRONG = 5
 WRONG_SECONDS = 60.0
 LEAVE_SECONDS = 3.0

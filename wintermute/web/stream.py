@@ -25,7 +25,7 @@ from wintermute.web.speaker import Making
 DRAWS = 0.1
 """Seconds between two states of a draft."""
 SHARE = 10
-"""Of so many parts of the time one may go into rendering a draft."""
+"""Rendering a draft may take one of so many parts of the time."""
 SETTLES = 0.03
 """Seconds in which what belongs together arrives."""
 LOOKS = 2.0

@@ -74,7 +74,7 @@ class ConversationFolder:
         return FolderPage(found, found[0].name if len(there) > most else None)
 
     def opening(self) -> str:
-        """What a person said first; "": nobody has. Raises: WintermuteError, as `messages`."""
+        """Give what a person said first; "": nobody has. Raises: WintermuteError, as `messages`."""
         first = next((each for each in _in_order(self._names()) if each[1] == "user"), None)
         return self._read(*first).text if first else ""
 
