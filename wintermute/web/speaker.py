@@ -26,7 +26,7 @@ class Making:
 
     `answers`: the event of the message. `text`: the Markdown so far of what the model is saying.
     `gates`: the tools used so far, the newest last; `tool`: the one at work. `since`: from when on it
-    waits for what comes next, by the steady clock. `version` grows with each change.
+    waits for what comes next, by the steady clock.
     """
 
     answers: str
@@ -34,7 +34,6 @@ class Making:
     gates: tuple[str, ...]
     waiting: Wait | None
     since: float
-    version: int
     tool: str = ""
 
 
@@ -52,7 +51,6 @@ class WebSpeaker:
         self._touched: dict[str, int] = {}
         self._bells: dict[str, asyncio.Event] = {}
         self._count = 0
-        self._moved: asyncio.Event | None = None
         self._spoke = asyncio.Event()
 
     async def run(self) -> None:
@@ -61,7 +59,6 @@ class WebSpeaker:
             self._spoke.clear()
             for outbox_id in await self._outbox.waiting_for_pages():
                 await self._outbox.shown(outbox_id)
-                self._move()
             await self._spoke.wait()
 
     def making(self, conversation_id: str) -> Making | None:
@@ -77,13 +74,6 @@ class WebSpeaker:
         while self._moves.get(conversation_id, 0) <= seen:
             await self._bells.setdefault(conversation_id, asyncio.Event()).wait()
         return self._moves[conversation_id]
-
-    async def changed(self, seen: int) -> int:
-        """Wait for a change after the one that was seen; the number of the newest. The first is 1."""
-        while self._count <= seen:
-            self._moved = self._moved or asyncio.Event()
-            await self._moved.wait()
-        return self._count
 
     def serves(self, room_id: str) -> bool:
         """Only conversations in the browser."""
@@ -103,7 +93,7 @@ class WebSpeaker:
 
     def begin_answer(self, conversation_id: str, answers: str) -> None:
         """Keep an answer from now on, also one that is made for no room."""
-        self._keep(conversation_id, Making(answers, "", (), None, self._now(), 0))
+        self._keep(conversation_id, Making(answers, "", (), None, self._now()))
         self._touch(conversation_id)
 
     def rest(self, row: Waiting) -> None:
@@ -152,17 +142,14 @@ class WebSpeaker:
 
     def _keep(self, conversation_id: str, made: Making) -> None:
         self._move(conversation_id)
-        self._making[conversation_id] = replace(made, version=self._count)
+        self._making[conversation_id] = made
 
     def _touch(self, conversation_id: str) -> None:
         self._move(conversation_id)
         self._touched[conversation_id] = self._count
 
-    def _move(self, conversation_id: str = "") -> None:
+    def _move(self, conversation_id: str) -> None:
         self._count += 1
-        if conversation_id:
-            self._moves[conversation_id] = self._count
-        for bell in (self._bells.pop(conversation_id, None), self._moved):
-            if bell is not None:
-                bell.set()
-        self._moved = None
+        self._moves[conversation_id] = self._count
+        if bell := self._bells.pop(conversation_id, None):
+            bell.set()
