@@ -13,6 +13,7 @@ from wintermute.db import Database, IntegrityError, Transaction
 from wintermute.ids import new_id
 from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.inbox import Inbox, InboxState
+from wintermute.mailbox.notices import Notices
 from wintermute.mailbox.outbox import NEXT, Late, Outbox, Spoken
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.messages import InboxKind, Incoming
@@ -429,9 +430,8 @@ async def test_a_notice_is_said_once_in_its_time(mailbox: Mailbox) -> None:
 
     async def notice(key: str = "k") -> bool:
         async with mailbox.database.transaction() as tx:
-            return await mailbox.outbox.notice_once(
-                tx, key, HOUR, mailbox.conversation, f"notice {key}"
-            )
+            notices = Notices(mailbox.outbox, mailbox.database, mailbox.clock)
+            return await notices.notice_once(tx, key, HOUR, mailbox.conversation, f"notice {key}")
 
     assert await notice()
     mailbox.clock.advance(3599)

@@ -54,20 +54,20 @@ async def test_after_a_minute_one_notice_stands_until_the_answer_is_sent(
         gate.release()
         await heard(house, 5249)
         assert await house.deliver() == [notice]
-        await house.outbox.end_waits()
+        await house.stores.notices.end_waits()
         assert await house.next_outgoing() is None
         gate.release()
         await house.said(2)
-        await house.outbox.end_waits()
+        await house.stores.notices.end_waits()
         assert await house.deliver() == ["at last"]  # it is sent, so
-        await house.outbox.end_waits()
+        await house.stores.notices.end_waits()
         gone = await house.next_outgoing()
         shown = await house.one("SELECT event_id FROM outbox_parts p JOIN outbox o ON o.id ="
                                 " p.outbox_id WHERE o.kind = 'notice'")  # fmt: skip
         assert gone is not None
         assert (gone.changes, gone.redacts) == (shown["event_id"], True)
         await house.deliver()
-        await house.outbox.end_waits()
+        await house.stores.notices.end_waits()
         assert await house.next_outgoing() is None
 
 
@@ -113,7 +113,7 @@ async def test_what_is_still_unsaid_when_the_answer_comes_is_not_said(
         gate.release()
         await house.said(2)
         assert await house.deliver() == ["at last"]
-        await house.outbox.end_waits()
+        await house.stores.notices.end_waits()
         assert await house.next_outgoing() is None
 
 
@@ -130,7 +130,7 @@ async def test_a_stopped_wait_takes_its_notice_away_too(tmp_path: Path, model: M
         await house.incoming("/stop")
         await house.said(2)
         assert await house.deliver() == ["Stopped."]
-        await house.outbox.end_waits()
+        await house.stores.notices.end_waits()
         gone = await house.next_outgoing()
         assert gone is not None
         assert gone.redacts

@@ -24,6 +24,7 @@ from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations, Edits, Folds, Rewards
 from wintermute.loom.sub_sessions import SubSessions
 from wintermute.mailbox.inbox import Inbox
+from wintermute.mailbox.notices import Notices
 from wintermute.mailbox.outbox import Outbox
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.memory.backend import Listed, MemoryBackend, Ranked
@@ -62,6 +63,7 @@ class Stores:
     token_counts: TokenCounts
     inbox: Inbox
     outbox: Outbox
+    notices: Notices
     known: KnownRooms
     conversations: Conversations
     casts: Casts
@@ -108,6 +110,7 @@ class Stores:
         facts = Facts(database, changes, clock, new_id, _owed(memory, jobs), health)
         meaning = _meaning(memory, database, new_id, embedder, health)
         tasks, occurrences = _promised(database, changes, clock, new_id, owner, timezone)
+        outbox = Outbox(database, clock, new_id, redact, occurrences.delivered)
         skills, pages = _written_files(places, database, changes)
         return cls(
             database=database,
@@ -122,7 +125,8 @@ class Stores:
             model_calls=ModelCalls(database, clock, new_id),
             token_counts=TokenCounts(database, clock),
             inbox=Inbox(database, clock, redact),
-            outbox=Outbox(database, clock, new_id, redact, occurrences.delivered),
+            outbox=outbox,
+            notices=Notices(outbox, database, clock, redact),
             known=KnownRooms(database, clock),
             conversations=Conversations(database, clock, new_id),
             casts=Casts(database, clock, new_id, redact),

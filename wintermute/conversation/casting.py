@@ -28,7 +28,8 @@ from wintermute.conversation.view import is_shown
 from wintermute.db import Transaction
 from wintermute.loom.records import Cast
 from wintermute.mailbox.inbox import OVERSIZE, SEED, Waiting
-from wintermute.mailbox.outbox import ANYBODY, EVER
+from wintermute.mailbox.notices import EVER
+from wintermute.mailbox.outbox import ANYBODY
 from wintermute.messages import PERSON, REFUSED, Quote
 from wintermute.prompt.gather import Oversize, event, text_of
 from wintermute.stores import Stores
@@ -244,6 +245,7 @@ class Replies:
         self._database = stores.database
         self._inbox = stores.inbox
         self._outbox = stores.outbox
+        self._notices = stores.notices
         self._conversations = stores.conversations
         self._casts = stores.casts
         self._speaker = speaker
@@ -340,6 +342,7 @@ class Casting:
         self._database = stores.database
         self._inbox = stores.inbox
         self._outbox = stores.outbox
+        self._notices = stores.notices
         self._conversations = stores.conversations
         self._casts = stores.casts
         self._occurrences = stores.occurrences
@@ -544,10 +547,10 @@ class Casting:
             turns = [*filter(is_shown, turns)]
             said = words.reply_text(outcome, when, turns)
             if not turns and (key := self._trouble.once(row, outcome)):
-                await self._outbox.notice_once(tx, key, EVER, row.conversation_id, said)
+                await self._notices.notice_once(tx, key, EVER, row.conversation_id, said)
                 said = ""
             await self.reply(tx, row, said, cast.id, meant_for=scope)
 
     async def tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:
         """Say something about a row in its room, and never again under the same key."""
-        await self._outbox.notice_once(tx, f"{key} {row.room_id}", EVER, row.conversation_id, text)
+        await self._notices.notice_once(tx, f"{key} {row.room_id}", EVER, row.conversation_id, text)

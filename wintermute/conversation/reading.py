@@ -45,7 +45,7 @@ class Readings:
     def __init__(self, stores: Stores, clock: Clock) -> None:
         self._database = stores.database
         self._inbox = stores.inbox
-        self._outbox = stores.outbox
+        self._notices = stores.notices
         self._clock = clock
         self._open: dict[str, Reading] = {}  # by event
 
@@ -77,12 +77,12 @@ class Readings:
         async with self._database.transaction() as tx:
             if not await self._inbox.is_waiting(tx, row.event_id):
                 return False
-            if await self._outbox.waits_for(tx, row.event_id):
+            if await self._notices.waits_for(tx, row.event_id):
                 again = reading.wait.attempt > 1
-                return again and await self._outbox.reword(tx, row.event_id, text)
+                return again and await self._notices.reword(tx, row.event_id, text)
             if unless or reading.told:
                 return False
-            await self._outbox.say_until_answered(tx, row.conversation_id, row.event_id, text)
+            await self._notices.say_until_answered(tx, row.conversation_id, row.event_id, text)
         return True
 
 

@@ -27,7 +27,8 @@ from wintermute.conversation.state import Speaker, Stop, Watch
 from wintermute.llm.backend import Wait
 from wintermute.llm.models import Models
 from wintermute.mailbox.inbox import Waiting
-from wintermute.mailbox.outbox import EVER, is_matrix
+from wintermute.mailbox.notices import EVER
+from wintermute.mailbox.outbox import is_matrix
 from wintermute.messages import BROKEN_OFF
 from wintermute.stores import Stores
 
@@ -110,7 +111,7 @@ class Trouble:
     def __init__(self, stores: Stores, models: Models, speaker: Speaker, clock: Clock) -> None:
         self._database = stores.database
         self._inbox = stores.inbox
-        self._outbox = stores.outbox
+        self._notices = stores.notices
         self._conversations = stores.conversations
         self._health = stores.health
         self._models = models
@@ -377,8 +378,8 @@ class Trouble:
                 if not await self._inbox.waits_before(tx, row):  # what was told is of nothing now
                     first = await self._inbox.find(tx, row.edits) if row.edits else None
                     asked = (first or row).received_at
-                    await self._outbox.notice_again(tx, f"{key} {row.room_id}", before=asked)
-                await self._outbox.notice_once(
+                    await self._notices.notice_again(tx, f"{key} {row.room_id}", before=asked)
+                await self._notices.notice_once(
                     tx, f"{key} {row.room_id}", EVER, row.conversation_id, said
                 )
             else:
@@ -462,8 +463,8 @@ class Trouble:
         await self._health.note("model", "ok", "answers")
         if self._was_unfit:
             async with self._database.transaction() as tx:
-                await self._outbox.notice_again(tx, f"unfit {row.room_id} ")
-                self._was_unfit = bool(await self._outbox.noticed(tx, "unfit "))
+                await self._notices.notice_again(tx, f"unfit {row.room_id} ")
+                self._was_unfit = bool(await self._notices.noticed(tx, "unfit "))
             if not self._was_unfit and await self._health.part("prompt"):
                 await self._health.note("prompt", "ok", "fits")
 
@@ -476,11 +477,11 @@ class Trouble:
 
     async def _tell_back(self, outage: str) -> None:
         async with self._database.transaction() as tx:
-            rooms = [key.removeprefix(outage) for key in await self._outbox.noticed(tx, outage)]
+            rooms = [key.removeprefix(outage) for key in await self._notices.noticed(tx, outage)]
             told = [held for each in rooms if (held := await self._conversations.of_room(tx, each))]
             for held in told:
                 key = f"back {outage} {held.room_id}"
-                await self._outbox.notice_once(tx, key, EVER, held.id, words.BACK)
+                await self._notices.notice_once(tx, key, EVER, held.id, words.BACK)
         for held in told:
             self._speaker.speak(held.id)
 

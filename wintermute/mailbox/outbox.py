@@ -3,12 +3,12 @@
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal
 
 from wintermute.clock import Clock, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
-from wintermute.db import Database, Row, Transaction
+from wintermute.db import Database, Transaction
 from wintermute.db.text_search import OF_TALKS, OURS_SINCE, SCOPES, Kept, Traces
 from wintermute.db.values import columns, insert, reader
 from wintermute.ids import NewId
@@ -24,8 +24,6 @@ TERMINAL = "terminal"
 WEB = "web:"
 """Beginning of the room of a conversation in the browser; its own name follows."""
 UNTRIED = (0, None, None)
-EVER = timedelta(days=3650)
-"""For a notice that is said once."""
 NOT_ALONE = "made for others than those who can read there now"
 """Why a message is kept back."""
 NEXT = (
@@ -35,20 +33,6 @@ NEXT = (
     "   WHERE event_id = answers), iif(answers LIKE '$%', answers, NULL)), NULL) AS replies_to FROM outbox"
     " WHERE room_id = ? AND conversation_id = ? AND state = 'waiting'"
     " ORDER BY apart DESC, reacts_to IS NOT NULL, seq LIMIT 1"
-)
-SHOWN = (
-    "SELECT o.id, o.conversation_id, o.room_id, p.event_id FROM outbox o JOIN outbox_parts p"
-    " ON p.outbox_id = o.id AND p.event_id IS NOT NULL WHERE o.awaits = ?"
-)
-EDITS = (
-    "SELECT o.conversation_id, o.room_id, p.event_id FROM outbox o JOIN outbox_parts p"
-    " ON p.outbox_id = o.id AND p.event_id IS NOT NULL WHERE o.room_id = ? AND o.changes = ?"
-)
-OVER = SHOWN.replace("o.awaits = ?", "o.awaits IS NOT NULL") + (
-    " AND NOT EXISTS (SELECT 1 FROM inbox i WHERE i.event_id = o.awaits"
-    "  AND i.state IN ('waiting', 'casting'))"
-    " AND NOT EXISTS (SELECT 1 FROM outbox a WHERE a.room_id = o.room_id AND a.state = 'waiting'"
-    "  AND a.answers = o.awaits)"
 )
 
 
@@ -245,53 +229,12 @@ class Outbox:
         await tx.execute(*insert("outbox", values | more))
         return outbox_id
 
-    async def notice_once(
-        self,
-        tx: Transaction,
-        key: str,
-        every: timedelta,
-        conversation_id: str,
-        body: str,
-        *,
-        meant_for: str = ANYBODY,
-    ) -> bool:
-        """Say a notice unless the same `key` was said within `every`."""
-        now = self._clock.now()
-        fresh = await tx.execute(
-            "INSERT INTO notices (key, said_at) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET"
-            " said_at = excluded.said_at WHERE notices.said_at <= ? OR notices.said_at > ?",
-            (key, stamp(now), stamp(now - every), stamp(now)),  # the clock may have been set back
-        )
-        if fresh:
-            await self.enqueue(tx, conversation_id, body, kind="notice", meant_for=meant_for)
-        return bool(fresh)
-
-    async def say_until_answered(
-        self, tx: Transaction, conversation_id: str, event_id: str, body: str
+    async def change(
+        self, tx: Transaction, conversation_id: str, room_id: str, event_id: str, body: str
     ) -> None:
-        """Say a notice that goes once a message has its answer."""
-        notice = await self.enqueue(tx, conversation_id, body, kind="notice", meant_for=ANYBODY)
-        await tx.execute("UPDATE outbox SET awaits = ? WHERE id = ?", (event_id, notice))
-
-    async def waits_for(self, tx: Transaction, event_id: str) -> bool:
-        """Whether there is such a notice."""
-        return await tx.row("SELECT 1 FROM outbox WHERE awaits = ?", (event_id,)) is not None
-
-    async def reword(self, tx: Transaction, event_id: str, body: str) -> bool:
-        """Such a notice has another text; False: it is just on its way into its room."""
-        changed = await tx.execute(
-            "UPDATE outbox SET body = ? WHERE awaits = ? AND state = 'waiting' AND NOT EXISTS"
-            " (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id)",
-            (self._redact(body), event_id),
-        )
-        for row in () if changed else await tx.rows(SHOWN, (event_id,)):
-            await self._change(tx, row, self._redact(body))
-            changed += 1
-        return bool(changed)
-
-    async def _change(self, tx: Transaction, row: Row, body: str) -> None:
-        where, event_id = row["conversation_id"], row["event_id"]
-        await self._add(tx, where, row["room_id"], "event", body, changes=event_id)
+        """Give an event of ours another text, after all else that waits; "": take it away."""
+        body = self._redact(body)
+        await self._add(tx, conversation_id, room_id, "event", body, changes=event_id)
 
     async def _drop_notices(self, tx: Transaction, event_id: str) -> None:
         """What was to be said until there is an answer need not be said any more."""
@@ -299,36 +242,6 @@ class Outbox:
             "UPDATE outbox SET state = 'sent', body = '' WHERE awaits = ? AND state IN"
             " ('waiting', 'stuck') AND NOT EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id)",
             (event_id,),
-        )
-
-    async def end_waits(self) -> None:
-        """Notices whose messages have their answers, sent, are taken away.
-
-        Also where there will be none: it was stopped, taken back or said otherwise.
-        """
-        if not await self._database.rows(OVER):
-            return
-        async with self._database.transaction() as tx:
-            for row in await tx.rows(OVER):
-                await tx.execute("UPDATE outbox SET awaits = NULL WHERE id = ?", (row["id"],))
-                for edit in await tx.rows(EDITS, (row["room_id"], row["event_id"])):
-                    await self._change(tx, edit, "")
-                await self._change(tx, row, "")
-
-    async def noticed(self, tx: Transaction, prefix: str) -> list[str]:
-        """The keys of notices that begin so."""
-        return await tx.scalars(
-            "SELECT key FROM notices WHERE substr(key, 1, ?) = ? ORDER BY key",
-            (len(prefix), prefix),
-        )
-
-    async def notice_again(
-        self, tx: Transaction, prefix: str, before: datetime | None = None
-    ) -> None:
-        """The notices whose keys begin so are news again; with `before`, those said until then."""
-        await tx.execute(
-            "DELETE FROM notices WHERE substr(key, 1, ?) = ? AND said_at < coalesce(?, '~')",
-            (len(prefix), prefix, stamp(before) if before else None),
         )
 
     async def forget(

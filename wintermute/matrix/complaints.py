@@ -8,7 +8,7 @@ from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
 from wintermute.db.values import columns, insert
 from wintermute.mailbox.inbox import Locked
-from wintermute.mailbox.outbox import EVER
+from wintermute.mailbox.notices import EVER
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.sieve import NO_OLM, Withheld, session_of

@@ -10,7 +10,8 @@ from wintermute.conversation.words import REWORDED
 from wintermute.db import Transaction
 from wintermute.mailbox.exchanges import PACE_SECONDS, Exchanges, heard_after
 from wintermute.mailbox.inbox import InboxState, Locked
-from wintermute.mailbox.outbox import ANYBODY, EVER
+from wintermute.mailbox.notices import EVER
+from wintermute.mailbox.outbox import ANYBODY
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.complaints import DAY, HOUR, Complaints
 from wintermute.matrix.inbox import (
@@ -265,7 +266,7 @@ class Intake:
         if verdict == "replayed":
             log.warning("message replayed room=%s event=%s sender=%s", room_id, event_id, sender)
             notice, key = REPLAYED.format(sender=sender), f"replayed {room_id}"
-            await self._stores.outbox.notice_once(tx, key, DAY, conversation, notice)
+            await self._stores.notices.notice_once(tx, key, DAY, conversation, notice)
         return conversation
 
     async def _judged(
@@ -324,7 +325,7 @@ class Intake:
         """Say that something is not read: once per kind, room and hour (F-024)."""
         room_id = came.view.room_id
         key, conversation = f"unread {kind} {room_id}", await self._home(tx, came)
-        await self._stores.outbox.notice_once(tx, key, HOUR, conversation, line)
+        await self._stores.notices.notice_once(tx, key, HOUR, conversation, line)
 
     async def _reacted(self, tx: Transaction, came: Arrival, reaction: Reaction) -> str | None:
         worth_of = self._worth(came)
@@ -363,7 +364,7 @@ class Intake:
         notice = not_private(came.view, self._client.account.user_id, sender, self._policy, was=was)
         if notice and not self._has_moved(room_id):
             key = f"not private {await self._stores.conversations.current_branch(tx, conversation)}"
-            await self._stores.outbox.notice_once(tx, key, EVER, conversation, notice)
+            await self._stores.notices.notice_once(tx, key, EVER, conversation, notice)
 
     async def _edited(self, tx: Transaction, came: Arrival, edit: Incoming) -> str | None:
         """An edit is answered in the place of what it changes, or noted, and never one message more."""
@@ -393,7 +394,7 @@ class Intake:
                 await self._stores.edits.note(tx, edit.event_id, original.event_id, *said)
                 if "command" in (original.kind, edit.kind):
                     key = f"reworded {edit.event_id}"
-                    await self._stores.outbox.notice_once(tx, key, EVER, conversation, REWORDED)
+                    await self._stores.notices.notice_once(tx, key, EVER, conversation, REWORDED)
             return None
         await self._stores.inbox.address(tx, original.seq)
         edit = replace(edit, replies_to=original.replies_to)
@@ -479,7 +480,7 @@ class Intake:
         # In an encrypted room too: whoever runs the homeserver could have written it.
         room_id, sender = came.view.room_id, str(came.raw["sender"])
         notice = UNSIGNED_IN_CLEAR.format(person=sender) if unsigned else ONLY_ENCRYPTED
-        await self._stores.outbox.notice_once(tx, f"plain {room_id}", DAY, conversation, notice)
+        await self._stores.notices.notice_once(tx, f"plain {room_id}", DAY, conversation, notice)
         return True
 
     async def _invited(self, tx: Transaction, room_id: str, state: Sequence[Json]) -> None:
@@ -555,4 +556,4 @@ class Intake:
             async with self._stores.database.transaction() as tx:
                 conversation = await self._conversation(tx, view)
                 key = f"keys lost {device} {room_id}"
-                await self._stores.outbox.notice_once(tx, key, EVER, conversation, notice)
+                await self._stores.notices.notice_once(tx, key, EVER, conversation, notice)

@@ -15,7 +15,7 @@ from wintermute.changes.change_sets import Reason
 from wintermute.clock import Clock, until_set
 from wintermute.db import Transaction
 from wintermute.errors import HomeserverUnavailable, SendRefused
-from wintermute.mailbox.outbox import EVER
+from wintermute.mailbox.notices import EVER
 from wintermute.mailbox.rooms import Invitation, KnownRooms, Link, Move, Moves, moves_of, wanted
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.inbox import Policy, is_heard, scope_of
@@ -141,7 +141,7 @@ class RoomMoves:
                 # Who is in it can change that; and it says nothing of what is held.
                 there = await self._stores.conversations.in_room(tx, move.new, scope)
                 key = f"follows in clear {move.new}"
-                await self._stores.outbox.notice_once(tx, key, EVER, there, IN_CLEAR)
+                await self._stores.notices.notice_once(tx, key, EVER, there, IN_CLEAR)
         return False
 
     async def _move(self, move: Move, moves: Moves) -> set[str]:

@@ -18,7 +18,8 @@ from wintermute.errors import (
     KeyStoreBlocked,
     SendRefused,
 )
-from wintermute.mailbox.outbox import EVER, OutboxPart, Outgoing
+from wintermute.mailbox.notices import EVER
+from wintermute.mailbox.outbox import OutboxPart, Outgoing
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.content import content, parts
 from wintermute.matrix.copies import Copies
@@ -173,7 +174,7 @@ class Sender:
         async with asyncio.TaskGroup() as conversations:
             while True:
                 self._bell.clear()
-                await self._stores.outbox.end_waits()
+                await self._stores.notices.end_waits()
                 for where in await self._stores.outbox.conversations_waiting():
                     if where in self._busy:
                         self._busy[where].set()
@@ -343,7 +344,7 @@ class Sender:
         if held is None or not may_read(view, view.scope, self._client.account, self._policy):
             return
         key = f"kept back {await self._stores.conversations.current_branch(tx, held.id)}"
-        await self._stores.outbox.notice_once(tx, key, EVER, held.id, KEPT_BACK)
+        await self._stores.notices.notice_once(tx, key, EVER, held.id, KEPT_BACK)
 
     async def _send(self, row: Outgoing, part: OutboxPart) -> bool:
         """Send one part; False when the rest must not follow. Raises: HomeserverUnavailable."""

@@ -11,7 +11,8 @@ from datetime import timedelta
 from typing import Literal
 
 from wintermute.db import Transaction
-from wintermute.mailbox.outbox import ANYBODY, EVER
+from wintermute.mailbox.notices import EVER
+from wintermute.mailbox.outbox import ANYBODY
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.cross_signing import IdentityState
 from wintermute.matrix.inbox import RULES, Policy, RoomView, is_direct, scope_of
@@ -140,15 +141,15 @@ class Trust:
         they can read, else the owner does (F-069).
         """
         if self._can_open(user, view):
-            return await self._stores.outbox.notice_once(tx, key, every, conversation, notice)
+            return await self._stores.notices.notice_once(tx, key, every, conversation, notice)
         unopened = (f"{key} unopened", every, conversation, notice)
-        news = await self._stores.outbox.notice_once(tx, *unopened)
+        news = await self._stores.notices.notice_once(tx, *unopened)
         owner = self._policy.owner.user_id
         for reader, named in ((user, key), (owner, f"{key} owner")):
             for other in await self._rooms_with(tx, reader):
                 if self._is_direct(other) and self._can_open(reader, other):
                     there = await self._conversation(tx, other)
-                    return await self._stores.outbox.notice_once(tx, named, every, there, notice)
+                    return await self._stores.notices.notice_once(tx, named, every, there, notice)
         return news
 
     def _can_open(self, user: str, view: RoomView) -> bool:
@@ -185,7 +186,7 @@ class Trust:
             conversation = await self._conversation(tx, views[0])
             notice = IDENTITY.format(trouble=identity.text)
             key = f"{IDENTITY_KEY}{identity.kind}"
-            await self._stores.outbox.notice_once(tx, key, DAY, conversation, notice)
+            await self._stores.notices.notice_once(tx, key, DAY, conversation, notice)
         self._owner_told = identity.kind
 
     async def in_order(self, master_key: str) -> None:
@@ -193,7 +194,7 @@ class Trust:
         if self._in_order == master_key:
             return
         async with self._stores.database.transaction() as tx:
-            await self._stores.outbox.notice_again(tx, IDENTITY_KEY)
+            await self._stores.notices.notice_again(tx, IDENTITY_KEY)
             await self._store.ours_is(tx, master_key)
         self._in_order, self._owner_told = master_key, ""
 

@@ -478,8 +478,8 @@ class Verifications:
                 scope = scope_of(view, account, self._policy)
                 conversation = await self._stores.conversations.in_room(tx, view.room_id, scope)
                 step = f"{verification.phase} {user} {verification.transaction_id}"
-                key, outbox = f"verification {step}", self._stores.outbox
-                await outbox.notice_once(tx, key, DAY, conversation, notice)
+                key, notices = f"verification {step}", self._stores.notices
+                await notices.notice_once(tx, key, DAY, conversation, notice)
                 return
 
     async def _verified(self, tx: Transaction, verification: Verification) -> None:

@@ -201,7 +201,7 @@ async def _tell(
         return
     for copy in {copy.path: copy for each in left for copy in each.copies}.values():
         name, body = f"copy:{copy.path.name}", copy_told(copy, zone)
-        await stores.outbox.notice_once(tx, name, KEPT, held.id, body, meant_for=held.scope)
+        await stores.notices.notice_once(tx, name, KEPT, held.id, body, meant_for=held.scope)
 
 
 async def _scrub(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:

@@ -4,7 +4,7 @@ from wintermute.conversation.state import Speaker
 from wintermute.health.health import HealthState
 from wintermute.llm.models import Models
 from wintermute.llm.windows import CUTS
-from wintermute.mailbox.outbox import EVER
+from wintermute.mailbox.notices import EVER
 from wintermute.stores import Stores
 from wintermute.work.deliveries import Deliveries
 
@@ -43,7 +43,7 @@ class BackendNotices:
             state: HealthState = "warn" if CUTS in learnt else "ok"
             await self._stores.health.note(part, state, told)
             async with self._stores.database.transaction() as tx:
-                await self._stores.outbox.notice_again(tx, f"{part}: ")
+                await self._stores.notices.notice_again(tx, f"{part}: ")
 
     async def _tell(self, key: str, problem: str) -> None:
         stores, owner = self._stores, self._stores.owner.scope
@@ -51,6 +51,6 @@ class BackendNotices:
         async with stores.database.transaction() as tx:
             home = await (await Deliveries.now(tx, stores, self._speaker)).home(tx, owner, None)
             if home:
-                await stores.outbox.notice_once(tx, key, EVER, home.id, text, meant_for=owner)
+                await stores.notices.notice_once(tx, key, EVER, home.id, text, meant_for=owner)
         if home:
             self._speaker.speak(home.id)

@@ -428,10 +428,10 @@ class Chat:
         """Let this chat be told of what is still waited for."""
         async with self._stores.database.transaction() as tx:
             for key in [
-                key for news in NEWS for key in await self._stores.outbox.noticed(tx, news)
+                key for news in NEWS for key in await self._stores.notices.noticed(tx, news)
             ]:
                 if key.endswith(f" {TERMINAL}"):
-                    await self._stores.outbox.notice_again(tx, key)
+                    await self._stores.notices.notice_again(tx, key)
 
     async def typed(self) -> list[str]:
         """What was typed here before, oldest first."""

@@ -17,7 +17,8 @@ from wintermute.conversation.toolbox import DONE, Caller, Toolbox
 from wintermute.db import Transaction
 from wintermute.loom.records import Cast, Wards
 from wintermute.loom.sub_sessions import SPAWN
-from wintermute.mailbox.outbox import EVER, TERMINAL
+from wintermute.mailbox.notices import EVER
+from wintermute.mailbox.outbox import TERMINAL
 from wintermute.prompt.modes import START, tools_for
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import MOST_FAILURES, NO_ACTION, Occurrence, cause, mark
@@ -288,7 +289,7 @@ class Runs:
         await self._stores.runs.put_off(tx, occurrence.seq, self._clock.monotonic() + left)
         key = f"run {occurrence.seq} {outcome.reason} {outcome.until}"
         text = put_off(run.task, outcome.text, until, zone)
-        await self._stores.outbox.notice_once(
+        await self._stores.notices.notice_once(
             tx, key, EVER, occurrence.conversation_id, text, meant_for=run.scope
         )
 
