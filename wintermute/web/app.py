@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
@@ -25,7 +26,7 @@ from wintermute.web import chat, conversations, editing, graph, jobs, login, wik
 from wintermute.web.parts import WebParts
 from wintermute.web.safety import Guarded, Out, Receive, Scope, Send
 from wintermute.web.sessions import DoorStore
-from wintermute.web.views import Views, failure_words, problems, views
+from wintermute.web.views import Refusal, Views, failure_words, views
 
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
@@ -48,6 +49,13 @@ WRONG_METHOD = (
 NOTHING = "There is nothing at this address.", "Go back to the chat, or correct the address."
 
 
+class ApiProblem(BaseModel):
+    """An error as every JSON route tells it (V-031)."""
+
+    error: str
+    what_to_do: str
+
+
 async def unguarded(parts: WebParts) -> FastAPI:
     """Put all routes together. Raises: WebUnavailable."""
     door = DoorStore(parts.stores.database, parts.clock)
@@ -58,7 +66,7 @@ async def unguarded(parts: WebParts) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        responses=problems(*REFUSALS),
+        responses={status: {"model": ApiProblem} for status in REFUSALS},
     )
     app.state.views = Views(parts, f"wintermute_{await door.id()}")
     app.state.folders = conversations.FolderViews(app.state.views)
@@ -117,7 +125,7 @@ class WebApp:
             return
         out = Out(scope, send)
         if await _is_bug(self._guarded(scope, receive, out), scope) and not out.has_begun:
-            await self._views.problem(scope, 500, *BUG)(scope, receive, out)
+            await self._views.problem(scope, Refusal(500, *BUG))(scope, receive, out)
 
 
 async def _is_bug(answering: Coroutine[Any, Any, None], scope: Scope) -> bool:
@@ -132,19 +140,14 @@ async def _is_bug(answering: Coroutine[Any, Any, None], scope: Scope) -> bool:
     return False
 
 
-async def web_app(parts: WebParts) -> WebApp:
-    """Build the application that answers for these parts. Raises: WebUnavailable."""
-    return WebApp(await unguarded(parts))
-
-
 def _problem(request: Request, status: int, error: str, what_to_do: str) -> Response:
-    return views(request).problem(request.scope, status, error, what_to_do)
+    return views(request).problem(request.scope, Refusal(status, error, what_to_do))
 
 
 async def refused(request: Request, error: Exception) -> Response:
-    """Tell of a path or a method that does not exist."""
-    if isinstance(error, conversations.FolderMissing):
-        return _problem(request, 404, *conversations.GONE)
+    """Tell of what a route refused, or of a path or a method that does not exist."""
+    if isinstance(error, Refusal):
+        return views(request).problem(request.scope, error)
     if isinstance(error, HTTPException) and error.status_code == 303:
         return Response(status_code=303, headers=error.headers)
     status = error.status_code if isinstance(error, HTTPException) else 404

@@ -6,19 +6,18 @@ from typing import Annotated
 from urllib.parse import quote
 from weakref import WeakValueDictionary
 
-from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
-from pydantic import BaseModel, Field
+from fastapi import APIRouter, Body, Depends, HTTPException, Path, Query, Request
+from fastapi.responses import HTMLResponse, StreamingResponse
+from pydantic import BaseModel
 
 from wintermute.clock import stamp
 from wintermute.mailbox.history import NEWEST, HeldConversation, MessageKey
 from wintermute.mailbox.outbox import TERMINAL, WEB
 from wintermute.messages import Incoming
-from wintermute.text import clean, is_blank
 from wintermute.web.conversations import FolderViews
-from wintermute.web.messages import MESSAGE_MOST, MessageViews, RenderedPage, title_of
+from wintermute.web.messages import MessageViews, RenderedPage, title_of, written
 from wintermute.web.stream import DraftDesk, Stream
-from wintermute.web.views import Viewing, Views, Visiting, is_api, told
+from wintermute.web.views import Refusal, Viewing, Views, Visiting, is_api
 
 LISTED_MOST = 30
 """Conversations of a list."""
@@ -56,19 +55,6 @@ class ChatList(BaseModel):
 
     chats: list[ChatRow]
     next: str | None
-
-
-class NewMessage(BaseModel):
-    """A message as a page sends it: the same key again is the same message."""
-
-    key: str = Field(pattern=ID)
-    text: str
-
-
-class Taken(BaseModel):
-    """The id under which a message is known."""
-
-    id: str
 
 
 class ChatViews:
@@ -113,17 +99,16 @@ async def new_chat(views: Viewing, chats: Chatting) -> HTMLResponse:
 
 @router.get("/chat/{chat_id}", include_in_schema=False)
 async def chat_page(
-    request: Request,
     chat_id: ChatId,
     views: Viewing,
     chats: Chatting,
     before: str = "",
     after: str = FROM_NEWEST,
-) -> Response:
+) -> HTMLResponse:
     """Show a conversation, with `before` its earlier messages, with `after` more conversations."""
     held, key = await chats.opened(chat_id), MessageKey.from_page(before)
     if key is None or (held is None and chat_id.startswith(KNOWN)):
-        return views.problem(request.scope, 404, *GONE)
+        raise Refusal(404, *GONE)
     return await _page(views, chats, held, chat_id, key, after)
 
 
@@ -173,39 +158,35 @@ def _row(held: HeldConversation) -> ChatRow:
     )
 
 
-@router.get("/api/chats/{chat_id}/messages", response_model=RenderedPage)
-async def list_messages(
-    chat_id: ChatId, chats: Chatting, before: str = ""
-) -> RenderedPage | JSONResponse:
+@router.get("/api/chats/{chat_id}/messages")
+async def list_messages(chat_id: ChatId, chats: Chatting, before: str = "") -> RenderedPage:
     """Give the newest messages of a conversation, or those before the key of a list."""
     held, key = await chats.opened(chat_id), MessageKey.from_page(before)
     if key is None:
-        return told(400, "The key of the earlier messages is none of ours.", "Reload the page.")
-    return await chats.messages.page(held.id, key) if held else told(404, *GONE)
+        raise Refusal(400, "The key of the earlier messages is none of ours.", "Reload the page.")
+    if held is None:
+        raise Refusal(404, *GONE)
+    return await chats.messages.page(held.id, key)
 
 
-@router.post(
-    "/api/chats/{chat_id}/messages",
-    status_code=202,
-    response_model=Taken,
-)
+@router.post("/api/chats/{chat_id}/messages", status_code=202)
 async def take_message(
-    chat_id: ChatId, new: NewMessage, views: Viewing, chats: Chatting
-) -> Taken | JSONResponse:
-    """Store a message or a command of the owner, once for each key, and wake its room."""
-    parts, text = views.parts, clean(new.text).rstrip().lstrip("\n")
+    chat_id: ChatId,
+    key: Annotated[str, Body(pattern=ID)],
+    text: Annotated[str, Body()],
+    views: Viewing,
+    chats: Chatting,
+) -> dict[str, str]:
+    """Store a message or a command of the owner, once for each key; its `id`. Its room wakes."""
+    parts, text = views.parts, written(text).lstrip("\n")
     text = text.strip() if text.lstrip().startswith("/") else text  # an indent may be one of code
-    if len(new.text.encode(errors="replace")) > MESSAGE_MOST:
-        return told(413, "The message is longer than 64 kB.", "Send it in parts.")
-    if is_blank(text):
-        return told(400, "message required", "Write a message first.")
     held = await chats.opened(chat_id)
     if held is not None and not held.room_id.startswith(WEB):
-        return told(403, "This conversation can only be read here.", "Answer where it is held.")
+        raise Refusal(403, "This conversation can only be read here.", "Answer where it is held.")
     if parts.rooms is None or (held is None and chat_id.startswith(KNOWN)):
-        return told(404, *GONE)
+        raise Refusal(404, *GONE)
     owner, room = parts.stores.owner, f"{WEB}{chat_id}"
-    event_id = f"web_{hashlib.sha256(f'{room} {new.key}'.encode()).hexdigest()[:32]}"
+    event_id = f"web_{hashlib.sha256(f'{room} {key}'.encode()).hexdigest()[:32]}"
     incoming = Incoming(
         event_id=event_id,
         room_id=room,
@@ -221,15 +202,16 @@ async def take_message(
         conversations = parts.stores.conversations
         known = await conversations.of_room(tx, room)
         if known is not None and not owner.owns(known.scope):  # of who was the owner before
-            return told(404, *GONE)
+            raise Refusal(404, *GONE)
         conversation = await conversations.in_room(tx, room, owner.scope, "terminal")
         if not await parts.stores.inbox.store(tx, conversation, incoming, "waiting"):
             stored = await parts.stores.inbox.find(tx, event_id)
             if stored and stored.body not in ("", parts.redact(text)):
-                return told(409, "This key was used for other words.", "Send it with a new key.")
+                error = "This key was used for other words."
+                raise Refusal(409, error, "Send it with a new key.")
     parts.rooms.wake(conversation)
     parts.speaker.speak(conversation)
-    return Taken(id=event_id)
+    return {"id": event_id}
 
 
 @router.get(
@@ -243,11 +225,11 @@ async def stream_chat(
     visitor: Visiting,
     chats: Chatting,
     has: Annotated[str, Query(max_length=64)] = "",
-) -> Response:
+) -> StreamingResponse:
     """Stream the states of a conversation. `has`: the version of the messages that a page has."""
     held = await chats.opened(chat_id)
     if held is None:
-        return told(404, *GONE)
+        raise Refusal(404, *GONE)
     shared = (views.parts, views.sessions, chats.messages, chats.desk(held.id))
     stream = Stream(*shared, held.id, visitor, has)
     return StreamingResponse(stream.events(), media_type="text/event-stream")

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Annotated
 from zoneinfo import ZoneInfo
 
-from fastapi import APIRouter, Depends, HTTPException, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from fastapi import APIRouter, Body, Depends, Request
+from fastapi.responses import HTMLResponse, StreamingResponse
 from pydantic import BaseModel
 
 from wintermute.conversation.folder_chat import ANSWERED
@@ -18,15 +18,11 @@ from wintermute.errors import StoreBusy, StoreMissing, WintermuteError
 from wintermute.files import to_its_end
 from wintermute.loom.reading import LoomReader
 from wintermute.messages import FOLDER
-from wintermute.text import clean, display_name, is_blank, one_line
-from wintermute.web.messages import (
-    MESSAGE_MOST,
-    NEWEST_MOST,
-    Renderings,
-)
+from wintermute.text import display_name, one_line
+from wintermute.web.messages import NEWEST_MOST, Renderings, written
 from wintermute.web.sessions import Visitor
 from wintermute.web.stream import BEATS, DraftDesk, WatchedDraft, event
-from wintermute.web.views import Viewing, Views, Visiting, failure_words, told
+from wintermute.web.views import Refusal, Viewing, Views, Visiting, failure_words
 from wintermute.wiki.conversations import (
     BUSY,
     ConversationFolder,
@@ -79,19 +75,6 @@ class FolderMessages(BaseModel):
     earlier: str | None
 
 
-class NewText(BaseModel):
-    """A message of a person."""
-
-    message: str = ""
-
-
-class Made(BaseModel):
-    """The id of a conversation or of a message that was stored; `html`: the message on a page."""
-
-    id: str
-    html: str = ""
-
-
 @dataclass(eq=False, slots=True)
 class AskedAnswer:
     """An answer that was asked for. `outcome`: the event that ends its streams, once there is one."""
@@ -99,10 +82,6 @@ class AskedAnswer:
     path: str
     desk: DraftDesk
     outcome: str = ""
-
-
-class FolderMissing(HTTPException):
-    """No listed conversation has this id, or its folder is gone."""
 
 
 class FolderViews:
@@ -155,13 +134,13 @@ class FolderViews:
         )
 
     async def path_of(self, conversation_id: str, *, gone: bool = False) -> str:
-        """Find the path of a listed conversation, `gone`: also without folder. Raises: FolderMissing."""
+        """Find the path of a listed conversation, `gone`: also without folder. Raises: Refusal."""
 
         def look() -> str:
             for path in filter(_is_below, listed(self._wiki.files)):
                 if _id(path) == conversation_id and (gone or is_there(self._wiki.files, path)):
                     return path
-            raise FolderMissing(404)
+            raise Refusal(404, *GONE)
 
         return await asyncio.to_thread(look)
 
@@ -299,8 +278,8 @@ async def list_folders(folders: Folders, after: str = "") -> FolderList:
 
 
 @router.post("/api/conversations", status_code=201)
-async def make_folder(views: Viewing) -> Made:
-    """Make a new conversation."""
+async def make_folder(views: Viewing) -> dict[str, str]:
+    """Make a new conversation; its `id`."""
     parts, files = views.parts, views.parts.stores.wiki.files
     now = parts.clock.now().astimezone(ZoneInfo(parts.config.timezone))
 
@@ -308,7 +287,7 @@ async def make_folder(views: Viewing) -> Made:
         with files.writing():
             return create(files, now)
 
-    return Made(id=_id(await to_its_end(make)))
+    return {"id": _id(await to_its_end(make))}
 
 
 @router.get("/api/conversations/{conversation_id}")
@@ -322,7 +301,7 @@ async def list_folder_messages(
 
 
 @router.delete("/api/conversations/{conversation_id}", status_code=204)
-async def unlist_folder(conversation_id: str, views: Viewing, folders: Folders) -> Response:
+async def unlist_folder(conversation_id: str, views: Viewing, folders: Folders) -> None:
     """Remove a conversation from the list, also one without folder; its files stay."""
     files, path = views.parts.stores.wiki.files, await folders.path_of(conversation_id, gone=True)
 
@@ -331,23 +310,20 @@ async def unlist_folder(conversation_id: str, views: Viewing, folders: Folders) 
             delist(files, path)
 
     await to_its_end(unlist)
-    return Response(status_code=204)
 
 
-@router.post("/api/conversations/{conversation_id}/message", status_code=201, response_model=Made)
-async def add_message(new: NewText, path: FolderPath, folders: Folders) -> Made | JSONResponse:
-    """Add a person's message to a conversation; nothing is answered yet."""
-    text = clean(new.message).rstrip()
-    if len(text.encode()) > MESSAGE_MOST:
-        return told(413, "The message is longer than 64 kB.", "Send it in parts.")
-    if is_blank(text):
-        return told(400, "message required", "Write a message first.")
+@router.post("/api/conversations/{conversation_id}/message", status_code=201)
+async def add_message(
+    path: FolderPath, folders: Folders, message: Annotated[str, Body(embed=True)] = ""
+) -> dict[str, str]:
+    """Add a person's message, which nothing answers yet; its `id`, and its `html` on a page."""
+    text = written(message)
     if folders.is_making(path):
         raise StoreBusy(BUSY)
     async with folders.held(path) as folder:
         name = await to_its_end(partial(folder.append, "user", text))
     [html] = await folders.htmls(path, [MessageFile(name, "user", text)])
-    return Made(id=name, html=html)
+    return {"id": name, "html": html}
 
 
 @router.post(

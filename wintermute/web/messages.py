@@ -9,8 +9,8 @@ from wintermute import markdown
 from wintermute.loom.reading import LoomReader
 from wintermute.mailbox.history import NEWEST, HeldConversation, MailboxReader, MessageKey
 from wintermute.mailbox.outbox import TERMINAL, WEB
-from wintermute.text import display_name, one_line
-from wintermute.web.views import Views
+from wintermute.text import clean, display_name, is_blank, one_line
+from wintermute.web.views import Refusal, Views
 
 NEWEST_MOST = 50
 """Messages of a page, and of the part of a conversation that a stream keeps true."""
@@ -20,6 +20,15 @@ MESSAGE_MOST = 64_000
 """Bytes of a message that is sent."""
 KEPT_MOST = 2_000_000
 """Characters of rendered messages that are kept."""
+
+
+def written(given: str) -> str:
+    """Clean a message that somebody wrote. Raises: Refusal for a blank or a long one."""
+    if len(given.encode(errors="replace")) > MESSAGE_MOST:
+        raise Refusal(413, "The message is longer than 64 kB.", "Send it in parts.")
+    if is_blank(text := clean(given).rstrip()):
+        raise Refusal(400, "message required", "Write a message first.")
+    return text
 
 
 class Renderings:

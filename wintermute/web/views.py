@@ -12,7 +12,7 @@ from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
-from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 
 from wintermute.text import harmless
 from wintermute.web.parts import WebParts
@@ -23,16 +23,20 @@ from wintermute.wiki.links import ENDING, name_of
 HERE = Path(__file__).parent
 
 
-class ApiProblem(BaseModel):
-    """An error as every JSON route tells it (V-031)."""
+class Refusal(HTTPException):
+    """A request that is not answered: what happened, then what to do; `more` is for programs."""
 
-    error: str
-    what_to_do: str
-
-
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Document these answers of a JSON route: `responses=problems(400, 404)`."""
-    return {status: {"model": ApiProblem} for status in statuses}
+    def __init__(
+        self,
+        status: int,
+        error: str,
+        what_to_do: str,
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(status, error, headers)
+        self.what_to_do = what_to_do
+        self.more = more
 
 
 class Views:
@@ -76,16 +80,16 @@ class Views:
         """Render a whole page."""
         return HTMLResponse(self.fragment(template, **values), status)
 
-    def problem(
-        self, scope: Mapping[str, Any], status: int, error: str, what_to_do: str
-    ) -> Response:
+    def problem(self, scope: Mapping[str, Any], refusal: Refusal) -> Response:
         """Tell an error: as JSON to a program, as a page to a person."""
+        words = {"error": refusal.detail, "what_to_do": refusal.what_to_do, **refusal.more}
         if scope["method"] != "GET" or is_api(scope["path"]):
-            return told(status, error, what_to_do)
+            return JSONResponse(words, refusal.status_code, refusal.headers)
         is_known = scope.get("state", {}).get("visitor") is not None
-        values = {"title": error, "place": "problem" if is_known else "login"}
-        values |= {"what_to_do": what_to_do}
-        return self.page("problem.html", status, **values)
+        values = words | {"title": refusal.detail, "place": "problem" if is_known else "login"}
+        page = self.page("problem.html", refusal.status_code, **values)
+        page.headers.update(refusal.headers or {})
+        return page
 
     def fragment(self, template: str, **values: Any) -> str:
         """Render a part of a page as HTML."""
@@ -136,8 +140,3 @@ def _sentence(text: str) -> str:
 
 Viewing = Annotated[Views, Depends(views)]
 Visiting = Annotated[Visitor, Depends(visitor)]
-
-
-def told(status: int, error: str, what_to_do: str, **more: Any) -> JSONResponse:
-    """Tell an error of the API: what happened, then what to do."""
-    return JSONResponse({"error": error, "what_to_do": what_to_do, **more}, status)

@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
-from pydantic import BaseModel
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from wintermute.changes.change_sets import ItemVersion
 from wintermute.errors import FileUnusable, StoreMissing, WintermuteError
 from wintermute.markdown import WikiTarget, blocks, literal
+from wintermute.messages import Json
 from wintermute.text import clean
-from wintermute.web.views import Viewing, Views, address, told
+from wintermute.web.views import Refusal, Viewing, Views, address
 from wintermute.wiki.asked_lines import asked_lines, digest
 from wintermute.wiki.conversations import ConversationFolder
 from wintermute.wiki.graph import WikiProblem, shown
@@ -88,18 +88,6 @@ class Difference:
 
     kind: Literal["same", "gone", "new", "gap"]
     line: str = ""
-
-
-class WikiPath(BaseModel):
-    """The path of a page in the store."""
-
-    path: str
-
-
-class WikiText(WikiPath):
-    """A page with its whole text."""
-
-    text: str
 
 
 async def in_store(views: Views, work: Callable[[WikiStore], T]) -> T:
@@ -356,30 +344,32 @@ async def _has_left(request: Request) -> bool:
     return False
 
 
-@router.get("/api/memory/resolve", response_model=WikiPath)
-async def memory_resolve(views: Viewing, title: str = "") -> WikiPath | JSONResponse:
-    """Give the path of the page that a title means (W-071)."""
-    found = await in_store(views, lambda wiki: wiki.resolve(title))
-    return _refused(found) if isinstance(found, Unresolved) else WikiPath(path=found)
+@router.get("/api/memory/resolve")
+async def memory_resolve(views: Viewing, title: str = "") -> dict[str, str]:
+    """Give the `path` of the page that a title means (W-071)."""
+    return {"path": await in_store(views, lambda wiki: _meant(wiki, title))}
 
 
-@router.get("/api/memory/read", response_model=WikiText)
-async def memory_read(views: Viewing, title: str = "") -> WikiText | JSONResponse:
-    """Give the page that a title means, with its whole text (W-071)."""
+@router.get("/api/memory/read")
+async def memory_read(views: Viewing, title: str = "") -> dict[str, str]:
+    """Give `path` and `text` of the page that a title means (W-071)."""
 
-    def look(wiki: WikiStore) -> WikiText | JSONResponse:
-        found = wiki.resolve(title)
-        if isinstance(found, Unresolved):
-            return _refused(found)
+    def look(wiki: WikiStore) -> dict[str, str]:
+        found = _meant(wiki, title)
         try:
-            return WikiText(path=found, text=text_of(wiki.files.content(found) or b""))
+            return {"path": found, "text": text_of(wiki.files.content(found) or b"")}
         except FileUnusable as problem:
-            return told(409, f"{found} {problem}.", "Mend the file, then try again.")
+            error = f"{found} {problem}."
+            raise Refusal(409, error, "Mend the file, then try again.") from problem
 
     return await in_store(views, look)
 
 
-def _refused(found: Unresolved) -> JSONResponse:
-    more = {"paths": list(found.paths)} if found.paths else {}
+def _meant(wiki: WikiStore, title: str) -> str:
+    """Find the page that a title means. Raises: Refusal, where there are several with their paths."""
+    found = wiki.resolve(title)
+    if isinstance(found, str):
+        return found
     status, what_to_do = REFUSALS[found.reason]
-    return told(status, str(found), what_to_do, **more)
+    more: Json = {"paths": list(found.paths)} if found.paths else {}
+    raise Refusal(status, str(found), what_to_do, **more)
