@@ -107,7 +107,7 @@ class WebApp:
 
     def leave(self) -> None:
         """Ask all that is being answered to end."""
-        self._views.sessions.dismiss()
+        self._views.sessions.dismiss_all()
 
     async def work(self) -> None:
         """Make the answers that were asked for in folders, until cancelled."""

@@ -211,8 +211,8 @@ class FolderViews:
     async def events(self, asked: AskedAnswer, visitor: Visitor) -> AsyncIterator[str]:
         """Give the states of an answer, then what came of it."""
         parts, path, seen, spoke_at = self._parts, asked.path, 0, self._parts.clock.monotonic()
-        draft = WatchedDraft(parts, asked.desk, path)
-        while not parts.ending.is_set() and await self._views.sessions.lives(visitor):
+        draft = WatchedDraft(parts, visitor, asked.desk, path)
+        while not visitor.left.is_set() and await self._views.sessions.lives(visitor):
             if asked.outcome:
                 yield asked.outcome
                 return

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from wintermute.config.schema import is_loopback
-from wintermute.web.sessions import Logins, OpenRequest, Visitor
+from wintermute.web.sessions import Logins, Visitor
 from wintermute.web.views import Refusal, Views, is_api
 
 Scope = MutableMapping[str, Any]
@@ -88,7 +88,7 @@ class Guarded:
         try:
             self._check_head(request)
             visitor = await self._visitor(request, is_open=is_open)
-            if visitor is None and not is_open:
+            if not visitor.is_known and not is_open:
                 await self._led_to_login(request)(scope, receive, out)
                 return
             if request.method not in READING:
@@ -98,14 +98,12 @@ class Guarded:
             await self._views.problem(scope, refusal)(scope, receive, out)
             return
         scope.setdefault("state", {})["visitor"] = visitor
-        with self._logins.present(visitor) as presence:
+        with self._logins.present(visitor):
             try:
-                async with presence.limit:
-                    await self._app(scope, _In(body, receive, presence), out)
-                    if presence.left.is_set() and out.is_open:
-                        await out(END)
+                async with visitor.limit:
+                    await self._app(scope, _given(body, receive), out)
             except TimeoutError:
-                if not presence.left.is_set():
+                if not visitor.left.is_set():
                     raise
                 if out.is_open:  # who does not read would not read the end either
                     scope["state"]["abort"]()
@@ -131,14 +129,14 @@ class Guarded:
             error = "Wintermute does not know the name that you used for it."
             raise Refusal(403, error, PUBLIC.format(host=shown))
 
-    async def _visitor(self, request: Request, *, is_open: bool) -> Visitor | None:
-        """Find out who asks; None: nobody that we know. Raises: Refusal for a wrong token."""
+    async def _visitor(self, request: Request, *, is_open: bool) -> Visitor:
+        """Find out who asks. Raises: Refusal for a wrong token."""
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and not is_open:
             check_token(self._logins, token)
-            return Visitor(None)
+            return Visitor()
         cookie = request.cookies.get(self._views.cookie)
-        return await self._logins.visitor(cookie) if cookie else None
+        return await self._logins.visitor(cookie or "")
 
     def _check_origin(self, request: Request) -> None:
         """Look where a change comes from: another site may have made the browser send it."""
@@ -253,32 +251,14 @@ def _refuse(constant: str) -> None:
     raise ValueError(constant)  # NaN and infinities, which no JSON has
 
 
-class _In:
-    """Gives an application the body that was read; then tells it when to stop."""
+def _given(body: bytes, receive: Receive) -> Receive:
+    """Give an application the body that was read, then what follows it."""
+    read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    def __init__(self, body: bytes, receive: Receive, presence: OpenRequest) -> None:
-        self._body: bytes | None = body
-        self._receive = receive
-        self._presence = presence
+    async def give() -> Message:
+        return read.pop() if read else await receive()
 
-    async def __call__(self) -> Message:
-        if self._body is not None:
-            body, self._body = self._body, None
-            return {"type": "http.request", "body": body, "more_body": False}
-        async with asyncio.TaskGroup() as group:
-            waits = {
-                group.create_task(self._presence.left.wait()),
-                group.create_task(self._disconnected()),
-            }
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for each in waits:
-                each.cancel()
-        return {"type": "http.disconnect"}
-
-    async def _disconnected(self) -> bool:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        return True
+    return give
 
 
 class Out:

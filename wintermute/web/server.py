@@ -104,7 +104,6 @@ async def serve(parts: WebParts, listener: socket.socket) -> None:
         try:
             await asyncio.shield(serving)
         except asyncio.CancelledError:
-            parts.ending.set()
             app.leave()
             server.should_exit = True
             await asyncio.shield(serving)

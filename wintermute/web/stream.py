@@ -92,8 +92,11 @@ def waiting_line(making: Making, now: float) -> str:
 class WatchedDraft:
     """The answer being made in a conversation, as one page shows it."""
 
-    def __init__(self, parts: WebParts, desk: DraftDesk, conversation_id: str) -> None:
+    def __init__(
+        self, parts: WebParts, visitor: Visitor, desk: DraftDesk, conversation_id: str
+    ) -> None:
         self._parts = parts
+        self._visitor = visitor
         self._desk = desk
         self._id = conversation_id
         self._state = NO_DRAFT
@@ -119,7 +122,7 @@ class WatchedDraft:
             return seen
         async with asyncio.TaskGroup() as group:
             change = group.create_task(self._parts.speaker.moved(self._id, seen))
-            end = group.create_task(self._parts.ending.wait())
+            end = group.create_task(self._visitor.left.wait())
             nap = group.create_task(clock.sleep(1.0 if is_made else LOOKS))
             await asyncio.wait({change, end, nap}, return_when=asyncio.FIRST_COMPLETED)
             for task in (change, end, nap):
@@ -148,14 +151,14 @@ class Stream:
         self._visitor = visitor
         self._has = has
         self._shown: dict[str, str] = {}
-        self._draft = WatchedDraft(parts, desk, conversation_id)
+        self._draft = WatchedDraft(parts, visitor, desk, conversation_id)
         self._seen = (-1, -1)
         self._looks_at = 0.0
 
     async def events(self) -> AsyncIterator[str]:
-        """Give events until the session or the scope is over, or the server ends."""
+        """Give events until the session or the scope is over, or the server ends (V-004)."""
         clock, seen, spoke_at, asked_at = self._parts.clock, 0, 0.0, 0.0
-        while not self._parts.ending.is_set():
+        while not self._visitor.left.is_set():
             making = self._parts.speaker.making(self._id)  # before the look: its answer is there
             found = [*await self._news(), *await self._draft.news(making)]
             if found or clock.monotonic() - asked_at >= LOOKS:

@@ -85,8 +85,9 @@ class Views:
         words = {"error": refusal.detail, "what_to_do": refusal.what_to_do, **refusal.more}
         if scope["method"] != "GET" or is_api(scope["path"]):
             return JSONResponse(words, refusal.status_code, refusal.headers)
-        is_known = scope.get("state", {}).get("visitor") is not None
-        values = words | {"title": refusal.detail, "place": "problem" if is_known else "login"}
+        asking: Visitor | None = scope.get("state", {}).get("visitor")
+        place = "problem" if asking and asking.is_known else "login"
+        values = words | {"title": refusal.detail, "place": place}
         page = self.page("problem.html", refusal.status_code, **values)
         page.headers.update(refusal.headers or {})
         return page
