@@ -23,10 +23,11 @@ from wintermute.errors import (
     WintermuteError,
 )
 from wintermute.web import chat, conversations, editing, graph, jobs, login, wiki
+from wintermute.web.messages import MessageViews
 from wintermute.web.parts import WebParts
 from wintermute.web.safety import Guarded, Out, Receive, Scope, Send
 from wintermute.web.sessions import DoorStore
-from wintermute.web.views import Refusal, Views, failure_words, views
+from wintermute.web.views import Refusal, Views, failure_words
 
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
@@ -70,7 +71,7 @@ async def unguarded(parts: WebParts) -> FastAPI:
     )
     app.state.views = Views(parts, f"wintermute_{await door.id()}")
     app.state.folders = conversations.FolderViews(app.state.views)
-    app.state.chats = chat.ChatViews(app.state.views, app.state.folders)
+    app.state.messages = MessageViews(app.state.views)
     app.add_api_route("/healthz", health, include_in_schema=False)
     app.add_api_route("/openapi.json", description, include_in_schema=False)
     for part in (chat, conversations, wiki, editing, jobs, graph, login):
@@ -140,18 +141,19 @@ async def _is_bug(answering: Coroutine[Any, Any, None], scope: Scope) -> bool:
     return False
 
 
-def _problem(request: Request, status: int, error: str, what_to_do: str) -> Response:
-    return views(request).problem(request.scope, Refusal(status, error, what_to_do))
+def _told(request: Request, refusal: Refusal) -> Response:
+    views: Views = request.app.state.views
+    return views.problem(request.scope, refusal)
 
 
 async def refused(request: Request, error: Exception) -> Response:
     """Tell of what a route refused, or of a path or a method that does not exist."""
     if isinstance(error, Refusal):
-        return views(request).problem(request.scope, error)
+        return _told(request, error)
     if isinstance(error, HTTPException) and error.status_code == 303:
         return Response(status_code=303, headers=error.headers)
     status = error.status_code if isinstance(error, HTTPException) else 404
-    return _problem(request, status, *(WRONG_METHOD if status == 405 else NOTHING))
+    return _told(request, Refusal(status, *(WRONG_METHOD if status == 405 else NOTHING)))
 
 
 async def malformed(request: Request, error: Exception) -> Response:
@@ -159,7 +161,7 @@ async def malformed(request: Request, error: Exception) -> Response:
     found = error.errors() if isinstance(error, RequestValidationError) else []
     named = [f"{_place(each)}: {each['msg']}" for each in found[:5]]
     text = f"The request is not understood: {'; '.join(named)}."
-    return _problem(request, 400, text, "Send what /openapi.json describes.")
+    return _told(request, Refusal(400, text, "Send what /openapi.json describes."))
 
 
 def _place(problem: MutableMapping[str, Any]) -> str:
@@ -171,10 +173,10 @@ def _place(problem: MutableMapping[str, Any]) -> str:
 async def failed(request: Request, error: Exception) -> Response:
     """Tell of an expected failure in its own words, which end with what to do."""
     found = (status for kind, status in STATUSES.items() if isinstance(error, kind))
-    words = failure_words(views(request).parts.redact(str(error)))
-    return _problem(request, next(found, 409), *words)
+    words = failure_words(request.app.state.views.parts.redact(str(error)))
+    return _told(request, Refusal(next(found, 409), *words))
 
 
 async def crashed(request: Request, error: Exception) -> Response:
     """Tell of a bug, and nothing about it."""
-    return _problem(request, 500, *BUG)
+    return _told(request, Refusal(500, *BUG))

@@ -4,7 +4,6 @@ import hashlib
 from datetime import datetime
 from typing import Annotated
 from urllib.parse import quote
-from weakref import WeakValueDictionary
 
 from fastapi import APIRouter, Body, Depends, HTTPException, Path, Query, Request
 from fastapi.responses import HTMLResponse, StreamingResponse
@@ -14,9 +13,9 @@ from wintermute.clock import stamp
 from wintermute.mailbox.history import NEWEST, HeldConversation, MessageKey
 from wintermute.mailbox.outbox import TERMINAL, WEB
 from wintermute.messages import Incoming
-from wintermute.web.conversations import FolderViews
-from wintermute.web.messages import MessageViews, RenderedPage, title_of, written
-from wintermute.web.stream import DraftDesk, Stream
+from wintermute.web.conversations import Folders, FolderViews
+from wintermute.web.messages import Messages, MessageViews, RenderedPage, title_of, written
+from wintermute.web.stream import Stream
 from wintermute.web.views import Refusal, Viewing, Views, Visiting, is_api
 
 LISTED_MOST = 30
@@ -57,64 +56,39 @@ class ChatList(BaseModel):
     next: str | None
 
 
-class ChatViews:
-    """Everything the routes of the chat share while the server runs."""
-
-    def __init__(self, views: Views, folders: FolderViews) -> None:
-        self.folders = folders
-        self.messages = MessageViews(views)
-        self._clock = views.parts.clock
-        self._desks: WeakValueDictionary[str, DraftDesk] = WeakValueDictionary()
-
-    async def opened(self, chat_id: str) -> HeldConversation | None:
-        """Find a conversation by the end of its address."""
-        return await self.messages.reader.held(chat_id, f"{WEB}{chat_id}")
-
-    def desk(self, conversation_id: str) -> DraftDesk:
-        """Give the desk of a conversation, which is there while somebody has it."""
-        return self._desks.setdefault(conversation_id, DraftDesk(self._clock))
-
-
-def chat_views(request: Request) -> ChatViews:
-    """Give the views of the application that a request reached."""
-    found: ChatViews = request.app.state.chats
-    return found
-
-
-Chatting = Annotated[ChatViews, Depends(chat_views)]
-
-
 @router.get("/", include_in_schema=False)
-async def newest_chat(views: Viewing, chats: Chatting) -> HTMLResponse:
+async def newest_chat(views: Viewing, messages: Messages, folders: Folders) -> HTMLResponse:
     """Show the conversation of the web that was used last, or an empty one."""
-    newest = await chats.messages.reader.conversations(1, f"{WEB}*")
-    return await _page(views, chats, next(iter(newest), None))
+    newest = await messages.reader.conversations(1, f"{WEB}*")
+    return await _page(views, messages, folders, next(iter(newest), None))
 
 
 @router.get("/chat", include_in_schema=False)
-async def new_chat(views: Viewing, chats: Chatting) -> HTMLResponse:
+async def new_chat(views: Viewing, messages: Messages, folders: Folders) -> HTMLResponse:
     """Show an empty conversation: it comes into being with its first message."""
-    return await _page(views, chats, None)
+    return await _page(views, messages, folders, None)
 
 
 @router.get("/chat/{chat_id}", include_in_schema=False)
 async def chat_page(
     chat_id: ChatId,
     views: Viewing,
-    chats: Chatting,
+    messages: Messages,
+    folders: Folders,
     before: str = "",
     after: str = FROM_NEWEST,
 ) -> HTMLResponse:
     """Show a conversation, with `before` its earlier messages, with `after` more conversations."""
-    held, key = await chats.opened(chat_id), MessageKey.from_page(before)
+    held, key = await messages.opened(chat_id), MessageKey.from_page(before)
     if key is None or (held is None and chat_id.startswith(KNOWN)):
         raise Refusal(404, *GONE)
-    return await _page(views, chats, held, chat_id, key, after)
+    return await _page(views, messages, folders, held, chat_id, key, after)
 
 
 async def _page(
     views: Views,
-    chats: ChatViews,
+    messages: MessageViews,
+    folders: FolderViews,
     held: HeldConversation | None,
     chat_id: str = "",
     before: MessageKey = NEWEST,
@@ -129,18 +103,17 @@ async def _page(
         row=row,
         is_open=row is None or row.is_open,
         is_newest=before == NEWEST,
-        page=await chats.messages.page(held.id, before) if held else RenderedPage(),
-        list=await list_chats(chats, after),
-        folders=await chats.folders.newest_or_none(),
+        page=await messages.page(held.id, before) if held else RenderedPage(),
+        list=await list_chats(messages, after),
+        folders=await folders.newest_or_none(),
     )
 
 
 @router.get("/api/chats")
-async def list_chats(chats: Chatting, after: str = FROM_NEWEST) -> ChatList:
+async def list_chats(messages: Messages, after: str = FROM_NEWEST) -> ChatList:
     """List conversations, newest first; `after`: the key that the last list gave."""
     last, _, conversation_id = after.partition(" ")
-    reader = chats.messages.reader
-    found = await reader.conversations(LISTED_MOST + 1, before=(last, conversation_id))
+    found = await messages.reader.conversations(LISTED_MOST + 1, before=(last, conversation_id))
     shown, more = found[:LISTED_MOST], found[LISTED_MOST:]
     key = f"{stamp(shown[-1].last)} {shown[-1].id}" if more else None
     return ChatList(chats=[_row(each) for each in shown], next=key)
@@ -159,14 +132,14 @@ def _row(held: HeldConversation) -> ChatRow:
 
 
 @router.get("/api/chats/{chat_id}/messages")
-async def list_messages(chat_id: ChatId, chats: Chatting, before: str = "") -> RenderedPage:
+async def list_messages(chat_id: ChatId, messages: Messages, before: str = "") -> RenderedPage:
     """Give the newest messages of a conversation, or those before the key of a list."""
-    held, key = await chats.opened(chat_id), MessageKey.from_page(before)
+    held, key = await messages.opened(chat_id), MessageKey.from_page(before)
     if key is None:
         raise Refusal(400, "The key of the earlier messages is none of ours.", "Reload the page.")
     if held is None:
         raise Refusal(404, *GONE)
-    return await chats.messages.page(held.id, key)
+    return await messages.page(held.id, key)
 
 
 @router.post("/api/chats/{chat_id}/messages", status_code=202)
@@ -175,12 +148,12 @@ async def take_message(
     key: Annotated[str, Body(pattern=ID)],
     text: Annotated[str, Body()],
     views: Viewing,
-    chats: Chatting,
+    messages: Messages,
 ) -> dict[str, str]:
     """Store a message or a command of the owner, once for each key; its `id`. Its room wakes."""
     parts, text = views.parts, written(text).lstrip("\n")
     text = text.strip() if text.lstrip().startswith("/") else text  # an indent may be one of code
-    held = await chats.opened(chat_id)
+    held = await messages.opened(chat_id)
     if held is not None and not held.room_id.startswith(WEB):
         raise Refusal(403, "This conversation can only be read here.", "Answer where it is held.")
     if parts.rooms is None or (held is None and chat_id.startswith(KNOWN)):
@@ -223,13 +196,12 @@ async def stream_chat(
     chat_id: ChatId,
     views: Viewing,
     visitor: Visiting,
-    chats: Chatting,
+    messages: Messages,
     has: Annotated[str, Query(max_length=64)] = "",
 ) -> StreamingResponse:
     """Stream the states of a conversation. `has`: the version of the messages that a page has."""
-    held = await chats.opened(chat_id)
+    held = await messages.opened(chat_id)
     if held is None:
         raise Refusal(404, *GONE)
-    shared = (views.parts, views.sessions, chats.messages, chats.desk(held.id))
-    stream = Stream(*shared, held.id, visitor, has)
+    stream = Stream(views, messages, held.id, visitor, has)
     return StreamingResponse(stream.events(), media_type="text/event-stream")

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated
 from zoneinfo import ZoneInfo
 
-from fastapi import APIRouter, Body, Depends, Request
+from fastapi import APIRouter, Body, Depends
 from fastapi.responses import HTMLResponse, StreamingResponse
 from pydantic import BaseModel
 
@@ -19,10 +19,10 @@ from wintermute.files import to_its_end
 from wintermute.loom.reading import LoomReader
 from wintermute.messages import FOLDER
 from wintermute.text import display_name, one_line
-from wintermute.web.messages import NEWEST_MOST, Renderings, written
+from wintermute.web.messages import NEWEST_MOST, DraftDesk, Renderings, written
 from wintermute.web.sessions import Visitor
-from wintermute.web.stream import BEATS, DraftDesk, WatchedDraft, event
-from wintermute.web.views import Refusal, Viewing, Views, Visiting, failure_words
+from wintermute.web.stream import BEATS, WatchedDraft, event
+from wintermute.web.views import Refusal, Viewing, Views, Visiting, failure_words, of_application
 from wintermute.wiki.conversations import (
     BUSY,
     ConversationFolder,
@@ -223,13 +223,7 @@ class FolderViews:
             seen = await draft.woken(seen)
 
 
-def folder_views(request: Request) -> FolderViews:
-    """Give the views of the application that a request reached."""
-    found: FolderViews = request.app.state.folders
-    return found
-
-
-Folders = Annotated[FolderViews, Depends(folder_views)]
+Folders = Annotated[FolderViews, of_application("folders")]
 
 
 async def folder_path(conversation_id: str, folders: Folders) -> str:

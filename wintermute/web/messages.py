@@ -4,13 +4,16 @@ import asyncio
 import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Annotated
+from weakref import WeakValueDictionary
 
 from wintermute import markdown
+from wintermute.clock import Clock
 from wintermute.loom.reading import LoomReader
 from wintermute.mailbox.history import NEWEST, HeldConversation, MailboxReader, MessageKey
 from wintermute.mailbox.outbox import TERMINAL, WEB
 from wintermute.text import clean, display_name, is_blank, one_line
-from wintermute.web.views import Refusal, Views
+from wintermute.web.views import Refusal, Views, of_application
 
 NEWEST_MOST = 50
 """Messages of a page, and of the part of a conversation that a stream keeps true."""
@@ -18,6 +21,10 @@ IN_THREAD = 300
 """Characters of Markdown that cost up to 20 ms, as of brackets: more are rendered beside the loop."""
 MESSAGE_MOST = 64_000
 """Bytes of a message that is sent."""
+DRAWS = 0.1
+"""Seconds between two states of a draft."""
+SHARE = 10
+"""Rendering a draft may take one of so many parts of the time."""
 KEPT_MOST = 2_000_000
 """Characters of rendered messages that are kept."""
 
@@ -55,6 +62,31 @@ class Renderings:
         while self._size > self._most:
             self._size -= len(self._kept.pop(next(iter(self._kept))))
         return found
+
+
+class DraftDesk:
+    """Draws the draft of one conversation, once for all who watch it. `until`: not again before."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self.text = ""
+        self.blocks: tuple[str, ...] = ()
+        self.until = 0.0
+
+    async def draw(self, text: str) -> None:
+        """Draw a text, unless it is drawn, or that would take too much time now."""
+        async with self._lock:
+            begun = self._clock.monotonic()
+            if text == self.text or (text and begun < self.until):
+                return
+            is_long = len(text) >= IN_THREAD
+            drawn = (
+                await asyncio.to_thread(markdown.blocks, text) if is_long else markdown.blocks(text)
+            )
+            now = self._clock.monotonic()
+            self.text, self.blocks = text, drawn
+            self.until = now + max(DRAWS, SHARE * (now - begun)) if text else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +127,17 @@ class MessageViews:
         stores = views.parts.stores
         self._views = views
         self._renderings = Renderings()
+        self._desks: WeakValueDictionary[str, DraftDesk] = WeakValueDictionary()
         self._loom = LoomReader(stores.database)
         self.reader = MailboxReader(stores.database, stores.owner)
+
+    async def opened(self, chat_id: str) -> HeldConversation | None:
+        """Find a conversation by the end of its address."""
+        return await self.reader.held(chat_id, f"{WEB}{chat_id}")
+
+    def desk(self, conversation_id: str) -> DraftDesk:
+        """Give the desk of a conversation, which is there while somebody has it."""
+        return self._desks.setdefault(conversation_id, DraftDesk(self._views.parts.clock))
 
     async def page(self, conversation_id: str, before: MessageKey = NEWEST) -> RenderedPage:
         """Render the newest messages before a place."""
@@ -116,3 +157,6 @@ class MessageViews:
         state = f"{erased} {''.join(each.html for each in made)}"
         version = hashlib.sha256(state.encode()).hexdigest()[:16]
         return RenderedPage(tuple(made), str(earlier) if earlier else None, version, erased)
+
+
+Messages = Annotated[MessageViews, of_application("messages")]

@@ -13,19 +13,14 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 
-from wintermute import markdown
-from wintermute.clock import Clock
 from wintermute.conversation.words import MODEL, waiting_for
 from wintermute.messages import Json
-from wintermute.web.messages import IN_THREAD, MessageViews, title_of
+from wintermute.web.messages import DraftDesk, MessageViews, title_of
 from wintermute.web.parts import WebParts
-from wintermute.web.sessions import Logins, Visitor
+from wintermute.web.sessions import Visitor
 from wintermute.web.speaker import Making
+from wintermute.web.views import Views
 
-DRAWS = 0.1
-"""Seconds between two states of a draft."""
-SHARE = 10
-"""Rendering a draft may take one of so many parts of the time."""
 SETTLES = 0.03
 """Seconds in which what belongs together arrives."""
 LOOKS = 2.0
@@ -34,31 +29,6 @@ BEATS = 15.0
 """Seconds of silence after which a dead connection is found out."""
 PATIENCE = 2
 """Seconds from which on a wait is worth a line."""
-
-
-class DraftDesk:
-    """Draws the draft of one conversation, once for all who watch it. `until`: not again before."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._lock = asyncio.Lock()
-        self.text = ""
-        self.blocks: tuple[str, ...] = ()
-        self.until = 0.0
-
-    async def draw(self, text: str) -> None:
-        """Draw a text, unless it is drawn, or that would take too much time now."""
-        async with self._lock:
-            begun = self._clock.monotonic()
-            if text == self.text or (text and begun < self.until):
-                return
-            is_long = len(text) >= IN_THREAD
-            drawn = (
-                await asyncio.to_thread(markdown.blocks, text) if is_long else markdown.blocks(text)
-            )
-            now = self._clock.monotonic()
-            self.text, self.blocks = text, drawn
-            self.until = now + max(DRAWS, SHARE * (now - begun)) if text else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,24 +104,18 @@ class Stream:
     """One page's stream of a conversation."""
 
     def __init__(
-        self,
-        parts: WebParts,
-        sessions: Logins,
-        messages: MessageViews,
-        desk: DraftDesk,
-        conversation_id: str,
-        visitor: Visitor,
-        has: str,
+        self, views: Views, messages: MessageViews, conversation_id: str, visitor: Visitor, has: str
     ) -> None:
         """`has`: the version of the newest messages that the page has."""
-        self._parts = parts
-        self._sessions = sessions
+        self._parts = views.parts
+        self._sessions = views.sessions
         self._messages = messages
         self._id = conversation_id
         self._visitor = visitor
         self._has = has
         self._shown: dict[str, str] = {}
-        self._draft = WatchedDraft(parts, visitor, desk, conversation_id)
+        desk = messages.desk(conversation_id)
+        self._draft = WatchedDraft(views.parts, visitor, desk, conversation_id)
         self._seen = (-1, -1)
         self._looks_at = 0.0
 

@@ -102,10 +102,13 @@ def is_api(path: str) -> bool:
     return path.startswith("/api/") or path == "/openapi.json"
 
 
-def views(request: Request) -> Views:
-    """Give the views of the application that a request reached."""
-    found: Views = request.app.state.views
-    return found
+def of_application(name: str) -> Any:
+    """Give a route what the application that it belongs to has under a name."""
+
+    def found(request: Request) -> Any:
+        return getattr(request.app.state, name)
+
+    return Depends(found)
 
 
 def visitor(request: Request) -> Visitor:
@@ -139,5 +142,5 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] if text.partition(" ")[0].isalpha() else text
 
 
-Viewing = Annotated[Views, Depends(views)]
+Viewing = Annotated[Views, of_application("views")]
 Visiting = Annotated[Visitor, Depends(visitor)]

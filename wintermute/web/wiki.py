@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Annotated, Any, Literal, TypeVar
@@ -45,7 +44,6 @@ FEW = 20
 """Changes and hits on one page."""
 MOST_COMPARED = 4_000
 """Lines of two texts: the time to compare grows faster than they do."""
-PEEK_SECONDS = 0.01
 AROUND = 3
 """Lines that are shown around a difference."""
 NO_PAGE = "No page has this name yet: open it to write one"
@@ -106,10 +104,8 @@ async def wiki_home(views: Viewing) -> HTMLResponse:
     """Show where reading the wiki begins: the index, the search, and what is to be mended."""
 
     def look(wiki: WikiStore) -> dict[str, Any]:
-        counts, has_pages = (
-            Counter(each.kind for each in wiki.problems()),
-            wiki.tree().names.has_pages,
-        )
+        counts = Counter(each.kind for each in wiki.problems())
+        has_pages = wiki.tree().names.has_pages
         return {"page": opened(wiki, INDEX), "counts": counts, "has_pages": has_pages, "why": ""}
 
     try:
@@ -210,12 +206,8 @@ def _unresolved(views: Views, found: Unresolved) -> HTMLResponse:
     is_choice, wanted = found.reason == "ambiguous", found.title.removesuffix(ENDING)
     new = wanted if "/" in wanted else f"semantic/{wanted}"
     problem = path_problem(f"{new}{ENDING}") if found.reason == "missing" else ""
-    values: dict[str, Any] = {
-        "found": found,
-        "name": legible(found.title),
-        "new": new,
-        "problem": problem,
-    }
+    values: dict[str, Any] = {"found": found, "name": legible(found.title)}
+    values |= {"new": new, "problem": problem}
     title = "Which page?" if is_choice else "No such page"
     status = 200 if is_choice else REFUSALS[found.reason][0]
     return _page(views, "wiki_missing.html", title, status, **values)
@@ -298,14 +290,9 @@ async def wiki_problems(
     counts, found = await in_store(views, look)
     last = found[MOST - 1] if len(found) > MOST else None
     more = {"kind": kind, "page": last.page, "subject": last.subject} if last else {}
-    values: dict[str, Any] = {
-        "counts": counts,
-        "kind": kind,
-        "found": found[:MOST],
-        "paths": (),
-        "to": "",
-    }
-    return _page(views, "wiki_list.html", "To be mended", more=urlencode(more), **values)
+    values: dict[str, Any] = {"counts": counts, "kind": kind, "found": found[:MOST]}
+    values |= {"paths": (), "to": "", "more": urlencode(more)}
+    return _page(views, "wiki_list.html", "To be mended", **values)
 
 
 @router.get("/wiki-search", include_in_schema=False)
@@ -319,29 +306,18 @@ async def wiki_search(
     """Look for words in the pages, the best first. `part`: the hits alone, for who is typing."""
     is_late = views.searching.locked()
     async with views.searching:
-        if is_late and await _has_left(request):  # for a newer question
-            return HTMLResponse("", 499)
+        if is_late:
+            await request.body()  # which arrives before the news that somebody has left
+            if await request.is_disconnected():  # for a newer question
+                return HTMLResponse("", 499)
         hits = await in_store(views, lambda wiki: wiki.search(q, most)) if q.strip() else ()
     new = f"semantic/{q.strip()}"
-    values: dict[str, Any] = {
-        "q": q,
-        "hits": hits,
-        "new": "" if path_problem(f"{new}{ENDING}") else new,
-    }
-    values |= {"more": urlencode({"q": q, "most": 200}) if len(hits) == most < 200 else ""}
+    more = urlencode({"q": q, "most": 200}) if len(hits) == most < 200 else ""
+    values: dict[str, Any] = {"q": q, "hits": hits, "more": more}
+    values |= {"new": "" if path_problem(f"{new}{ENDING}") else new}
     if part:
         return HTMLResponse(views.fragment("wiki_hits.html", **values))
     return _page(views, "wiki.html", "Search", page=None, why="", **values)
-
-
-async def _has_left(request: Request) -> bool:
-    """Decide if nobody waits for an answer any more."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(PEEK_SECONDS):
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-            return True
-    return False
 
 
 @router.get("/api/memory/resolve")
