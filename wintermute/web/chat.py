@@ -16,7 +16,7 @@ from wintermute.messages import Incoming
 from wintermute.web.conversations import Folders, FolderViews
 from wintermute.web.messages import Messages, MessageViews, RenderedPage, title_of, written
 from wintermute.web.stream import Stream
-from wintermute.web.views import Refusal, Viewing, Views, Visiting, is_api
+from wintermute.web.views import Refusal, Viewing, Visiting, is_api
 
 LISTED_MOST = 30
 """Conversations of a list."""
@@ -57,22 +57,21 @@ class ChatList(BaseModel):
 
 
 @router.get("/", include_in_schema=False)
-async def newest_chat(views: Viewing, messages: Messages, folders: Folders) -> HTMLResponse:
+async def newest_chat(messages: Messages, folders: Folders) -> HTMLResponse:
     """Show the conversation of the web that was used last, or an empty one."""
     newest = await messages.reader.conversations(1, f"{WEB}*")
-    return await _page(views, messages, folders, next(iter(newest), None))
+    return await _page(messages, folders, next(iter(newest), None))
 
 
 @router.get("/chat", include_in_schema=False)
-async def new_chat(views: Viewing, messages: Messages, folders: Folders) -> HTMLResponse:
+async def new_chat(messages: Messages, folders: Folders) -> HTMLResponse:
     """Show an empty conversation: it comes into being with its first message."""
-    return await _page(views, messages, folders, None)
+    return await _page(messages, folders, None)
 
 
 @router.get("/chat/{chat_id}", include_in_schema=False)
 async def chat_page(
     chat_id: ChatId,
-    views: Viewing,
     messages: Messages,
     folders: Folders,
     before: str = "",
@@ -82,11 +81,10 @@ async def chat_page(
     held, key = await messages.opened(chat_id), MessageKey.from_page(before)
     if key is None or (held is None and chat_id.startswith(KNOWN)):
         raise Refusal(404, *GONE)
-    return await _page(views, messages, folders, held, chat_id, key, after)
+    return await _page(messages, folders, held, chat_id, key, after)
 
 
 async def _page(
-    views: Views,
     messages: MessageViews,
     folders: FolderViews,
     held: HeldConversation | None,
@@ -94,7 +92,7 @@ async def _page(
     before: MessageKey = NEWEST,
     after: str = FROM_NEWEST,
 ) -> HTMLResponse:
-    row = _row(held) if held else None
+    row, views = _row(held) if held else None, messages.views
     return views.page(
         "chat.html",
         title=row.title if row else "New conversation",
@@ -147,11 +145,10 @@ async def take_message(
     chat_id: ChatId,
     key: Annotated[str, Body(pattern=ID)],
     text: Annotated[str, Body()],
-    views: Viewing,
     messages: Messages,
 ) -> dict[str, str]:
     """Store a message or a command of the owner, once for each key; its `id`. Its room wakes."""
-    parts, text = views.parts, written(text).lstrip("\n")
+    parts, text = messages.views.parts, written(text).lstrip("\n")
     text = text.strip() if text.lstrip().startswith("/") else text  # an indent may be one of code
     held = await messages.opened(chat_id)
     if held is not None and not held.room_id.startswith(WEB):
@@ -194,7 +191,6 @@ async def take_message(
 )
 async def stream_chat(
     chat_id: ChatId,
-    views: Viewing,
     visitor: Visiting,
     messages: Messages,
     has: Annotated[str, Query(max_length=64)] = "",
@@ -203,5 +199,5 @@ async def stream_chat(
     held = await messages.opened(chat_id)
     if held is None:
         raise Refusal(404, *GONE)
-    stream = Stream(views, messages, held.id, visitor, has)
+    stream = Stream(messages, held.id, visitor, has)
     return StreamingResponse(stream.events(), media_type="text/event-stream")

@@ -17,7 +17,7 @@ from wintermute.conversation.state import Shown
 from wintermute.errors import StoreBusy, StoreMissing, WintermuteError
 from wintermute.files import to_its_end
 from wintermute.loom.reading import LoomReader
-from wintermute.messages import FOLDER
+from wintermute.messages import FOLDER, Json
 from wintermute.text import display_name, one_line
 from wintermute.web.messages import NEWEST_MOST, DraftDesk, Renderings, written
 from wintermute.web.sessions import Visitor
@@ -58,21 +58,6 @@ class FolderList(BaseModel):
 
     conversations: list[FolderRow]
     next: str | None = None
-
-
-class FolderMessage(BaseModel):
-    """A message. `id`: the name of its file; `role`: system, user or assistant."""
-
-    id: str
-    role: str
-    text: str
-
-
-class FolderMessages(BaseModel):
-    """Messages, oldest first, and the key of those before them."""
-
-    messages: list[FolderMessage]
-    earlier: str | None
 
 
 @dataclass(eq=False, slots=True)
@@ -129,9 +114,8 @@ class FolderViews:
         if not is_gone:
             with suppress(WintermuteError):  # which its page tells
                 words = self.folder(path).opening()
-        return FolderRow(
-            id=_id(path), title=display_name(one_line(words), 60) or name, missing=is_gone
-        )
+        title = display_name(one_line(words), 60) or name
+        return FolderRow(id=_id(path), title=title, missing=is_gone)
 
     async def path_of(self, conversation_id: str, *, gone: bool = False) -> str:
         """Find the path of a listed conversation, `gone`: also without folder. Raises: Refusal."""
@@ -163,15 +147,13 @@ class FolderViews:
         room = f"{FOLDER}{self.folder(path).path.resolve()}"
         casts = await self._loom.casts_of(room, texts)
         recalled = await self._loom.recalled([*casts.values()])
-        return [
-            self._views.fragment(
-                "folder_message.html",
-                message=each,
-                html=htmls.get(each.text, ""),
-                badges=recalled.get(casts.get(each.text, ""), ()),
-            )
-            for each in messages
-        ]
+
+        def shown(each: MessageFile) -> str:
+            badges = recalled.get(casts.get(each.text, ""), ())
+            values = {"message": each, "html": htmls.get(each.text, ""), "badges": badges}
+            return self._views.fragment("folder_message.html", **values)
+
+        return [*map(shown, messages)]
 
     def is_making(self, path: str) -> bool:
         """Decide if an answer is being made here."""
@@ -285,13 +267,14 @@ async def make_folder(views: Viewing) -> dict[str, str]:
 
 
 @router.get("/api/conversations/{conversation_id}")
-async def list_folder_messages(
-    path: FolderPath, folders: Folders, before: str = ""
-) -> FolderMessages:
-    """Give the newest messages of a conversation, or those before the key of a list."""
+async def list_folder_messages(path: FolderPath, folders: Folders, before: str = "") -> Json:
+    """Give the newest `messages` of a conversation, or those before the key of a list.
+
+    Each has the `id` of its file, a `role` and a `text`. `earlier`: the key of those before them.
+    """
     page = await asyncio.to_thread(folders.folder(path).page, NEWEST_MOST, before)
-    rows = [FolderMessage(id=m.name, role=m.role, text=m.text) for m in page.messages]
-    return FolderMessages(messages=rows, earlier=page.earlier)
+    rows = [{"id": each.name, "role": each.role, "text": each.text} for each in page.messages]
+    return {"messages": rows, "earlier": page.earlier}
 
 
 @router.delete("/api/conversations/{conversation_id}", status_code=204)

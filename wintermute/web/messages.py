@@ -125,7 +125,7 @@ class MessageViews:
 
     def __init__(self, views: Views) -> None:
         stores = views.parts.stores
-        self._views = views
+        self.views = views
         self._renderings = Renderings()
         self._desks: WeakValueDictionary[str, DraftDesk] = WeakValueDictionary()
         self._loom = LoomReader(stores.database)
@@ -137,7 +137,7 @@ class MessageViews:
 
     def desk(self, conversation_id: str) -> DraftDesk:
         """Give the desk of a conversation, which is there while somebody has it."""
-        return self._desks.setdefault(conversation_id, DraftDesk(self._views.parts.clock))
+        return self._desks.setdefault(conversation_id, DraftDesk(self.views.parts.clock))
 
     async def page(self, conversation_id: str, before: MessageKey = NEWEST) -> RenderedPage:
         """Render the newest messages before a place."""
@@ -147,12 +147,8 @@ class MessageViews:
         recalled = await self._loom.recalled({m.cast_id for m in messages if m.cast_id})
         made = list[RenderedMessage]()
         for each in messages:
-            html = self._views.fragment(
-                "message.html",
-                message=each,
-                html=htmls.get(each.body),
-                badges=recalled.get(each.cast_id or "", ()),
-            )
+            shown = {"html": htmls.get(each.body), "badges": recalled.get(each.cast_id or "", ())}
+            html = self.views.fragment("message.html", message=each, **shown)
             made.append(RenderedMessage(each.id, html, each.answers))
         state = f"{erased} {''.join(each.html for each in made)}"
         version = hashlib.sha256(state.encode()).hexdigest()[:16]

@@ -19,7 +19,6 @@ from wintermute.web.messages import DraftDesk, MessageViews, title_of
 from wintermute.web.parts import WebParts
 from wintermute.web.sessions import Visitor
 from wintermute.web.speaker import Making
-from wintermute.web.views import Views
 
 SETTLES = 0.03
 """Seconds in which what belongs together arrives."""
@@ -104,18 +103,18 @@ class Stream:
     """One page's stream of a conversation."""
 
     def __init__(
-        self, views: Views, messages: MessageViews, conversation_id: str, visitor: Visitor, has: str
+        self, messages: MessageViews, conversation_id: str, visitor: Visitor, has: str
     ) -> None:
         """`has`: the version of the newest messages that the page has."""
-        self._parts = views.parts
-        self._sessions = views.sessions
+        self._parts = messages.views.parts
+        self._sessions = messages.views.sessions
         self._messages = messages
         self._id = conversation_id
         self._visitor = visitor
         self._has = has
         self._shown: dict[str, str] = {}
         desk = messages.desk(conversation_id)
-        self._draft = WatchedDraft(views.parts, visitor, desk, conversation_id)
+        self._draft = WatchedDraft(self._parts, visitor, desk, conversation_id)
         self._seen = (-1, -1)
         self._looks_at = 0.0
 

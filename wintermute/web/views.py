@@ -48,13 +48,10 @@ class Views:
         self.cookie = cookie
         self.sessions = Logins(parts)
         self.searching = asyncio.Lock()  # one search at a time: each takes a core for a while
-        self._versions = {
-            file.relative_to(HERE / "static").as_posix(): hashlib.sha256(
-                file.read_bytes()
-            ).hexdigest()[:12]
-            for file in sorted((HERE / "static").rglob("*"))
-            if file.is_file()
-        }
+        files = [each for each in (HERE / "static").rglob("*") if each.is_file()]
+        names = [each.relative_to(HERE / "static").as_posix() for each in files]
+        digests = [hashlib.sha256(each.read_bytes()).hexdigest()[:12] for each in files]
+        self._versions = dict(zip(names, digests, strict=True))
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"),
             autoescape=select_autoescape(default=True),
