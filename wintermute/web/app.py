@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
+from wintermute.config.secrets import Redaction
 from wintermute.errors import (
     PageRefused,
     StorageBlocked,
@@ -77,10 +78,8 @@ async def unguarded(parts: WebParts) -> FastAPI:
     for part in (chat, conversations, wiki, editing, jobs, graph, login):
         app.include_router(part.router)
     app.mount("/static", StaticFiles(directory=STATIC))
-    app.add_exception_handler(HTTPException, refused)
-    app.add_exception_handler(RequestValidationError, malformed)
-    app.add_exception_handler(WintermuteError, failed)
-    app.add_exception_handler(Exception, crashed)
+    for kind in (HTTPException, RequestValidationError, WintermuteError, Exception):
+        app.add_exception_handler(kind, told)
     return app
 
 
@@ -141,42 +140,34 @@ async def _is_bug(answering: Coroutine[Any, Any, None], scope: Scope) -> bool:
     return False
 
 
-def _told(request: Request, refusal: Refusal) -> Response:
-    views: Views = request.app.state.views
-    return views.problem(request.scope, refusal)
-
-
-async def refused(request: Request, error: Exception) -> Response:
-    """Tell of what a route refused, or of a path or a method that does not exist."""
-    if isinstance(error, Refusal):
-        return _told(request, error)
+async def told(request: Request, error: Exception) -> Response:
+    """Tell what came of a request that has no answer."""
     if isinstance(error, HTTPException) and error.status_code == 303:
         return Response(status_code=303, headers=error.headers)
-    status = error.status_code if isinstance(error, HTTPException) else 404
-    return _told(request, Refusal(status, *(WRONG_METHOD if status == 405 else NOTHING)))
+    views: Views = request.app.state.views
+    return views.problem(request.scope, _refusal(error, views.parts.redact))
 
 
-async def malformed(request: Request, error: Exception) -> Response:
-    """Tell what is wrong with a request, without its values: they may be secret, or no text."""
-    found = error.errors() if isinstance(error, RequestValidationError) else []
-    named = [f"{_place(each)}: {each['msg']}" for each in found[:5]]
-    text = f"The request is not understood: {'; '.join(named)}."
-    return _told(request, Refusal(400, text, "Send what /openapi.json describes."))
+def _refusal(error: Exception, redact: Redaction) -> Refusal:
+    """Put an error into words; those of an expected failure end with what to do."""
+    match error:
+        case Refusal():
+            return error
+        case HTTPException(status_code=405):
+            return Refusal(405, *WRONG_METHOD)
+        case HTTPException():
+            return Refusal(error.status_code, *NOTHING)
+        case RequestValidationError():  # without its values: they may be secret, or no text
+            named = [f"{_place(each)}: {each['msg']}" for each in error.errors()[:5]]
+            text = f"The request is not understood: {'; '.join(named)}."
+            return Refusal(400, text, "Send what /openapi.json describes.")
+        case WintermuteError():
+            found = (status for kind, status in STATUSES.items() if isinstance(error, kind))
+            return Refusal(next(found, 409), *failure_words(redact(str(error))))
+    return Refusal(500, *BUG)
 
 
 def _place(problem: MutableMapping[str, Any]) -> str:
     """The field that a problem is in; names of our own fields only."""
     inner = [str(part) for part in problem["loc"][1:] if problem["type"] != "extra_forbidden"]
     return ".".join(inner) or str(problem["loc"][0])
-
-
-async def failed(request: Request, error: Exception) -> Response:
-    """Tell of an expected failure in its own words, which end with what to do."""
-    found = (status for kind, status in STATUSES.items() if isinstance(error, kind))
-    words = failure_words(request.app.state.views.parts.redact(str(error)))
-    return _told(request, Refusal(next(found, 409), *words))
-
-
-async def crashed(request: Request, error: Exception) -> Response:
-    """Tell of a bug, and nothing about it."""
-    return _told(request, Refusal(500, *BUG))

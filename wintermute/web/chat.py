@@ -1,7 +1,6 @@
 """The chat page and its API: conversations, messages, and the stream of their states."""
 
 import hashlib
-from datetime import datetime
 from typing import Annotated
 from urllib.parse import quote
 
@@ -44,7 +43,6 @@ class ChatRow(BaseModel):
 
     id: str
     title: str
-    last: datetime
     is_open: bool
     matrix: str | None
 
@@ -123,7 +121,6 @@ def _row(held: HeldConversation) -> ChatRow:
     return ChatRow(
         id=room.removeprefix(WEB) if is_open else held.id,
         title=title_of(held),
-        last=held.last,
         is_open=is_open,
         matrix=None if is_open or is_here else f"https://matrix.to/#/{quote(room)}",
     )

@@ -228,18 +228,10 @@ async def folder_page(
 ) -> HTMLResponse:
     """Show a conversation, with `before` its earlier messages."""
     page = await asyncio.to_thread(folders.folder(path).page, NEWEST_MOST, before)
-    return _page(
-        views,
-        conversation_id,
-        await folders.newest(),
-        id=conversation_id,
-        before=before,
-        messages=page.messages,
-        earlier=page.earlier,
-        htmls=await folders.htmls(path, page.messages),
-        is_making=folders.is_making(path),
-        is_kept=path.startswith(f"{RAW}/"),
-    )
+    shown: Json = {"id": conversation_id, "messages": page.messages, "earlier": page.earlier}
+    shown |= {"htmls": await folders.htmls(path, page.messages), "before": before}
+    shown |= {"is_making": folders.is_making(path), "is_kept": path.startswith(f"{RAW}/")}
+    return _page(views, conversation_id, await folders.newest(), **shown)
 
 
 def _page(views: Views, title: str, rows: FolderList, **shown: object) -> HTMLResponse:

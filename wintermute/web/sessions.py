@@ -81,10 +81,9 @@ def door_token(config: Config) -> str:
     try:
         if not path.exists():
             write_new(path, f"{secrets.token_urlsafe(32)}\n".encode())
+        token = decoded(content_of(path, LARGEST, follow=False) or b"").strip()
     except OSError as error:
         raise WebUnavailable(f"{path} cannot be written: {error.strerror}") from error
-    try:
-        token = decoded(content_of(path, LARGEST, follow=False) or b"").strip()
     except FileUnusable as problem:
         raise WebUnavailable(f"{path} {problem}") from problem
     if len(token) < SHORTEST_TOKEN or not token.isprintable():
