@@ -5,7 +5,8 @@ from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Body, Depends, HTTPException, Path, Query, Request
-from fastapi.responses import HTMLResponse, StreamingResponse
+from fastapi.responses import HTMLResponse
+from fastapi.sse import EventSourceResponse
 from pydantic import BaseModel
 
 from wintermute.clock import stamp
@@ -181,20 +182,15 @@ async def take_message(
     return {"id": event_id}
 
 
-@router.get(
-    "/api/chats/{chat_id}/stream",
-    response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {}}}},
-)
+@router.get("/api/chats/{chat_id}/stream", response_class=EventSourceResponse)
 async def stream_chat(
     chat_id: ChatId,
     visitor: Visiting,
     messages: Messages,
     has: Annotated[str, Query(max_length=64)] = "",
-) -> StreamingResponse:
+) -> EventSourceResponse:
     """Stream the states of a conversation. `has`: the version of the messages that a page has."""
     held = await messages.opened(chat_id)
     if held is None:
         raise Refusal(404, *GONE)
-    stream = Stream(messages, held.id, visitor, has)
-    return StreamingResponse(stream.events(), media_type="text/event-stream")
+    return EventSourceResponse(Stream(messages, held.id, visitor, has).events())

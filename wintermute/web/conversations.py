@@ -9,7 +9,8 @@ from typing import Annotated
 from zoneinfo import ZoneInfo
 
 from fastapi import APIRouter, Body, Depends
-from fastapi.responses import HTMLResponse, StreamingResponse
+from fastapi.responses import HTMLResponse
+from fastapi.sse import EventSourceResponse
 from pydantic import BaseModel
 
 from wintermute.conversation.folder_chat import ANSWERED
@@ -295,18 +296,13 @@ async def add_message(
     return {"id": name, "html": html}
 
 
-@router.post(
-    "/api/conversations/{conversation_id}/generate",
-    response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {}}}},
-)
-async def generate(path: FolderPath, visitor: Visiting, folders: Folders) -> StreamingResponse:
+@router.post("/api/conversations/{conversation_id}/generate", response_class=EventSourceResponse)
+async def generate(path: FolderPath, visitor: Visiting, folders: Folders) -> EventSourceResponse:
     """Have the last message answered, and stream that; all who ask meanwhile see the same answer."""
     last = (await asyncio.to_thread(folders.folder(path).page, 1)).messages
     if not folders.is_making(path) and (not last or last[0].role == "assistant"):
         raise WintermuteError(ANSWERED if last else "There is no message: add one first")
-    events = folders.events(folders.ask(path), visitor)
-    return StreamingResponse(events, media_type="text/event-stream")
+    return EventSourceResponse(folders.events(folders.ask(path), visitor))
 
 
 def _id(path: str) -> str:
