@@ -5,8 +5,7 @@ from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Body, Depends, HTTPException, Path, Query, Request
-from fastapi.responses import HTMLResponse
-from fastapi.sse import EventSourceResponse
+from fastapi.responses import HTMLResponse, StreamingResponse
 from pydantic import BaseModel
 
 from wintermute.clock import stamp
@@ -182,15 +181,20 @@ async def take_message(
     return {"id": event_id}
 
 
-@router.get("/api/chats/{chat_id}/stream", response_class=EventSourceResponse)
+@router.get(
+    "/api/chats/{chat_id}/stream",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
 async def stream_chat(
     chat_id: ChatId,
     visitor: Visiting,
     messages: Messages,
     has: Annotated[str, Query(max_length=64)] = "",
-) -> EventSourceResponse:
+) -> StreamingResponse:
     """Stream the states of a conversation. `has`: the version of the messages that a page has."""
     held = await messages.opened(chat_id)
     if held is None:
         raise Refusal(404, *GONE)
-    return EventSourceResponse(Stream(messages, held.id, visitor, has).events())
+    stream = Stream(messages, held.id, visitor, has)
+    return StreamingResponse(stream.events(), media_type="text/event-stream")

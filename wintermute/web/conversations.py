@@ -9,8 +9,7 @@ from typing import Annotated
 from zoneinfo import ZoneInfo
 
 from fastapi import APIRouter, Body, Depends
-from fastapi.responses import HTMLResponse
-from fastapi.sse import EventSourceResponse
+from fastapi.responses import HTMLResponse, StreamingResponse
 from pydantic import BaseModel
 
 from wintermute.conversation.folder_chat import ANSWERED
@@ -296,13 +295,18 @@ async def add_message(
     return {"id": name, "html": html}
 
 
-@router.post("/api/conversations/{conversation_id}/generate", response_class=EventSourceResponse)
-async def generate(path: FolderPath, visitor: Visiting, folders: Folders) -> EventSourceResponse:
+@router.post(
+    "/api/conversations/{conversation_id}/generate",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
+async def generate(path: FolderPath, visitor: Visiting, folders: Folders) -> StreamingResponse:
     """Have the last message answered, and stream that; all who ask meanwhile see the same answer."""
     last = (await asyncio.to_thread(folders.folder(path).page, 1)).messages
     if not folders.is_making(path) and (not last or last[0].role == "assistant"):
         raise WintermuteError(ANSWERED if last else "There is no message: add one first")
-    return EventSourceResponse(folders.events(folders.ask(path), visitor))
+    events = folders.events(folders.ask(path), visitor)
+    return StreamingResponse(events, media_type="text/event-stream")
 
 
 def _id(path: str) -> str:
