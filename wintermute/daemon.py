@@ -26,6 +26,7 @@ from wintermute.config.read import environment
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction, secret_values
 from wintermute.config.wiki import WikiSettings, daemon_wiki, with_model
+from wintermute.conversation.rooms import Rooms
 from wintermute.conversation.speakers import Speakers
 from wintermute.conversation.state import Speaker
 from wintermute.db import Database, Patience, open_database
@@ -62,7 +63,7 @@ from wintermute.stores import Stores, closing, prepare
 from wintermute.terminal.screen import Chat, Page, Screen, TerminalSpeaker
 from wintermute.web.door import WebDoor
 from wintermute.web.parts import WebParts
-from wintermute.web.sessions import DoorStore, door_token
+from wintermute.web.sessions import door_token
 from wintermute.web.speaker import WebSpeaker
 
 log = logging.getLogger(__name__)
@@ -295,8 +296,8 @@ async def open_wintermute(
             pulse,
             (clock, WatchedClock(clock, pulse)),
         )
-        folders = folder_answers(config, stores, models, texts, clock, redact, daemon_wiki(config))
-        pages = WebDoor(WebParts(config, stores, clock, ids, redact, web, answers.rooms, folders))
+        opened = _Opened(config, stores, models, texts, clock, ids, redact)
+        pages = opened.door(web, answers.rooms, daemon_wiki(config))
         await pages.prepare()
         if config.web.enabled:
             with suppress(WebUnavailable):  # which the door tells of when it would open
@@ -305,14 +306,15 @@ async def open_wintermute(
 
 
 @dataclass(frozen=True, slots=True)
-class _Alone:
-    """Everything that is open without Matrix, while no daemon uses the data folder."""
+class _Opened:
+    """An open data folder, and what answers with it."""
 
     config: Config
     stores: Stores
     models: Models
     texts: Texts
     clock: CheckedClock
+    new_id: NewId
     redact: Redaction
 
     async def answering(
@@ -328,10 +330,21 @@ class _Alone:
                 warn(line)
         return answers, windows
 
+    def door(
+        self, speaker: WebSpeaker, rooms: Rooms | None, wiki: WikiSettings, notice: str = ""
+    ) -> WebDoor:
+        """Build the web door; `rooms` None: of the wiki alone."""
+        known = self.config, self.stores, self.models, self.texts, self.clock, self.redact
+        parts = WebParts(
+            *(self.config, self.stores, self.clock, self.new_id, self.redact, speaker, rooms),
+            *(folder_answers(*known, wiki), notice),
+        )
+        return WebDoor(parts)
+
 
 @asynccontextmanager
-async def _open_alone(config: Config) -> AsyncIterator[_Alone]:
-    """Open the data folder, which is ours until the block is left.
+async def _open_alone(config: Config) -> AsyncIterator[_Opened]:
+    """Open the data folder, which is ours until the block is left; without Matrix.
 
     Raises: ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
@@ -345,7 +358,7 @@ async def _open_alone(config: Config) -> AsyncIterator[_Alone]:
             async with aclosing(models), closing(stores):
                 await models.recall()
                 await prepare(stores)
-                yield _Alone(config, stores, models, texts, clock, redact)
+                yield _Opened(config, stores, models, texts, clock, new_id, redact)
 
 
 @asynccontextmanager
@@ -392,22 +405,15 @@ async def serve_alone(
 
     Raises: WebUnavailable; ConfigurationError; DataFolderInUse while a daemon uses the data folder.
     """
-    async with _open_alone(config) as alone:
-        stores, clock, redact = alone.stores, alone.clock, alone.redact
-        speaker = WebSpeaker(stores.outbox, clock)
-        answers, windows = await alone.answering(speaker, warn)
-        folders = folder_answers(
-            *(config, stores, alone.models, alone.texts, clock, redact), daemon_wiki(config)
-        )
-        parts = WebParts(
-            *(config, stores, clock, new_id, redact, speaker, answers.rooms, folders),
-            notice=NO_DAEMON,
-        )
+    async with _open_alone(config) as opened:
+        speaker = WebSpeaker(opened.stores.outbox, opened.clock)
+        answers, windows = await opened.answering(speaker, warn)
+        door = opened.door(speaker, answers.rooms, daemon_wiki(config), NO_DAEMON)
         async with asyncio.TaskGroup() as group:
             works = [answers.run(), speaker.run(), windows.run(), answers.finish_forgetting()]
             tasks = [group.create_task(work) for work in works]
-            async with WebDoor(parts).announced():  # so that a second `wintermute web` logs in here
-                await _serve_pages(parts, listener, invite, leaving)
+            async with door.announced():  # so that a second `wintermute web` logs in here
+                await door.serve_until(leaving, listener, invite)
             for task in tasks:
                 task.cancel()
 
@@ -424,28 +430,11 @@ async def serve_store(
 
     Raises: WebUnavailable; ConfigurationError.
     """
-    (stores, models), redact = opened, Redaction(secret_values(config))
-    clock = CheckedClock(SystemClock())
+    redact, clock = Redaction(secret_values(config)), CheckedClock(SystemClock())
     texts = read_texts(config.data_dir / "prompts", config.opening, wiki=config.wiki)
-    folders = folder_answers(config, stores, models, texts, clock, redact, settings)
-    speaker = WebSpeaker(stores.outbox, clock)
-    parts = WebParts(config, stores, clock, new_id, redact, speaker, None, folders)
-    await _serve_pages(parts, listener, invite, leaving)
-
-
-async def _serve_pages(
-    parts: WebParts,
-    listener: socket.socket,
-    invite: Callable[[str], None],
-    leaving: asyncio.Event,
-) -> None:
-    door = WebDoor(parts)
-    await door.load()
-    async with asyncio.TaskGroup() as group:
-        serving = group.create_task(door.listen(listener))
-        invite(await DoorStore(parts.stores.database, parts.clock).invite())
-        await leaving.wait()
-        serving.cancel()
+    store = _Opened(config, *opened, texts, clock, new_id, redact)
+    door = store.door(WebSpeaker(store.stores.outbox, clock), None, settings)
+    await door.serve_until(leaving, listener, invite)
 
 
 def _models(

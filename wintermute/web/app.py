@@ -9,9 +9,11 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
+from wintermute.config.secrets import Redaction
 from wintermute.errors import (
     PageRefused,
     StorageBlocked,
@@ -22,10 +24,11 @@ from wintermute.errors import (
     WintermuteError,
 )
 from wintermute.web import chat, conversations, editing, graph, jobs, login, wiki
+from wintermute.web.messages import MessageViews
 from wintermute.web.parts import WebParts
 from wintermute.web.safety import Guarded, Out, Receive, Scope, Send
 from wintermute.web.sessions import DoorStore
-from wintermute.web.views import Views, failure_words, problems, views
+from wintermute.web.views import Refusal, Views, failure_words
 
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
@@ -48,6 +51,13 @@ WRONG_METHOD = (
 NOTHING = "There is nothing at this address.", "Go back to the chat, or correct the address."
 
 
+class ApiProblem(BaseModel):
+    """An error as every JSON route tells it (V-031)."""
+
+    error: str
+    what_to_do: str
+
+
 async def unguarded(parts: WebParts) -> FastAPI:
     """Put all routes together. Raises: WebUnavailable."""
     door = DoorStore(parts.stores.database, parts.clock)
@@ -58,20 +68,18 @@ async def unguarded(parts: WebParts) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        responses=problems(*REFUSALS),
+        responses={status: {"model": ApiProblem} for status in REFUSALS},
     )
     app.state.views = Views(parts, f"wintermute_{await door.id()}")
     app.state.folders = conversations.FolderViews(app.state.views)
-    app.state.chats = chat.ChatViews(app.state.views, app.state.folders)
+    app.state.messages = MessageViews(app.state.views)
     app.add_api_route("/healthz", health, include_in_schema=False)
     app.add_api_route("/openapi.json", description, include_in_schema=False)
     for part in (chat, conversations, wiki, editing, jobs, graph, login):
         app.include_router(part.router)
     app.mount("/static", StaticFiles(directory=STATIC))
-    app.add_exception_handler(HTTPException, refused)
-    app.add_exception_handler(RequestValidationError, malformed)
-    app.add_exception_handler(WintermuteError, failed)
-    app.add_exception_handler(Exception, crashed)
+    for kind in (HTTPException, RequestValidationError, WintermuteError, Exception):
+        app.add_exception_handler(kind, told)
     return app
 
 
@@ -99,7 +107,7 @@ class WebApp:
 
     def leave(self) -> None:
         """Ask all that is being answered to end."""
-        self._views.sessions.dismiss()
+        self._views.sessions.dismiss_all()
 
     async def work(self) -> None:
         """Make the answers that were asked for in folders, until cancelled."""
@@ -117,7 +125,7 @@ class WebApp:
             return
         out = Out(scope, send)
         if await _is_bug(self._guarded(scope, receive, out), scope) and not out.has_begun:
-            await self._views.problem(scope, 500, *BUG)(scope, receive, out)
+            await self._views.problem(scope, Refusal(500, *BUG))(scope, receive, out)
 
 
 async def _is_bug(answering: Coroutine[Any, Any, None], scope: Scope) -> bool:
@@ -132,46 +140,34 @@ async def _is_bug(answering: Coroutine[Any, Any, None], scope: Scope) -> bool:
     return False
 
 
-async def web_app(parts: WebParts) -> WebApp:
-    """Build the application that answers for these parts. Raises: WebUnavailable."""
-    return WebApp(await unguarded(parts))
-
-
-def _problem(request: Request, status: int, error: str, what_to_do: str) -> Response:
-    return views(request).problem(request.scope, status, error, what_to_do)
-
-
-async def refused(request: Request, error: Exception) -> Response:
-    """Tell of a path or a method that does not exist."""
-    if isinstance(error, conversations.FolderMissing):
-        return _problem(request, 404, *conversations.GONE)
+async def told(request: Request, error: Exception) -> Response:
+    """Tell what came of a request that has no answer."""
     if isinstance(error, HTTPException) and error.status_code == 303:
         return Response(status_code=303, headers=error.headers)
-    status = error.status_code if isinstance(error, HTTPException) else 404
-    return _problem(request, status, *(WRONG_METHOD if status == 405 else NOTHING))
+    views: Views = request.app.state.views
+    return views.problem(request.scope, _refusal(error, views.parts.redact))
 
 
-async def malformed(request: Request, error: Exception) -> Response:
-    """Tell what is wrong with a request, without its values: they may be secret, or no text."""
-    found = error.errors() if isinstance(error, RequestValidationError) else []
-    named = [f"{_place(each)}: {each['msg']}" for each in found[:5]]
-    text = f"The request is not understood: {'; '.join(named)}."
-    return _problem(request, 400, text, "Send what /openapi.json describes.")
+def _refusal(error: Exception, redact: Redaction) -> Refusal:
+    """Put an error into words; those of an expected failure end with what to do."""
+    match error:
+        case Refusal():
+            return error
+        case HTTPException(status_code=405):
+            return Refusal(405, *WRONG_METHOD)
+        case HTTPException():
+            return Refusal(error.status_code, *NOTHING)
+        case RequestValidationError():  # without its values: they may be secret, or no text
+            named = [f"{_place(each)}: {each['msg']}" for each in error.errors()[:5]]
+            text = f"The request is not understood: {'; '.join(named)}."
+            return Refusal(400, text, "Send what /openapi.json describes.")
+        case WintermuteError():
+            found = (status for kind, status in STATUSES.items() if isinstance(error, kind))
+            return Refusal(next(found, 409), *failure_words(redact(str(error))))
+    return Refusal(500, *BUG)
 
 
 def _place(problem: MutableMapping[str, Any]) -> str:
     """The field that a problem is in; names of our own fields only."""
     inner = [str(part) for part in problem["loc"][1:] if problem["type"] != "extra_forbidden"]
     return ".".join(inner) or str(problem["loc"][0])
-
-
-async def failed(request: Request, error: Exception) -> Response:
-    """Tell of an expected failure in its own words, which end with what to do."""
-    found = (status for kind, status in STATUSES.items() if isinstance(error, kind))
-    words = failure_words(views(request).parts.redact(str(error)))
-    return _problem(request, next(found, 409), *words)
-
-
-async def crashed(request: Request, error: Exception) -> Response:
-    """Tell of a bug, and nothing about it."""
-    return _problem(request, 500, *BUG)

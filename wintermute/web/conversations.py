@@ -8,8 +8,8 @@ from functools import partial
 from typing import Annotated
 from zoneinfo import ZoneInfo
 
-from fastapi import APIRouter, Depends, HTTPException, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from fastapi import APIRouter, Body, Depends
+from fastapi.responses import HTMLResponse, StreamingResponse
 from pydantic import BaseModel
 
 from wintermute.conversation.folder_chat import ANSWERED
@@ -17,16 +17,12 @@ from wintermute.conversation.state import Shown
 from wintermute.errors import StoreBusy, StoreMissing, WintermuteError
 from wintermute.files import to_its_end
 from wintermute.loom.reading import LoomReader
-from wintermute.messages import FOLDER
-from wintermute.text import clean, display_name, is_blank, one_line
-from wintermute.web.messages import (
-    MESSAGE_MOST,
-    NEWEST_MOST,
-    Renderings,
-)
+from wintermute.messages import FOLDER, Json
+from wintermute.text import display_name, one_line
+from wintermute.web.messages import NEWEST_MOST, DraftDesk, Renderings, written
 from wintermute.web.sessions import Visitor
-from wintermute.web.stream import BEATS, DraftDesk, WatchedDraft, event
-from wintermute.web.views import Viewing, Views, Visiting, failure_words, told
+from wintermute.web.stream import BEATS, WatchedDraft, event
+from wintermute.web.views import Refusal, Viewing, Views, Visiting, failure_words, of_application
 from wintermute.wiki.conversations import (
     BUSY,
     ConversationFolder,
@@ -64,34 +60,6 @@ class FolderList(BaseModel):
     next: str | None = None
 
 
-class FolderMessage(BaseModel):
-    """A message. `id`: the name of its file; `role`: system, user or assistant."""
-
-    id: str
-    role: str
-    text: str
-
-
-class FolderMessages(BaseModel):
-    """Messages, oldest first, and the key of those before them."""
-
-    messages: list[FolderMessage]
-    earlier: str | None
-
-
-class NewText(BaseModel):
-    """A message of a person."""
-
-    message: str = ""
-
-
-class Made(BaseModel):
-    """The id of a conversation or of a message that was stored; `html`: the message on a page."""
-
-    id: str
-    html: str = ""
-
-
 @dataclass(eq=False, slots=True)
 class AskedAnswer:
     """An answer that was asked for. `outcome`: the event that ends its streams, once there is one."""
@@ -99,10 +67,6 @@ class AskedAnswer:
     path: str
     desk: DraftDesk
     outcome: str = ""
-
-
-class FolderMissing(HTTPException):
-    """No listed conversation has this id, or its folder is gone."""
 
 
 class FolderViews:
@@ -150,18 +114,17 @@ class FolderViews:
         if not is_gone:
             with suppress(WintermuteError):  # which its page tells
                 words = self.folder(path).opening()
-        return FolderRow(
-            id=_id(path), title=display_name(one_line(words), 60) or name, missing=is_gone
-        )
+        title = display_name(one_line(words), 60) or name
+        return FolderRow(id=_id(path), title=title, missing=is_gone)
 
     async def path_of(self, conversation_id: str, *, gone: bool = False) -> str:
-        """Find the path of a listed conversation, `gone`: also without folder. Raises: FolderMissing."""
+        """Find the path of a listed conversation, `gone`: also without folder. Raises: Refusal."""
 
         def look() -> str:
             for path in filter(_is_below, listed(self._wiki.files)):
                 if _id(path) == conversation_id and (gone or is_there(self._wiki.files, path)):
                     return path
-            raise FolderMissing(404)
+            raise Refusal(404, *GONE)
 
         return await asyncio.to_thread(look)
 
@@ -184,15 +147,13 @@ class FolderViews:
         room = f"{FOLDER}{self.folder(path).path.resolve()}"
         casts = await self._loom.casts_of(room, texts)
         recalled = await self._loom.recalled([*casts.values()])
-        return [
-            self._views.fragment(
-                "folder_message.html",
-                message=each,
-                html=htmls.get(each.text, ""),
-                badges=recalled.get(casts.get(each.text, ""), ()),
-            )
-            for each in messages
-        ]
+
+        def shown(each: MessageFile) -> str:
+            badges = recalled.get(casts.get(each.text, ""), ())
+            values = {"message": each, "html": htmls.get(each.text, ""), "badges": badges}
+            return self._views.fragment("folder_message.html", **values)
+
+        return [*map(shown, messages)]
 
     def is_making(self, path: str) -> bool:
         """Decide if an answer is being made here."""
@@ -232,8 +193,8 @@ class FolderViews:
     async def events(self, asked: AskedAnswer, visitor: Visitor) -> AsyncIterator[str]:
         """Give the states of an answer, then what came of it."""
         parts, path, seen, spoke_at = self._parts, asked.path, 0, self._parts.clock.monotonic()
-        draft = WatchedDraft(parts, asked.desk, path)
-        while not parts.ending.is_set() and await self._views.sessions.lives(visitor):
+        draft = WatchedDraft(parts, visitor, asked.desk, path)
+        while not visitor.left.is_set() and await self._views.sessions.lives(visitor):
             if asked.outcome:
                 yield asked.outcome
                 return
@@ -244,13 +205,7 @@ class FolderViews:
             seen = await draft.woken(seen)
 
 
-def folder_views(request: Request) -> FolderViews:
-    """Give the views of the application that a request reached."""
-    found: FolderViews = request.app.state.folders
-    return found
-
-
-Folders = Annotated[FolderViews, Depends(folder_views)]
+Folders = Annotated[FolderViews, of_application("folders")]
 
 
 async def folder_path(conversation_id: str, folders: Folders) -> str:
@@ -273,18 +228,10 @@ async def folder_page(
 ) -> HTMLResponse:
     """Show a conversation, with `before` its earlier messages."""
     page = await asyncio.to_thread(folders.folder(path).page, NEWEST_MOST, before)
-    return _page(
-        views,
-        conversation_id,
-        await folders.newest(),
-        id=conversation_id,
-        before=before,
-        messages=page.messages,
-        earlier=page.earlier,
-        htmls=await folders.htmls(path, page.messages),
-        is_making=folders.is_making(path),
-        is_kept=path.startswith(f"{RAW}/"),
-    )
+    shown: Json = {"id": conversation_id, "messages": page.messages, "earlier": page.earlier}
+    shown |= {"htmls": await folders.htmls(path, page.messages), "before": before}
+    shown |= {"is_making": folders.is_making(path), "is_kept": path.startswith(f"{RAW}/")}
+    return _page(views, conversation_id, await folders.newest(), **shown)
 
 
 def _page(views: Views, title: str, rows: FolderList, **shown: object) -> HTMLResponse:
@@ -299,8 +246,8 @@ async def list_folders(folders: Folders, after: str = "") -> FolderList:
 
 
 @router.post("/api/conversations", status_code=201)
-async def make_folder(views: Viewing) -> Made:
-    """Make a new conversation."""
+async def make_folder(views: Viewing) -> dict[str, str]:
+    """Make a new conversation; its `id`."""
     parts, files = views.parts, views.parts.stores.wiki.files
     now = parts.clock.now().astimezone(ZoneInfo(parts.config.timezone))
 
@@ -308,21 +255,22 @@ async def make_folder(views: Viewing) -> Made:
         with files.writing():
             return create(files, now)
 
-    return Made(id=_id(await to_its_end(make)))
+    return {"id": _id(await to_its_end(make))}
 
 
 @router.get("/api/conversations/{conversation_id}")
-async def list_folder_messages(
-    path: FolderPath, folders: Folders, before: str = ""
-) -> FolderMessages:
-    """Give the newest messages of a conversation, or those before the key of a list."""
+async def list_folder_messages(path: FolderPath, folders: Folders, before: str = "") -> Json:
+    """Give the newest `messages` of a conversation, or those before the key of a list.
+
+    Each has the `id` of its file, a `role` and a `text`. `earlier`: the key of those before them.
+    """
     page = await asyncio.to_thread(folders.folder(path).page, NEWEST_MOST, before)
-    rows = [FolderMessage(id=m.name, role=m.role, text=m.text) for m in page.messages]
-    return FolderMessages(messages=rows, earlier=page.earlier)
+    rows = [{"id": each.name, "role": each.role, "text": each.text} for each in page.messages]
+    return {"messages": rows, "earlier": page.earlier}
 
 
 @router.delete("/api/conversations/{conversation_id}", status_code=204)
-async def unlist_folder(conversation_id: str, views: Viewing, folders: Folders) -> Response:
+async def unlist_folder(conversation_id: str, views: Viewing, folders: Folders) -> None:
     """Remove a conversation from the list, also one without folder; its files stay."""
     files, path = views.parts.stores.wiki.files, await folders.path_of(conversation_id, gone=True)
 
@@ -331,23 +279,20 @@ async def unlist_folder(conversation_id: str, views: Viewing, folders: Folders) 
             delist(files, path)
 
     await to_its_end(unlist)
-    return Response(status_code=204)
 
 
-@router.post("/api/conversations/{conversation_id}/message", status_code=201, response_model=Made)
-async def add_message(new: NewText, path: FolderPath, folders: Folders) -> Made | JSONResponse:
-    """Add a person's message to a conversation; nothing is answered yet."""
-    text = clean(new.message).rstrip()
-    if len(text.encode()) > MESSAGE_MOST:
-        return told(413, "The message is longer than 64 kB.", "Send it in parts.")
-    if is_blank(text):
-        return told(400, "message required", "Write a message first.")
+@router.post("/api/conversations/{conversation_id}/message", status_code=201)
+async def add_message(
+    path: FolderPath, folders: Folders, message: Annotated[str, Body(embed=True)] = ""
+) -> dict[str, str]:
+    """Add a person's message, which nothing answers yet; its `id`, and its `html` on a page."""
+    text = written(message)
     if folders.is_making(path):
         raise StoreBusy(BUSY)
     async with folders.held(path) as folder:
         name = await to_its_end(partial(folder.append, "user", text))
     [html] = await folders.htmls(path, [MessageFile(name, "user", text)])
-    return Made(id=name, html=html)
+    return {"id": name, "html": html}
 
 
 @router.post(

@@ -4,10 +4,9 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from importlib.util import find_spec
-from typing import Protocol
 
 from wintermute.config.schema import Web
 from wintermute.errors import StorageBlocked, WebUnavailable
@@ -29,10 +28,8 @@ EXPOSED = (
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
-class Served(Protocol):
-    """A server at work on an open socket."""
-
-    async def __call__(self, parts: WebParts, listener: socket.socket) -> None: ...
+Server = Callable[[WebParts, socket.socket], Awaitable[None]]
+"""Answers requests on an open socket until it is cancelled."""
 
 
 class WebDoor:
@@ -44,7 +41,7 @@ class WebDoor:
         self._health = parts.stores.health
         self._store = DoorStore(parts.stores.database, parts.clock)
 
-    async def load(self) -> Served:
+    async def load(self) -> Server:
         """Load the framework in a thread. Raises: WebUnavailable where it is not installed."""
         return await asyncio.to_thread(_server)
 
@@ -52,6 +49,20 @@ class WebDoor:
         """Answer requests on an open socket. Ends the streams when cancelled. Raises: WebUnavailable."""
         serve = await self.load()
         await serve(self._parts, listener)
+
+    async def serve_until(
+        self, leaving: asyncio.Event, listener: socket.socket, invite: Callable[[str], None]
+    ) -> None:
+        """Serve until `leaving` is set; `invite` is told the key of a login address.
+
+        Raises: WebUnavailable.
+        """
+        await self.load()
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(self.listen(listener))
+            invite(await self._store.invite())
+            await leaving.wait()
+            serving.cancel()
 
     async def prepare(self) -> None:
         """Note at a start that no page is served yet, and what was noted before and is not so any more."""
@@ -127,7 +138,7 @@ def is_installed() -> bool:
     return all(find_spec(name) for name in FRAMEWORK)
 
 
-def _server() -> Served:
+def _server() -> Server:
     try:
         from wintermute.web.server import serve  # noqa: PLC0415  the framework loads with the door
     except ImportError as error:

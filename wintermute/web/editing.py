@@ -5,9 +5,8 @@ from datetime import date
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter
-from fastapi.responses import JSONResponse, RedirectResponse, Response
-from pydantic import BaseModel, Field
+from fastapi import APIRouter, Body
+from fastapi.responses import RedirectResponse, Response
 
 from wintermute.changes.change_sets import Change, Reason
 from wintermute.changes.undo import FORGETTING
@@ -15,7 +14,7 @@ from wintermute.errors import PageRefused, StoreChanged, StoreUnusable, Wintermu
 from wintermute.messages import Json
 from wintermute.night.nights import follow_undo
 from wintermute.web.parts import WebParts
-from wintermute.web.views import ApiProblem, Viewing, Views, address, told
+from wintermute.web.views import Refusal, Viewing, Views, address
 from wintermute.web.wiki import differences, in_store, page_html
 from wintermute.wiki.editing import PageSource, page_source
 from wintermute.wiki.links import ENDING, name_of
@@ -38,53 +37,10 @@ UNKNOWN = "this change of pages is unknown: changes are kept for 30 days"
 NOT_UNDONE = "nothing was undone, for the page was undone or changed since: open it to read it"
 
 
-class TypedPage(BaseModel):
-    """A page as it was typed."""
-
-    path: Annotated[str, Field(min_length=1, max_length=4_000)]
-    text: Annotated[str, Field(max_length=1_000_000)]
-
-
-class PageToSave(TypedPage):
-    """A page to save. `before`: the version that was opened; "": there was none."""
-
-    before: Annotated[str, Field(max_length=64)]
-
-
-class ShownPreview(BaseModel):
-    """A page as it would be shown. `problem`: why it cannot be saved like this; "": it can."""
-
-    html: str
-    problem: str
-
-
-class SavedPage(BaseModel):
-    """A page as it is now. `change`: its change set; "": nothing was changed."""
-
-    text: str
-    version: str
-    change: str
-
-
-class EditConflict(ApiProblem):
-    """Somebody saved meanwhile: their text, and how it differs. `theirs` None: they removed it."""
-
-    theirs: str | None
-    version: str
-    difference: str
-
-
-class SetToUndo(BaseModel):
-    """A change set, by its id."""
-
-    change: Annotated[str, Field(min_length=1, max_length=100)]
-
-
-class UndonePages(BaseModel):
-    """The pages that are as before. `kept`: those that were changed again since, and stay."""
-
-    back: list[str]
-    kept: list[str]
+PagePath = Annotated[str, Body(min_length=1, max_length=4_000)]
+TypedText = Annotated[str, Body(max_length=1_000_000)]
+Version = Annotated[str, Body(max_length=64)]
+ChangeSetId = Annotated[str, Body(embed=True, min_length=1, max_length=100)]
 
 
 @router.get("/edit/{title:path}", include_in_schema=False)
@@ -108,52 +64,54 @@ def _meant(wiki: WikiStore, title: str) -> str:
 
 
 @router.post("/api/wiki/preview")
-async def preview(views: Viewing, typed: TypedPage) -> ShownPreview:
-    """Render a page as it would be shown, and say if it could be saved."""
+async def preview(views: Viewing, path: PagePath, text: TypedText) -> dict[str, str]:
+    """Render a page as it would be shown; `problem`: why it could not be saved, "" if it could."""
 
-    def look(wiki: WikiStore) -> ShownPreview:
+    def look(wiki: WikiStore) -> dict[str, str]:
         problem = ""
         try:
-            page_source(wiki, typed.path).edited(typed.text, _today(views))
+            page_source(wiki, path).edited(text, _today(views))
         except PageRefused as refused:
             problem = str(refused)
-        return ShownPreview(html=page_html(wiki, typed.path, typed.text), problem=problem)
+        return {"html": page_html(wiki, path, text), "problem": problem}
 
     return await in_store(views, look)
 
 
-@router.post("/api/wiki/save", response_model=SavedPage, responses={409: {"model": EditConflict}})
-async def save(views: Viewing, wanted: PageToSave) -> SavedPage | JSONResponse:
-    """Save a page in the place of what was opened, as one change set; else say why not."""
+@router.post("/api/wiki/save")
+async def save(views: Viewing, path: PagePath, text: TypedText, before: Version) -> dict[str, str]:
+    """Save a page in the place of the version `before`, as one change set; "": there was none.
+
+    The page as it is now, its `version`, and its `change` set, "" if nothing was changed. If somebody
+    saved meanwhile: 409, with `theirs` (null if they removed it), its `version` and the `difference`.
+    """
     try:
-        return await _saved(views, wanted)
+        return await _saved(views, path, text, before)
     except (PageRefused, StoreUnusable) as problem:
         status = 400 if isinstance(problem, PageRefused) else 503
-        return told(status, f"The page was not saved: {problem}.", LATER)
+        raise Refusal(status, f"The page was not saved: {problem}.", LATER) from problem
 
 
-async def _saved(views: Views, wanted: PageToSave) -> SavedPage | JSONResponse:
-    stores, look = views.parts.stores, partial(page_source, path=wanted.path)
+async def _saved(views: Views, path: str, typed: str, before: str) -> dict[str, str]:
+    stores, look = views.parts.stores, partial(page_source, path=path)
     source = await in_store(views, look)
-    if source.version == wanted.before:
-        text, done = await asyncio.to_thread(source.edited, wanted.text, _today(views)), ""
+    if source.version == before:
+        text, done = await asyncio.to_thread(source.edited, typed, _today(views)), ""
         try:
             if text != source.text:
                 change = Change("page", source.path, state_of(source.text), state_of(text))
                 done = await put_page(views.parts, change, Reason("edit", stores.owner.scope))
-            version = PageSource(source.path, text).version
-            return SavedPage(text=text, version=version, change=done)
+            return {"text": text, "version": PageSource(path, text).version, "change": done}
         except StoreChanged:
             source = await in_store(views, look)
     theirs = None if source.text is None else source.text.replace("\r\n", "\n")
 
     def compared() -> str:
-        return views.fragment("differences.html", rows=differences(theirs or "", wanted.text))
+        return views.fragment("differences.html", rows=differences(theirs or "", typed))
 
-    shown = await asyncio.to_thread(compared)
-    error, what_to_do = REMOVED if theirs is None else CHANGED
-    more: Json = {"theirs": theirs, "version": source.version, "difference": shown}
-    return told(409, error, what_to_do, **more)
+    more: Json = {"theirs": theirs, "version": source.version}
+    more |= {"difference": await asyncio.to_thread(compared)}
+    raise Refusal(409, *(REMOVED if theirs is None else CHANGED), **more)
 
 
 async def put_page(parts: WebParts, change: Change, why: Reason, proposal: str = "") -> str:
@@ -183,11 +141,11 @@ async def put_page(parts: WebParts, change: Change, why: Reason, proposal: str =
 
 
 @router.post("/api/wiki/undo")
-async def undo(views: Viewing, wanted: SetToUndo) -> UndonePages:
-    """Take a change of pages back, as far as nobody changed them since."""
+async def undo(views: Viewing, change: ChangeSetId) -> dict[str, list[str]]:
+    """Take a change of pages back; `kept`: those that somebody changed since, and that stay."""
     stores = views.parts.stores
-    found = await stores.changes.get(wanted.change) if views.parts.rooms else None
-    kinds = {change.kind for change in found.changes} if found else set()
+    found = await stores.changes.get(change) if views.parts.rooms else None
+    kinds = {each.kind for each in found.changes} if found else set()
     if found is None or found.scope != stores.owner.scope or kinds != {"page"}:
         raise WintermuteError(UNKNOWN)
     async with stores.database.transaction() as tx:
@@ -198,7 +156,7 @@ async def undo(views: Viewing, wanted: SetToUndo) -> UndonePages:
         await follow_undo(tx, undone)
     if not undone.back:
         raise WintermuteError(NOT_UNDONE)
-    return UndonePages(back=[c.item for c in undone.back], kept=[c.item for c in undone.kept])
+    return {"back": [c.item for c in undone.back], "kept": [c.item for c in undone.kept]}
 
 
 def _today(views: Views) -> date:

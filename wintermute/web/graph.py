@@ -8,10 +8,10 @@ from itertools import islice
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse
 from pydantic import BaseModel
 
-from wintermute.web.views import Viewing, address, problems, told
+from wintermute.web.views import Refusal, Viewing, address
 from wintermute.wiki.graph import shown
 from wintermute.wiki.links import ENDING, name_of
 from wintermute.wiki.store import WikiStore
@@ -111,14 +111,13 @@ async def graph_page(views: Viewing, around: Around = "") -> HTMLResponse:
     return await asyncio.to_thread(views.page, "graph.html", status, **values)
 
 
-@router.get("/api/graph", responses=problems(404), response_model=GraphPicture)
+@router.get("/api/graph")
 async def graph(
     views: Viewing, around: Around = "", most: Annotated[int, Query(ge=1, le=MOST_NODES)] = 300
-) -> GraphPicture | JSONResponse:
+) -> GraphPicture:
     """Give the pages around one, or the most linked of all, and the links between them."""
     found, middle = await asyncio.to_thread(_drawn, views.parts.stores.wiki, around, most)
     if around and middle is None:
-        return told(
-            404, "There is no such page.", "Leave `around` out, or name a page by its path."
-        )
+        what_to_do = "Leave `around` out, or name a page by its path."
+        raise Refusal(404, "There is no such page.", what_to_do)
     return found

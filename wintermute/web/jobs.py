@@ -8,9 +8,8 @@ from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Body
 from fastapi.responses import HTMLResponse
-from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from wintermute.changes.change_sets import Change, Reason
@@ -58,14 +57,6 @@ class PageQuestion:
     text: str | None
     places: Sequence[str] = ()
     proposal: str = ""
-
-
-class GivenAnswer(BaseModel):
-    """A yes or a no. `before`: the version of the page that the question was shown with."""
-
-    id: Annotated[str, Field(min_length=1, max_length=100)]
-    yes: bool
-    before: Annotated[str, Field(max_length=64)] = ""
 
 
 def behind(key: str, keys: Sequence[str]) -> int:
@@ -187,32 +178,37 @@ async def _asked(views: Views) -> list[PageQuestion]:
 
 
 @router.post("/api/wiki/answer", status_code=204)
-async def answer(views: Viewing, given: GivenAnswer) -> None:
-    """Say yes or no to a question about pages, once, wherever it was asked as well."""
-    asked = (each for each in await _asked(views) if given.id in (each.id, each.proposal))
+async def answer(
+    views: Viewing,
+    question: Annotated[str, Body(alias="id", min_length=1, max_length=100)],
+    yes: Annotated[bool, Body()],
+    before: Annotated[str, Body(max_length=64)] = "",
+) -> None:
+    """Say yes or no to a question about pages, once; `before`: the version that it was shown with."""
+    asked = (each for each in await _asked(views) if question in (each.id, each.proposal))
     found = next(asked, None)
     if found is None:
         raise StoreChanged(f"this was answered already, or is out of date: {RELOAD}")
     if "#" not in found.id:
-        return await _decide(views, found, given)
+        return await _decide(views, found, before, is_yes=yes)
     stores, (ask, nights) = views.parts.stores, _questions(views)
     item = await ask.item(found.id, stores.owner.scope)
     done = deeds(stores, views.parts.config.dreaming, nights)
-    answered = await ask.follow(item, "yes" if given.yes else "no", done)
+    answered = await ask.follow(item, "yes" if yes else "no", done)
     if answered.problem:
         raise StoreChanged(f"{answered.problem}: {RELOAD}")
     return None
 
 
-async def _decide(views: Views, found: PageQuestion, given: GivenAnswer) -> None:
+async def _decide(views: Views, found: PageQuestion, before: str, *, is_yes: bool) -> None:
     """Answer what no night has asked yet. Raises: StoreChanged; StoreUnusable."""
     stores = views.parts.stores
-    if not given.yes:
+    if not is_yes:
         async with stores.database.transaction() as tx:
             if not await stores.proposals.decide(tx, found.id, "refused"):
                 raise StoreChanged(ANSWERED)
         return
-    if found.page.version != given.before:
+    if found.page.version != before:
         raise StoreChanged(f"the page was changed meanwhile: {RELOAD}")
     change = Change("page", found.page.path, state_of(found.page.text), state_of(found.text))
     why = Reason("command", stores.owner.scope, summary=found.reason)

@@ -1,15 +1,14 @@
 """Coming in: the login page, login addresses, and the list of sessions."""
 
-from typing import Any
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Body, Request
 from fastapi.responses import HTMLResponse, Response
-from pydantic import BaseModel, Field
 
 from wintermute.config.schema import is_loopback
-from wintermute.web.safety import too_often
+from wintermute.web.safety import check_token
 from wintermute.web.sessions import SESSION_LASTS
-from wintermute.web.views import Viewing, Views, Visiting, problems, told
+from wintermute.web.views import Refusal, Viewing, Views, Visiting
 
 router = APIRouter()
 
@@ -20,28 +19,18 @@ WORN = (
 AHEAD = "This login address was only loaded in advance.", "Open it."
 
 
-class GivenToken(BaseModel):
-    """Somebody's token."""
-
-    token: str = Field(max_length=4096)
-
-
 @router.get("/login", include_in_schema=False)
 async def login_page(views: Viewing) -> HTMLResponse:
     """Ask for the token."""
     return views.page("login.html", title="Log in", place="login")
 
 
-@router.post("/login", status_code=204, responses=problems(401, 429))
-async def log_in(given: GivenToken, request: Request, views: Viewing) -> Response:
+@router.post("/login", status_code=204)
+async def log_in(
+    token: Annotated[str, Body(embed=True, max_length=4096)], request: Request, views: Viewing
+) -> Response:
     """Begin a session with the token."""
-    if seconds := views.sessions.wait():
-        refusal = too_often(seconds)
-        answer = told(refusal.status, refusal.error, refusal.what_to_do)
-        answer.headers.update(refusal.headers)
-        return answer
-    if not views.sessions.knows(given.token.strip()):
-        return told(401, "This is not the token.", "Run `wintermute web` for a login address.")
+    check_token(views.sessions, token)
     return _logged_in(views, request, Response(status_code=204), await views.sessions.enter())
 
 
@@ -53,10 +42,10 @@ async def login_address(key: str, request: Request, views: Viewing) -> Response:
     """
     purpose = request.headers.get("sec-purpose", request.headers.get("purpose", ""))
     if "prefetch" in purpose or request.headers.get("x-moz") == "prefetch":
-        return views.problem(request.scope, 403, *AHEAD)
+        raise Refusal(403, *AHEAD)
     cookie = await views.sessions.redeem(key)
     if cookie is None:
-        return views.problem(request.scope, 403, *WORN)
+        raise Refusal(403, *WORN)
     page = views.page("again.html", title="Logged in", place="login", to="/")
     return _logged_in(views, request, page, cookie)
 
@@ -85,26 +74,18 @@ def _logged_in(views: Views, request: Request, answer: Response, cookie: str) ->
 async def sessions_page(views: Viewing, visitor: Visiting) -> HTMLResponse:
     """List who is logged in."""
     listed, own = await views.sessions.listed(), visitor.session
-    values: dict[str, Any] = {"title": "Sessions", "place": "sessions", "sessions": listed}
-    return views.page("sessions.html", own=own, **values)
-
-
-class EndedSessions(BaseModel):
-    """The number of sessions that ended."""
-
-    ended: int
+    return views.page("sessions.html", title="Sessions", place="sessions", sessions=listed, own=own)
 
 
 @router.post("/api/sessions/end")
-async def end_all(views: Viewing) -> EndedSessions:
-    """End all sessions, also one's own."""
-    return EndedSessions(ended=await views.sessions.end(None))
+async def end_all(views: Viewing) -> dict[str, int]:
+    """End all sessions, also one's own; `ended`: how many there were."""
+    return {"ended": await views.sessions.end(None)}
 
 
-@router.post("/api/sessions/{seq}/end", response_model=EndedSessions)
-async def end_one(seq: int, views: Viewing) -> EndedSessions | Response:
+@router.post("/api/sessions/{seq}/end")
+async def end_one(seq: int, views: Viewing) -> dict[str, int]:
     """End one session, with its streams."""
-    ended = await views.sessions.end(seq) if abs(seq) < 1 << 62 else 0
-    if not ended:
-        return told(404, "There is no such session any more.", "Load the page again.")
-    return EndedSessions(ended=ended)
+    if abs(seq) < 1 << 62 and (ended := await views.sessions.end(seq)):
+        return {"ended": ended}
+    raise Refusal(404, "There is no such session any more.", "Load the page again.")

@@ -4,13 +4,16 @@ import asyncio
 import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Annotated
+from weakref import WeakValueDictionary
 
 from wintermute import markdown
+from wintermute.clock import Clock
 from wintermute.loom.reading import LoomReader
 from wintermute.mailbox.history import NEWEST, HeldConversation, MailboxReader, MessageKey
 from wintermute.mailbox.outbox import TERMINAL, WEB
-from wintermute.text import display_name, one_line
-from wintermute.web.views import Views
+from wintermute.text import clean, display_name, is_blank, one_line
+from wintermute.web.views import Refusal, Views, of_application
 
 NEWEST_MOST = 50
 """Messages of a page, and of the part of a conversation that a stream keeps true."""
@@ -18,8 +21,21 @@ IN_THREAD = 300
 """Characters of Markdown that cost up to 20 ms, as of brackets: more are rendered beside the loop."""
 MESSAGE_MOST = 64_000
 """Bytes of a message that is sent."""
+DRAWS = 0.1
+"""Seconds between two states of a draft."""
+SHARE = 10
+"""Rendering a draft may take one of so many parts of the time."""
 KEPT_MOST = 2_000_000
 """Characters of rendered messages that are kept."""
+
+
+def written(given: str) -> str:
+    """Clean a message that somebody wrote. Raises: Refusal for a blank or a long one."""
+    if len(given.encode(errors="replace")) > MESSAGE_MOST:
+        raise Refusal(413, "The message is longer than 64 kB.", "Send it in parts.")
+    if is_blank(text := clean(given).rstrip()):
+        raise Refusal(400, "message required", "Write a message first.")
+    return text
 
 
 class Renderings:
@@ -46,6 +62,31 @@ class Renderings:
         while self._size > self._most:
             self._size -= len(self._kept.pop(next(iter(self._kept))))
         return found
+
+
+class DraftDesk:
+    """Draws the draft of one conversation, once for all who watch it. `until`: not again before."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self.text = ""
+        self.blocks: tuple[str, ...] = ()
+        self.until = 0.0
+
+    async def draw(self, text: str) -> None:
+        """Draw a text, unless it is drawn, or that would take too much time now."""
+        async with self._lock:
+            begun = self._clock.monotonic()
+            if text == self.text or (text and begun < self.until):
+                return
+            is_long = len(text) >= IN_THREAD
+            drawn = (
+                await asyncio.to_thread(markdown.blocks, text) if is_long else markdown.blocks(text)
+            )
+            now = self._clock.monotonic()
+            self.text, self.blocks = text, drawn
+            self.until = now + max(DRAWS, SHARE * (now - begun)) if text else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +125,19 @@ class MessageViews:
 
     def __init__(self, views: Views) -> None:
         stores = views.parts.stores
-        self._views = views
+        self.views = views
         self._renderings = Renderings()
+        self._desks: WeakValueDictionary[str, DraftDesk] = WeakValueDictionary()
         self._loom = LoomReader(stores.database)
         self.reader = MailboxReader(stores.database, stores.owner)
+
+    async def opened(self, chat_id: str) -> HeldConversation | None:
+        """Find a conversation by the end of its address."""
+        return await self.reader.held(chat_id, f"{WEB}{chat_id}")
+
+    def desk(self, conversation_id: str) -> DraftDesk:
+        """Give the desk of a conversation, which is there while somebody has it."""
+        return self._desks.setdefault(conversation_id, DraftDesk(self.views.parts.clock))
 
     async def page(self, conversation_id: str, before: MessageKey = NEWEST) -> RenderedPage:
         """Render the newest messages before a place."""
@@ -97,13 +147,12 @@ class MessageViews:
         recalled = await self._loom.recalled({m.cast_id for m in messages if m.cast_id})
         made = list[RenderedMessage]()
         for each in messages:
-            html = self._views.fragment(
-                "message.html",
-                message=each,
-                html=htmls.get(each.body),
-                badges=recalled.get(each.cast_id or "", ()),
-            )
+            shown = {"html": htmls.get(each.body), "badges": recalled.get(each.cast_id or "", ())}
+            html = self.views.fragment("message.html", message=each, **shown)
             made.append(RenderedMessage(each.id, html, each.answers))
         state = f"{erased} {''.join(each.html for each in made)}"
         version = hashlib.sha256(state.encode()).hexdigest()[:16]
         return RenderedPage(tuple(made), str(earlier) if earlier else None, version, erased)
+
+
+Messages = Annotated[MessageViews, of_application("messages")]

@@ -1,8 +1,7 @@
 """Everything that the pages read, and through which they act."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from wintermute.clock import CheckedClock
 from wintermute.config.schema import Config
@@ -22,8 +21,7 @@ FolderAnswer = Callable[[ConversationFolder, Watch], Awaitable[str]]
 class WebParts:
     """Everything that pages read, and through which they act. `rooms` None: a wiki store alone.
 
-    `notice` stands on every page. `ending` is set before the server ends: streams watch it and leave
-    by themselves (V-004).
+    `notice` stands on every page.
     """
 
     config: Config
@@ -35,4 +33,3 @@ class WebParts:
     rooms: Rooms | None
     answer_folder: FolderAnswer
     notice: str = ""
-    ending: asyncio.Event = field(default_factory=asyncio.Event)

@@ -3,8 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -12,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from wintermute.config.schema import is_loopback
-from wintermute.web.sessions import OpenRequest, Visitor
-from wintermute.web.views import Views, is_api
+from wintermute.web.sessions import Logins, Visitor
+from wintermute.web.views import Refusal, Views, is_api
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -53,49 +52,25 @@ KEPT = b"public, max-age=31536000, immutable"
 """Browsers keep a static file for a year: its address changes with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A request that is not answered: what happened, then what to do."""
-
-    status: int
-    error: str
-    what_to_do: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-LOG_IN = Refusal(
-    401,
+LOG_IN = (
     "You are not logged in.",
     "Send the token as `Authorization: Bearer TOKEN`, or log in at /login.",
-    {"WWW-Authenticate": "Bearer"},
 )
-FOREIGN_ORIGIN = Refusal(
-    403, "This request came from another site.", "Open the page itself, and do it there."
-)
-NO_JSON = Refusal(403, "The body is not JSON.", "Send it with `Content-Type: application/json`.")
-TOO_LARGE = Refusal(413, "The body is too large.", "Send at most 1 MB, and to /login 8 kB.")
-TOO_SLOW = Refusal(
-    408, "The body took too long to arrive.", "Send it again.", {"Connection": "close"}
-)
-UNREADABLE = Refusal(
-    400,
+BEARER = {"WWW-Authenticate": "Bearer"}
+FOREIGN_ORIGIN = "This request came from another site.", "Open the page itself, and do it there."
+TOO_LARGE = "The body is too large.", "Send at most 1 MB, and to /login 8 kB."
+UNREADABLE = (
     "The body cannot be read as JSON.",
     f"Send valid JSON in UTF-8, of at most {MOST_VALUES:,} values.",
 )
-NO_TEXT_IN_BODY = Refusal(
-    400,
+NO_TEXT_IN_BODY = (
     "The text has characters that cannot be stored.",
     "Remove NUL characters and broken emoji, then send it again.",
 )
-BROKEN_PATH = Refusal(400, "The address has characters that are no text.", "Correct the address.")
-FOREIGN_HOST = Refusal(
-    403,
-    "Wintermute does not know the name that you used for it.",
+PUBLIC = (
     "To use this name, add to config.yaml, below `web:`, the line `public_url: http://{host}` (https"
-    " if your browser shows it).",
+    " if your browser shows it)."
 )
-LONG_HEAD = Refusal(431, "The headers are over 16 kB.", "Delete cookies of this address.")
-NO_SOCKETS = Refusal(400, "There are no websockets here.", "Ask with plain HTTP.")
 
 
 class Guarded:
@@ -108,106 +83,96 @@ class Guarded:
         self._web = views.parts.config.web
 
     async def __call__(self, scope: Scope, receive: Receive, out: "Out") -> None:
-        judged = await self._judged(Request(scope, receive))
-        if isinstance(judged, Response):
-            await judged(scope, receive, out)
+        request = Request(scope, receive)
+        is_open = OPEN.fullmatch(scope["path"]) is not None
+        try:
+            self._check_head(request)
+            visitor = await self._visitor(request, is_open=is_open)
+            if not visitor.is_known and not is_open:
+                await self._led_to_login(request)(scope, receive, out)
+                return
+            if request.method not in READING:
+                self._check_origin(request)
+            body = await _body(request, MOST_OPEN if is_open else MOST_BODY)
+        except Refusal as refusal:
+            await self._views.problem(scope, refusal)(scope, receive, out)
             return
-        visitor, body = judged
         scope.setdefault("state", {})["visitor"] = visitor
-        with self._logins.present(visitor) as presence:
+        with self._logins.present(visitor):
             try:
-                async with presence.limit:
-                    await self._app(scope, _In(body, receive, presence), out)
-                    if presence.left.is_set() and out.is_open:
-                        await out(END)
+                async with visitor.limit:
+                    await self._app(scope, _given(body, receive), out)
             except TimeoutError:
-                if not presence.left.is_set():
+                if not visitor.left.is_set():
                     raise
                 if out.is_open:  # who does not read would not read the end either
                     scope["state"]["abort"]()
                     await out(END)
 
-    async def _judged(self, request: Request) -> tuple[Visitor | None, bytes] | Response:
-        if refusal := self._refused(request):
-            return self._told(request, refusal)
-        visitor = await self._visitor(request)
-        if isinstance(visitor, Refusal):
-            return self._told(request, visitor)
-        if visitor is None and not OPEN.fullmatch(request.scope["path"]):
-            return self._led_to_login(request)
-        if request.method not in READING and (refusal := self._forged(request)):
-            return self._told(request, refusal)
-        is_open = OPEN.fullmatch(request.scope["path"])
-        body = await _body(request, MOST_OPEN if is_open else MOST_BODY)
-        return self._told(request, body) if isinstance(body, Refusal) else (visitor, body)
-
-    def _refused(self, request: Request) -> Refusal | None:
-        """Judge the head alone."""
+    def _check_head(self, request: Request) -> None:
+        """Raises: Refusal."""
         scope, host = request.scope, request.headers.get("host", "").lower()
         name = _name(host)
         if not (_is_text(scope["raw_path"]) and _is_text(scope["query_string"])):
-            return BROKEN_PATH
+            raise Refusal(
+                400, "The address has characters that are no text.", "Correct the address."
+            )
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEAD:
-            return LONG_HEAD
+            raise Refusal(431, "The headers are over 16 kB.", "Delete cookies of this address.")
         if "websocket" in request.headers.get("upgrade", "").lower():
-            return NO_SOCKETS
+            raise Refusal(400, "There are no websockets here.", "Ask with plain HTTP.")
         # Another name may be that of a site which points at this machine.
         server = scope.get("server") or ("",)
         known = {self._web.public_host, _name(self._web.host), str(server[0])} - {""}
-        if is_loopback(name) or name in known:
-            return None
-        shown = host if re.fullmatch(r"[\w.:\[\]-]{1,253}", host, re.ASCII) else "NAME"
-        return replace(FOREIGN_HOST, what_to_do=FOREIGN_HOST.what_to_do.format(host=shown))
+        if not is_loopback(name) and name not in known:
+            shown = host if re.fullmatch(r"[\w.:\[\]-]{1,253}", host, re.ASCII) else "NAME"
+            error = "Wintermute does not know the name that you used for it."
+            raise Refusal(403, error, PUBLIC.format(host=shown))
 
-    async def _visitor(self, request: Request) -> Visitor | Refusal | None:
-        """Find out who asks; None: nobody that we know."""
+    async def _visitor(self, request: Request, *, is_open: bool) -> Visitor:
+        """Find out who asks. Raises: Refusal for a wrong token."""
         kind, _, token = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and not OPEN.fullmatch(request.scope["path"]):
-            if seconds := self._logins.wait():
-                return too_often(seconds)
-            return Visitor(None) if self._logins.knows(token.strip()) else LOG_IN
+        if kind.lower() == "bearer" and not is_open:
+            check_token(self._logins, token)
+            return Visitor()
         cookie = request.cookies.get(self._views.cookie)
-        return await self._logins.visitor(cookie) if cookie else None
+        return await self._logins.visitor(cookie or "")
 
-    def _forged(self, request: Request) -> Refusal | None:
-        """Judge a request that changes something: another site may have made the browser send it."""
+    def _check_origin(self, request: Request) -> None:
+        """Look where a change comes from: another site may have made the browser send it."""
         headers = request.headers
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if not headers.get("authorization", "").lower().startswith("bearer "):
             here = f"{request.scope['scheme']}://{headers.get('host', '')}"
             ours = {_origin(here), _origin(self._web.public_url or "")} - {None}
             if origin is None and site != "same-origin":
-                return FOREIGN_ORIGIN
+                raise Refusal(403, *FOREIGN_ORIGIN)
             if origin is not None and (_origin(origin) not in ours or site == "cross-site"):
-                return FOREIGN_ORIGIN
+                raise Refusal(403, *FOREIGN_ORIGIN)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        return None if kind == "application/json" else NO_JSON
+        if kind != "application/json":
+            what_to_do = "Send it with `Content-Type: application/json`."
+            raise Refusal(403, "The body is not JSON.", what_to_do)
 
     def _led_to_login(self, request: Request) -> Response:
         """Answer whoever is not logged in; a strict cookie stays behind where another site leads here."""
         if is_api(request.scope["path"]) or request.method not in READING:
-            return self._told(request, LOG_IN)
+            raise Refusal(401, *LOG_IN, BEARER)
         fetch = [request.headers.get(f"sec-fetch-{name}") for name in ("site", "mode")]
         if fetch == ["cross-site", "navigate"]:
             return self._views.page("again.html", title="Wintermute", place="login", to="")
         return RedirectResponse("/login", 303)
 
-    def _told(self, request: Request, refusal: Refusal) -> Response:
-        answer = self._views.problem(
-            request.scope, refusal.status, refusal.error, refusal.what_to_do
-        )
-        answer.headers.update(refusal.headers)
-        return answer
 
-
-def too_often(seconds: int) -> Refusal:
-    """Refuse a token unseen after too many wrong ones."""
-    return Refusal(
-        429,
-        "There were too many wrong tokens.",
-        f"Try again in {seconds} seconds, or use a login address of `wintermute web`.",
-        {"Retry-After": str(seconds)},
-    )
+def check_token(logins: Logins, token: str) -> None:
+    """Raises: Refusal for a wrong token, and for any one unseen after too many of them."""
+    if seconds := logins.wait():
+        what_to_do = f"Try again in {seconds} seconds, or use a login address of `wintermute web`."
+        retry = {"Retry-After": str(seconds)}
+        raise Refusal(429, "There were too many wrong tokens.", what_to_do, retry)
+    if not logins.knows(token.strip()):
+        what_to_do = "Run `wintermute web` for a login address."
+        raise Refusal(401, "This is not the token.", what_to_do, BEARER)
 
 
 def _name(host: str) -> str:
@@ -234,11 +199,11 @@ def _is_text(raw: bytes) -> bool:
         return False
 
 
-async def _body(request: Request, most: int) -> bytes | Refusal:
-    """Read the whole body, if it is one that a route may get."""
+async def _body(request: Request, most: int) -> bytes:
+    """Read the whole body, if it is one that a route may get. Raises: Refusal."""
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length[:20]) > MOST_READ:
-        return TOO_LARGE
+        raise Refusal(413, *TOO_LARGE)
     found, size, more = bytearray(), 0, True
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -249,23 +214,25 @@ async def _body(request: Request, most: int) -> bytes | Refusal:
                 if size <= most:
                     found += message.get("body", b"")
     except TimeoutError:
-        return TOO_SLOW
+        error, close = "The body took too long to arrive.", {"Connection": "close"}
+        raise Refusal(408, error, "Send it again.", close) from None
     if size > most:
-        return TOO_LARGE
+        raise Refusal(413, *TOO_LARGE)
     if request.method in READING or not found:
         return b""
-    return await asyncio.to_thread(_unreadable, bytes(found)) or bytes(found)
+    await asyncio.to_thread(_check_json, bytes(found))
+    return bytes(found)
 
 
-def _unreadable(body: bytes) -> Refusal | None:
+def _check_json(body: bytes) -> None:
     """Refuse what is no JSON of texts that can be stored, deeper or of more than anything we read."""
     bare = STRING.sub(b"", body)
     if sum(map(bare.count, (b",", b":", b"[", b"{"))) > MOST_VALUES:
-        return UNREADABLE
+        raise Refusal(400, *UNREADABLE)
     try:
         layer = [json.loads(body.decode(), parse_constant=_refuse)]
     except (ValueError, RecursionError):
-        return UNREADABLE
+        raise Refusal(400, *UNREADABLE) from None
     for _ in range(DEEPEST):
         inner: list[Any] = []
         for value in layer:
@@ -274,41 +241,24 @@ def _unreadable(body: bytes) -> Refusal | None:
             elif isinstance(value, list):
                 inner += value
             elif isinstance(value, str) and NO_TEXT.search(value):
-                return NO_TEXT_IN_BODY
+                raise Refusal(400, *NO_TEXT_IN_BODY)
         layer = inner
-    return UNREADABLE if layer else None
+    if layer:
+        raise Refusal(400, *UNREADABLE)
 
 
 def _refuse(constant: str) -> None:
     raise ValueError(constant)  # NaN and infinities, which no JSON has
 
 
-class _In:
-    """Gives an application the body that was read; then tells it when to stop."""
+def _given(body: bytes, receive: Receive) -> Receive:
+    """Give an application the body that was read, then what follows it."""
+    read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    def __init__(self, body: bytes, receive: Receive, presence: OpenRequest) -> None:
-        self._body: bytes | None = body
-        self._receive = receive
-        self._presence = presence
+    async def give() -> Message:
+        return read.pop() if read else await receive()
 
-    async def __call__(self) -> Message:
-        if self._body is not None:
-            body, self._body = self._body, None
-            return {"type": "http.request", "body": body, "more_body": False}
-        async with asyncio.TaskGroup() as group:
-            waits = {
-                group.create_task(self._presence.left.wait()),
-                group.create_task(self._disconnected()),
-            }
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for each in waits:
-                each.cancel()
-        return {"type": "http.disconnect"}
-
-    async def _disconnected(self) -> bool:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        return True
+    return give
 
 
 class Out:

@@ -10,7 +10,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from wintermute.web.app import web_app
+from wintermute.web.app import WebApp, unguarded
 from wintermute.web.parts import WebParts
 from wintermute.web.safety import MOST_HEAD
 
@@ -84,7 +84,7 @@ class _PageServer(uvicorn.Server):
 
 async def serve(parts: WebParts, listener: socket.socket) -> None:
     """Answer requests on an open socket until cancelled; streams end before the server does."""
-    app = await web_app(parts)
+    app = WebApp(await unguarded(parts))
     settings = uvicorn.Config(
         app,
         http=_Connection,
@@ -104,7 +104,6 @@ async def serve(parts: WebParts, listener: socket.socket) -> None:
         try:
             await asyncio.shield(serving)
         except asyncio.CancelledError:
-            parts.ending.set()
             app.leave()
             server.should_exit = True
             await asyncio.shield(serving)

@@ -8,7 +8,7 @@ import secrets
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from wintermute.clock import Clock, stamp
@@ -32,11 +32,23 @@ COPIES = "(SELECT COALESCE(MAX(seq), 0) FROM copies WHERE since IS NOT NULL)"
 """The newest moment at which our data turned out to be an earlier copy."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Visitor:
-    """Whoever sent a request that was let in. `session` None: a program, by its token."""
+    """Whoever sent a request, until it is answered. `session` None: a program, by its token.
 
-    session: str | None
+    `is_known` False: somebody who is not logged in. Streams end when it has `left`.
+    """
+
+    session: str | None = None
+    is_known: bool = True
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+    limit: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
+
+    def leave(self) -> None:
+        """Let streams end, and everything else within a few seconds."""
+        if not self.left.is_set():
+            self.left.set()
+            self.limit.reschedule(asyncio.get_running_loop().time() + LEAVE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +81,9 @@ def door_token(config: Config) -> str:
     try:
         if not path.exists():
             write_new(path, f"{secrets.token_urlsafe(32)}\n".encode())
+        token = decoded(content_of(path, LARGEST, follow=False) or b"").strip()
     except OSError as error:
         raise WebUnavailable(f"{path} cannot be written: {error.strerror}") from error
-    try:
-        token = decoded(content_of(path, LARGEST, follow=False) or b"").strip()
     except FileUnusable as problem:
         raise WebUnavailable(f"{path} {problem}") from problem
     if len(token) < SHORTEST_TOKEN or not token.isprintable():
@@ -136,7 +147,8 @@ class Logins:
         parts.redact.hide(token)
         self._token = _digest(token)
         self._wrong = deque[float](maxlen=MOST_WRONG)
-        self._present: dict[OpenRequest, str | None] = {}
+        self._present: set[Visitor] = set()
+        self._is_over = False
 
     def wait(self) -> int:
         """Give the seconds until a token is looked at again; 0: now."""
@@ -186,11 +198,11 @@ class Logins:
         )
         return cookie
 
-    async def visitor(self, cookie: str) -> Visitor | None:
-        """Give whoever has this cookie, if its session goes on, and note that it was used."""
-        found = await self._sessions("AND hash = ?", _digest(cookie))
+    async def visitor(self, cookie: str) -> Visitor:
+        """Give whoever has this cookie, and note that its session was used if it goes on."""
+        found = await self._sessions("AND hash = ?", _digest(cookie)) if cookie else []
         if not found:
-            return None
+            return Visitor(is_known=False)
         now = self._clock.now()
         if abs(now - found[0].used_at) >= TOUCHED:
             with suppress(StorageBlocked):  # reading goes on while nothing can be written
@@ -218,7 +230,10 @@ class Logins:
             await tx.execute_many(
                 "DELETE FROM web_sessions WHERE seq = ?", [(each.seq,) for each in gone]
             )
-        self.dismiss({each.hash for each in gone})
+        ended = {each.hash for each in gone}
+        for visitor in self._present:
+            if visitor.session in ended:
+                visitor.leave()
         return len(gone)
 
     async def _sessions(self, which: str, *values: str) -> list[WebSession]:
@@ -230,31 +245,18 @@ class Logins:
         return [_session(row) for row in rows]
 
     @contextmanager
-    def present(self, visitor: Visitor | None) -> Iterator["OpenRequest"]:
+    def present(self, visitor: Visitor) -> Iterator[None]:
         """Count somebody as here during a block, so that it can be ended."""
-        presence = OpenRequest()
-        self._present[presence] = visitor.session if visitor else None
+        self._present.add(visitor)
+        if self._is_over:
+            visitor.leave()
         try:
-            yield presence
+            yield
         finally:
-            del self._present[presence]
+            self._present.remove(visitor)
 
-    def dismiss(self, sessions: set[str] | None = None) -> None:
-        """Ask the requests of these sessions, or of all, to end now."""
-        for presence, session in self._present.items():
-            if sessions is None or session in sessions:
-                presence.leave()
-
-
-class OpenRequest:
-    """A request being answered. Once it has to leave, it has a few seconds for that."""
-
-    def __init__(self) -> None:
-        self.left = asyncio.Event()
-        self.limit = asyncio.timeout(None)
-
-    def leave(self) -> None:
-        """Let streams end, and everything else within a few seconds."""
-        if not self.left.is_set():
-            self.left.set()
-            self.limit.reschedule(asyncio.get_running_loop().time() + LEAVE_SECONDS)
+    def dismiss_all(self) -> None:
+        """Ask all requests to end now, and those that still come."""
+        self._is_over = True
+        for visitor in self._present:
+            visitor.leave()

@@ -13,19 +13,13 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 
-from wintermute import markdown
-from wintermute.clock import Clock
 from wintermute.conversation.words import MODEL, waiting_for
 from wintermute.messages import Json
-from wintermute.web.messages import IN_THREAD, MessageViews, title_of
+from wintermute.web.messages import DraftDesk, MessageViews, title_of
 from wintermute.web.parts import WebParts
-from wintermute.web.sessions import Logins, Visitor
+from wintermute.web.sessions import Visitor
 from wintermute.web.speaker import Making
 
-DRAWS = 0.1
-"""Seconds between two states of a draft."""
-SHARE = 10
-"""Rendering a draft may take one of so many parts of the time."""
 SETTLES = 0.03
 """Seconds in which what belongs together arrives."""
 LOOKS = 2.0
@@ -34,31 +28,6 @@ BEATS = 15.0
 """Seconds of silence after which a dead connection is found out."""
 PATIENCE = 2
 """Seconds from which on a wait is worth a line."""
-
-
-class DraftDesk:
-    """Draws the draft of one conversation, once for all who watch it. `until`: not again before."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._lock = asyncio.Lock()
-        self.text = ""
-        self.blocks: tuple[str, ...] = ()
-        self.until = 0.0
-
-    async def draw(self, text: str) -> None:
-        """Draw a text, unless it is drawn, or that would take too much time now."""
-        async with self._lock:
-            begun = self._clock.monotonic()
-            if text == self.text or (text and begun < self.until):
-                return
-            is_long = len(text) >= IN_THREAD
-            drawn = (
-                await asyncio.to_thread(markdown.blocks, text) if is_long else markdown.blocks(text)
-            )
-            now = self._clock.monotonic()
-            self.text, self.blocks = text, drawn
-            self.until = now + max(DRAWS, SHARE * (now - begun)) if text else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +61,11 @@ def waiting_line(making: Making, now: float) -> str:
 class WatchedDraft:
     """The answer being made in a conversation, as one page shows it."""
 
-    def __init__(self, parts: WebParts, desk: DraftDesk, conversation_id: str) -> None:
+    def __init__(
+        self, parts: WebParts, visitor: Visitor, desk: DraftDesk, conversation_id: str
+    ) -> None:
         self._parts = parts
+        self._visitor = visitor
         self._desk = desk
         self._id = conversation_id
         self._state = NO_DRAFT
@@ -119,7 +91,7 @@ class WatchedDraft:
             return seen
         async with asyncio.TaskGroup() as group:
             change = group.create_task(self._parts.speaker.moved(self._id, seen))
-            end = group.create_task(self._parts.ending.wait())
+            end = group.create_task(self._visitor.left.wait())
             nap = group.create_task(clock.sleep(1.0 if is_made else LOOKS))
             await asyncio.wait({change, end, nap}, return_when=asyncio.FIRST_COMPLETED)
             for task in (change, end, nap):
@@ -131,31 +103,25 @@ class Stream:
     """One page's stream of a conversation."""
 
     def __init__(
-        self,
-        parts: WebParts,
-        sessions: Logins,
-        messages: MessageViews,
-        desk: DraftDesk,
-        conversation_id: str,
-        visitor: Visitor,
-        has: str,
+        self, messages: MessageViews, conversation_id: str, visitor: Visitor, has: str
     ) -> None:
         """`has`: the version of the newest messages that the page has."""
-        self._parts = parts
-        self._sessions = sessions
+        self._parts = messages.views.parts
+        self._sessions = messages.views.sessions
         self._messages = messages
         self._id = conversation_id
         self._visitor = visitor
         self._has = has
         self._shown: dict[str, str] = {}
-        self._draft = WatchedDraft(parts, desk, conversation_id)
+        desk = messages.desk(conversation_id)
+        self._draft = WatchedDraft(self._parts, visitor, desk, conversation_id)
         self._seen = (-1, -1)
         self._looks_at = 0.0
 
     async def events(self) -> AsyncIterator[str]:
-        """Give events until the session or the scope is over, or the server ends."""
+        """Give events until the session or the scope is over, or the server ends (V-004)."""
         clock, seen, spoke_at, asked_at = self._parts.clock, 0, 0.0, 0.0
-        while not self._parts.ending.is_set():
+        while not self._visitor.left.is_set():
             making = self._parts.speaker.making(self._id)  # before the look: its answer is there
             found = [*await self._news(), *await self._draft.news(making)]
             if found or clock.monotonic() - asked_at >= LOOKS:

@@ -12,7 +12,7 @@ from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
-from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 
 from wintermute.text import harmless
 from wintermute.web.parts import WebParts
@@ -23,16 +23,20 @@ from wintermute.wiki.links import ENDING, name_of
 HERE = Path(__file__).parent
 
 
-class ApiProblem(BaseModel):
-    """An error as every JSON route tells it (V-031)."""
+class Refusal(HTTPException):
+    """A request that is not answered: what happened, then what to do; `more` is for programs."""
 
-    error: str
-    what_to_do: str
-
-
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Document these answers of a JSON route: `responses=problems(400, 404)`."""
-    return {status: {"model": ApiProblem} for status in statuses}
+    def __init__(
+        self,
+        status: int,
+        error: str,
+        what_to_do: str,
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(status, error, headers)
+        self.what_to_do = what_to_do
+        self.more = more
 
 
 class Views:
@@ -44,13 +48,10 @@ class Views:
         self.cookie = cookie
         self.sessions = Logins(parts)
         self.searching = asyncio.Lock()  # one search at a time: each takes a core for a while
-        self._versions = {
-            file.relative_to(HERE / "static").as_posix(): hashlib.sha256(
-                file.read_bytes()
-            ).hexdigest()[:12]
-            for file in sorted((HERE / "static").rglob("*"))
-            if file.is_file()
-        }
+        files = [each for each in (HERE / "static").rglob("*") if each.is_file()]
+        names = [each.relative_to(HERE / "static").as_posix() for each in files]
+        digests = [hashlib.sha256(each.read_bytes()).hexdigest()[:12] for each in files]
+        self._versions = dict(zip(names, digests, strict=True))
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"),
             autoescape=select_autoescape(default=True),
@@ -76,16 +77,17 @@ class Views:
         """Render a whole page."""
         return HTMLResponse(self.fragment(template, **values), status)
 
-    def problem(
-        self, scope: Mapping[str, Any], status: int, error: str, what_to_do: str
-    ) -> Response:
+    def problem(self, scope: Mapping[str, Any], refusal: Refusal) -> Response:
         """Tell an error: as JSON to a program, as a page to a person."""
+        words = {"error": refusal.detail, "what_to_do": refusal.what_to_do, **refusal.more}
         if scope["method"] != "GET" or is_api(scope["path"]):
-            return told(status, error, what_to_do)
-        is_known = scope.get("state", {}).get("visitor") is not None
-        values = {"title": error, "place": "problem" if is_known else "login"}
-        values |= {"what_to_do": what_to_do}
-        return self.page("problem.html", status, **values)
+            return JSONResponse(words, refusal.status_code, refusal.headers)
+        asking: Visitor | None = scope.get("state", {}).get("visitor")
+        place = "problem" if asking and asking.is_known else "login"
+        values = words | {"title": refusal.detail, "place": place}
+        page = self.page("problem.html", refusal.status_code, **values)
+        page.headers.update(refusal.headers or {})
+        return page
 
     def fragment(self, template: str, **values: Any) -> str:
         """Render a part of a page as HTML."""
@@ -97,10 +99,13 @@ def is_api(path: str) -> bool:
     return path.startswith("/api/") or path == "/openapi.json"
 
 
-def views(request: Request) -> Views:
-    """Give the views of the application that a request reached."""
-    found: Views = request.app.state.views
-    return found
+def of_application(name: str) -> Any:
+    """Give a route what the application that it belongs to has under a name."""
+
+    def found(request: Request) -> Any:
+        return getattr(request.app.state, name)
+
+    return Depends(found)
 
 
 def visitor(request: Request) -> Visitor:
@@ -134,10 +139,5 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] if text.partition(" ")[0].isalpha() else text
 
 
-Viewing = Annotated[Views, Depends(views)]
+Viewing = Annotated[Views, of_application("views")]
 Visiting = Annotated[Visitor, Depends(visitor)]
-
-
-def told(status: int, error: str, what_to_do: str, **more: Any) -> JSONResponse:
-    """Tell an error of the API: what happened, then what to do."""
-    return JSONResponse({"error": error, "what_to_do": what_to_do, **more}, status)

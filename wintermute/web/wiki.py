@@ -3,21 +3,20 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
-from pydantic import BaseModel
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from wintermute.changes.change_sets import ItemVersion
 from wintermute.errors import FileUnusable, StoreMissing, WintermuteError
 from wintermute.markdown import WikiTarget, blocks, literal
+from wintermute.messages import Json
 from wintermute.text import clean
-from wintermute.web.views import Viewing, Views, address, told
+from wintermute.web.views import Refusal, Viewing, Views, address
 from wintermute.wiki.asked_lines import asked_lines, digest
 from wintermute.wiki.conversations import ConversationFolder
 from wintermute.wiki.graph import WikiProblem, shown
@@ -45,7 +44,6 @@ FEW = 20
 """Changes and hits on one page."""
 MOST_COMPARED = 4_000
 """Lines of two texts: the time to compare grows faster than they do."""
-PEEK_SECONDS = 0.01
 AROUND = 3
 """Lines that are shown around a difference."""
 NO_PAGE = "No page has this name yet: open it to write one"
@@ -90,18 +88,6 @@ class Difference:
     line: str = ""
 
 
-class WikiPath(BaseModel):
-    """The path of a page in the store."""
-
-    path: str
-
-
-class WikiText(WikiPath):
-    """A page with its whole text."""
-
-    text: str
-
-
 async def in_store(views: Views, work: Callable[[WikiStore], T]) -> T:
     """Do something with the store in a thread, while nobody writes. Raises: WintermuteError."""
     wiki = views.parts.stores.wiki
@@ -118,10 +104,8 @@ async def wiki_home(views: Viewing) -> HTMLResponse:
     """Show where reading the wiki begins: the index, the search, and what is to be mended."""
 
     def look(wiki: WikiStore) -> dict[str, Any]:
-        counts, has_pages = (
-            Counter(each.kind for each in wiki.problems()),
-            wiki.tree().names.has_pages,
-        )
+        counts = Counter(each.kind for each in wiki.problems())
+        has_pages = wiki.tree().names.has_pages
         return {"page": opened(wiki, INDEX), "counts": counts, "has_pages": has_pages, "why": ""}
 
     try:
@@ -222,12 +206,8 @@ def _unresolved(views: Views, found: Unresolved) -> HTMLResponse:
     is_choice, wanted = found.reason == "ambiguous", found.title.removesuffix(ENDING)
     new = wanted if "/" in wanted else f"semantic/{wanted}"
     problem = path_problem(f"{new}{ENDING}") if found.reason == "missing" else ""
-    values: dict[str, Any] = {
-        "found": found,
-        "name": legible(found.title),
-        "new": new,
-        "problem": problem,
-    }
+    values: dict[str, Any] = {"found": found, "name": legible(found.title)}
+    values |= {"new": new, "problem": problem}
     title = "Which page?" if is_choice else "No such page"
     status = 200 if is_choice else REFUSALS[found.reason][0]
     return _page(views, "wiki_missing.html", title, status, **values)
@@ -310,14 +290,9 @@ async def wiki_problems(
     counts, found = await in_store(views, look)
     last = found[MOST - 1] if len(found) > MOST else None
     more = {"kind": kind, "page": last.page, "subject": last.subject} if last else {}
-    values: dict[str, Any] = {
-        "counts": counts,
-        "kind": kind,
-        "found": found[:MOST],
-        "paths": (),
-        "to": "",
-    }
-    return _page(views, "wiki_list.html", "To be mended", more=urlencode(more), **values)
+    values: dict[str, Any] = {"counts": counts, "kind": kind, "found": found[:MOST]}
+    values |= {"paths": (), "to": "", "more": urlencode(more)}
+    return _page(views, "wiki_list.html", "To be mended", **values)
 
 
 @router.get("/wiki-search", include_in_schema=False)
@@ -331,55 +306,46 @@ async def wiki_search(
     """Look for words in the pages, the best first. `part`: the hits alone, for who is typing."""
     is_late = views.searching.locked()
     async with views.searching:
-        if is_late and await _has_left(request):  # for a newer question
-            return HTMLResponse("", 499)
+        if is_late:
+            await request.body()  # which arrives before the news that somebody has left
+            if await request.is_disconnected():  # for a newer question
+                return HTMLResponse("", 499)
         hits = await in_store(views, lambda wiki: wiki.search(q, most)) if q.strip() else ()
     new = f"semantic/{q.strip()}"
-    values: dict[str, Any] = {
-        "q": q,
-        "hits": hits,
-        "new": "" if path_problem(f"{new}{ENDING}") else new,
-    }
-    values |= {"more": urlencode({"q": q, "most": 200}) if len(hits) == most < 200 else ""}
+    more = urlencode({"q": q, "most": 200}) if len(hits) == most < 200 else ""
+    values: dict[str, Any] = {"q": q, "hits": hits, "more": more}
+    values |= {"new": "" if path_problem(f"{new}{ENDING}") else new}
     if part:
         return HTMLResponse(views.fragment("wiki_hits.html", **values))
     return _page(views, "wiki.html", "Search", page=None, why="", **values)
 
 
-async def _has_left(request: Request) -> bool:
-    """Decide if nobody waits for an answer any more."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(PEEK_SECONDS):
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-            return True
-    return False
+@router.get("/api/memory/resolve")
+async def memory_resolve(views: Viewing, title: str = "") -> dict[str, str]:
+    """Give the `path` of the page that a title means (W-071)."""
+    return {"path": await in_store(views, lambda wiki: _meant(wiki, title))}
 
 
-@router.get("/api/memory/resolve", response_model=WikiPath)
-async def memory_resolve(views: Viewing, title: str = "") -> WikiPath | JSONResponse:
-    """Give the path of the page that a title means (W-071)."""
-    found = await in_store(views, lambda wiki: wiki.resolve(title))
-    return _refused(found) if isinstance(found, Unresolved) else WikiPath(path=found)
+@router.get("/api/memory/read")
+async def memory_read(views: Viewing, title: str = "") -> dict[str, str]:
+    """Give `path` and `text` of the page that a title means (W-071)."""
 
-
-@router.get("/api/memory/read", response_model=WikiText)
-async def memory_read(views: Viewing, title: str = "") -> WikiText | JSONResponse:
-    """Give the page that a title means, with its whole text (W-071)."""
-
-    def look(wiki: WikiStore) -> WikiText | JSONResponse:
-        found = wiki.resolve(title)
-        if isinstance(found, Unresolved):
-            return _refused(found)
+    def look(wiki: WikiStore) -> dict[str, str]:
+        found = _meant(wiki, title)
         try:
-            return WikiText(path=found, text=text_of(wiki.files.content(found) or b""))
+            return {"path": found, "text": text_of(wiki.files.content(found) or b"")}
         except FileUnusable as problem:
-            return told(409, f"{found} {problem}.", "Mend the file, then try again.")
+            error = f"{found} {problem}."
+            raise Refusal(409, error, "Mend the file, then try again.") from problem
 
     return await in_store(views, look)
 
 
-def _refused(found: Unresolved) -> JSONResponse:
-    more = {"paths": list(found.paths)} if found.paths else {}
+def _meant(wiki: WikiStore, title: str) -> str:
+    """Find the page that a title means. Raises: Refusal, where there are several with their paths."""
+    found = wiki.resolve(title)
+    if isinstance(found, str):
+        return found
     status, what_to_do = REFUSALS[found.reason]
-    return told(status, str(found), what_to_do, **more)
+    more: Json = {"paths": list(found.paths)} if found.paths else {}
+    raise Refusal(status, str(found), what_to_do, **more)

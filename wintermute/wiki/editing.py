@@ -89,15 +89,8 @@ def page_source(store: WikiStore, path: str) -> PageSource:
 def _lookalike(path: str, paths: Collection[str]) -> str:
     """The page that only case or normal form tells from a new one (W-079); "": there is none."""
     form, name = alike(path), name_of(path)
-    return min(
-        (
-            each
-            for each in paths
-            if is_page(each)
-            and (
-                alike(each) == form
-                or (name_of(each) != name and alike(name_of(each)) == alike(name))
-            )
-        ),
-        default="",
-    )
+    for each in sorted(filter(is_page, paths)):
+        other = name_of(each)
+        if alike(each) == form or (other != name and alike(other) == alike(name)):
+            return each
+    return ""
