@@ -244,7 +244,7 @@ class FolderViews:
             seen = await draft.woken(seen)
 
 
-def folder_views(request: Request) -> FolderViews:
+async def folder_views(request: Request) -> FolderViews:
     """Give the views of the application that a request reached."""
     found: FolderViews = request.app.state.folders
     return found

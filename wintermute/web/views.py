@@ -103,7 +103,12 @@ def views(request: Request) -> Views:
     return found
 
 
-def visitor(request: Request) -> Visitor:
+async def _viewing(request: Request) -> Views:
+    """Give them to a route. The framework calls in a thread whatever is not `async`, for each request."""
+    return views(request)
+
+
+async def visitor(request: Request) -> Visitor:
     """Give whoever sent a request."""
     found: Visitor = request.state.visitor
     return found
@@ -134,7 +139,7 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] if text.partition(" ")[0].isalpha() else text
 
 
-Viewing = Annotated[Views, Depends(views)]
+Viewing = Annotated[Views, Depends(_viewing)]
 Visiting = Annotated[Visitor, Depends(visitor)]
 
 
