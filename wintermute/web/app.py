@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine, MutableMapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from wintermute.errors import (
     StoreUnusable,
     WintermuteError,
 )
+from wintermute.messages import Json
 from wintermute.web import chat, conversations, editing, graph, jobs, login, wiki
 from wintermute.web.parts import WebParts
 from wintermute.web.safety import Guarded, Out, Receive, Scope, Send
 from wintermute.web.sessions import DoorStore
-from wintermute.web.views import Views, failure_words, problems, views
+from wintermute.web.views import ApiProblem, Views, failure_words, views
 
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
@@ -58,7 +60,6 @@ async def unguarded(parts: WebParts) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        responses=problems(*REFUSALS),
     )
     app.state.views = Views(parts, f"wintermute_{await door.id()}")
     app.state.folders = conversations.FolderViews(app.state.views)
@@ -83,10 +84,19 @@ async def health() -> PlainTextResponse:
 def description(request: Request) -> JSONResponse:
     """Describe every JSON route (V-031): in a thread of the framework's, for the first time is long."""
     described = request.app.openapi()
+    described["components"]["schemas"]["ApiProblem"] = ApiProblem.model_json_schema()
     for methods in described["paths"].values():
         for operation in methods.values():
             operation["responses"].pop("422", None)  # which we tell as 400
+            for status in REFUSALS:  # told to the framework, they cost a validator for each route
+                operation["responses"].setdefault(str(status), _refusal(status))
     return JSONResponse(described)
+
+
+def _refusal(status: int) -> Json:
+    schema = {"$ref": "#/components/schemas/ApiProblem"}
+    content = {"application/json": {"schema": schema}}
+    return {"description": HTTPStatus(status).phrase, "content": content}
 
 
 class WebApp:

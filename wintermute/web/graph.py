@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel
 
-from wintermute.web.views import Viewing, address, problems, told
+from wintermute.web.views import Viewing, address, told
 from wintermute.wiki.graph import shown
 from wintermute.wiki.links import ENDING, name_of
 from wintermute.wiki.store import WikiStore
@@ -111,7 +111,7 @@ async def graph_page(views: Viewing, around: Around = "") -> HTMLResponse:
     return await asyncio.to_thread(views.page, "graph.html", status, **values)
 
 
-@router.get("/api/graph", responses=problems(404), response_model=GraphPicture)
+@router.get("/api/graph", response_model=GraphPicture)
 async def graph(
     views: Viewing, around: Around = "", most: Annotated[int, Query(ge=1, le=MOST_NODES)] = 300
 ) -> GraphPicture | JSONResponse:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from wintermute.config.schema import is_loopback
 from wintermute.web.safety import too_often
 from wintermute.web.sessions import SESSION_LASTS
-from wintermute.web.views import Viewing, Views, Visiting, problems, told
+from wintermute.web.views import Viewing, Views, Visiting, told
 
 router = APIRouter()
 
@@ -32,7 +32,7 @@ async def login_page(views: Viewing) -> HTMLResponse:
     return views.page("login.html", title="Log in", place="login")
 
 
-@router.post("/login", status_code=204, responses=problems(401, 429))
+@router.post("/login", status_code=204)
 async def log_in(given: GivenToken, request: Request, views: Viewing) -> Response:
     """Begin a session with the token."""
     if seconds := views.sessions.wait():

@@ -30,11 +30,6 @@ class ApiProblem(BaseModel):
     what_to_do: str
 
 
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Document these answers of a JSON route: `responses=problems(400, 404)`."""
-    return {status: {"model": ApiProblem} for status in statuses}
-
-
 class Views:
     """Renders templates; every value in them is escaped unless our own renderer made it."""
 
