@@ -9,7 +9,6 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib.util import find_spec
-from types import ModuleType
 from typing import Protocol
 
 from wintermute.config.schema import Web
@@ -135,18 +134,8 @@ def is_installed() -> bool:
     return all(find_spec(name) for name in FRAMEWORK)
 
 
-class _NoCommandLine(ModuleType):
-    """Stands for uvicorn's command line, which loads with the package though nobody calls it: 1.2 MB."""
-
-    def __getattr__(self, name: str) -> None:
-        """Give nothing for each name that the package passes on from it."""
-        if name.startswith("__"):  # whoever looks through all modules finds no file here
-            raise AttributeError(name)
-
-
 def _server() -> Served:
     first = "wintermute.web.server" not in sys.modules
-    sys.modules.setdefault("uvicorn.main", _NoCommandLine("uvicorn.main"))
     try:
         from wintermute.web.server import serve  # noqa: PLC0415  the framework loads with the door
     except ImportError as error:

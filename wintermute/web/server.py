@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import h11
-from uvicorn.config import Config
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import Server
 
 from wintermute.web.app import web_app
 from wintermute.web.parts import WebParts
@@ -65,7 +64,7 @@ class _Connection(H11Protocol):
             self._arriving = None
 
 
-class _PageServer(Server):
+class _PageServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave the signals to the daemon."""
@@ -86,7 +85,7 @@ class _PageServer(Server):
 async def serve(parts: WebParts, listener: socket.socket) -> None:
     """Answer requests on an open socket until cancelled; streams end before the server does."""
     app = await web_app(parts)
-    settings = Config(
+    settings = uvicorn.Config(
         app,
         http=_Connection,
         h11_max_incomplete_event_size=MOST_HEAD,
