@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -34,6 +35,8 @@ class Route:
     path: str
     queries: tuple[str, ...]
     """Names that may follow a question mark."""
+    threads: tuple[str, ...]
+    """What the framework would call in a thread, each time, to give it to the route."""
 
     @property
     def is_api(self) -> bool:
@@ -137,8 +140,10 @@ def _table(app: FastAPI) -> list[Route]:
     for each in iter_route_contexts(app.routes):
         dependant = getattr(each, "dependant", None)
         queries = tuple(field.alias for field in dependant.query_params) if dependant else ()
+        given = [each.call for each in dependant.dependencies] if dependant else []
+        threads = tuple(call.__name__ for call in given if not iscoroutinefunction(call))
         methods = sorted((each.methods or {"GET"}) - {"HEAD"})
-        found += [Route(method, str(each.path), queries) for method in methods]
+        found += [Route(method, str(each.path), queries, threads) for method in methods]
     return found
 
 

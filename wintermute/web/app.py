@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine, MutableMapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from wintermute.errors import (
     StoreUnusable,
     WintermuteError,
 )
+from wintermute.messages import Json
 from wintermute.web import chat, conversations, editing, graph, jobs, login, wiki
 from wintermute.web.messages import MessageViews
 from wintermute.web.parts import WebParts
@@ -68,7 +70,6 @@ async def unguarded(parts: WebParts) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        responses={status: {"model": ApiProblem} for status in REFUSALS},
     )
     app.state.views = Views(parts, f"wintermute_{await door.id()}")
     app.state.folders = conversations.FolderViews(app.state.views)
@@ -91,10 +92,19 @@ async def health() -> PlainTextResponse:
 def description(request: Request) -> JSONResponse:
     """Describe every JSON route (V-031): in a thread of the framework's, for the first time is long."""
     described = request.app.openapi()
+    described["components"]["schemas"]["ApiProblem"] = ApiProblem.model_json_schema()
     for methods in described["paths"].values():
         for operation in methods.values():
             operation["responses"].pop("422", None)  # which we tell as 400
+            for status in REFUSALS:  # told to the framework, they cost a validator for each route
+                operation["responses"].setdefault(str(status), _described(status))
     return JSONResponse(described)
+
+
+def _described(status: int) -> Json:
+    schema = {"$ref": "#/components/schemas/ApiProblem"}
+    content = {"application/json": {"schema": schema}}
+    return {"description": HTTPStatus(status).phrase, "content": content}
 
 
 class WebApp:

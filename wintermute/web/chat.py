@@ -27,7 +27,7 @@ KNOWN = "conv_"
 GONE = "There is no such conversation here.", "Open one from the list, or begin a new one."
 
 
-def rooms_served(request: Request, views: Viewing) -> None:
+async def rooms_served(request: Request, views: Viewing) -> None:
     """Refuse where a store of the wiki is served alone: the chats here are not its own (V-030)."""
     if views.parts.rooms is None:
         is_page = not is_api(request.url.path)

@@ -102,13 +102,13 @@ def is_api(path: str) -> bool:
 def of_application(name: str) -> Any:
     """Give a route what the application that it belongs to has under a name."""
 
-    def found(request: Request) -> Any:
+    async def found(request: Request) -> Any:  # what is not `async` is called in a thread
         return getattr(request.app.state, name)
 
     return Depends(found)
 
 
-def visitor(request: Request) -> Visitor:
+async def visitor(request: Request) -> Visitor:
     """Give whoever sent a request."""
     found: Visitor = request.state.visitor
     return found
