@@ -303,10 +303,7 @@ async def test_a_conversation_in_the_browser(
     words = asyncio.Semaphore(0)
     recall = Calls((Use("recall", {"title": "Garden"}),))
     model.script(recall, Drip("**one** two", words), Fail(400, "no"), Text("<img onerror=x>"))
-    async with (
-        open_wiki(tmp_path, model) as (_, web),
-        browsing(web, chromium) as browser,
-    ):
+    async with open_wiki(tmp_path, model) as (_, web), browsing(web, chromium) as browser:
         page = await browser.open("/")
         await page.get_by_role("link", name="All conversations of the wiki").click()
         await page.get_by_role("button", name="New conversation").click()

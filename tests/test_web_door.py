@@ -135,8 +135,7 @@ async def test_a_session_ends_alone_or_with_all_by_age_by_a_new_token_and_with_o
             async with house.database.transaction() as tx:
                 now = stamp(clock.now())
                 await tx.execute(
-                    "INSERT INTO copies (sign, since, noticed_at) VALUES ('s', ?, ?)",
-                    (now, now),
+                    "INSERT INTO copies (sign, since, noticed_at) VALUES ('s', ?, ?)", (now, now)
                 )
             assert not await is_in(web)
             assert (await ann.get(before)).status_code == 403
@@ -188,11 +187,7 @@ async def test_who_does_not_read_is_cut_off_when_the_session_ends(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """V-008: an end that waits to be read would keep the request for ever."""
-    async with (
-        open_house(tmp_path, model.url) as house,
-        door(house) as web,
-        browser(web) as ann,
-    ):
+    async with open_house(tmp_path, model.url) as house, door(house) as web, browser(web) as ann:
         for n in range(20):
             words = {"key": str(n), "text": "& " * 30_000}
             await web.client.post(f"{web.base}/api/chats/first/messages", json=words)
@@ -240,10 +235,7 @@ async def test_wrong_tokens_are_slowed_down_and_nobody_else_is(
             )
             assert (refused.status_code, web.token in refused.text) == (401, False)
         clock.advance(20)
-        for slowed in (
-            await changed(eve, "/login", {"token": web.token}),
-            await web.get("/wiki"),
-        ):
+        for slowed in (await changed(eve, "/login", {"token": web.token}), await web.get("/wiki")):
             assert (slowed.status_code, slowed.headers["retry-after"]) == (429, "40")
             assert "40 seconds" in slowed.text
         assert (await ann.get("/sessions")).status_code == 200
@@ -373,11 +365,7 @@ async def test_a_bug_is_told_and_logged_and_nothing_else_is_disturbed(
     tmp_path: Path, model: ModelServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """V-005: in a page, in the API, and in the checks themselves."""
-    async with (
-        open_house(tmp_path, model.url) as house,
-        door(house) as web,
-        browser(web) as ann,
-    ):
+    async with open_house(tmp_path, model.url) as house, door(house) as web, browser(web) as ann:
         await ann.get(await web.login_address())
         async with house.database.transaction() as tx:
             await tx.execute("DROP TABLE web_sessions")

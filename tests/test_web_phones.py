@@ -73,10 +73,7 @@ async def test_reading_works_without_scripts_and_the_rest_says_that_it_needs_the
     tmp_path: Path, model: ModelServer, chromium: str
 ) -> None:
     """V-026: pages, links, search and what was said; the editor, the chat and the graph say so."""
-    async with (
-        furnished(tmp_path, model) as home,
-        browsing(home.web, chromium) as browser,
-    ):
+    async with furnished(tmp_path, model) as home, browsing(home.web, chromium) as browser:
         page = await browser.open("/", java_script_enabled=False)
         for path in home.shown():
             await page.goto(home.web.base + path)

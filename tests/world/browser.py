@@ -74,8 +74,7 @@ class Browsing:
     ) -> BrowserContext:
         """A browser profile of its own: `java_script_enabled=False`, `color_scheme="dark"`, `locale="de"`."""
         made = await self.chromium.new_context(
-            viewport=ViewportSize(width=width, height=800),
-            **more,
+            viewport=ViewportSize(width=width, height=800), **more
         )
         made.set_default_timeout(MILLISECONDS)
         made.on("console", lambda said: self._note(f"console: {said.text} {said.location}"))

@@ -142,11 +142,7 @@ def _table(app: FastAPI) -> list[Route]:
     return found
 
 
-CHATS = (
-    "/chat/{chat_id}",
-    "/api/chats/{chat_id}/messages",
-    "/api/chats/{chat_id}/stream",
-)
+CHATS = ("/chat/{chat_id}", "/api/chats/{chat_id}/messages", "/api/chats/{chat_id}/stream")
 FOLDERS = (
     "/conversations/{conversation_id}",
     "/api/conversations/{conversation_id}",
