@@ -7,12 +7,14 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 
 from tests.test_promises_at_the_door import heard
-from tests.test_web_chat import say, talking
+from tests.test_web_chat import say
 from tests.world.browser import MILLISECONDS, DoorAt, browsing
 from tests.world.homeserver import free_port
 from tests.world.model import Calls, Drip, Hang, ModelServer, Text, Use
 from tests.world.pages import FilePages
 from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.web import NewDoor
+from tests.world.web import door as door
 
 pytestmark = pytest.mark.slow
 LONG = "**one** two three four\n\n" + "five six seven eight " * 20 + "\n\n- nine\n- ten"
@@ -39,12 +41,13 @@ async def hide(page: Page, *, hidden: bool) -> None:
 
 
 async def test_an_answer_grows_and_outlives_reloads_and_tabs(
-    tmp_path: Path, model: ModelServer, chromium: str
+    door: NewDoor, model: ModelServer, chromium: str
 ) -> None:
     """V-013, V-014, V-015: eight tabs of a browser, and one of another, show the same in the end."""
     drops = asyncio.Semaphore(0)
     model.script(Drip(LONG, drops, interval=0))
-    async with talking(tmp_path, model) as (_, web), browsing(web, chromium) as browser:
+    web = await door()
+    async with browsing(web, chromium) as browser:
         mine = await browser.profile()
         page = await browser.open("/", inside=mine)
         await page.get_by_label("Message", exact=True).press_sequentially("hello")
@@ -75,28 +78,33 @@ async def test_an_answer_grows_and_outlives_reloads_and_tabs(
         assert len({await each.locator("#messages").inner_html() for each in tabs}) == 1
 
 
-async def test_stop_in_the_browser(tmp_path: Path, model: ModelServer, chromium: str) -> None:
-    """V-014."""
-    model.script(Hang())
-    async with talking(tmp_path, model) as (_, web), browsing(web, chromium) as browser:
-        page = await browser.open("/")
-        await write(page, "hello")
-        await expect(page.locator(".waiting")).to_contain_text("waiting for ")
-        await page.get_by_role("button", name="Stop").click()
-        await expect(shown(page)).to_have_text(["hello", "/stop", "Stopped."])
-        await expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+async def test_a_message_written_offline_goes_out_by_itself(door: NewDoor, chromium: str) -> None:
+    """V-015: the first one of a conversation, and one of a tab that is hidden and shown meanwhile."""
+    web = await door()
+    async with browsing(web, chromium, ["ERR_"]) as browser:
+        mine = await browser.profile()
+        page = await browser.open("/chat", inside=mine)
+        for text, hidden in (("first", False), ("second", True)):
+            await mine.set_offline(True)
+            await write(page, text)
+            await expect(page.locator("#unsent")).to_contain_text("Not sent yet.")
+            await expect(page.locator("#state")).to_contain_text("Connecting again")
+            await hide(page, hidden=hidden)
+            await mine.set_offline(False)
+            await expect(page.locator("#unsent .unsent")).to_have_count(0)
+            await hide(page, hidden=False)
+            await expect(page.get_by_text(f"echo: {text}")).to_have_count(1)
+        await expect(shown(page)).to_have_count(4)
 
 
 async def test_what_is_said_while_the_line_is_dead_is_asked_once(
-    tmp_path: Path, model: ModelServer, chromium: str
+    door: NewDoor, model: ModelServer, chromium: str
 ) -> None:
     """V-015: offline from the middle of an answer to behind its end, and a message written meanwhile."""
     drops = asyncio.Semaphore(0)
     model.script(Drip(LONG, drops, interval=0), Text("second answer"))
-    async with (
-        talking(tmp_path, model) as (house, web),
-        browsing(web, chromium, ["ERR_"]) as browser,
-    ):
+    web = await door()
+    async with browsing(web, chromium, ["ERR_"]) as browser:
         mine = await browser.profile()
         page = await browser.open("/", inside=mine)
         await write(page, "first")
@@ -108,7 +116,7 @@ async def test_what_is_said_while_the_line_is_dead_is_asked_once(
         await expect(page.locator("#unsent")).to_contain_text("Not sent yet.")
         for _ in range(200):
             drops.release()
-        await house.said(1, room=f"web:{page.url.rpartition('/')[2]}")
+        await web.house.said(1, room=f"web:{page.url.rpartition('/')[2]}")
         await expect(page.locator("#state")).to_contain_text("Connecting again")
         await mine.set_offline(False)
         await expect(shown(page)).to_have_count(4)
@@ -118,14 +126,10 @@ async def test_what_is_said_while_the_line_is_dead_is_asked_once(
         assert " ".join(said[1].split()).endswith("seven eight nine ten")
 
 
-async def test_an_unsent_message_outlives_its_tab(
-    tmp_path: Path, model: ModelServer, chromium: str
-) -> None:
+async def test_an_unsent_message_outlives_its_tab(door: NewDoor, chromium: str) -> None:
     """V-015, V-013: written offline in a new chat, found from another one, sent once by all tabs."""
-    async with (
-        talking(tmp_path, model) as (house, web),
-        browsing(web, chromium, ["ERR_"]) as browser,
-    ):
+    web = await door()
+    async with browsing(web, chromium, ["ERR_"]) as browser:
         mine = await browser.profile()
         page = await browser.open("/chat", inside=mine)
         await page.get_by_role("button", name="Send").dblclick()
@@ -144,18 +148,16 @@ async def test_an_unsent_message_outlives_its_tab(
             await expect(each.locator("#unsent > li")).to_have_count(0)
             listed = each.locator(".chats a[aria-current]").first
             await expect(listed).to_have_text("do not lose me")
-        assert len(await house.rows("SELECT * FROM inbox")) == 1
+        assert len(await web.house.rows("SELECT * FROM inbox")) == 1
         assert await other.evaluate("localStorage.length") == 0
 
 
 async def test_a_message_that_the_door_refuses_holds_up_no_other(
-    tmp_path: Path, model: ModelServer, chromium: str
+    door: NewDoor, chromium: str
 ) -> None:
     """V-015: a bug is told once, and can be tried again; logging out deletes what was not sent."""
-    async with (
-        talking(tmp_path, model) as (_, web),
-        browsing(web, chromium, ["500", "ERR_"]) as browser,
-    ):
+    web = await door()
+    async with browsing(web, chromium, ["500", "ERR_"]) as browser:
         page = await browser.open("/chat")
         await page.route(
             "**/messages",
@@ -219,33 +221,31 @@ async def test_a_killed_daemon_loses_no_word_at_either_door(
 
 
 async def test_earlier_messages_and_recalled_pages_are_read_beside_the_newest(
-    tmp_path: Path, model: ModelServer, chromium: str
+    door: NewDoor, tmp_path: Path, model: ModelServer, chromium: str
 ) -> None:
     """V-015, V-019, V-026: what is shown beside the newest is read anew; without script by links."""
     pages = FilePages(tmp_path / "pages")
-    async with (
-        talking(tmp_path, model, pages=pages) as (house, web),
-        browsing(web, chromium) as browser,
-    ):
+    web = await door(pages=pages)
+    async with browsing(web, chromium) as browser:
         other = (await say(web, "secret plan", "k", "chat_other")).json()["id"]
         old = [(await say(web, f"/nothing {n}", f"k{n}")).json()["id"] for n in range(60)]
-        await house.settled()
+        await web.house.settled()
         model.script(Calls((Use("recall", {"title": "Pond"}),)), Text("There are carp."))
         await say(web, "what lives there?", "k60")
-        await house.settled()
+        await web.house.settled()
         page = await browser.open("/")
         await expect(shown(page)).to_have_count(50)
         await page.get_by_role("link", name="Earlier messages").click()
         await expect(shown(page)).to_have_count(100)
         await hide(page, hidden=True)
-        async with house.database.transaction() as tx:
-            await house.inbox.take_back(tx, old[20:21])
+        async with web.house.database.transaction() as tx:
+            await web.house.inbox.take_back(tx, old[20:21])
         await hide(page, hidden=False)
         await expect(page.locator(f"#{old[20]}")).to_have_count(0)
         await expect(page.locator(f"#{old[21]}")).to_have_count(1)
         await expect(page.get_by_role("link", name="secret plan")).to_have_count(1)
-        async with house.database.transaction() as tx:
-            await house.inbox.take_back(tx, [other, old[22]])
+        async with web.house.database.transaction() as tx:
+            await web.house.inbox.take_back(tx, [other, old[22]])
         await expect(page.locator(f"#{old[22]}")).to_have_count(0)
         await expect(page.get_by_role("link", name="secret plan")).to_have_count(0)
         await page.get_by_role("link", name="Pond").click()
@@ -262,17 +262,55 @@ async def test_earlier_messages_and_recalled_pages_are_read_beside_the_newest(
         await expect(still.get_by_role("heading", name="Pond")).to_have_count(1)
 
 
-async def test_a_page_forgets_with_its_conversation(
-    tmp_path: Path, model: ModelServer, chromium: str
+async def test_a_text_is_kept_until_it_is_sent_and_comes_back_where_it_was_refused(
+    door: NewDoor, model: ModelServer, chromium: str
 ) -> None:
+    """V-013, V-014, V-015: a reload keeps what is half typed, in each conversation its own; too long is cut."""
+    model.script(Hang())
+    web = await door()
+    async with browsing(web, chromium, ["413"]) as browser:
+        mine = await browser.profile()
+        page = await browser.open("/chat", inside=mine)
+        field = page.get_by_label("Message", exact=True)
+        await field.fill("half a text")
+        await page.reload()
+        await expect(field).to_have_value("half a text")
+        await field.press("Enter")
+        await expect(page.locator(".waiting")).to_contain_text("waiting for ")
+        await page.get_by_role("button", name="Stop").click()
+        await expect(shown(page)).to_have_text(["half a text", "/stop", "Stopped."])
+        await expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+        await field.fill("more")
+        new = await browser.open("/chat", inside=mine)
+        await expect(new.get_by_label("Message", exact=True)).to_have_value("")
+        await page.reload()
+        await expect(field).to_have_value("more")
+        await write(page, "long " * 60_000)
+        refused = page.locator("#unsent .unsent")
+        await expect(refused).to_contain_text("Send it in parts.")
+        assert len(await refused.inner_text()) < 2_000
+        await field.fill("more")
+        await refused.get_by_role("button", name="Edit").click()
+        assert await field.input_value() == "long " * 60_000 + "\nmore"
+        await expect(refused).to_have_count(0)
+        await field.fill("short")
+        await page.reload()
+        await field.press("Enter")
+        await expect(shown(page)).to_have_count(5)
+        await page.reload()
+        await expect(field).to_have_value("")
+
+
+async def test_a_page_forgets_with_its_conversation(door: NewDoor, chromium: str) -> None:
     """V-015: its first message and its title, while it stays open."""
-    async with talking(tmp_path, model) as (house, web), browsing(web, chromium) as browser:
+    web = await door()
+    async with browsing(web, chromium) as browser:
         first = (await say(web, "I am Xaverius")).json()["id"]
         await say(web, "and who\u202e are you?", "k2")
         page = await browser.open("/")
         await expect(shown(page)).to_have_count(4)
-        async with house.database.transaction() as tx:
-            await house.inbox.take_back(tx, [first])
+        async with web.house.database.transaction() as tx:
+            await web.house.inbox.take_back(tx, [first])
         await expect(page.get_by_role("heading", level=1)).to_have_text("and who are you?")
         await expect(page.locator(f"#{first}")).to_have_count(0)
         await expect(page).to_have_title("and who are you? · Wintermute")
