@@ -22,6 +22,7 @@ from playwright.async_api import (
     Browser,
     BrowserContext,
     Page,
+    Response,
     ViewportSize,
     async_playwright,
     expect,
@@ -81,9 +82,8 @@ class Browsing:
         made.on("weberror", lambda error: self._note(f"error: {error.error}"))
         made.on("request", lambda request: self._asked(request.url))
         if logged_in:
-            address = (
-                await self.web.login_address()
-            )  # no page: one that goes on by itself may never close
+            # No page: one that goes on by itself may never close.
+            address = await self.web.login_address()
             came_in = await made.request.get(address, timeout=MILLISECONDS)
             assert came_in.ok, await came_in.text()
         return made
@@ -133,6 +133,17 @@ async def accessible(page: Page) -> list[str]:
         if each["impact"] in SERIOUS
         for node in each["nodes"]
     ]
+
+
+async def first_load(browser: Browsing, path: str) -> list[int]:
+    """Bytes of each answer that a page needs in a new browser, its HTML first; its stream has no end."""
+    profile = await browser.profile()
+    page, answers = await profile.new_page(), list[Response]()
+    page.on("response", lambda answer: answers.append(answer))
+    await page.goto(browser.web.base + path)
+    sizes = [len(await answer.body()) for answer in answers if "/stream" not in answer.url]
+    await profile.close()
+    return sizes
 
 
 async def overflow(page: Page) -> list[str]:
