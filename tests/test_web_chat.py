@@ -6,7 +6,6 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -41,6 +40,12 @@ def words(html: str) -> str:
     """The text of a message, without who said it when, nor its badges."""
     found = re.search(r'<div class="text"[^>]*>(.*?)</div>', html, re.DOTALL)
     return re.sub(r"<[^>]*>", "", found[1] if found else "").strip()
+
+
+def drop(words: asyncio.Semaphore, count: int) -> None:
+    """Let so many words of a `Drip` come."""
+    for _ in range(count):
+        words.release()
 
 
 @dataclass
@@ -114,9 +119,7 @@ async def listening(
         yield Listening(stream, version, shown)
 
 
-async def test_an_answer_grows_on_a_page_and_stays_in_its_list(
-    door: NewDoor, model: ModelServer
-) -> None:
+async def test_an_answer_grows_on_a_page_and_stays_there(door: NewDoor, model: ModelServer) -> None:
     """V-013, V-014, V-015: two pages, one of them opened in the middle, show the same in the end."""
     drops = asyncio.Semaphore(0)
     model.script(Drip("**one** two\n\nthree four\n\nfive six seven", drops, interval=0))
@@ -125,20 +128,17 @@ async def test_an_answer_grows_on_a_page_and_stays_in_its_list(
     async with listening(web) as page:
         await page.until(lambda p: p.answers is not None)
         assert page.texts == ["hello &lt;b&gt;"]
-        for _ in range(2):
-            drops.release()
+        drop(drops, 2)
         await page.until(lambda p: "two" in p.grown)
         assert "<strong>one</strong>" in page.blocks[0]
         async with listening(web) as late:
             await late.until(lambda p: "two" in p.grown)
             assert late.texts == page.texts
-            for _ in range(2):
-                drops.release()
+            drop(drops, 2)
             for each in (page, late):
                 await each.until(lambda p: "four" in p.grown)
                 assert "<strong>one</strong> two" in each.blocks[0]
-            for _ in range(20):
-                drops.release()
+            drop(drops, 20)
             for each in (page, late):
                 await each.until(lambda p: len(p.texts) == 2 and p.answers is None)
                 assert each.texts == ["hello &lt;b&gt;", "one two\nthree four\nfive six seven"]
@@ -204,9 +204,7 @@ async def test_what_is_pushed_out_while_others_are_rendered_is_shown_all_the_sam
 
 
 @pytest.mark.slow  # for it waits as long as a page does
-async def test_a_page_says_what_is_at_work_and_what_is_waited_for(
-    door: NewDoor, model: ModelServer
-) -> None:
+async def test_a_page_says_what_is_at_work_and_awaited(door: NewDoor, model: ModelServer) -> None:
     """V-014: tools by their names, the wait as at the terminal, and an attempt in vain is taken back."""
     opened, reads = asyncio.Event(), asyncio.Semaphore(0)
 
@@ -225,8 +223,7 @@ async def test_a_page_says_what_is_at_work_and_what_is_waited_for(
         await page.until(lambda p: p.draft.get("waiting", "").startswith("slowtool, "))
         assert (page.draft["tools"], "I look." in page.grown) == (["slowtool"], True)
         opened.set()
-        for _ in range(2):
-            reads.release()
+        drop(reads, 2)
         await page.until(lambda p: "2,000 of 4,000 tokens read" in p.draft.get("waiting", ""))
         assert ("in vain" in page.grown, page.draft["tools"]) == (False, ["slowtool"])
         assert "attempt 2 of 2" in page.draft["waiting"]
@@ -235,9 +232,7 @@ async def test_a_page_says_what_is_at_work_and_what_is_waited_for(
         assert page.texts[-1] == "done"
 
 
-async def test_stop_ends_an_answer_and_what_is_odd_is_shown_as_it_is(
-    door: NewDoor, model: ModelServer
-) -> None:
+async def test_stop_ends_an_answer_and_odd_texts_stay(door: NewDoor, model: ModelServer) -> None:
     """V-013, V-014, V-015: by `/stop`, which does not wait in the queue; an indent and an empty answer stay."""
     model.script(Hang())
     web = await door()
@@ -275,16 +270,14 @@ async def test_conversations_of_other_doors_can_be_read(door: NewDoor, model: Mo
     assert not direct["is_open"]
     async with listening(web, direct["id"]) as page:
         await page.until(lambda p: p.answers is not None)
-        for _ in range(2):
-            drops.release()
+        drop(drops, 2)
         await page.until(lambda p: "slow" in p.grown)
         assert page.texts == ["in Matrix"]
         shown = (await web.get(f"/chat/{direct['id']}")).text
         assert "Open it in Matrix" in shown
         assert "<form" not in shown
         assert (await say(web, "here?", chat=direct["id"])).status_code == 403
-        for _ in range(9):
-            drops.release()
+        drop(drops, 9)
         await page.until(lambda p: len(p.texts) == 2)
         async with web.house.database.transaction() as tx:
             await web.house.conversations.rescope(tx, DIRECT, f"room:{DIRECT}")
@@ -320,15 +313,12 @@ async def test_earlier_messages_come_by_key(door: NewDoor) -> None:
         assert (await web.get(f"/api/chats/{CHAT}/messages?before={bad}")).status_code == 400
 
 
-async def test_a_recalled_page_is_a_badge_that_opens_it(
-    door: NewDoor, tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_recalled_page_is_a_badge_that_opens_it(door: NewDoor, model: ModelServer) -> None:
     """V-019, W-075, V-027: after a reload too."""
-    pages = FilePages(tmp_path / "pages")
-    pages.write('semantic/A "b" <i>.md', "# x\n\nHello.")
     titles = ("Pond", 'A "b" <i>', "Nowhere")
     model.script(Calls(tuple(Use("recall", {"title": title}) for title in titles)), Text("carp"))
-    web = await door(pages=pages, owner=ANN)
+    web = await door(owner=ANN)
+    FilePages(web.house.stores.wiki.root).write('semantic/A "b" <i>.md', "# x\n\nHello.")
     await say(web, "what lives there?")
     async with listening(web) as page:
         await page.until(lambda p: len(p.texts) == 2)

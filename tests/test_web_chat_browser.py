@@ -1,13 +1,12 @@
 """Stories of the chat in a real browser, with a scripted model behind the rooms."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 from playwright.async_api import Locator, Page, expect
 
 from tests.test_promises_at_the_door import heard
-from tests.test_web_chat import say
+from tests.test_web_chat import drop, say
 from tests.world.browser import MILLISECONDS, DoorAt, browsing
 from tests.world.homeserver import free_port
 from tests.world.model import Calls, Drip, Hang, ModelServer, Text, Use
@@ -40,9 +39,7 @@ async def hide(page: Page, *, hidden: bool) -> None:
     )
 
 
-async def test_an_answer_grows_and_outlives_reloads_and_tabs(
-    door: NewDoor, model: ModelServer, chromium: str
-) -> None:
+async def test_an_answer_outlives_reloads(door: NewDoor, model: ModelServer, chromium: str) -> None:
     """V-013, V-014, V-015: eight tabs of a browser, and one of another, show the same in the end."""
     drops = asyncio.Semaphore(0)
     model.script(Drip(LONG, drops, interval=0))
@@ -56,8 +53,7 @@ async def test_an_answer_grows_and_outlives_reloads_and_tabs(
         await page.keyboard.press("Enter")
         await expect(shown(page)).to_have_text("hello\n<b>you</b>")
         assert "/chat/chat_" in page.url
-        for _ in range(8):
-            drops.release()
+        drop(drops, 8)
         await expect(page.locator("#draft strong")).to_have_text("one")
         await expect(page.get_by_role("button", name="Stop")).to_be_visible()
         await page.reload()
@@ -68,8 +64,7 @@ async def test_an_answer_grows_and_outlives_reloads_and_tabs(
             tabs.append(await browser.open(page.url.removeprefix(web.base), inside=mine))
             await expect(tabs[-1].locator("#draft strong")).to_have_text("one")
         tabs.append(await browser.open("/"))
-        for _ in range(200):
-            drops.release()
+        drop(drops, 200)
         for each in tabs:
             await hide(each, hidden=False)
             await expect(shown(each)).to_have_count(2)
@@ -78,52 +73,42 @@ async def test_an_answer_grows_and_outlives_reloads_and_tabs(
         assert len({await each.locator("#messages").inner_html() for each in tabs}) == 1
 
 
-async def test_a_message_written_offline_goes_out_by_itself(door: NewDoor, chromium: str) -> None:
-    """V-015: the first one of a conversation, and one of a tab that is hidden and shown meanwhile."""
+async def test_words_said_offline_stay(door: NewDoor, model: ModelServer, chromium: str) -> None:
+    """V-015: the first of a chat, one of a tab that is hidden meanwhile, one beside an answer; asked once."""
+    drops = asyncio.Semaphore(0)
+    slowly = Drip(LONG, drops, interval=0)
+    model.keyed(lambda seen: slowly if seen.last_user == "slowly" else None)
     web = await door()
     async with browsing(web, chromium, ["ERR_"]) as browser:
         mine = await browser.profile()
         page = await browser.open("/chat", inside=mine)
+        unsent, state = page.locator("#unsent"), page.locator("#state")
         for text, hidden in (("first", False), ("second", True)):
             await mine.set_offline(True)
             await write(page, text)
-            await expect(page.locator("#unsent")).to_contain_text("Not sent yet.")
-            await expect(page.locator("#state")).to_contain_text("Connecting again")
+            await expect(unsent).to_contain_text("Not sent yet.")
+            await expect(state).to_contain_text("Connecting again")
             await hide(page, hidden=hidden)
             await mine.set_offline(False)
             await expect(page.locator("#unsent .unsent")).to_have_count(0)
             await hide(page, hidden=False)
             await expect(page.get_by_text(f"echo: {text}")).to_have_count(1)
         await expect(shown(page)).to_have_count(4)
-
-
-async def test_what_is_said_while_the_line_is_dead_is_asked_once(
-    door: NewDoor, model: ModelServer, chromium: str
-) -> None:
-    """V-015: offline from the middle of an answer to behind its end, and a message written meanwhile."""
-    drops = asyncio.Semaphore(0)
-    model.script(Drip(LONG, drops, interval=0), Text("second answer"))
-    web = await door()
-    async with browsing(web, chromium, ["ERR_"]) as browser:
-        mine = await browser.profile()
-        page = await browser.open("/", inside=mine)
-        await write(page, "first")
-        for _ in range(8):
-            drops.release()
+        await write(page, "slowly")
+        drop(drops, 8)
         await expect(page.locator("#draft strong")).to_have_text("one")
         await mine.set_offline(True)
-        await write(page, "second")
-        await expect(page.locator("#unsent")).to_contain_text("Not sent yet.")
-        for _ in range(200):
-            drops.release()
-        await web.house.said(1, room=f"web:{page.url.rpartition('/')[2]}")
-        await expect(page.locator("#state")).to_contain_text("Connecting again")
+        await write(page, "third")
+        await expect(unsent).to_contain_text("Not sent yet.")
+        drop(drops, 200)
+        await web.house.said(3, room=f"web:{page.url.rpartition('/')[2]}")
+        await expect(state).to_contain_text("Connecting again")
         await mine.set_offline(False)
-        await expect(shown(page)).to_have_count(4)
+        await expect(shown(page)).to_have_count(8)
         await expect(page.locator("#unsent > li")).to_have_count(0)
         said = await shown(page).all_inner_texts()
-        assert [said[n] for n in (0, 2, 3)] == ["first", "second", "second answer"]
-        assert " ".join(said[1].split()).endswith("seven eight nine ten")
+        assert [said[n] for n in (4, 6, 7)] == ["slowly", "third", "echo: third"]
+        assert " ".join(said[5].split()).endswith("seven eight nine ten")
 
 
 async def test_an_unsent_message_outlives_its_tab(door: NewDoor, chromium: str) -> None:
@@ -152,9 +137,7 @@ async def test_an_unsent_message_outlives_its_tab(door: NewDoor, chromium: str) 
         assert await other.evaluate("localStorage.length") == 0
 
 
-async def test_a_message_that_the_door_refuses_holds_up_no_other(
-    door: NewDoor, chromium: str
-) -> None:
+async def test_a_message_that_is_refused_holds_up_no_other(door: NewDoor, chromium: str) -> None:
     """V-015: a bug is told once, and can be tried again; logging out deletes what was not sent."""
     web = await door()
     async with browsing(web, chromium, ["500", "ERR_"]) as browser:
@@ -193,16 +176,14 @@ async def test_a_killed_daemon_loses_no_word_at_either_door(
     async with browsing(web, chromium, ["ERR_"]) as browser:
         page = await browser.open("/")
         await write(page, "slowly")
-        for _ in range(8):
-            drops.release()
+        drop(drops, 8)
         await expect(page.locator("#draft strong")).to_have_text("one")
         await ann.send(chat, "in Matrix")
         await heard(ann, chat, daemon, "echo: in Matrix")
         await daemon.kill()
         await write(page, "written meanwhile")
         await expect(page.locator("#unsent")).to_contain_text("Not sent yet.")
-        for _ in range(400):
-            drops.release()
+        drop(drops, 400)
         await daemon.start()
         await expect(shown(page)).to_have_count(4, timeout=MILLISECONDS)
         said = [" ".join(text.split()) for text in await shown(page).all_inner_texts()]
@@ -220,12 +201,10 @@ async def test_a_killed_daemon_loses_no_word_at_either_door(
         await expect(shown(page)).to_have_count(4, timeout=MILLISECONDS)
 
 
-async def test_earlier_messages_and_recalled_pages_are_read_beside_the_newest(
-    door: NewDoor, tmp_path: Path, model: ModelServer, chromium: str
-) -> None:
+async def test_the_past_is_read_too(door: NewDoor, model: ModelServer, chromium: str) -> None:
     """V-015, V-019, V-026: what is shown beside the newest is read anew; without script by links."""
-    pages = FilePages(tmp_path / "pages")
-    web = await door(pages=pages)
+    web = await door()
+    FilePages(web.house.stores.wiki.root)
     async with browsing(web, chromium) as browser:
         other = (await say(web, "secret plan", "k", "chat_other")).json()["id"]
         old = [(await say(web, f"/nothing {n}", f"k{n}")).json()["id"] for n in range(60)]
@@ -262,9 +241,7 @@ async def test_earlier_messages_and_recalled_pages_are_read_beside_the_newest(
         await expect(still.get_by_role("heading", name="Pond")).to_have_count(1)
 
 
-async def test_a_text_is_kept_until_it_is_sent_and_comes_back_where_it_was_refused(
-    door: NewDoor, model: ModelServer, chromium: str
-) -> None:
+async def test_a_text_is_kept_until_sent(door: NewDoor, model: ModelServer, chromium: str) -> None:
     """V-013, V-014, V-015: a reload keeps what is half typed, in each conversation its own; too long is cut."""
     model.script(Hang())
     web = await door()

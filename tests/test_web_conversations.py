@@ -32,9 +32,11 @@ API = "/api/conversations"
 fixture_talk = talk
 
 
-async def wiki_door(door: NewDoor, folder: Path) -> Served:
+async def wiki_door(door: NewDoor) -> Served:
     """The door of a house with a wiki."""
-    return await door(pages=FilePages(folder / "wiki"))
+    web = await door()
+    FilePages(web.house.stores.wiki.root)
+    return web
 
 
 async def ask(web: Served, method: str, path: str, **more: Any) -> httpx2.Response:
@@ -74,14 +76,12 @@ async def generated(
     return last
 
 
-async def test_a_conversation_is_made_answered_listed_and_unlisted(
-    door: NewDoor, tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_conversation_is_made_and_unlisted(door: NewDoor, model: ModelServer) -> None:
     """W-072, V-020, W-075: the answer grows, is added once, and shows what it recalled."""
     words = asyncio.Semaphore(0)
     recall = Calls((Use("recall", {"title": "Garden"}),))
     model.script(recall, Drip("**Roses** by the pond", words))
-    web = await wiki_door(door, tmp_path)
+    web = await wiki_door(door)
     (name, folder), events = await make(web), []
     assert (await add(web, name, "what do I\r\ngrow?  \n")).status_code == 201
 
@@ -119,13 +119,12 @@ async def test_a_conversation_is_made_answered_listed_and_unlisted(
     assert len(files(folder)) == 3
 
 
-async def test_each_wrong_request_is_told_what_is_wrong(
-    door: NewDoor, tmp_path: Path, model: ModelServer
-) -> None:
+async def test_each_wrong_request_is_told_what_is_wrong(door: NewDoor, model: ModelServer) -> None:
     """W-072: also a folder that is gone, a path instead of an id, a list that another program wrote."""
-    web = await wiki_door(door, tmp_path)
+    web = await wiki_door(door)
     (name, _), (gone, folder) = await make(web), await make(web)
-    raw, wiki, outside = "episodic-raw:20261101:mail", tmp_path / "wiki", tmp_path / "outside"
+    raw, wiki = "episodic-raw:20261101:mail", web.house.stores.wiki.root
+    outside = wiki.parent / "outside"
     folder.rmdir()
     for folder in (outside, wiki / raw.replace(":", "/")):
         folder.mkdir(parents=True)
@@ -176,13 +175,11 @@ def at_first(work: Callable[[], None]) -> Callable[[str, Any], None]:
     return lambda *_: left.pop()() if left else None
 
 
-async def test_an_answer_is_made_to_its_end_whoever_leaves_or_comes(
-    door: NewDoor, tmp_path: Path, model: ModelServer
-) -> None:
+async def test_an_answer_is_made_whoever_leaves(door: NewDoor, model: ModelServer) -> None:
     """W-072: one answer for all who ask; a failed one can be asked for again."""
     words = asyncio.Semaphore(0)
     model.script(Fail(400, "no"), Drip("one two", words))
-    web = await wiki_door(door, tmp_path)
+    web = await wiki_door(door)
     name, folder = await make(web)
     at = f"{web.base}{API}/{name}"
     await add(web, name, "hello")
@@ -203,11 +200,9 @@ async def test_an_answer_is_made_to_its_end_whoever_leaves_or_comes(
     assert len(model.requests) == 2
 
 
-async def test_whoever_has_a_folder_is_waited_for_beside_everything_else(
-    door: NewDoor, tmp_path: Path
-) -> None:
-    """W-007, W-072: another program's lock holds up nothing but what wants to be written there."""
-    web = await wiki_door(door, tmp_path)
+async def test_a_held_folder_is_waited_for_and_long_lists_come_in_parts(door: NewDoor) -> None:
+    """W-007, W-072, V-029: a lock holds up nothing but what is written there; lists go on by keys."""
+    web = await wiki_door(door)
     name, folder = await make(web)
     opened = os.open(folder, os.O_RDONLY)
     fcntl.flock(opened, fcntl.LOCK_EX)
@@ -220,13 +215,8 @@ async def test_whoever_has_a_folder_is_waited_for_beside_everything_else(
         assert not waiting.done()
         os.close(opened)
     assert waiting.result().json()["id"] == "0001-user.md"
-
-
-async def test_long_lists_are_shown_in_parts(door: NewDoor, tmp_path: Path) -> None:
-    """V-029: conversations and messages by keys, on pages and for programs."""
-    web = await wiki_door(door, tmp_path)
-    made = [await make(web) for _ in range(conversations.LISTED_MOST + 1)]
-    names = [name for name, _ in made]
+    made = [await make(web) for _ in range(conversations.LISTED_MOST)]
+    names = [name, *(each for each, _ in made)]
     for n in range(60):
         (made[0][1] / f"{n + 1:04}-user.md").write_text(f"message {n}")
     first = (await web.get(API)).json()
@@ -234,15 +224,13 @@ async def test_long_lists_are_shown_in_parts(door: NewDoor, tmp_path: Path) -> N
     shown = [each["id"] for each in first["conversations"] + rest["conversations"]]
     assert (shown, rest["next"]) == (names[::-1], None)
     assert f"?after={first['next']}" in (await web.get("/conversations")).text
-    newest = (await web.get(f"{API}/{names[0]}")).json()
+    newest = (await web.get(f"{API}/{made[0][0]}")).json()
     assert newest["earlier"] == newest["messages"][0]["id"] == "0011-user.md"
-    page = (await web.get(f"/conversations/{names[0]}?before=0011-user.md")).text
+    page = (await web.get(f"/conversations/{made[0][0]}?before=0011-user.md")).text
     assert page.count("<li id=") == 10
 
 
-async def test_the_same_conversation_gets_the_same_answer_at_both_doors(
-    terminal: Terminal, model: ModelServer, talk: Path
-) -> None:
+async def test_both_doors_answer_alike(terminal: Terminal, model: ModelServer, talk: Path) -> None:
     """W-075, V-020: the model is asked the same by `wiki chat` and by `wiki web --store`."""
     first = (Calls((Use("recall", {"title": "Garden"}),)), Text("Roses."))
     model.script(*first, *first, Text("By the pond."), Text("By the pond."))
@@ -270,14 +258,12 @@ async def test_the_same_conversation_gets_the_same_answer_at_both_doors(
 
 
 @pytest.mark.slow
-async def test_a_conversation_in_the_browser(
-    door: NewDoor, tmp_path: Path, model: ModelServer, chromium: str
-) -> None:
+async def test_a_browser_asks_a_wiki(door: NewDoor, model: ModelServer, chromium: str) -> None:
     """V-020, W-075: made, answered, reloaded in the middle, refused and asked again, unlisted."""
     words = asyncio.Semaphore(0)
     recall = Calls((Use("recall", {"title": "Garden"}),))
     model.script(recall, Drip("**one** two", words), Fail(400, "no"), Text("<img onerror=x>"))
-    web = await wiki_door(door, tmp_path)
+    web = await wiki_door(door)
     async with browsing(web, chromium) as browser:
         page = await browser.open("/")
         await page.get_by_role("link", name="All conversations of the wiki").click()

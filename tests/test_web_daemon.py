@@ -29,6 +29,14 @@ from tests.world.web import changed
 WORD = "kakapo"
 FRAMEWORK = re.compile(r"\b(fastapi|starlette|uvicorn|jinja2|pydantic)$")
 STREAMS = 50
+CLOSED = (
+    ({"host": "192.0.2.1"}, "192.0.2.1 is no address of this machine"),
+    ({"host": "no such host"}, "no such host is no address of this machine"),
+    ({"token": {"file": "password"}, "host": "0.0.0.0"}, "web.token: is shorter than 20"),
+    ({"token": {"file": "password"}, "public_url": "https://w.example"}, "web.token: is short"),
+    ({"public_url": "https://w.example/below"}, "web.public_url: must be text like"),
+    ({"token": {"file": "empty"}}, "is empty"),
+)
 
 
 def settings(folder: Path, model: ModelServer, **web: object) -> Path:
@@ -78,10 +86,15 @@ async def say(client: httpx2.AsyncClient, text: str, answer: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_command_serves_pages_and_answers_while_no_daemon_runs(
+async def test_a_command_serves_and_answers_while_no_daemon_runs(
     tmp_path: Path, model: ModelServer, python: Interpreter
 ) -> None:
-    """V-002, W-050, W-069: with chat, the folder locked; a second one logs in to the first."""
+    """V-002, V-003, V-011, W-050, W-069: the folder locked; a second one logs in to the first."""
+    (tmp_path / "empty").write_text("")
+    for web, why in CLOSED:
+        closed = await python.command("--config", str(settings(tmp_path, model, **web)), "web")
+        (line,) = closed.stderr.decode().splitlines()
+        assert (closed.returncode in (1, 2), why in line) == (True, True), line
     config, port, other = settings(tmp_path, model), free_port(), str(tmp_path / "other")
     given, base = ("--port", str(port)), f"http://127.0.0.1:{port}"
     async with serving(python, config, "web", *given) as said:
@@ -134,28 +147,6 @@ async def test_words_are_forgotten_while_no_daemon_runs(
             assert WORD not in (await ann.get("/chat/first")).text
     assert (await python.command("--config", str(config), "memory", "forget")).returncode == 0
     assert found(tmp_path / "data", WORD) == []
-
-
-CLOSED = (
-    ({"host": "192.0.2.1"}, "192.0.2.1 is no address of this machine"),
-    ({"host": "no such host"}, "no such host is no address of this machine"),
-    ({"token": {"file": "password"}, "host": "0.0.0.0"}, "web.token: is shorter than 20"),
-    ({"token": {"file": "password"}, "public_url": "https://w.example"}, "web.token: is short"),
-    ({"public_url": "https://w.example/below"}, "web.public_url: must be text like"),
-    ({"token": {"file": "empty"}}, "is empty"),
-)
-
-
-async def test_a_door_that_cannot_open_says_why_in_one_line(
-    tmp_path: Path, model: ModelServer, python: Interpreter
-) -> None:
-    """V-003, V-011."""
-    (tmp_path / "empty").write_text("")
-    for web, told in CLOSED:
-        config = settings(tmp_path, model, **web)
-        done = await python.command("--config", str(config), "web")
-        (line,) = done.stderr.decode().splitlines()
-        assert (done.returncode in (1, 2), told in line) == (True, True), line
 
 
 @pytest.mark.slow
@@ -216,7 +207,6 @@ async def test_the_daemon_serves_beside_its_rooms_and_leaves_in_time(
         await daemon.until(lambda: any("web door open" in line for line in daemon.log[began:]))
         assert (await client.get("/sessions")).status_code == 200
         assert f"ok    web: serves {base}" in (await daemon.command("status"))[1]
-
         await say(client, "hello", "echo: hello")
         async with asyncio.TaskGroup() as group:
             begun = asyncio.Semaphore(0)
@@ -240,7 +230,7 @@ async def watch(client: httpx2.AsyncClient, begun: asyncio.Semaphore) -> bool:
 
 
 @pytest.mark.slow
-async def test_nothing_of_the_framework_loads_with_the_door_off_or_before_the_first_sync(
+async def test_the_framework_loads_late_or_never(
     tmp_path: Path, person: NewPerson, bot: NewBot
 ) -> None:
     """V-001."""

@@ -31,9 +31,7 @@ def _stored(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in folder.glob("wintermute.db*"))
 
 
-async def test_a_browser_comes_in_by_the_token_or_by_an_address_and_is_sent_away(
-    door: NewDoor, tmp_path: Path
-) -> None:
+async def test_a_browser_comes_in_by_token_or_address_only(door: NewDoor, tmp_path: Path) -> None:
     """V-006, V-007, V-008, W-069, W-076: and nothing secret stays anywhere."""
     web = await door(is_idle=True, clock=(clock := FakeClock()))
     async with stranger(web) as ann, stranger(web) as other:
@@ -46,7 +44,6 @@ async def test_a_browser_comes_in_by_the_token_or_by_an_address_and_is_sent_away
         assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
         assert "Secure" not in cookie
         assert "(this browser)" in (await ann.get("/sessions")).text
-
         address = await web.login_address()
         for purpose in ({"Sec-Purpose": "prefetch;prerender"}, {"X-Moz": "prefetch"}):
             assert (await other.get(address, headers=purpose)).status_code == 403
@@ -71,9 +68,7 @@ async def test_a_browser_comes_in_by_the_token_or_by_an_address_and_is_sent_away
         assert (tmp_path / "web.token").stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_session_ends_alone_or_with_all_by_age_by_a_new_token_and_with_old_data(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_session_ends_alone_with_all_or_by_age(tmp_path: Path, model: ModelServer) -> None:
     """V-008: it outlives a restart of the door, and nothing of what ends it."""
     clock = FakeClock()
     async with (
@@ -240,9 +235,7 @@ BODIES: tuple[tuple[Mapping[str, str], str, int], ...] = (
 )
 
 
-async def test_a_change_comes_from_a_page_of_ours_and_is_json_of_bounded_size(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_change_comes_from_our_pages_as_json(tmp_path: Path, model: ModelServer) -> None:
     """V-009, V-011, V-012, W-070: with a cookie; a token needs no origin, and JSON all the same."""
     async with (
         open_house(tmp_path, model.url) as house,
@@ -279,9 +272,7 @@ async def test_a_change_comes_from_a_page_of_ours_and_is_json_of_bounded_size(
 
 
 @pytest.mark.slow  # for it waits as long as the door does
-async def test_slow_senders_and_crowds_cost_little_and_rooms_are_answered(
-    door: NewDoor, model: ModelServer
-) -> None:
+async def test_slow_senders_and_crowds_hold_up_no_room(door: NewDoor, model: ModelServer) -> None:
     """V-012: a head or a body that does not arrive, more connections than anybody needs."""
     model.script(Text("There you are."))
     web = await door()
@@ -312,9 +303,7 @@ async def _end(reader: asyncio.StreamReader) -> bytes:
     return b""
 
 
-async def test_a_bug_is_told_and_logged_and_nothing_else_is_disturbed(
-    door: NewDoor, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_bug_disturbs_nothing_else(door: NewDoor, caplog: pytest.LogCaptureFixture) -> None:
     """V-005: in a page, in the API, and in the checks themselves."""
     web = await door(is_idle=True)
     async with stranger(web) as ann:
@@ -350,9 +339,7 @@ async def another_site(link: str) -> AsyncIterator[str]:
 
 
 @pytest.mark.slow
-async def test_a_real_browser_comes_in_from_another_site_by_the_form_and_is_sent_away(
-    door: NewDoor, chromium: str
-) -> None:
+async def test_a_real_browser_comes_in_from_another_site(door: NewDoor, chromium: str) -> None:
     """V-006, V-007, V-008, V-010: a strict cookie stays behind at a link elsewhere, and does not matter."""
     web = await door(is_idle=True)
     async with (
@@ -372,7 +359,6 @@ async def test_a_real_browser_comes_in_from_another_site_by_the_form_and_is_sent
         await expect(page.get_by_role("button", name="Log out session")).to_be_visible()
         assert await page.evaluate("document.referrer") in ("", f"{web.base}/sessions")
         assert await accessible(page) == []
-
         await profile.set_offline(True)
         await page.get_by_role("button", name="Log out session").click()
         await expect(page.get_by_role("alert")).to_contain_text("No session was ended.")

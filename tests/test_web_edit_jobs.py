@@ -88,7 +88,6 @@ async def test_a_job_says_what_it_did_and_is_undone(tmp_path: Path, model: Model
         [undo] = [json.loads(unescape(each)) for each in VALUE.findall(told)]
         assert (await desk.post("undo", undo))[0] == 200
         assert not (desk.shelf.root / POND).exists()
-
         later = desk.night.clock.now() + timedelta(days=1)
         for _ in range(50):
             job = begin(desk.shelf.files, WikiJob("", "evil"), later)
@@ -102,11 +101,8 @@ async def test_a_job_says_what_it_did_and_is_undone(tmp_path: Path, model: Model
             assert answer.status_code in (400, 404), gone
 
 
-async def test_a_proposal_is_answered_once_wherever_that_is(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_proposal_is_answered_once_anywhere(tmp_path: Path, model: ModelServer) -> None:
     """V-022, V-023, W-064: what a night wrote and a person edited here, the next one only proposes.
-
     It is answered here or by `/night yes N`, once.
     """
     async with answering(tmp_path, model) as desk:
@@ -135,9 +131,7 @@ async def test_a_proposal_is_answered_once_wherever_that_is(
         assert "was done already" in (await house.said(3))[-1]
 
 
-async def test_a_proposal_that_no_night_has_asked_yet_is_answered(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_proposal_before_its_night_is_answered(tmp_path: Path, model: ModelServer) -> None:
     """V-023: a page that changed since it was shown is not overwritten."""
     async with answering(tmp_path, model) as desk:
         house = desk.night.house
@@ -162,9 +156,7 @@ async def test_a_proposal_that_no_night_has_asked_yet_is_answered(
         assert await desk.asked() == []
 
 
-async def test_many_differences_come_by_pages_and_one_of_two_answers_at_once_counts(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_many_differences_and_two_answers_at_once(tmp_path: Path, model: ModelServer) -> None:
     """V-023, V-029: of a job and of proposals; a page is not changed against a no that counts."""
     async with answering(tmp_path, model) as desk:
         stores, paths = desk.night.house.stores, [f"semantic/{name}.md" for name in "ABC"]

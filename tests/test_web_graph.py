@@ -154,9 +154,7 @@ async def test_the_graph_is_walked_through_by_keyboard(door: NewDoor, chromium: 
 
 
 @pytest.mark.slow
-async def test_three_hundred_pages_are_drawn_at_once_and_moved_by_mouse_and_finger(
-    door: NewDoor, chromium: str
-) -> None:
+async def test_three_hundred_pages_are_drawn_and_moved(door: NewDoor, chromium: str) -> None:
     """V-024, V-026: where motion is unwanted, there is one picture, of the pages at rest."""
     many = {f"P{n}": page(f"[[P{n // 3}]] [[P{n * 7 % 400}]]") for n in range(400)}
     drawn = "performance.getEntriesByName('graph-drawn').length"

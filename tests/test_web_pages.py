@@ -64,9 +64,7 @@ def addresses(home: Furnished, name: str) -> list[str]:
     ]
 
 
-async def test_nothing_hostile_runs_or_loads_or_leaves_from_any_page(
-    furnish: NewHome, model: ModelServer, chromium: str
-) -> None:
+async def test_nothing_hostile_runs(furnish: NewHome, model: ModelServer, chromium: str) -> None:
     """V-027, W-073: in pages, titles, names of files, jobs, messages, answers, tools and errors."""
     async with overhearing() as there:
         text, name = hostile_text(there.url), hostile_name(there.url)
@@ -94,9 +92,7 @@ async def test_nothing_hostile_runs_or_loads_or_leaves_from_any_page(
             assert not found, "\n".join(found)
 
 
-async def test_nothing_hostile_lives_in_an_answer_that_grows_or_in_a_preview(
-    furnish: NewHome, model: ModelServer, chromium: str
-) -> None:
+async def test_nothing_hostile_grows(furnish: NewHome, model: ModelServer, chromium: str) -> None:
     """V-027: where HTML enters a page by script: the draft, the message, the preview, the difference."""
     async with overhearing() as there:
         text, name = hostile_text(there.url), hostile_name(there.url)
@@ -111,7 +107,6 @@ async def test_nothing_hostile_lives_in_an_answer_that_grows_or_in_a_preview(
             await expect(page.locator("#messages > li")).to_have_count(4)
             await expect(page.locator("#messages > li").last).to_contain_text("the end")
             assert await look(page) == []
-
             page = await browser.open("/edit/semantic/Garden")
             await page.locator("#source").fill(text)
             await page.get_by_role("button", name="Preview").click()
@@ -124,9 +119,7 @@ async def test_nothing_hostile_lives_in_an_answer_that_grows_or_in_a_preview(
             assert await look(page) == []
 
 
-async def test_each_page_fits_a_phone_and_has_nothing_that_a_screen_reader_stumbles_over(
-    furnish: NewHome, chromium: str
-) -> None:
+async def test_each_page_fits_phones_and_screen_readers(furnish: NewHome, chromium: str) -> None:
     """V-010, V-026, W-074: by the route table, light and dark; one main heading, a name for each part."""
     home = await furnish()
     async with browsing(home.web, chromium) as browser:
@@ -141,9 +134,7 @@ async def test_each_page_fits_a_phone_and_has_nothing_that_a_screen_reader_stumb
         assert not found, "\n".join(found)
 
 
-async def test_no_text_of_any_script_makes_a_page_scroll_sideways(
-    furnish: NewHome, model: ModelServer, chromium: str
-) -> None:
+async def test_no_text_is_too_wide(furnish: NewHome, model: ModelServer, chromium: str) -> None:
     """V-026: 360 px, and 1280 px at 200 %; words of 300 letters, wide tables, right to left, CJK."""
     pages = PAGES | {f"semantic/{name}.md": f"{STRANGE} [[{name}]] [[Garden]]" for name in TITLES}
     model.script(Text("hello"), Text(STRANGE), Text(f"{WORD} {WORD}"))
@@ -162,9 +153,7 @@ async def test_no_text_of_any_script_makes_a_page_scroll_sideways(
         assert not found, "\n".join(found)
 
 
-async def test_a_first_load_is_small_and_reading_works_without_scripts(
-    furnish: NewHome, chromium: str
-) -> None:
+async def test_a_first_load_is_small_and_needs_no_script(furnish: NewHome, chromium: str) -> None:
     """V-025, V-026, V-028: bytes as they travel; the editor, the chat and the graph say what they need."""
     home = await furnish()
     async with browsing(home.web, chromium) as browser:

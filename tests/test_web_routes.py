@@ -28,9 +28,7 @@ CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,re
 ENDLESS = "/(stream|generate)$"
 
 
-async def test_no_route_answers_without_a_session_and_each_for_programs_is_described(
-    furnish: NewHome,
-) -> None:
+async def test_every_route_wants_a_session_and_is_described(furnish: NewHome) -> None:
     """V-006, V-031, W-070: by the route table, so that a new route cannot be forgotten."""
     home = await furnish()
     assert {route.path for route in home.routes} >= {"/", "/wiki", "/healthz", "/static"}
@@ -57,9 +55,7 @@ async def test_no_route_answers_without_a_session_and_each_for_programs_is_descr
             assert operation["description"], (verb, path)
 
 
-async def test_each_answer_has_the_headers_that_keep_strangers_out_and_a_foreign_host_gets_none(
-    furnish: NewHome,
-) -> None:
+async def test_each_answer_has_its_headers_and_a_foreign_host_none(furnish: NewHome) -> None:
     """V-009, V-010: pages, JSON and errors; a foreign name is told what to write into the configuration."""
     home = await furnish()
     bearer = {"Authorization": f"Bearer {home.web.token}"}
@@ -99,9 +95,7 @@ async def test_each_answer_has_the_headers_that_keep_strangers_out_and_a_foreign
 
 
 @pytest.mark.slow
-async def test_no_path_leads_out_of_the_folder_and_none_is_a_bug(
-    furnish: NewHome, tmp_path: Path
-) -> None:
+async def test_no_path_leads_out_and_none_is_a_bug(furnish: NewHome, tmp_path: Path) -> None:
     """V-012, W-071, W-077: dots, encodings, links, a pipe that would hang, names that no file has."""
     home = await furnish()
     folder = home.pages.root / "semantic"
@@ -179,9 +173,7 @@ async def made_up(home: Furnished, schema: Path, without: str, *more: str) -> st
 
 
 @pytest.mark.slow
-async def test_made_up_requests_find_no_bug_and_no_answer_that_is_not_described(
-    furnish: NewHome, tmp_path: Path
-) -> None:
+async def test_made_up_requests_find_no_bug(furnish: NewHome, tmp_path: Path) -> None:
     """V-031: with a session and without one."""
     home = await furnish()
     schema = tmp_path / "asked" / "openapi.json"

@@ -51,9 +51,7 @@ async def text(web: Served, path: str, status: int = 200) -> str:
     return found
 
 
-async def test_a_page_shows_where_it_leads_what_leads_to_it_and_whose_words_it_has(
-    door: NewDoor,
-) -> None:
+async def test_a_page_shows_its_links_and_whose_words_it_has(door: NewDoor) -> None:
     """V-021, V-023, V-027, W-074: by its path, with its links, its days, and what is not to be trusted."""
     web = await reading(door)
     files = web.house.stores.wiki.files
@@ -96,9 +94,7 @@ async def test_a_page_shows_where_it_leads_what_leads_to_it_and_whose_words_it_h
         assert "/edit/" not in copied
 
 
-async def test_the_history_of_a_page_is_that_of_its_owner_with_before_and_after(
-    door: NewDoor,
-) -> None:
+async def test_the_history_of_a_page_is_that_of_its_owner(door: NewDoor) -> None:
     """V-021, V-030: newest first, in pages; what is no change of this page is not shown for one."""
     web = await reading(door)
     stores, item = web.house.stores, "semantic/Garden.md"
@@ -151,9 +147,7 @@ FOUND = (
 )
 
 
-async def test_a_program_gets_a_page_and_whoever_asks_for_none_is_told_why(
-    door: NewDoor, tmp_path: Path
-) -> None:
+async def test_whoever_asks_for_no_page_is_told_why(door: NewDoor, tmp_path: Path) -> None:
     """W-071, W-018, W-077, V-012: at both addresses for programs, and as a page; never a bug."""
     web = await reading(door, {"semantic/Bytes.md": b"ab\xff"})
     folder = web.house.stores.wiki.root / "semantic"
@@ -177,9 +171,7 @@ async def test_a_program_gets_a_page_and_whoever_asks_for_none_is_told_why(
         assert read == {"path": path, "text": FILES[path]}
 
 
-async def test_an_address_finds_a_page_whatever_its_normal_form_and_its_marks(
-    door: NewDoor,
-) -> None:
+async def test_an_address_finds_a_page_whatever_its_normal_form(door: NewDoor) -> None:
     """W-079, V-021: and leads to the one address that ends with its path."""
     nfd = unicodedata.normalize("NFD", "Käse")
     names = ("100% [sure]?", "a+b&c", "v1.2", "x.md", "日本語", "עברית", "w" * 200)
@@ -196,9 +188,7 @@ async def test_an_address_finds_a_page_whatever_its_normal_form_and_its_marks(
         assert "here" in answer.text
 
 
-async def test_what_is_to_be_mended_is_listed_as_the_command_line_has_it_and_page_by_page(
-    door: NewDoor,
-) -> None:
+async def test_problems_are_listed_as_at_the_command_line(door: NewDoor) -> None:
     """V-023, V-029: each problem once, however many there are."""
     files: dict[str, str | bytes] = {f"semantic/{n:03}.md": page(f"[[No {n}]]") for n in range(230)}
     files |= {"semantic/Long.md": page("word " * 2_000), "episodic/bad.md": "no frontmatter"}
@@ -224,9 +214,7 @@ async def test_what_is_to_be_mended_is_listed_as_the_command_line_has_it_and_pag
     assert "semantic/229" not in await text(web, "/wiki-pages?after=semantic/229.md")
 
 
-async def test_search_finds_as_the_command_line_does_and_a_missing_wiki_says_what_to_do_first(
-    door: NewDoor, tmp_path: Path
-) -> None:
+async def test_search_finds_and_a_missing_wiki_says_how(door: NewDoor, tmp_path: Path) -> None:
     """V-025, V-026, W-005: the best page first; what is not there yet can be written, or made."""
     web = await reading(door)
     root = web.house.stores.wiki.root
@@ -250,9 +238,7 @@ async def test_search_finds_as_the_command_line_does_and_a_missing_wiki_says_wha
 
 
 @pytest.mark.slow
-async def test_a_person_searches_and_reads_on_a_phone_with_the_keyboard_alone(
-    door: NewDoor, chromium: str
-) -> None:
+async def test_a_phone_is_searched_by_keyboard_alone(door: NewDoor, chromium: str) -> None:
     """V-025, V-026, W-073, W-074: an answer that comes late does not replace a newer one."""
     web = await reading(door)
     async with browsing(web, chromium, ["404"]) as browser:

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from axe_playwright_python.base import AXE_SCRIPT
@@ -30,19 +30,11 @@ from playwright.async_api import (
 
 from tests.world.bot import Bot
 from tests.world.clock import WITHIN
+from tests.world.web import Served
 
 MOST_SECONDS = 5 * WITHIN
 SERIOUS = {"serious", "critical"}
 MILLISECONDS = 1000 * WITHIN
-
-
-class Doorstep(Protocol):
-    """A door: its address, and others that log one browser in; of a house, or of a daemon (`DoorAt`)."""
-
-    @property
-    def base(self) -> str: ...
-
-    async def login_address(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +56,7 @@ class Browsing:
     """A browser of the owner's. `problems`: what its pages said or did that a good page does not."""
 
     chromium: Browser
-    web: Doorstep
+    web: Served | DoorAt
     provoked: Sequence[str]
     problems: list[str] = field(default_factory=list)
     addresses: list[str] = field(default_factory=list)
@@ -109,7 +101,7 @@ class Browsing:
 
 @asynccontextmanager
 async def browsing(
-    web: Doorstep, chromium: str, provoked: Sequence[str] = ()
+    web: Served | DoorAt, chromium: str, provoked: Sequence[str] = ()
 ) -> AsyncIterator[Browsing]:
     """A browser at a served door while the block lasts; fails at its end for what pages did wrong."""
     async with async_playwright() as playwright:  # its driver ends what hangs by itself
