@@ -25,11 +25,12 @@ from playwright.async_api import Page
 from tests.bench import CROWD, Bench, private_environment, pss, show
 from tests.bench_wiki import lay
 from tests.world.bot import Bot
-from tests.world.browser import Browsing, DoorAt, browsing
+from tests.world.browser import Browsing, DoorAt, browsing, first_load
 from tests.world.clock import SYSTEM
 from tests.world.homeserver import Homeserver, Login, free_port
 from tests.world.model import Drip, ModelServer, Seen, Step
 from tests.world.user import MatrixUser
+from tests.world.web import until_open
 from wintermute.web.sessions import TOKEN
 
 CHAT, LONG = "chat_bench", "chat_long"
@@ -114,21 +115,10 @@ async def open_door(run: Bench, name: str, python: str = sys.executable) -> Asyn
         httpx2.AsyncClient(timeout=60, limits=limits) as client,
     ):
         door = OpenDoor(bot, login, f"http://127.0.0.1:{port}", client)
-        async with asyncio.timeout(60):
-            await _is_open(door)
+        await until_open(client, door.base)
+        token = (bot.data / TOKEN).read_text().strip()
+        client.headers["Authorization"] = f"Bearer {token}"
         yield door
-
-
-async def _is_open(door: OpenDoor) -> None:
-    while True:
-        try:
-            await door.client.get(f"{door.base}/healthz")
-        except httpx2.ConnectError:
-            await asyncio.sleep(0.05)
-            continue
-        token = (door.bot.data / TOKEN).read_text().strip()
-        door.client.headers["Authorization"] = f"Bearer {token}"
-        return
 
 
 async def memory(run: Bench, folder: Path) -> list[str]:
@@ -175,18 +165,12 @@ async def timed(door: OpenDoor, path: str, rounds: int, goal: str) -> str:
 async def pages(door: OpenDoor) -> AsyncIterator[str]:
     """Each kind of page, on a large wiki and a long conversation."""
     page = "semantic/Garden%204704"
-    for path in (
-        f"/chat/{LONG}",
-        f"/api/chats/{LONG}/messages",
-        "/chat",
-        "/sessions",
-        "/api/chats",
-    ):
+    said = (f"/chat/{LONG}", f"/api/chats/{LONG}/messages", "/chat", "/sessions", "/api/chats")
+    wiki = ("/wiki", f"/wiki/{page}", f"/edit/{page}", "/wiki-pages", "/wiki-problems")
+    rest = ("/graph", f"/api/graph?around={page}", "/jobs", "/proposals")
+    for path in said:
         yield await timed(door, path, ROUNDS, "≤ 30 ms")
-    for path in (
-        *("/wiki", f"/wiki/{page}", f"/edit/{page}", "/wiki-pages", "/wiki-problems"),
-        *("/graph", f"/api/graph?around={page}", "/jobs", "/proposals"),
-    ):
+    for path in (*wiki, *rest):
         yield await timed(door, path, LOOKS, "≤ 120 ms")
     yield await timed(door, "/wiki-search?q=garden+promise", LOOKS, "≤ 700 ms")
     yield await _loop(door)
@@ -288,15 +272,7 @@ async def _first_word(page: Page, model: ModelServer, n: int) -> float:
 
 
 async def _load(browser: Browsing, path: str) -> str:
-    profile = await browser.profile()
-    page, sizes = await profile.new_page(), list[int]()
-    answers = []
-    page.on("response", lambda answer: answers.append(answer))
-    await page.goto(browser.web.base + path)
-    for answer in answers:
-        if "/stream" not in answer.url:
-            sizes.append(len(await answer.body()))
-    await profile.close()
+    sizes = await first_load(browser, path)
     return f"{sum(sizes) / 1000:.1f} kB with its HTML of {sizes[0] / 1000:.1f} kB, {len(sizes)} requests"
 
 
@@ -319,14 +295,13 @@ async def _graph(browser: Browsing) -> list[str]:
     ]
 
 
-def imported() -> list[str]:
+def imported() -> str:
     """CPU time that the framework and our part of it need to load, beside the daemon's."""
-    cost = {
-        module: statistics.median(_loads(module) for _ in range(7))
+    before, after = (
+        statistics.median(_loads(module) for _ in range(7))
         for module in ("wintermute.daemon", "wintermute.daemon, wintermute.web.server")
-    }
-    before, after = cost.values()
-    return [f"| import of the door, CPU | {after - before:.2f} s | 0.29 s tried |"]
+    )
+    return f"| import of the door, CPU | {after - before:.2f} s | 0.29 s tried |"
 
 
 def _loads(module: str) -> float:
@@ -359,7 +334,7 @@ async def bench(only: str | None) -> None:
             "chromium": lambda door: in_chromium(door, model),
         }
         if only in (None, "memory"):
-            show(imported())
+            show([imported()])
             show(await memory(run, folder))
         if only != "memory":
             door = await stack.enter_async_context(open_door(run, "web"))

@@ -6,17 +6,16 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
 
 from tests.world.clock import WITHIN
-from tests.world.house import ANN, Gate, House, open_house
+from tests.world.house import ANN, Gate
 from tests.world.model import Calls, Cut, Drip, Hang, ModelServer, Reads, Text, Use
 from tests.world.pages import FilePages
-from tests.world.web import Served, web_served
+from tests.world.web import NewDoor, Served
+from tests.world.web import door as door
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.markdown import html
 from wintermute.messages import Json
@@ -26,23 +25,9 @@ CHAT = "chat_0123456789abcdef"
 DIRECT = "!direct:test"
 
 
-@asynccontextmanager
-async def talking(
-    tmp_path: Path, model: ModelServer, **more: Any
-) -> AsyncIterator[tuple[House, Served]]:
-    """A house whose rooms work, and its door."""
-    async with (
-        open_house(tmp_path, model.url, **more) as house,
-        house.working(),
-        web_served(house, house.config, house.web) as web,
-    ):
-        yield house, web
-
-
 async def say(web: Served, text: str, key: str = "k1", chat: str = CHAT) -> httpx2.Response:
     """Send a message as the page does; the answer of the door."""
-    address = f"{web.base}/api/chats/{chat}/messages"
-    return await web.client.post(address, json={"key": key, "text": text})
+    return await web.post(f"/api/chats/{chat}/messages", {"key": key, "text": text})
 
 
 async def texts(web: Served, chat: str = CHAT, before: str = "") -> list[str]:
@@ -55,6 +40,12 @@ def words(html: str) -> str:
     """The text of a message, without who said it when, nor its badges."""
     found = re.search(r'<div class="text"[^>]*>(.*?)</div>', html, re.DOTALL)
     return re.sub(r"<[^>]*>", "", found[1] if found else "").strip()
+
+
+def drop(words: asyncio.Semaphore, count: int) -> None:
+    """Let so many words of a `Drip` come."""
+    for _ in range(count):
+        words.release()
 
 
 @dataclass
@@ -128,111 +119,78 @@ async def listening(
         yield Listening(stream, version, shown)
 
 
-async def test_an_answer_grows_on_a_page_and_stays_in_its_list(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_an_answer_grows_on_a_page_and_stays_there(door: NewDoor, model: ModelServer) -> None:
     """V-013, V-014, V-015: two pages, one of them opened in the middle, show the same in the end."""
     drops = asyncio.Semaphore(0)
     model.script(Drip("**one** two\n\nthree four\n\nfive six seven", drops, interval=0))
-    async with talking(tmp_path, model) as (house, web):
-        assert (await say(web, "hello <b>")).status_code == 202
-        async with listening(web) as page:
-            await page.until(lambda p: p.answers is not None)
-            assert page.texts == ["hello &lt;b&gt;"]
-            for _ in range(2):
-                drops.release()
-            await page.until(lambda p: "two" in p.grown)
-            assert "<strong>one</strong>" in page.blocks[0]
-            async with listening(web) as late:
-                await late.until(lambda p: "two" in p.grown)
-                assert late.texts == page.texts
-                for _ in range(2):
-                    drops.release()
-                for each in (page, late):
-                    await each.until(lambda p: "four" in p.grown)
-                    assert "<strong>one</strong> two" in each.blocks[0]
-                for _ in range(20):
-                    drops.release()
-                for each in (page, late):
-                    await each.until(lambda p: len(p.texts) == 2 and p.answers is None)
-                    assert each.texts == ["hello &lt;b&gt;", "one two\nthree four\nfive six seven"]
-        assert await texts(web) == page.texts
-        shown = (await web.get(f"/chat/{CHAT}")).text
-        assert all(html in shown for html in page.messages.values())
-        assert f'data-version="{page.version}"' in shown
-        async with listening(web, like=page) as again:
-            await say(web, "/help", "k2")
-            await again.until(lambda p: "/compact" in p.texts[-1])
-            assert [*again.messages.items()][:2] == [*page.messages.items()]
-            assert again.rows <= 3  # the command, once or twice, and its answer: nothing it had
-        newest = (await web.get("/")).text
-        assert CHAT in newest
-        assert "hello &lt;b&gt;" in newest
-        (row,) = await house.rows(
-            "SELECT kind, scope FROM conversations WHERE room_id = ?", f"web:{CHAT}"
-        )
-        assert (row["kind"], row["scope"]) == ("terminal", f"person:{ANN}")
+    web = await door()
+    assert (await say(web, "hello <b>")).status_code == 202
+    async with listening(web) as page:
+        await page.until(lambda p: p.answers is not None)
+        assert page.texts == ["hello &lt;b&gt;"]
+        drop(drops, 2)
+        await page.until(lambda p: "two" in p.grown)
+        assert "<strong>one</strong>" in page.blocks[0]
+        async with listening(web) as late:
+            await late.until(lambda p: "two" in p.grown)
+            assert late.texts == page.texts
+            drop(drops, 2)
+            for each in (page, late):
+                await each.until(lambda p: "four" in p.grown)
+                assert "<strong>one</strong> two" in each.blocks[0]
+            drop(drops, 20)
+            for each in (page, late):
+                await each.until(lambda p: len(p.texts) == 2 and p.answers is None)
+                assert each.texts == ["hello &lt;b&gt;", "one two\nthree four\nfive six seven"]
+    assert await texts(web) == page.texts
+    shown = (await web.get(f"/chat/{CHAT}")).text
+    assert all(html in shown for html in page.messages.values())
+    assert f'data-version="{page.version}"' in shown
+    async with listening(web, like=page) as again:
+        await say(web, "/help", "k2")
+        await again.until(lambda p: "/compact" in p.texts[-1])
+        assert [*again.messages.items()][:2] == [*page.messages.items()]
+        assert again.rows <= 3  # the command, once or twice, and its answer: nothing it had
+    newest = (await web.get("/")).text
+    assert CHAT in newest
+    assert "hello &lt;b&gt;" in newest
+    (row,) = await web.house.rows(
+        "SELECT kind, scope FROM conversations WHERE room_id = ?", f"web:{CHAT}"
+    )
+    assert (row["kind"], row["scope"]) == ("terminal", f"person:{ANN}")
 
 
-@pytest.mark.parametrize(
-    ("chat", "key", "text", "status", "error"),
-    [
-        (CHAT, "k", " \n\u200b", 400, "message required"),
-        (CHAT, "k", "é" * 32_001, 413, "longer than 64 kB"),
-        (CHAT, "k", "é" * 32_000, 202, ""),
-        (CHAT, "", "hello", 400, "key"),
-        (CHAT, "k/1", "hello", 400, "key"),
-        (CHAT, "k", "a\x07b", 202, ""),
-        (CHAT, "k", "a\0b", 400, "characters that cannot be stored"),
-        ("a b", "k", "hello", 400, "chat_id"),
-        ("conv_0123456789abcdef", "k", "hello", 404, "no such conversation"),
-    ],
+MESSAGES = (
+    (CHAT, "k", " \n\u200b", 400, "message required"),
+    (CHAT, "k", "é" * 32_001, 413, "longer than 64 kB"),
+    (CHAT, "", "hello", 400, "key"),
+    (CHAT, "k/1", "hello", 400, "key"),
+    (CHAT, "k", "a\0b", 400, "characters that cannot be stored"),
+    ("a b", "k", "hello", 400, "chat_id"),
+    ("conv_0123456789abcdef", "k", "hello", 404, "no such conversation"),
+    (CHAT, "k", "é" * 32_000, 202, ""),
+    (CHAT, "k2", "a\x07b", 202, ""),
 )
-async def test_what_is_no_message_is_told(
-    tmp_path: Path, chat: str, key: str, text: str, status: int, error: str
-) -> None:
-    """V-013."""
-    async with (
-        open_house(tmp_path, None) as house,
-        web_served(house, house.config, house.web) as web,
-    ):
-        address = f"{web.base}/api/chats/{chat}/messages"
-        body = json.dumps({"key": key, "text": text})
-        kind = {"Content-Type": "application/json"}
-        got = await web.client.post(address, content=body, headers=kind)
-        assert got.status_code == status, got.text
-        assert error in got.json().get("error", "")
-        assert bool(await house.rows("SELECT * FROM inbox")) == (status == 202)
 
 
-async def test_messages_of_the_wiki_command_are_no_chats_of_the_owner(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """V-030, W-050: a door without rooms leads to the store's own conversations."""
-    async with talking(tmp_path, model) as (house, _):
-        await house.incoming("my canary", room=DIRECT)
-        await house.settled()
-        (row,) = await house.rows("SELECT id FROM conversations WHERE room_id = ?", DIRECT)
-        async with web_served(house, house.config, house.web, is_store=True) as store:
-            for page in ("/", "/chat", f"/chat/{row['id']}"):
-                found = await store.get(page)
-                assert (found.status_code, found.headers["location"]) == (303, "/conversations")
-            for path in ("", f"/{row['id']}/messages", f"/{row['id']}/stream"):
-                assert (await store.get(f"/api/chats{path}")).status_code == 404
-            assert (await say(store, "hello")).status_code == 404
-
-
-async def test_an_indent_and_an_answer_of_nothing_are_shown_again_and_again(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """V-013, V-015."""
-    async with talking(tmp_path, model) as (house, web):
-        await say(web, "\n    code\n")
-        await house.settled()
-        async with house.database.transaction() as tx:
-            await tx.execute("UPDATE outbox SET body = ' '")
-        assert await texts(web) == await texts(web) == ["code", ""]
-        assert 'dir="auto">    code<' in (await web.get(f"/chat/{CHAT}")).text
+async def test_a_key_is_one_message_of_its_conversation_and_some_are_none(door: NewDoor) -> None:
+    """V-013, V-015: what is sent again because its 202 was lost is asked once; others are told why."""
+    web, taken = await door(is_idle=True), 0
+    for chat, key, message, status, error in MESSAGES:
+        got = await say(web, message, key, chat)
+        assert (got.status_code, error in got.json().get("error", "")) == (status, True), error
+        taken += status == 202
+        assert len(await web.house.rows("SELECT * FROM inbox")) == taken
+    first, again = [await say(web, "hello", chat="chat_1") for _ in range(2)]
+    assert (first.status_code, first.json()) == (again.status_code, again.json())
+    assert (await say(web, "other words", chat="chat_1")).status_code == 409
+    assert (await say(web, "other words", chat="chat_2")).status_code == 202
+    assert await texts(web, "chat_1") == ["hello"]
+    assert await texts(web, "chat_2") == ["other words"]
+    async with web.house.database.transaction() as tx:
+        await web.house.inbox.take_back(tx, [first.json()["id"]])
+    assert (await say(web, "hello", chat="chat_1")).status_code == 202  # it stays taken back
+    assert await texts(web, "chat_1") == []
 
 
 async def test_what_is_pushed_out_while_others_are_rendered_is_shown_all_the_same() -> None:
@@ -245,199 +203,151 @@ async def test_what_is_pushed_out_while_others_are_rendered_is_shown_all_the_sam
     assert both.result() == {text: html(text) for text in ("**a**", long)}
 
 
-async def test_a_key_is_one_message_of_its_conversation(tmp_path: Path) -> None:
-    """V-015: what is sent again because its 202 was lost is asked once."""
-    async with (
-        open_house(tmp_path, None) as house,
-        web_served(house, house.config, house.web) as web,
-    ):
-        first, again = [await say(web, "hello") for _ in range(2)]
-        assert (first.status_code, first.json()) == (again.status_code, again.json())
-        assert (await say(web, "other words")).status_code == 409
-        elsewhere = await say(web, "other words", chat="chat_1")
-        assert elsewhere.status_code == 202
-        assert await texts(web) == ["hello"]
-        assert await texts(web, "chat_1") == ["other words"]
-        async with house.database.transaction() as tx:
-            await house.inbox.take_back(tx, [first.json()["id"]])
-        assert (await say(web, "hello")).status_code == 202  # it stays taken back
-        assert await texts(web) == []
-
-
 @pytest.mark.slow  # for it waits as long as a page does
-async def test_a_page_says_what_is_at_work_and_what_is_waited_for(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_page_says_what_is_at_work_and_awaited(door: NewDoor, model: ModelServer) -> None:
     """V-014: tools by their names, the wait as at the terminal, and an attempt in vain is taken back."""
-    opened = asyncio.Event()
+    opened, reads = asyncio.Event(), asyncio.Semaphore(0)
 
     async def held(*_: object) -> str:
         await opened.wait()
         return "done"
 
-    reads = asyncio.Semaphore(0)
     model.script(
         Calls((Use("slow\u202etool"),), "I look."),
         Cut("in vain in vain in vain in vain", 1),
         Reads(((10, 4000), (2000, 4000)), reads, Text("**done**")),
     )
-    gates = [Gate("slow\u202etool", held)]
-    async with talking(tmp_path, model, gates=gates, retries=1) as (_, web):
-        await say(web, "use it")
-        async with listening(web) as page:
-            await page.until(lambda p: p.draft.get("waiting", "").startswith("slowtool, "))
-            assert page.draft["tools"] == ["slowtool"]
-            opened.set()
-            for _ in range(2):
-                reads.release()
-            await page.until(lambda p: "2,000 of 4,000 tokens read" in p.draft.get("waiting", ""))
-            assert "in vain" not in page.grown
-            assert "attempt 2 of 2" in page.draft["waiting"]
-            reads.release()
-            await page.until(lambda p: len(p.texts) == 2)
-            assert page.texts[-1] == "done"
+    web = await door(gates=[Gate("slow\u202etool", held)], retries=1)
+    await say(web, "use it")
+    async with listening(web) as page:
+        await page.until(lambda p: p.draft.get("waiting", "").startswith("slowtool, "))
+        assert (page.draft["tools"], "I look." in page.grown) == (["slowtool"], True)
+        opened.set()
+        drop(reads, 2)
+        await page.until(lambda p: "2,000 of 4,000 tokens read" in p.draft.get("waiting", ""))
+        assert ("in vain" in page.grown, page.draft["tools"]) == (False, ["slowtool"])
+        assert "attempt 2 of 2" in page.draft["waiting"]
+        reads.release()
+        await page.until(lambda p: len(p.texts) == 2)
+        assert page.texts[-1] == "done"
 
 
-async def test_stop_ends_an_answer(tmp_path: Path, model: ModelServer) -> None:
-    """V-013, V-014: the button says `/stop`, which does not wait in the queue."""
+async def test_stop_ends_an_answer_and_odd_texts_stay(door: NewDoor, model: ModelServer) -> None:
+    """V-013, V-014, V-015: by `/stop`, which does not wait in the queue; an indent and an empty answer stay."""
     model.script(Hang())
-    async with talking(tmp_path, model) as (_, web):
-        await say(web, "hello")
-        async with listening(web) as page:
-            await page.until(lambda p: p.answers is not None)
-            await say(web, "/stop", "k2")
-            await page.until(lambda p: p.answers is None and len(p.texts) == 3)
-            assert page.texts == ["hello", "/stop", "Stopped."]
+    web = await door()
+    await say(web, "\n    hello\n")
+    async with listening(web) as page:
+        await page.until(lambda p: p.answers is not None)
+        await say(web, "/stop", "k2")
+        await page.until(lambda p: p.answers is None and len(p.texts) == 3)
+        assert page.texts == ["hello", "/stop", "Stopped."]
+    assert 'dir="auto">    hello<' in (await web.get(f"/chat/{CHAT}")).text
+    async with web.house.database.transaction() as tx:
+        await tx.execute("UPDATE outbox SET body = ' '")
+    assert await texts(web) == await texts(web) == ["hello", "/stop", ""]
 
 
-async def test_conversations_of_other_doors_can_be_read(tmp_path: Path, model: ModelServer) -> None:
+async def test_conversations_of_other_doors_can_be_read(door: NewDoor, model: ModelServer) -> None:
     """V-016, V-030: with a link into Matrix, and nothing that was said before others."""
-    async with talking(tmp_path, model) as (house, web):
-        await house.incoming("of another before <secret>", room=DIRECT, sender="@eve:test")
-        await house.settled()
-        await house.incoming("in a group <secret>", room=DIRECT, scope=f"room:{DIRECT}")
-        await house.incoming("of another person", room="!other:test", sender="@eve:test")
-        await house.incoming("at the keyboard", room=TERMINAL)
-        await house.settled()
-        await say(web, "in the browser")
-        await house.settled()
-        drops = asyncio.Semaphore(0)
-        model.script(Drip("slow words are words", drops, interval=0))
-        await house.incoming("in Matrix", room=DIRECT)
-        rows = (await web.get("/api/chats")).json()["chats"]
-        titles = [row["title"] for row in rows]
-        assert titles == ["Matrix: in Matrix", "in the browser", "Terminal: at the keyboard"]
-        direct = next(row for row in rows if row["matrix"])
-        assert direct["matrix"] == "https://matrix.to/#/%21direct%3Atest"
-        assert not direct["is_open"]
-        async with listening(web, direct["id"]) as page:
-            await page.until(lambda p: p.answers is not None)
-            for _ in range(2):
-                drops.release()
-            await page.until(lambda p: "slow" in p.grown)
-            assert page.texts == ["in Matrix"]
-            shown = (await web.get(f"/chat/{direct['id']}")).text
-            assert "Open it in Matrix" in shown
-            assert "<form" not in shown
-            assert (await say(web, "here?", chat=direct["id"])).status_code == 403
-            for _ in range(9):
-                drops.release()
-            await page.until(lambda p: len(p.texts) == 2)
-            async with house.database.transaction() as tx:
-                await house.conversations.rescope(tx, DIRECT, f"room:{DIRECT}")
-            async with asyncio.timeout(WITHIN):
-                while await page.next():
-                    assert page.texts == ["in Matrix", "slow words are words"]
-        everything = [(await web.get(path)).text for path in ("/", "/api/chats")]
-        everything += [
-            (await web.get(f"/{kind}/{direct['id']}")).text for kind in ("chat", "api/chats")
-        ]
-        assert not any(
-            word in text for text in everything for word in ("secret", "another", "slow")
-        )
+    web = await door()
+    await web.house.incoming("of another before <secret>", room=DIRECT, sender="@eve:test")
+    await web.house.settled()
+    await web.house.incoming("in a group <secret>", room=DIRECT, scope=f"room:{DIRECT}")
+    await web.house.incoming("of another person", room="!other:test", sender="@eve:test")
+    await web.house.incoming("at the keyboard", room=TERMINAL)
+    await web.house.settled()
+    await say(web, "in the browser")
+    await web.house.settled()
+    drops = asyncio.Semaphore(0)
+    model.script(Drip("slow words are words", drops, interval=0))
+    await web.house.incoming("in Matrix", room=DIRECT)
+    rows = (await web.get("/api/chats")).json()["chats"]
+    titles = [row["title"] for row in rows]
+    assert titles == ["Matrix: in Matrix", "in the browser", "Terminal: at the keyboard"]
+    direct = next(row for row in rows if row["matrix"])
+    assert direct["matrix"] == "https://matrix.to/#/%21direct%3Atest"
+    assert not direct["is_open"]
+    async with listening(web, direct["id"]) as page:
+        await page.until(lambda p: p.answers is not None)
+        drop(drops, 2)
+        await page.until(lambda p: "slow" in p.grown)
+        assert page.texts == ["in Matrix"]
+        shown = (await web.get(f"/chat/{direct['id']}")).text
+        assert "Open it in Matrix" in shown
+        assert "<form" not in shown
+        assert (await say(web, "here?", chat=direct["id"])).status_code == 403
+        drop(drops, 9)
+        await page.until(lambda p: len(p.texts) == 2)
+        async with web.house.database.transaction() as tx:
+            await web.house.conversations.rescope(tx, DIRECT, f"room:{DIRECT}")
+        await web.house.incoming("and <secret>", room=DIRECT, scope=f"room:{DIRECT}")
+        async with asyncio.timeout(WITHIN):
+            while await page.next():
+                assert page.texts == ["in Matrix", "slow words are words"]
+    for path in ("/", "/api/chats", f"/chat/{direct['id']}", f"/api/chats/{direct['id']}"):
+        everything = (await web.get(path)).text
+        assert not any(word in everything for word in ("secret", "another", "slow")), path
 
 
-async def test_earlier_messages_come_by_key(tmp_path: Path, model: ModelServer) -> None:
+async def test_earlier_messages_come_by_key(door: NewDoor) -> None:
     """V-015, V-029: pages of fifty that neither overlap nor leave anything out, also by links."""
-    async with talking(tmp_path, model) as (house, web):
-        for n in range(60):
-            await say(web, f"/nothing {n}", f"k{n}")
-            if n % 7 == 0:
-                await house.settled()
-        await house.settled()
-        everything, key, pages = list[str](), "", 0
-        while key is not None:
-            found = (await web.get(f"/api/chats/{CHAT}/messages?before={key}")).json()
-            everything = [words(row["html"]) for row in found["messages"]] + everything
-            key, pages = found["earlier"], pages + 1
-        assert pages == 3
-        assert [each for each in everything if each[0] == "/"] == [
-            f"/nothing {n}" for n in range(60)
-        ]
-        assert len(everything) == 120
-        link = re.search(r'href="(/chat/[^"]*before=[^"]*)"', (await web.get("/")).text)
-        assert link
-        assert everything[69] in words((await web.get(link[1])).text.rpartition("<li")[2])
-        for bad in ("x", "1-", "-1-2", "9" * 40 + "-1"):
-            assert (await web.get(f"/api/chats/{CHAT}/messages?before={bad}")).status_code == 400
+    web = await door()
+    for n in range(60):
+        await say(web, f"/nothing {n}", f"k{n}")
+        if n % 7 == 0:
+            await web.house.settled()
+    await web.house.settled()
+    everything, key, pages = list[str](), "", 0
+    while key is not None:
+        found = (await web.get(f"/api/chats/{CHAT}/messages?before={key}")).json()
+        everything = [words(row["html"]) for row in found["messages"]] + everything
+        key, pages = found["earlier"], pages + 1
+    assert pages == 3
+    assert [each for each in everything if each[0] == "/"] == [f"/nothing {n}" for n in range(60)]
+    assert len(everything) == 120
+    link = re.search(r'href="(/chat/[^"]*before=[^"]*)"', (await web.get("/")).text)
+    assert link
+    assert everything[69] in words((await web.get(link[1])).text.rpartition("<li")[2])
+    for bad in ("x", "1-", "-1-2", "9" * 40 + "-1"):
+        assert (await web.get(f"/api/chats/{CHAT}/messages?before={bad}")).status_code == 400
 
 
-async def test_a_recalled_page_is_a_badge_that_opens_it(tmp_path: Path, model: ModelServer) -> None:
+async def test_a_recalled_page_is_a_badge_that_opens_it(door: NewDoor, model: ModelServer) -> None:
     """V-019, W-075, V-027: after a reload too."""
-    pages = FilePages(tmp_path / "pages")
-    pages.write('semantic/A "b" <i>.md', "# x\n\nHello.")
     titles = ("Pond", 'A "b" <i>', "Nowhere")
     model.script(Calls(tuple(Use("recall", {"title": title}) for title in titles)), Text("carp"))
-    async with talking(tmp_path, model, pages=pages, owner=ANN) as (_, web):
-        await say(web, "what lives there?")
-        async with listening(web) as page:
-            await page.until(lambda p: len(p.texts) == 2)
-            answer = [*page.messages.values()][-1]
-        badges = re.findall(r'<a class="badge"[^>]* href="([^"]*)">([^<]*)</a>', answer)
-        assert [shown for _, shown in badges] == ["Pond", "A &#34;b&#34; &lt;i&gt;"]
-        assert answer in (await web.get(f"/chat/{CHAT}")).text
-        for address, _ in badges:
-            assert (await web.get(f"{address}?part=1")).status_code == 200
+    web = await door(owner=ANN)
+    FilePages(web.house.stores.wiki.root).write('semantic/A "b" <i>.md', "# x\n\nHello.")
+    await say(web, "what lives there?")
+    async with listening(web) as page:
+        await page.until(lambda p: len(p.texts) == 2)
+        answer = [*page.messages.values()][-1]
+    badges = re.findall(r'<a class="badge"[^>]* href="([^"]*)">([^<]*)</a>', answer)
+    assert [shown for _, shown in badges] == ["Pond", "A &#34;b&#34; &lt;i&gt;"]
+    assert answer in (await web.get(f"/chat/{CHAT}")).text
+    for address, _ in badges:
+        assert (await web.get(f"{address}?part=1")).status_code == 200
 
 
 @pytest.mark.slow  # for it waits as long as a page does
-async def test_what_is_taken_back_goes_from_pages_that_show_it(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_what_is_taken_back_goes_from_pages_that_show_it(door: NewDoor) -> None:
     """V-015: also where nobody rings a bell; from the title; and pages hear of what went elsewhere."""
-    async with talking(tmp_path, model) as (house, web):
-        event = (await say(web, "my canary")).json()["id"]
-        other = (await say(web, "/nothing", chat="chat_other")).json()["id"]
-        async with listening(web) as page:
-            await page.until(lambda p: len(p.texts) == 2)
-            await say(web, "my finch", "k2")
-            await page.until(lambda p: len(p.texts) == 4)
-            assert page.title == "my canary"
-            chats = (await web.get("/api/chats")).json()["chats"]
-            assert {each["title"] for each in chats} == {"my canary", "Commands only"}
-            before = page.erased
-            async with house.database.transaction() as tx:
-                await house.inbox.take_back(tx, [event])
-            await page.until(lambda p: len(p.texts) == 3)
-            assert (page.texts[0], page.title) == ("echo: my canary", "my finch")
-            async with house.database.transaction() as tx:
-                await house.inbox.take_back(tx, [other])
-            await page.until(lambda p: p.erased == before + 2)
-
-
-async def test_a_stream_ends_with_its_session(tmp_path: Path, model: ModelServer) -> None:
-    """V-008."""
-    async with talking(tmp_path, model) as (_, web):
-        await say(web, "hello")
-        async with httpx2.AsyncClient(timeout=WITHIN) as browser:
-            await browser.get(await web.login_address(), follow_redirects=True)
-            stream = browser.stream("GET", f"{web.base}/api/chats/{CHAT}/stream")
-            async with asyncio.timeout(WITHIN), stream as answer:
-                assert answer.status_code == 200
-                lines = answer.aiter_lines()
-                await anext(lines)
-                async with web.parts.stores.database.transaction() as tx:
-                    await tx.execute("DELETE FROM web_sessions")
-                await say(web, "more", "k2")
-                rest = [line async for line in lines]
-            assert "more" not in "".join(rest)
+    web = await door()
+    event = (await say(web, "my canary")).json()["id"]
+    other = (await say(web, "/nothing", chat="chat_other")).json()["id"]
+    async with listening(web) as page:
+        await page.until(lambda p: len(p.texts) == 2)
+        await say(web, "my finch", "k2")
+        await page.until(lambda p: len(p.texts) == 4)
+        assert page.title == "my canary"
+        chats = (await web.get("/api/chats")).json()["chats"]
+        assert {each["title"] for each in chats} == {"my canary", "Commands only"}
+        before = page.erased
+        async with web.house.database.transaction() as tx:
+            await web.house.inbox.take_back(tx, [event])
+        await page.until(lambda p: len(p.texts) == 3)
+        assert (page.texts[0], page.title) == ("echo: my canary", "my finch")
+        async with web.house.database.transaction() as tx:
+            await web.house.inbox.take_back(tx, [other])
+        await page.until(lambda p: p.erased == before + 2)

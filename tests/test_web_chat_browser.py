@@ -1,18 +1,19 @@
 """Stories of the chat in a real browser, with a scripted model behind the rooms."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 from playwright.async_api import Locator, Page, expect
 
 from tests.test_promises_at_the_door import heard
-from tests.test_web_chat import say, talking
+from tests.test_web_chat import drop, say
 from tests.world.browser import MILLISECONDS, DoorAt, browsing
 from tests.world.homeserver import free_port
 from tests.world.model import Calls, Drip, Hang, ModelServer, Text, Use
 from tests.world.pages import FilePages
 from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.web import NewDoor
+from tests.world.web import door as door
 
 pytestmark = pytest.mark.slow
 LONG = "**one** two three four\n\n" + "five six seven eight " * 20 + "\n\n- nine\n- ten"
@@ -38,13 +39,12 @@ async def hide(page: Page, *, hidden: bool) -> None:
     )
 
 
-async def test_an_answer_grows_and_outlives_reloads_and_tabs(
-    tmp_path: Path, model: ModelServer, chromium: str
-) -> None:
+async def test_an_answer_outlives_reloads(door: NewDoor, model: ModelServer, chromium: str) -> None:
     """V-013, V-014, V-015: eight tabs of a browser, and one of another, show the same in the end."""
     drops = asyncio.Semaphore(0)
     model.script(Drip(LONG, drops, interval=0))
-    async with talking(tmp_path, model) as (_, web), browsing(web, chromium) as browser:
+    web = await door()
+    async with browsing(web, chromium) as browser:
         mine = await browser.profile()
         page = await browser.open("/", inside=mine)
         await page.get_by_label("Message", exact=True).press_sequentially("hello")
@@ -53,8 +53,7 @@ async def test_an_answer_grows_and_outlives_reloads_and_tabs(
         await page.keyboard.press("Enter")
         await expect(shown(page)).to_have_text("hello\n<b>you</b>")
         assert "/chat/chat_" in page.url
-        for _ in range(8):
-            drops.release()
+        drop(drops, 8)
         await expect(page.locator("#draft strong")).to_have_text("one")
         await expect(page.get_by_role("button", name="Stop")).to_be_visible()
         await page.reload()
@@ -65,8 +64,7 @@ async def test_an_answer_grows_and_outlives_reloads_and_tabs(
             tabs.append(await browser.open(page.url.removeprefix(web.base), inside=mine))
             await expect(tabs[-1].locator("#draft strong")).to_have_text("one")
         tabs.append(await browser.open("/"))
-        for _ in range(200):
-            drops.release()
+        drop(drops, 200)
         for each in tabs:
             await hide(each, hidden=False)
             await expect(shown(each)).to_have_count(2)
@@ -75,57 +73,48 @@ async def test_an_answer_grows_and_outlives_reloads_and_tabs(
         assert len({await each.locator("#messages").inner_html() for each in tabs}) == 1
 
 
-async def test_stop_in_the_browser(tmp_path: Path, model: ModelServer, chromium: str) -> None:
-    """V-014."""
-    model.script(Hang())
-    async with talking(tmp_path, model) as (_, web), browsing(web, chromium) as browser:
-        page = await browser.open("/")
-        await write(page, "hello")
-        await expect(page.locator(".waiting")).to_contain_text("waiting for ")
-        await page.get_by_role("button", name="Stop").click()
-        await expect(shown(page)).to_have_text(["hello", "/stop", "Stopped."])
-        await expect(page.get_by_role("button", name="Stop")).to_be_hidden()
-
-
-async def test_what_is_said_while_the_line_is_dead_is_asked_once(
-    tmp_path: Path, model: ModelServer, chromium: str
-) -> None:
-    """V-015: offline from the middle of an answer to behind its end, and a message written meanwhile."""
+async def test_words_said_offline_stay(door: NewDoor, model: ModelServer, chromium: str) -> None:
+    """V-015: the first of a chat, one of a tab that is hidden meanwhile, one beside an answer; asked once."""
     drops = asyncio.Semaphore(0)
-    model.script(Drip(LONG, drops, interval=0), Text("second answer"))
-    async with (
-        talking(tmp_path, model) as (house, web),
-        browsing(web, chromium, ["ERR_"]) as browser,
-    ):
+    slowly = Drip(LONG, drops, interval=0)
+    model.keyed(lambda seen: slowly if seen.last_user == "slowly" else None)
+    web = await door()
+    async with browsing(web, chromium, ["ERR_"]) as browser:
         mine = await browser.profile()
-        page = await browser.open("/", inside=mine)
-        await write(page, "first")
-        for _ in range(8):
-            drops.release()
+        page = await browser.open("/chat", inside=mine)
+        unsent, state = page.locator("#unsent"), page.locator("#state")
+        for text, hidden in (("first", False), ("second", True)):
+            await mine.set_offline(True)
+            await write(page, text)
+            await expect(unsent).to_contain_text("Not sent yet.")
+            await expect(state).to_contain_text("Connecting again")
+            await hide(page, hidden=hidden)
+            await mine.set_offline(False)
+            await expect(page.locator("#unsent .unsent")).to_have_count(0)
+            await hide(page, hidden=False)
+            await expect(page.get_by_text(f"echo: {text}")).to_have_count(1)
+        await expect(shown(page)).to_have_count(4)
+        await write(page, "slowly")
+        drop(drops, 8)
         await expect(page.locator("#draft strong")).to_have_text("one")
         await mine.set_offline(True)
-        await write(page, "second")
-        await expect(page.locator("#unsent")).to_contain_text("Not sent yet.")
-        for _ in range(200):
-            drops.release()
-        await house.said(1, room=f"web:{page.url.rpartition('/')[2]}")
-        await expect(page.locator("#state")).to_contain_text("Connecting again")
+        await write(page, "third")
+        await expect(unsent).to_contain_text("Not sent yet.")
+        drop(drops, 200)
+        await web.house.said(3, room=f"web:{page.url.rpartition('/')[2]}")
+        await expect(state).to_contain_text("Connecting again")
         await mine.set_offline(False)
-        await expect(shown(page)).to_have_count(4)
+        await expect(shown(page)).to_have_count(8)
         await expect(page.locator("#unsent > li")).to_have_count(0)
         said = await shown(page).all_inner_texts()
-        assert [said[n] for n in (0, 2, 3)] == ["first", "second", "second answer"]
-        assert " ".join(said[1].split()).endswith("seven eight nine ten")
+        assert [said[n] for n in (4, 6, 7)] == ["slowly", "third", "echo: third"]
+        assert " ".join(said[5].split()).endswith("seven eight nine ten")
 
 
-async def test_an_unsent_message_outlives_its_tab(
-    tmp_path: Path, model: ModelServer, chromium: str
-) -> None:
+async def test_an_unsent_message_outlives_its_tab(door: NewDoor, chromium: str) -> None:
     """V-015, V-013: written offline in a new chat, found from another one, sent once by all tabs."""
-    async with (
-        talking(tmp_path, model) as (house, web),
-        browsing(web, chromium, ["ERR_"]) as browser,
-    ):
+    web = await door()
+    async with browsing(web, chromium, ["ERR_"]) as browser:
         mine = await browser.profile()
         page = await browser.open("/chat", inside=mine)
         await page.get_by_role("button", name="Send").dblclick()
@@ -144,18 +133,14 @@ async def test_an_unsent_message_outlives_its_tab(
             await expect(each.locator("#unsent > li")).to_have_count(0)
             listed = each.locator(".chats a[aria-current]").first
             await expect(listed).to_have_text("do not lose me")
-        assert len(await house.rows("SELECT * FROM inbox")) == 1
+        assert len(await web.house.rows("SELECT * FROM inbox")) == 1
         assert await other.evaluate("localStorage.length") == 0
 
 
-async def test_a_message_that_the_door_refuses_holds_up_no_other(
-    tmp_path: Path, model: ModelServer, chromium: str
-) -> None:
+async def test_a_message_that_is_refused_holds_up_no_other(door: NewDoor, chromium: str) -> None:
     """V-015: a bug is told once, and can be tried again; logging out deletes what was not sent."""
-    async with (
-        talking(tmp_path, model) as (_, web),
-        browsing(web, chromium, ["500", "ERR_"]) as browser,
-    ):
+    web = await door()
+    async with browsing(web, chromium, ["500", "ERR_"]) as browser:
         page = await browser.open("/chat")
         await page.route(
             "**/messages",
@@ -191,16 +176,14 @@ async def test_a_killed_daemon_loses_no_word_at_either_door(
     async with browsing(web, chromium, ["ERR_"]) as browser:
         page = await browser.open("/")
         await write(page, "slowly")
-        for _ in range(8):
-            drops.release()
+        drop(drops, 8)
         await expect(page.locator("#draft strong")).to_have_text("one")
         await ann.send(chat, "in Matrix")
         await heard(ann, chat, daemon, "echo: in Matrix")
         await daemon.kill()
         await write(page, "written meanwhile")
         await expect(page.locator("#unsent")).to_contain_text("Not sent yet.")
-        for _ in range(400):
-            drops.release()
+        drop(drops, 400)
         await daemon.start()
         await expect(shown(page)).to_have_count(4, timeout=MILLISECONDS)
         said = [" ".join(text.split()) for text in await shown(page).all_inner_texts()]
@@ -218,34 +201,30 @@ async def test_a_killed_daemon_loses_no_word_at_either_door(
         await expect(shown(page)).to_have_count(4, timeout=MILLISECONDS)
 
 
-async def test_earlier_messages_and_recalled_pages_are_read_beside_the_newest(
-    tmp_path: Path, model: ModelServer, chromium: str
-) -> None:
+async def test_the_past_is_read_too(door: NewDoor, model: ModelServer, chromium: str) -> None:
     """V-015, V-019, V-026: what is shown beside the newest is read anew; without script by links."""
-    pages = FilePages(tmp_path / "pages")
-    async with (
-        talking(tmp_path, model, pages=pages) as (house, web),
-        browsing(web, chromium) as browser,
-    ):
+    web = await door()
+    FilePages(web.house.stores.wiki.root)
+    async with browsing(web, chromium) as browser:
         other = (await say(web, "secret plan", "k", "chat_other")).json()["id"]
         old = [(await say(web, f"/nothing {n}", f"k{n}")).json()["id"] for n in range(60)]
-        await house.settled()
+        await web.house.settled()
         model.script(Calls((Use("recall", {"title": "Pond"}),)), Text("There are carp."))
         await say(web, "what lives there?", "k60")
-        await house.settled()
+        await web.house.settled()
         page = await browser.open("/")
         await expect(shown(page)).to_have_count(50)
         await page.get_by_role("link", name="Earlier messages").click()
         await expect(shown(page)).to_have_count(100)
         await hide(page, hidden=True)
-        async with house.database.transaction() as tx:
-            await house.inbox.take_back(tx, old[20:21])
+        async with web.house.database.transaction() as tx:
+            await web.house.inbox.take_back(tx, old[20:21])
         await hide(page, hidden=False)
         await expect(page.locator(f"#{old[20]}")).to_have_count(0)
         await expect(page.locator(f"#{old[21]}")).to_have_count(1)
         await expect(page.get_by_role("link", name="secret plan")).to_have_count(1)
-        async with house.database.transaction() as tx:
-            await house.inbox.take_back(tx, [other, old[22]])
+        async with web.house.database.transaction() as tx:
+            await web.house.inbox.take_back(tx, [other, old[22]])
         await expect(page.locator(f"#{old[22]}")).to_have_count(0)
         await expect(page.get_by_role("link", name="secret plan")).to_have_count(0)
         await page.get_by_role("link", name="Pond").click()
@@ -262,17 +241,53 @@ async def test_earlier_messages_and_recalled_pages_are_read_beside_the_newest(
         await expect(still.get_by_role("heading", name="Pond")).to_have_count(1)
 
 
-async def test_a_page_forgets_with_its_conversation(
-    tmp_path: Path, model: ModelServer, chromium: str
-) -> None:
+async def test_a_text_is_kept_until_sent(door: NewDoor, model: ModelServer, chromium: str) -> None:
+    """V-013, V-014, V-015: a reload keeps what is half typed, in each conversation its own; too long is cut."""
+    model.script(Hang())
+    web = await door()
+    async with browsing(web, chromium, ["413"]) as browser:
+        mine = await browser.profile()
+        page = await browser.open("/chat", inside=mine)
+        field = page.get_by_label("Message", exact=True)
+        await field.fill("half a text")
+        await page.reload()
+        await expect(field).to_have_value("half a text")
+        await field.press("Enter")
+        await expect(page.locator(".waiting")).to_contain_text("waiting for ")
+        await page.get_by_role("button", name="Stop").click()
+        await expect(shown(page)).to_have_text(["half a text", "/stop", "Stopped."])
+        await expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+        await field.fill("more")
+        new = await browser.open("/chat", inside=mine)
+        await expect(new.get_by_label("Message", exact=True)).to_have_value("")
+        await page.reload()
+        await expect(field).to_have_value("more")
+        await write(page, "long " * 60_000)
+        refused = page.locator("#unsent .unsent")
+        await expect(refused).to_contain_text("Send it in parts.")
+        assert len(await refused.inner_text()) < 2_000
+        await field.fill("more")
+        await refused.get_by_role("button", name="Edit").click()
+        assert await field.input_value() == "long " * 60_000 + "\nmore"
+        await expect(refused).to_have_count(0)
+        await field.fill("short")
+        await page.reload()
+        await field.press("Enter")
+        await expect(shown(page)).to_have_count(5)
+        await page.reload()
+        await expect(field).to_have_value("")
+
+
+async def test_a_page_forgets_with_its_conversation(door: NewDoor, chromium: str) -> None:
     """V-015: its first message and its title, while it stays open."""
-    async with talking(tmp_path, model) as (house, web), browsing(web, chromium) as browser:
+    web = await door()
+    async with browsing(web, chromium) as browser:
         first = (await say(web, "I am Xaverius")).json()["id"]
         await say(web, "and who\u202e are you?", "k2")
         page = await browser.open("/")
         await expect(shown(page)).to_have_count(4)
-        async with house.database.transaction() as tx:
-            await house.inbox.take_back(tx, [first])
+        async with web.house.database.transaction() as tx:
+            await web.house.inbox.take_back(tx, [first])
         await expect(page.get_by_role("heading", level=1)).to_have_text("and who are you?")
         await expect(page.locator(f"#{first}")).to_have_count(0)
         await expect(page).to_have_title("and who are you? · Wintermute")

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.test_forgetting import found
 from tests.test_service import merged, python_of_a_service
 from tests.world.bot import Bot, write_settings
 from tests.world.clock import WITHIN
@@ -23,9 +24,19 @@ from tests.world.model import ModelServer
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.schema import lay_schema
 from tests.world.warm import Interpreter
+from tests.world.web import changed
 
+WORD = "kakapo"
 FRAMEWORK = re.compile(r"\b(fastapi|starlette|uvicorn|jinja2|pydantic)$")
 STREAMS = 50
+CLOSED = (
+    ({"host": "192.0.2.1"}, "192.0.2.1 is no address of this machine"),
+    ({"host": "no such host"}, "no such host is no address of this machine"),
+    ({"token": {"file": "password"}, "host": "0.0.0.0"}, "web.token: is shorter than 20"),
+    ({"token": {"file": "password"}, "public_url": "https://w.example"}, "web.token: is short"),
+    ({"public_url": "https://w.example/below"}, "web.public_url: must be text like"),
+    ({"token": {"file": "empty"}}, "is empty"),
+)
 
 
 def settings(folder: Path, model: ModelServer, **web: object) -> Path:
@@ -65,33 +76,48 @@ def login_address(said: list[str]) -> str:
     return next(line for line in said if "/login/" in line).split()[-1]
 
 
-async def test_a_command_serves_pages_and_answers_while_no_daemon_runs(
+async def say(client: httpx2.AsyncClient, text: str, answer: str) -> None:
+    """Send a message, and wait until the page shows words of its answer."""
+    new = {"key": text.replace(" ", "-").strip("/"), "text": text}
+    sent = await changed(client, "/api/chats/first/messages", new)
+    assert sent.status_code == 202, sent.text
+    async with asyncio.timeout(WITHIN):
+        while answer not in (await client.get("/chat/first")).text:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_a_command_serves_and_answers_while_no_daemon_runs(
     tmp_path: Path, model: ModelServer, python: Interpreter
 ) -> None:
-    """V-002, W-050, W-069: with chat, the folder locked; a second one logs in to the first."""
-    config, port = settings(tmp_path, model), free_port()
-    given = "--port", str(port)
+    """V-002, V-003, V-011, W-050, W-069: the folder locked; a second one logs in to the first."""
+    (tmp_path / "empty").write_text("")
+    for web, why in CLOSED:
+        closed = await python.command("--config", str(settings(tmp_path, model, **web)), "web")
+        (line,) = closed.stderr.decode().splitlines()
+        assert (closed.returncode in (1, 2), why in line) == (True, True), line
+    config, port, other = settings(tmp_path, model), free_port(), str(tmp_path / "other")
+    given, base = ("--port", str(port)), f"http://127.0.0.1:{port}"
     async with serving(python, config, "web", *given) as said:
         assert any("Reminders, tasks and nights wait" in line for line in said)
-        base = f"http://127.0.0.1:{port}"
         async with httpx2.AsyncClient(base_url=base, timeout=WITHIN) as ann:
             assert (await ann.get(login_address(said))).status_code == 200
-            await talk(ann)
+            await say(ann, "hello", "echo: hello")
+            for path in ("/chat", "/wiki", "/sessions"):
+                page = (await ann.get(path)).text
+                assert "Reminders, tasks and nights wait until you start" in page, path
         second = await python.command("--config", str(config), "web", *given)
         assert b"--host and --port have no effect" in second.stderr
-        assert (second.returncode, login_address(second.stdout.decode().splitlines())[:-43]) == (
-            0,
-            f"{base}/login/",
-        )
-        for words in (("chat",), ("wiki", "web", "--store", str(tmp_path / "other"), *given)):
+        address = login_address(second.stdout.decode().splitlines())
+        assert (second.returncode, address[:-43]) == (0, f"{base}/login/")
+        for words in (("chat",), ("wiki", "web", "--store", other, *given)):
             refused = await python.command("--config", str(config), *words)
             assert refused.returncode == 1
         assert f"port {port} on 127.0.0.1 is taken" in (told := refused.stderr.decode())
         assert "set --port" in told
-        await python.command("wiki", "init", "--store", str(tmp_path / "other"))
-        other = "wiki", "web", "--store", str(tmp_path / "other"), "--port", str(free_port())
-        async with serving(python, config, *other) as beside, httpx2.AsyncClient() as ann:
-            address = login_address(beside)
+        await python.command("wiki", "init", "--store", other)
+        beside = "wiki", "web", "--store", other, "--port", str(free_port())
+        async with serving(python, config, *beside) as said, httpx2.AsyncClient() as ann:
+            address = login_address(said)
             assert (await ann.get(address)).status_code == 200
             home = await ann.get(address.partition("/login")[0], follow_redirects=True)
             assert (home.status_code, home.url.path) == (200, "/conversations")
@@ -101,74 +127,54 @@ async def test_a_command_serves_pages_and_answers_while_no_daemon_runs(
         assert login_address(said).startswith(base)
 
 
-@pytest.mark.parametrize(
-    ("web", "told"),
-    [
-        ({"host": "192.0.2.1"}, "192.0.2.1 is no address of this machine"),
-        ({"host": "no such host"}, "no such host is no address of this machine"),
-        ({"token": {"file": "password"}, "host": "0.0.0.0"}, "web.token: is shorter than 20"),
-        ({"token": {"file": "password"}, "public_url": "https://w.example"}, "web.token: is short"),
-        ({"public_url": "https://w.example/below"}, "web.public_url: must be text like"),
-        ({"token": {"file": "empty"}}, "is empty"),
-    ],
-)
-async def test_a_door_that_cannot_open_says_why_in_one_line(
-    tmp_path: Path, model: ModelServer, python: Interpreter, web: dict[str, object], told: str
+@pytest.mark.slow
+async def test_words_are_forgotten_while_no_daemon_runs(
+    tmp_path: Path, model: ModelServer, python: Interpreter
 ) -> None:
-    """V-003, V-011."""
-    config = settings(tmp_path, model, **web)
-    (tmp_path / "empty").write_text("")
-    done = await python.command("--config", str(config), "web")
-    assert done.returncode in (1, 2)
-    (line,) = done.stderr.decode().splitlines()
-    assert told in line
+    """V-002, M-084: also where the command is ended in the middle of it, by the next one."""
+    config, port = settings(tmp_path, model), free_port()
+    base, jobs = f"http://127.0.0.1:{port}", "SELECT state FROM jobs WHERE name = 'forget'"
+    async with httpx2.AsyncClient(base_url=base, timeout=WITHIN) as ann:
+        async with serving(python, config, "web", "--port", str(port)) as said:
+            assert (await ann.get(login_address(said))).status_code == 200
+            await say(ann, f"my bird is a {WORD}", f"echo: my bird is a {WORD}")
+            await say(ann, f"/forget {WORD}", "1 message of yours")
+            await say(ann, "/forget yes", "I forget it for good")
+        async with serving(python, config, "web", "--port", str(port)):
+            async with asyncio.timeout(WITHIN):
+                while Bot(config).rows(jobs) != [{"state": "done"}]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            assert WORD not in (await ann.get("/chat/first")).text
+    assert (await python.command("--config", str(config), "memory", "forget")).returncode == 0
+    assert found(tmp_path / "data", WORD) == []
 
 
 @pytest.mark.slow
-async def test_a_broken_token_file_says_what_to_do(
+async def test_a_broken_token_a_missing_extra_and_an_open_host_are_told_by_each_command(
     tmp_path: Path, model: ModelServer, python: Interpreter
 ) -> None:
-    """V-003."""
-    config = settings(tmp_path, model, enabled=True, port=free_port())
+    """V-003, V-011: of the host not if `public_url` is on this machine, as for a container."""
+    web = {"enabled": True, "port": free_port(), "host": "0.0.0.0"}
+    config, token = settings(tmp_path, model, **web), tmp_path / "data" / "web.token"
+    done = await python.command("--config", str(config), "check")
+    assert "warn  web: other machines" in done.stdout.decode()
+    settings(tmp_path, model, **web, public_url="http://127.0.0.1:1345")
+    done = await python.command("--config", str(config), "check")
+    assert "ok    web: at http" in done.stdout.decode()
+    hide = "import sys; sys.modules['fastapi'] = None; from wintermute.cli.main import main; main()"
+    for command in ("web", "status"):
+        words = [sys.executable, "-c", hide, "--config", config, command]
+        ended = await asyncio.to_thread(
+            subprocess.run, words, capture_output=True, text=True, check=False
+        )
+        told = "pip install 'wintermute[web]'" in ended.stdout + ended.stderr
+        assert (ended.returncode, told) == (1, True), command
     for content in ("", "short", "\xff"):
-        (tmp_path / "data" / "web.token").write_text(content, "latin-1")
+        token.write_text(content, "latin-1")
         for command in ("web", "status", "check"):
             done = await python.command("--config", str(config), command)
             assert done.returncode == 1
             assert "web.token" in (done.stdout + done.stderr).decode(), (content, command)
-
-
-@pytest.mark.slow
-async def test_a_door_for_other_machines_is_warned_of_unless_its_mapping_keeps_them_out(
-    tmp_path: Path, model: ModelServer, python: Interpreter
-) -> None:
-    """V-011: `public_url` on this machine says so, as for a container."""
-    everywhere = {"enabled": True, "port": free_port(), "host": "0.0.0.0"}
-    mapped = everywhere | {"public_url": "http://127.0.0.1:1345"}
-    for web, told in ((everywhere, "warn  web: other machines"), (mapped, "ok    web: at http")):
-        config = settings(tmp_path, model, **web)
-        done = await python.command("--config", str(config), "check")
-        assert told in done.stdout.decode()
-
-
-@pytest.mark.slow
-def test_without_its_extra_the_door_says_what_to_install(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """V-003: an environment in which the framework is not there."""
-    config = settings(tmp_path, model, enabled=True, port=free_port())
-    hidden = (
-        "import sys; sys.modules['fastapi'] = None; from wintermute.cli.main import main; main()"
-    )
-    for command in ("web", "status"):
-        done = subprocess.run(
-            [sys.executable, "-c", hidden, "--config", config, command],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 1
-        assert "pip install 'wintermute[web]'" in done.stdout + done.stderr
 
 
 async def test_the_daemon_serves_beside_its_rooms_and_leaves_in_time(
@@ -201,8 +207,7 @@ async def test_the_daemon_serves_beside_its_rooms_and_leaves_in_time(
         await daemon.until(lambda: any("web door open" in line for line in daemon.log[began:]))
         assert (await client.get("/sessions")).status_code == 200
         assert f"ok    web: serves {base}" in (await daemon.command("status"))[1]
-
-        await talk(client)
+        await say(client, "hello", "echo: hello")
         async with asyncio.TaskGroup() as group:
             begun = asyncio.Semaphore(0)
             watching = [group.create_task(watch(client, begun)) for _ in range(STREAMS)]
@@ -214,19 +219,8 @@ async def test_the_daemon_serves_beside_its_rooms_and_leaves_in_time(
     assert daemon.rows("SELECT address FROM web_door") == [{"address": None}]
 
 
-async def talk(client: httpx2.AsyncClient) -> None:
-    """Say hello in a new conversation, and wait for the answer."""
-    origin = {"Origin": str(client.base_url).rstrip("/")}
-    hello = {"key": "1", "text": "hello"}
-    sent = await client.post("/api/chats/first/messages", json=hello, headers=origin)
-    assert sent.status_code == 202
-    async with asyncio.timeout(WITHIN):
-        while "echo: hello" not in (await client.get("/chat/first")).text:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-
-
 async def watch(client: httpx2.AsyncClient, begun: asyncio.Semaphore) -> bool:
-    """Read a stream to its end; whether that was in order."""
+    """Read a stream to its end, which has to be one in order."""
     async with client.stream("GET", "/api/chats/first/stream") as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
         begun.release()
@@ -236,7 +230,7 @@ async def watch(client: httpx2.AsyncClient, begun: asyncio.Semaphore) -> bool:
 
 
 @pytest.mark.slow
-async def test_nothing_of_the_framework_loads_with_the_door_off_or_before_the_first_sync(
+async def test_the_framework_loads_late_or_never(
     tmp_path: Path, person: NewPerson, bot: NewBot
 ) -> None:
     """V-001."""

@@ -3,9 +3,9 @@
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,9 @@ from playwright.async_api import expect
 from tests.test_disks import own_disk as own_disk
 from tests.world.browser import browsing
 from tests.world.clock import FakeClock
-from tests.world.house import House, open_house
-from tests.world.model import ModelServer
 from tests.world.shelf import GARDEN, INDEX, PAGES, ROSES, Json, Shelf
-from tests.world.web import Served, web_served
-from wintermute.web.speaker import WebSpeaker
+from tests.world.web import NewDoor, Served, web_served
+from tests.world.web import door as door
 from wintermute.wiki.page_jobs import written_lines
 
 FIELD = re.compile(r'data-before="(\w*)".*<textarea[^>]*>\n(.*?)</textarea>', re.DOTALL)
@@ -32,9 +30,8 @@ NEW = "semantic/New.md"
 class Desk:
     """Somebody who edits pages of a store, by HTTP."""
 
-    house: House
-    shelf: Shelf
     web: Served
+    shelf: Shelf
 
     async def opened(self, path: str) -> tuple[str, str]:
         """The version of a page in the editor, and its text."""
@@ -45,109 +42,98 @@ class Desk:
         return found[1], unescape(found[2])
 
     async def post(self, what: str, **body: Any) -> httpx2.Response:
-        return await self.web.client.post(f"{self.web.base}/api/wiki/{what}", json=body)
+        return await self.web.post(f"/api/wiki/{what}", body)
 
     async def save(self, path: str, text: str, before: str | None = None) -> tuple[int, Json]:
         """Save over a version, or over what is there now; the status, and what was said."""
-        if before is None:
-            before, _ = await self.opened(path)
-        answer = await self.post("save", path=path, text=text, before=before)
+        over = (await self.opened(path))[0] if before is None else before
+        answer = await self.post("save", path=path, text=text, before=over)
         found: Json = answer.json()
         return answer.status_code, found
 
     async def sets(self) -> list[tuple[str, str]]:
         """The change sets of pages, the newest first: cause and page."""
-        found = await self.house.stores.changes.history(("page",))
+        found = await self.web.house.stores.changes.history(("page",))
         return [(one.cause, change.item) for one in found for change in one.changes]
 
 
-@asynccontextmanager
-async def editing(folder: Path, model: ModelServer, *, alone: bool = False) -> AsyncIterator[Desk]:
-    """A house with a few pages, whose door is open; `alone`: to the pages only, as of another store."""
-    async with (
-        open_house(folder, model.url, clock=FakeClock()) as house,
-        house.working(),
-        web_served(
-            _without_rooms(house) if alone else house,
-            house.config,
-            WebSpeaker(house.outbox, house.checked),
-        ) as web,
-    ):
-        yield Desk(house, Shelf.make(house.stores.wiki.root), web)
+async def editing(door: NewDoor) -> Desk:
+    """The door of a house with a few pages."""
+    web = await door(clock=FakeClock())
+    return Desk(web, Shelf.make(web.house.stores.wiki.root))
 
 
-def _without_rooms(house: House) -> House:
-    return replace(house, answers=replace(house.answers, rooms=None))  # type: ignore[arg-type]  # as `WebParts` has it
+async def test_a_save_is_a_change_set_that_can_be_undone(door: NewDoor) -> None:
+    """V-022, W-050: by the button, or by `/undo SET` in a chat; a store alone has no record to undo."""
+    desk = await editing(door)
+    before, text = await desk.opened(GARDEN)
+    assert text == PAGES[GARDEN]
+    shown = await desk.post("preview", path=GARDEN, text=f"{text}\n[[Nowhere]] <b>&</b>\n")
+    assert 'class="missing"' in shown.json()["html"]
+    assert "&lt;b&gt;" in shown.json()["html"]
+    assert (shown.json()["problem"], desk.shelf.read(GARDEN)) == ("", text)
+    status, saved = await desk.save(GARDEN, text.replace("Anna", "Ben"), before)
+    today = desk.web.house.clock.now().date()
+    wanted = text.replace("Anna", "Ben").replace("updated: 2026-05-01", f"updated: {today}")
+    assert (status, saved["text"], desk.shelf.read(GARDEN)) == (200, wanted, wanted)
+    assert saved["version"] == (await desk.opened(GARDEN))[0]
+    assert await desk.sets() == [("edit", GARDEN)]
+    assert (await desk.save(GARDEN, wanted))[1]["change"] == ""
+    undone = await desk.post("undo", change=saved["change"])
+    assert (undone.status_code, undone.json()) == (200, {"back": [GARDEN], "kept": []})
+    assert desk.shelf.read(GARDEN) == text
+    again = await desk.post("undo", change=saved["change"])
+    assert (again.status_code, "Nothing was undone" in again.json()["error"]) == (409, True)
+    assert (await desk.post("undo", change="set_x")).status_code == 409
+    _, saved = await desk.save(GARDEN, text.replace("Anna", "Cleo"))
+    await desk.web.house.incoming(f"/undo {saved['change']}")
+    await desk.web.house.said(1)
+    assert desk.shelf.read(GARDEN) == text
+    house, (_, saved) = desk.web.house, await desk.save(GARDEN, text.replace("Anna", "Dora"))
+    recorded = await desk.sets()
+    async with house.database.transaction() as tx:
+        offer = house.stores.proposals.offer
+        await offer(tx, house.stores.owner.scope, "page", "Less.", "why", ROSES)
+    async with web_served(house, is_store=True) as store:
+        alone = Desk(store, desk.shelf)
+        assert (await alone.save(ROSES, "Roses anew."))[1]["change"] == ""
+        assert "Roses anew." in desk.shelf.read(ROSES)
+        assert await alone.sets() == recorded
+        desk.shelf.write(GARDEN, saved["text"])
+        assert (await alone.post("undo", change=saved["change"])).status_code == 409
+        assert desk.shelf.read(GARDEN) == saved["text"]
+        assert "No proposal waits" in (await store.get("/proposals")).text
 
 
-async def test_a_save_is_a_change_set_that_can_be_undone(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """V-022: once by the button, once by `/undo SET` in a chat; and once more changes nothing."""
-    async with editing(tmp_path, model) as desk:
-        before, text = await desk.opened(GARDEN)
-        assert text == PAGES[GARDEN]
-        shown = await desk.post("preview", path=GARDEN, text=f"{text}\n[[Nowhere]] <b>&</b>\n")
-        assert 'class="missing"' in shown.json()["html"]
-        assert "&lt;b&gt;" in shown.json()["html"]
-        assert (shown.json()["problem"], desk.shelf.read(GARDEN)) == ("", text)
-
-        status, saved = await desk.save(GARDEN, text.replace("Anna", "Ben"), before)
-        today = desk.house.clock.now().date()
-        wanted = text.replace("Anna", "Ben").replace("updated: 2026-05-01", f"updated: {today}")
-        assert (status, saved["text"], desk.shelf.read(GARDEN)) == (200, wanted, wanted)
-        assert saved["version"] == (await desk.opened(GARDEN))[0]
-        assert await desk.sets() == [("edit", GARDEN)]
-        assert (await desk.save(GARDEN, wanted))[1]["change"] == ""
-
-        undone = await desk.post("undo", change=saved["change"])
-        assert (undone.status_code, undone.json()) == (200, {"back": [GARDEN], "kept": []})
-        assert desk.shelf.read(GARDEN) == text
-        again = await desk.post("undo", change=saved["change"])
-        assert (again.status_code, "Nothing was undone" in again.json()["error"]) == (409, True)
-        assert (await desk.post("undo", change="set_x")).status_code == 409
-
-        _, saved = await desk.save(GARDEN, text.replace("Anna", "Cleo"))
-        await desk.house.incoming(f"/undo {saved['change']}")
-        await desk.house.said(1)
-        assert desk.shelf.read(GARDEN) == text
-
-
-async def test_of_two_who_save_the_second_is_shown_what_the_first_saved(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_of_two_who_save_the_second_is_shown_what_the_first_saved(door: NewDoor) -> None:
     """V-022: also of two in one moment, or when the page was removed or made meanwhile."""
-    async with editing(tmp_path, model) as desk:
-        before, text = await desk.opened(GARDEN)
-        theirs, mine = text.replace("Anna", "Ben"), text.replace("Anna", "Cleo")
-        desk.shelf.write(GARDEN, theirs)
-        status, said = await desk.save(GARDEN, mine, before)
-        assert (status, said["theirs"], said["version"] == before) == (409, theirs, False)
-        assert "Ben waters it" in said["difference"]
-        assert "Cleo waters it" in said["difference"]
-        assert (desk.shelf.read(GARDEN), await desk.sets()) == (theirs, [])
-        assert (await desk.save(GARDEN, mine, said["version"]))[0] == 200
-
-        before, _ = await desk.opened(GARDEN)
-        texts = [f"{mine}\nNumber {n}\n" for n in range(5)]
-        done = await asyncio.gather(*(desk.save(GARDEN, each, before) for each in texts))
-        assert sorted(status for status, _ in done) == [200, 409, 409, 409, 409]
-        [won] = [said["text"] for status, said in done if status == 200]
-        assert {said["theirs"] for status, said in done if status == 409} == {won}
-        assert (desk.shelf.read(GARDEN), len(await desk.sets())) == (won, 2)
-
-        before, _ = await desk.opened(ROSES)
-        (desk.shelf.root / ROSES).unlink()
-        status, said = await desk.save(ROSES, "Roses anew.", before)
-        assert (status, said["theirs"], said["version"]) == (409, None, "")
-        assert (await desk.save(ROSES, "Roses anew.", said["version"]))[0] == 200
-        status, said = await desk.save(ROSES, "New as well.", "")
-        assert (status, "Roses anew." in said["theirs"]) == (409, True)
+    desk = await editing(door)
+    before, text = await desk.opened(GARDEN)
+    theirs, mine = text.replace("Anna", "Ben"), text.replace("Anna", "Cleo")
+    desk.shelf.write(GARDEN, theirs)
+    status, said = await desk.save(GARDEN, mine, before)
+    assert (status, said["theirs"], said["version"] == before) == (409, theirs, False)
+    assert "Ben waters it" in said["difference"]
+    assert "Cleo waters it" in said["difference"]
+    assert (desk.shelf.read(GARDEN), await desk.sets()) == (theirs, [])
+    assert (await desk.save(GARDEN, mine, said["version"]))[0] == 200
+    before, _ = await desk.opened(GARDEN)
+    texts = [f"{mine}\nNumber {n}\n" for n in range(5)]
+    done = await asyncio.gather(*(desk.save(GARDEN, each, before) for each in texts))
+    assert sorted(status for status, _ in done) == [200, 409, 409, 409, 409]
+    [won] = [said["text"] for status, said in done if status == 200]
+    assert {said["theirs"] for status, said in done if status == 409} == {won}
+    assert (desk.shelf.read(GARDEN), len(await desk.sets())) == (won, 2)
+    before, _ = await desk.opened(ROSES)
+    (desk.shelf.root / ROSES).unlink()
+    status, said = await desk.save(ROSES, "Roses anew.", before)
+    assert (status, said["theirs"], said["version"]) == (409, None, "")
+    assert (await desk.save(ROSES, "Roses anew.", said["version"]))[0] == 200
+    status, said = await desk.save(ROSES, "New as well.", "")
+    assert (status, "Roses anew." in said["theirs"]) == (409, True)
 
 
-async def test_a_page_that_breaks_a_rule_is_refused_and_says_which(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_page_that_breaks_a_rule_is_refused_and_says_which(door: NewDoor) -> None:
     """V-022, W-079: nothing is written, nothing recorded."""
     garden = PAGES[GARDEN]
     refused = [
@@ -168,110 +154,75 @@ async def test_a_page_that_breaks_a_rule_is_refused_and_says_which(
         ("semantic/Latin.md", "x", "is not UTF-8"),
         ("semantic/Away.md", "x", "cannot be read"),
     ]
-    async with editing(tmp_path, model) as desk:
-        desk.shelf.write("semantic/Gärten.md", garden)
-        (desk.shelf.root / "semantic/Latin.md").write_bytes(b"\xe4")
-        (desk.shelf.root / "semantic/Away.md").symlink_to("/etc/hostname")
-        os.mkfifo(desk.shelf.root / "semantic/Fifo.md")
-        for path, text, why in refused:
-            before = (await desk.opened(path))[0] if path == GARDEN else ""
-            status, said = await desk.save(path, text, before)
-            assert (status, why in said["error"]) == (400, True), (path, text[:60], said)
-            preview = await desk.post("preview", path=path, text=text)
-            assert (preview.status_code, why in preview.json()["problem"]) == (200, True)
-        assert desk.shelf.read(GARDEN) == garden
-        assert await desk.sets() == []
-        for path in ("semantic/garden", "meta/system-runtime", "semantic/Fifo", "..%2Fx", "%00"):
-            assert (await desk.web.get(f"/edit/{path}")).status_code == 400, path
-        lone = '{"path": "semantic/A.md", "before": "", "text": "\\ud800"}'
-        headers = {"Content-Type": "application/json"}
-        answer = await desk.web.client.post(
-            f"{desk.web.base}/api/wiki/save", content=lone, headers=headers
-        )
-        assert answer.status_code == 400
+    desk = await editing(door)
+    desk.shelf.write("semantic/Gärten.md", garden)
+    (desk.shelf.root / "semantic/Latin.md").write_bytes(b"\xe4")
+    (desk.shelf.root / "semantic/Away.md").symlink_to("/etc/hostname")
+    os.mkfifo(desk.shelf.root / "semantic/Fifo.md")
+    for path, text, why in refused:
+        before = (await desk.opened(path))[0] if path == GARDEN else ""
+        status, said = await desk.save(path, text, before)
+        assert (status, why in said["error"]) == (400, True), (path, text[:60], said)
+        preview = await desk.post("preview", path=path, text=text)
+        assert (preview.status_code, why in preview.json()["problem"]) == (200, True)
+    assert desk.shelf.read(GARDEN) == garden
+    assert await desk.sets() == []
+    for path in ("semantic/garden", "meta/system-runtime", "semantic/Fifo", "..%2Fx", "%00"):
+        assert (await desk.web.get(f"/edit/{path}")).status_code == 400, path
 
 
-async def test_a_new_page_gets_frontmatter_and_an_old_one_keeps_its_line_ends(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """V-022, V-023: the address of a missing link leads to a page to write."""
-    async with editing(tmp_path, model) as desk:
-        today = desk.house.clock.now().date()
-        moved = await desk.web.get("/edit/New")
-        assert (moved.status_code, moved.headers["location"]) == (303, "/edit/semantic/New")
-        assert await desk.opened(NEW) == ("", "")
-        assert (await desk.save(NEW, "# New\n\nWords."))[0] == 200
-        assert (
-            desk.shelf.read(NEW)
-            == f"---\ncreated: {today}\nupdated: {today}\n---\n\n# New\n\nWords.\n"
-        )
-        desk.shelf.write(ROSES, "\ufeff---\r\ncreated: 2026-05-01\r\n---\r\n\r\n# Roses\r\n")
-        _, text = await desk.opened(ROSES)
-        assert (await desk.save(ROSES, text.replace("# Roses", "# Red\n\n  roses")))[0] == 200
-        assert "# Red\r\n\r\n  roses\r\n" in desk.shelf.read(ROSES)
-        assert (await desk.save(GARDEN, "# Garden\n\nOnly this. [[Roses]]"))[0] == 200
-        assert f"created: 2026-05-01\nupdated: {today}\n" in desk.shelf.read(GARDEN)
-        assert (await desk.save(INDEX, f"{PAGES[INDEX]}- [[New]]\n"))[0] == 200
-
-
-async def test_a_line_that_was_saved_is_a_persons(tmp_path: Path, model: ModelServer) -> None:
-    """V-022, W-064: what we had written and they have not touched stays ours."""
-    async with editing(tmp_path, model) as desk:
-        ours = "# Pond\n\nIt has carp.\n\nIt is deep.\n"
-        desk.shelf.write(NEW, ours)
-        desk.shelf.write(f"sleep/written/{NEW}", "It has carp.\nIt is deep.\n")
-        assert (await desk.save(NEW, ours.replace("It is deep.", "It is very deep.")))[0] == 200
-        assert written_lines(desk.shelf.files, NEW) == {"It has carp."}
+async def test_a_new_page_gets_frontmatter_and_an_old_one_keeps_its_own(door: NewDoor) -> None:
+    """V-022, V-023, W-064: a missing link leads there; what we wrote and nobody touched stays ours."""
+    desk = await editing(door)
+    today = desk.web.house.clock.now().date()
+    moved = await desk.web.get("/edit/New")
+    assert (moved.status_code, moved.headers["location"]) == (303, "/edit/semantic/New")
+    assert await desk.opened(NEW) == ("", "")
+    assert (await desk.save(NEW, "# New\n\nWords."))[0] == 200
+    assert (
+        desk.shelf.read(NEW) == f"---\ncreated: {today}\nupdated: {today}\n---\n\n# New\n\nWords.\n"
+    )
+    desk.shelf.write(ROSES, "\ufeff---\r\ncreated: 2026-05-01\r\n---\r\n\r\n# Roses\r\n")
+    _, text = await desk.opened(ROSES)
+    assert (await desk.save(ROSES, text.replace("# Roses", "# Red\n\n  roses")))[0] == 200
+    assert "# Red\r\n\r\n  roses\r\n" in desk.shelf.read(ROSES)
+    assert (await desk.save(GARDEN, "# Garden\n\nOnly this. [[Roses]]"))[0] == 200
+    assert f"created: 2026-05-01\nupdated: {today}\n" in desk.shelf.read(GARDEN)
+    ours = "# Pond\n\nIt has carp.\n\nIt is deep.\n"
+    desk.shelf.write(NEW, ours)
+    desk.shelf.write(f"sleep/written/{NEW}", "It has carp.\nIt is deep.\n")
+    assert (await desk.save(NEW, ours.replace("It is deep.", "It is very deep.")))[0] == 200
+    assert written_lines(desk.shelf.files, NEW) == {"It has carp."}
+    assert (await desk.save(INDEX, f"{PAGES[INDEX]}- [[New]]\n"))[0] == 200
 
 
 async def test_a_full_disk_changes_nothing_and_says_so(
-    tmp_path: Path, model: ModelServer, own_disk: Callable[[Path], None]
+    door: NewDoor, tmp_path: Path, own_disk: Callable[[Path], None]
 ) -> None:
     """V-022: and it is saved once there is room."""
     own_disk(tmp_path / "wiki")
-    async with editing(tmp_path, model) as desk:
-        before, text = await desk.opened(GARDEN)
-        filler = desk.shelf.root / "filler"
-        with suppress(OSError), filler.open("wb", buffering=0) as file:
-            while file.write(b"x" * 4096):
-                pass
-        status, said = await desk.save(GARDEN, f"{text}More.\n", before)
-        assert (status, said["what_to_do"][:13]) == (503, "Correct that,")
-        assert "cannot be written: No space left" in said["error"]
-        assert (desk.shelf.read(GARDEN), await desk.sets()) == (text, [])
-        assert [path.name for path in (desk.shelf.root / "sleep").iterdir()] == []
-        filler.unlink()
-        assert (await desk.save(GARDEN, f"{text}More.\n", before))[0] == 200
-
-
-async def test_a_store_alone_is_saved_to_and_on_no_record(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """W-050: the record is that of another store, so nothing of it is shown or done here."""
-    async with editing(tmp_path, model) as desk:
-        _, saved = await desk.save(GARDEN, PAGES[GARDEN].replace("Anna", "Ben"))
-        async with desk.house.database.transaction() as tx:
-            offer = desk.house.stores.proposals.offer
-            await offer(tx, desk.house.stores.owner.scope, "page", "Less.", "why", ROSES)
-    async with editing(tmp_path, model, alone=True) as desk:
-        assert (await desk.save(ROSES, "Roses anew."))[1]["change"] == ""
-        assert "Roses anew." in desk.shelf.read(ROSES)
-        assert await desk.sets() == [("edit", GARDEN)]
-        desk.shelf.write(GARDEN, saved["text"])
-        assert (await desk.post("undo", change=saved["change"])).status_code == 409
-        assert desk.shelf.read(GARDEN) == saved["text"]
-        assert "No proposal waits" in (await desk.web.get("/proposals")).text
+    desk = await editing(door)
+    before, text = await desk.opened(GARDEN)
+    filler = desk.shelf.root / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(b"x" * 4096):
+            pass
+    status, said = await desk.save(GARDEN, f"{text}More.\n", before)
+    assert (status, said["what_to_do"][:13]) == (503, "Correct that,")
+    assert "cannot be written: No space left" in said["error"]
+    assert (desk.shelf.read(GARDEN), await desk.sets()) == (text, [])
+    assert [path.name for path in (desk.shelf.root / "sleep").iterdir()] == []
+    filler.unlink()
+    assert (await desk.save(GARDEN, f"{text}More.\n", before))[0] == 200
 
 
 @pytest.mark.slow
-async def test_two_people_edit_one_page_and_both_texts_are_kept(
-    tmp_path: Path, model: ModelServer, chromium: str
-) -> None:
+async def test_two_edit_one_page_and_both_texts_are_kept(door: NewDoor, chromium: str) -> None:
     """V-022: in a browser, by keyboard, over a reload, and with the door away for a moment."""
-    async with (
-        editing(tmp_path, model) as desk,
-        browsing(desk.web, chromium, provoked=["409", "ERR_INTERNET_DISCONNECTED"]) as browser,
-    ):
+    desk = await editing(door)
+    async with browsing(
+        desk.web, chromium, provoked=["409", "ERR_INTERNET_DISCONNECTED"]
+    ) as browser:
         page = await browser.open("/edit/semantic/Garden")
         text = page.get_by_label("Text of semantic/Garden.md")
         theirs = PAGES[GARDEN].replace("Anna", "Ben")

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.async_api import expect
@@ -23,7 +22,6 @@ from tests.world.model import ModelServer, Text
 from tests.world.shelf import Json, Shelf, page
 from tests.world.tidied import Tidied, open_nights
 from tests.world.web import Served, web_served
-from wintermute.web.speaker import WebSpeaker
 from wintermute.wiki.page_jobs import WikiJob, begin, note
 
 # After a night there is one tool more.
@@ -59,23 +57,21 @@ class ProposalDesk:
         return [json.loads(unescape(each)) for each in found]
 
     async def post(self, what: str, given: Json) -> tuple[int, Json]:
-        answer = await self.web.client.post(f"{self.web.base}/api/wiki/{what}", json=given)
+        answer = await self.web.post(f"/api/wiki/{what}", given)
         found: Json = answer.json() if answer.content else {}
         return answer.status_code, found
 
 
 @asynccontextmanager
-async def answering(folder: Path, model: ModelServer, **more: Any) -> AsyncIterator[ProposalDesk]:
-    pages = Pages(model)
+async def answering(folder: Path, model: ModelServer) -> AsyncIterator[ProposalDesk]:
+    """Nights over pages, and a door beside them."""
     async with (
         open_nights(folder, model, prompts=PROMPTS) as night,
         night.house.working(),
-        web_served(
-            night.house, night.house.config, WebSpeaker(night.house.outbox, night.house.checked)
-        ) as web,
+        web_served(night.house) as web,
     ):
         shelf = Shelf.make(night.house.stores.wiki.root)
-        yield ProposalDesk(night, shelf, web, pages)
+        yield ProposalDesk(night, shelf, web, Pages(model))
 
 
 async def test_a_job_says_what_it_did_and_is_undone(tmp_path: Path, model: ModelServer) -> None:
@@ -84,7 +80,7 @@ async def test_a_job_says_what_it_did_and_is_undone(tmp_path: Path, model: Model
         assert "No job has run yet" in await desk.told("/jobs")
         await say(desk.night.house, ["I planted 12 tulips"])
         await desk.night.night("pages")
-        [name] = [job["change_set"] and folder.parent.name for folder, job in _jobs(desk.shelf)]
+        [name] = [file.parent.name for file in (desk.shelf.root / "sleep").glob("2*/job.json")]
         assert f'href="/jobs/{name}"' in await desk.told("/jobs")
         told = await desk.told(f"/jobs/{name}")
         for words in ("applied", "semantic/Pond.md", "with 12 tulips", "Added: "):
@@ -92,7 +88,6 @@ async def test_a_job_says_what_it_did_and_is_undone(tmp_path: Path, model: Model
         [undo] = [json.loads(unescape(each)) for each in VALUE.findall(told)]
         assert (await desk.post("undo", undo))[0] == 200
         assert not (desk.shelf.root / POND).exists()
-
         later = desk.night.clock.now() + timedelta(days=1)
         for _ in range(50):
             job = begin(desk.shelf.files, WikiJob("", "evil"), later)
@@ -106,16 +101,8 @@ async def test_a_job_says_what_it_did_and_is_undone(tmp_path: Path, model: Model
             assert answer.status_code in (400, 404), gone
 
 
-def _jobs(shelf: Shelf) -> list[tuple[Path, Json]]:
-    files = (shelf.root / "sleep").glob("2*/job.json")
-    return [(file, json.loads(file.read_text())) for file in files]
-
-
-async def test_a_proposal_is_answered_once_wherever_that_is(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_proposal_is_answered_once_anywhere(tmp_path: Path, model: ModelServer) -> None:
     """V-022, V-023, W-064: what a night wrote and a person edited here, the next one only proposes.
-
     It is answered here or by `/night yes N`, once.
     """
     async with answering(tmp_path, model) as desk:
@@ -144,9 +131,7 @@ async def test_a_proposal_is_answered_once_wherever_that_is(
         assert "was done already" in (await house.said(3))[-1]
 
 
-async def test_a_proposal_that_no_night_has_asked_yet_is_answered(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_proposal_before_its_night_is_answered(tmp_path: Path, model: ModelServer) -> None:
     """V-023: a page that changed since it was shown is not overwritten."""
     async with answering(tmp_path, model) as desk:
         house = desk.night.house
@@ -171,9 +156,7 @@ async def test_a_proposal_that_no_night_has_asked_yet_is_answered(
         assert await desk.asked() == []
 
 
-async def test_many_differences_come_by_pages_and_one_of_two_answers_at_once_counts(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_many_differences_and_two_answers_at_once(tmp_path: Path, model: ModelServer) -> None:
     """V-023, V-029: of a job and of proposals; a page is not changed against a no that counts."""
     async with answering(tmp_path, model) as desk:
         stores, paths = desk.night.house.stores, [f"semantic/{name}.md" for name in "ABC"]

@@ -30,7 +30,6 @@ async def saved(
     bot: Bot, python: Interpreter, step: str = "", at: int = 0
 ) -> tuple[bool, int, list[str]]:
     """Save with a door that dies at the n-th of a step, 0: at none.
-
     Tells if it died, how many steps came before the save, and all of them.
     """
     tape, port = bot.config.with_name("tape"), str(free_port())
@@ -77,11 +76,9 @@ async def test_a_page_is_that_of_before_or_of_after_whenever_a_save_dies(
     died, first, steps = await saved(bot, python)
     after = shelf_of(bot).read(GARDEN)
     assert (died, "Ben waters it" in after) == (False, True)
-
     [done] = bot.rows("SELECT id FROM change_sets")
     code, said = await bot.command("wiki", "undo", done["id"])
     assert (code, shelf_of(bot).read(GARDEN)) == (0, PAGES[GARDEN]), said
-
     every = max(1, int(request.config.getoption("every")) // 8)
     last = max(n for n, step in enumerate(steps) if step.startswith("os.remove applying"))
     points = [n for n in range(first, last + 1) if not steps[n].startswith(LOOKS)]

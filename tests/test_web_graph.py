@@ -5,19 +5,16 @@ import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.async_api import Page, expect
 
 from tests.world.browser import browsing
-from tests.world.house import House, open_house
-from tests.world.model import ModelServer
-from tests.world.web import web_served
+from tests.world.web import NewDoor
+from tests.world.web import door as door
 from tests.world.wiki import made, page
 from wintermute.web import graph
-from wintermute.web.graph import GraphPicture, picture
-from wintermute.web.speaker import WebSpeaker
+from wintermute.web.graph import picture
 from wintermute.wiki.graph import undirected
 
 STATIC = Path(graph.__file__).parent / "static"
@@ -35,27 +32,6 @@ LINKS = {"Hub": "ABCD", "A": "B", "B": "ABC", "C": "D", "D": "", "Lone": ""}
 """Pages by their names, and the pages that each links to."""
 
 
-def linked(links: Mapping[str, str]) -> dict[str, frozenset[str]]:
-    return {
-        f"semantic/{name}.md": frozenset(
-            [*(f"semantic/{target}.md" for target in targets), "episodic-raw/1/m/0001.md"]
-        )
-        for name, targets in links.items()
-    }
-
-
-def drawn(links: Mapping[str, frozenset[str]], *which: Any) -> GraphPicture:
-    return picture(links, undirected(links), *which)
-
-
-def names(found: GraphPicture) -> str:
-    return " ".join(node.title for node in found.nodes)
-
-
-def lines(found: GraphPicture) -> set[str]:
-    return {f"{found.nodes[one].title}>{found.nodes[other].title}" for one, other in found.edges}
-
-
 @pytest.mark.parametrize(
     ("around", "most", "expected"),
     [
@@ -70,65 +46,57 @@ def test_the_nearest_or_the_most_linked_pages_are_chosen(
     around: str | None, most: int, expected: str
 ) -> None:
     """V-024. What is no page is not drawn, nor a link to itself or to what is left out."""
-    middle = around and f"semantic/{around}.md"
-    found = drawn(linked(LINKS), middle, most)
-    assert names(found) == expected
-    assert found.all_pages == 6
-    chosen = expected.split()
-    assert lines(found) == {
-        f"{one}>{other}"
-        for one in chosen
-        for other in LINKS[one]
-        if other in chosen and other != one
+    links = {
+        f"semantic/{name}.md": frozenset(
+            [*(f"semantic/{target}.md" for target in targets), "episodic-raw/1/m/0001.md"]
+        )
+        for name, targets in LINKS.items()
+    }
+    found = picture(links, undirected(links), around and f"semantic/{around}.md", most)
+    titles = [node.title for node in found.nodes]
+    assert (" ".join(titles), found.all_pages) == (expected, 6)
+    assert {(titles[one], titles[other]) for one, other in found.edges} == {
+        (one, other) for one in titles for other in LINKS[one] if other in titles and other != one
     }
 
 
 def test_a_picture_of_too_many_links_keeps_some_of_each_page() -> None:
     """V-024."""
     everything = {f"semantic/{n}.md" for n in range(400)}
-    found = drawn({path: frozenset(everything) for path in everything})
+    links = {path: frozenset(everything) for path in everything}
+    found = picture(links, undirected(links))
     assert (len(found.nodes), len(found.edges), found.all_edges) == (300, 1_500, 300 * 299)
     assert {one for one, _ in found.edges} == set(range(300))
 
 
-def store(house: House, links: Mapping[str, str] = LINKS) -> None:
-    """Write pages that link to one another."""
-    pages = {
-        f"semantic/{name}.md": page(" ".join(f"[[{each}]]" for each in targets))
-        for name, targets in links.items()
-    }
-    made(house.stores.wiki.root, pages)
+def linking(links: Mapping[str, str]) -> dict[str, str | bytes]:
+    """Pages that link to one another."""
+    texts = {name: " ".join(f"[[{each}]]" for each in targets) for name, targets in links.items()}
+    return {f"semantic/{name}.md": page(text) for name, text in texts.items()}
 
 
-async def test_the_graph_is_a_list_with_links_and_the_same_for_programs(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_the_graph_is_a_list_with_links_and_the_same_for_programs(door: NewDoor) -> None:
     """V-024, V-027, V-028, V-031."""
     hostile = "<img src=x onerror=alert(1)> & 100% #1 ?"
-    async with (
-        open_house(tmp_path, model.url) as house,
-        house.working(),
-        web_served(house, house.config, WebSpeaker(house.stores.outbox, house.checked)) as web,
-    ):
-        assert "No pages yet" in (await web.get("/graph")).text
-        store(house, {**LINKS, hostile: "A"})
-        text = (await web.get("/graph", params={"around": "semantic/D"})).text
-        assert '<h1 dir="auto">Around D</h1>' in text
-        assert '<a href="/wiki/semantic/Hub" dir="auto">Hub</a>' in text
-        assert re.search(r'<small>links to <a href="#n\d" dir="auto">D</a></small>', text)
-        assert "<img" not in text
-        assert (
-            "/wiki/semantic/%3Cimg%20src%3Dx%20onerror%3Dalert%281%29%3E%20%26%20100%25%20%231"
-            in text
-        )
-        found = (await web.get("/api/graph", params={"around": "semantic/D.md"})).json()
-        assert [node["title"] for node in found["nodes"]][:3] == ["D", "Hub", "C"]
-        assert found["nodes"][0]["href"] == "/wiki/semantic/D"
-        for around in ("semantic/Gone", "../../etc/passwd", "episodic-raw/1", "x" * 1_000):
-            answer = await web.get("/api/graph", params={"around": around})
-            assert (answer.status_code, set(answer.json())) == (404, {"error", "what_to_do"})
-            shown = await web.get("/graph", params={"around": around})
-            assert (shown.status_code, "There is no page at" in shown.text) == (404, True)
+    web = await door()
+    assert "No pages yet" in (await web.get("/graph")).text
+    made(web.house.stores.wiki.root, linking({**LINKS, hostile: "A"}))
+    text = (await web.get("/graph", params={"around": "semantic/D"})).text
+    assert '<h1 dir="auto">Around D</h1>' in text
+    assert '<a href="/wiki/semantic/Hub" dir="auto">Hub</a>' in text
+    assert re.search(r'<small>links to <a href="#n\d" dir="auto">D</a></small>', text)
+    assert "<img" not in text
+    assert (
+        "/wiki/semantic/%3Cimg%20src%3Dx%20onerror%3Dalert%281%29%3E%20%26%20100%25%20%231" in text
+    )
+    found = (await web.get("/api/graph", params={"around": "semantic/D.md"})).json()
+    assert [node["title"] for node in found["nodes"]][:3] == ["D", "Hub", "C"]
+    assert found["nodes"][0]["href"] == "/wiki/semantic/D"
+    for around in ("semantic/Gone", "../../etc/passwd", "episodic-raw/1", "x" * 1_000):
+        answer = await web.get("/api/graph", params={"around": around})
+        assert (answer.status_code, set(answer.json())) == (404, {"error", "what_to_do"})
+        shown = await web.get("/graph", params={"around": around})
+        assert (shown.status_code, "There is no page at" in shown.text) == (404, True)
 
 
 def test_the_files_of_others_are_unchanged_and_named_with_their_licence() -> None:
@@ -156,17 +124,12 @@ async def is_still(opened: Page) -> None:
 
 
 @pytest.mark.slow
-async def test_the_graph_is_walked_through_by_keyboard(
-    tmp_path: Path, model: ModelServer, chromium: str
-) -> None:
+async def test_the_graph_is_walked_through_by_keyboard(door: NewDoor, chromium: str) -> None:
     """V-024, V-026."""
-    async with (
-        open_house(tmp_path, model.url) as house,
-        house.working(),
-        web_served(house, house.config, WebSpeaker(house.stores.outbox, house.checked)) as web,
-        browsing(web, chromium, provoked=["404"]) as browser,
-    ):
-        store(house, {"Hub": "AB", "A": "", "B": "", "Lone": ""})
+    web = await door()
+    async with browsing(web, chromium, provoked=["404"]) as browser:
+        pages = linking({"Hub": "AB", "A": "", "B": "", "Lone": ""})
+        made(web.house.stores.wiki.root, pages)
         opened = await browser.open("/graph", reduced_motion="reduce")
         await is_still(opened)
         picked = opened.locator(".picked")
@@ -191,21 +154,15 @@ async def test_the_graph_is_walked_through_by_keyboard(
 
 
 @pytest.mark.slow
-async def test_three_hundred_pages_are_drawn_at_once_and_moved_by_mouse_and_finger(
-    tmp_path: Path, model: ModelServer, chromium: str
-) -> None:
+async def test_three_hundred_pages_are_drawn_and_moved(door: NewDoor, chromium: str) -> None:
     """V-024, V-026: where motion is unwanted, there is one picture, of the pages at rest."""
     many = {f"P{n}": page(f"[[P{n // 3}]] [[P{n * 7 % 400}]]") for n in range(400)}
     drawn = "performance.getEntriesByName('graph-drawn').length"
     picture_now = "document.querySelector('canvas').toDataURL()"
-    async with (
-        open_house(tmp_path, model.url) as house,
-        house.working(),
-        web_served(house, house.config, WebSpeaker(house.stores.outbox, house.checked)) as web,
-        browsing(web, chromium) as browser,
-    ):
+    web = await door()
+    async with browsing(web, chromium) as browser:
         files = {f"semantic/{name}.md": text for name, text in many.items()}
-        made(house.stores.wiki.root, files | {"semantic/Lone.md": page("")})
+        made(web.house.stores.wiki.root, files | {"semantic/Lone.md": page("")})
         opened = await browser.open("/graph", reduced_motion="reduce")
         await is_still(opened)
         assert await opened.locator(".nodes > li").count() == 300

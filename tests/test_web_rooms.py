@@ -11,8 +11,8 @@ from tests.test_night_in_chats import says, slept
 from tests.test_promises_at_the_door import LATER, heard, planning, said
 from tests.world.bot import Bot
 from tests.world.clock import WITHIN, FakeClock, HeldClock
-from tests.world.house import ANN, ROOM, Gate, House, open_house
-from tests.world.model import Calls, Cut, Drip, Hang, ModelServer, Reads, Text, Use
+from tests.world.house import ANN, ROOM, House, open_house
+from tests.world.model import Drip, Hang, ModelServer, Text
 from tests.world.nights import begin, opened, remember
 from tests.world.promised import MORNING, after, now, promise, talk
 from tests.world.scene import NewBot, NewPerson, NewRoom
@@ -59,9 +59,7 @@ async def all_sent(house: House) -> list[tuple[str, str]]:
     return [(row["room_id"], row["state"]) for row in await house.rows(STATES)]
 
 
-async def test_two_doors_at_once_get_each_its_own_answer_and_a_page_sees_both_being_made(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_two_doors_at_once_get_each_its_answer(tmp_path: Path, model: ModelServer) -> None:
     """V-014, V-016, V-017: what is said on a page is said at once; Matrix waits for its event."""
     gates = asyncio.Semaphore(0), asyncio.Semaphore(0)
     answers = {"hi": ("tea *is* nice", gates[0]), "ho": ("so is coffee", gates[1])}
@@ -97,42 +95,6 @@ async def test_two_doors_at_once_get_each_its_own_answer_and_a_page_sees_both_be
         assert len({wait.result() for wait in waits} - {seen}) == 1
 
 
-async def test_a_page_shows_tools_and_waits_and_takes_back_what_broke_off(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """V-014: a wait for the model is no notice there (X-001)."""
-    reads, hold = asyncio.Semaphore(0), asyncio.Event()
-
-    async def looks(*_: object) -> str:
-        await hold.wait()
-        return "seen"
-
-    model.script(
-        Calls((Use("echo", {}),), text="I look."),
-        Cut("half an ans"),
-        Reads(((100, 0), (100, 60)), reads, Text("all of it")),
-    )
-    tools = (Gate(act=looks),)
-    house_of = open_house(tmp_path, model.url, done=False, gates=tools, retries=1)
-    async with house_of as house, house.working():
-        await house.incoming("hi", room=PAGE)
-        making = await made(house, PAGE, lambda made: bool(made and made.gates))
-        assert making is not None
-        assert (making.gates, making.text) == (("echo",), "I look.")
-        hold.set()
-        await made(house, PAGE, lambda made: bool(made and "half" in made.text))
-        reads.release()
-        reads.release()
-        making = await made(house, PAGE, lambda made: bool(made and made.waiting and not made.text))
-        assert making is not None
-        assert (making.gates, making.text) == (("echo",), "")
-        assert making.waiting is not None
-        assert making.waiting.attempt == 2
-        reads.release()
-        assert await house.said(1, PAGE) == ["all of it"]
-        assert await all_sent(house) == [(PAGE, "sent")]
-
-
 async def test_a_reminder_asked_for_on_a_page_is_said_in_matrix(tmp_path: Path) -> None:
     """V-017: it waits for a chat there if there is none, also at the page that asked last."""
     clock = FakeClock(MORNING)
@@ -151,9 +113,7 @@ async def test_a_reminder_asked_for_on_a_page_is_said_in_matrix(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("home", [ROOM, TERMINAL])
-async def test_the_report_of_a_night_goes_where_it_would_go_without_a_page(
-    tmp_path: Path, model: ModelServer, home: str
-) -> None:
+async def test_night_reports_ignore_pages(tmp_path: Path, model: ModelServer, home: str) -> None:
     """V-017, M-078: a page counts neither as a chat nor as a room beside the terminal."""
     clock = HeldClock()
     async with opened(tmp_path, model, clock) as house:

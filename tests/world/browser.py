@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from axe_playwright_python.base import AXE_SCRIPT
@@ -22,6 +22,7 @@ from playwright.async_api import (
     Browser,
     BrowserContext,
     Page,
+    Response,
     ViewportSize,
     async_playwright,
     expect,
@@ -29,19 +30,11 @@ from playwright.async_api import (
 
 from tests.world.bot import Bot
 from tests.world.clock import WITHIN
+from tests.world.web import Served
 
 MOST_SECONDS = 5 * WITHIN
 SERIOUS = {"serious", "critical"}
 MILLISECONDS = 1000 * WITHIN
-
-
-class Doorstep(Protocol):
-    """A door: its address, and others that log one browser in; of a house, or of a daemon (`DoorAt`)."""
-
-    @property
-    def base(self) -> str: ...
-
-    async def login_address(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +56,7 @@ class Browsing:
     """A browser of the owner's. `problems`: what its pages said or did that a good page does not."""
 
     chromium: Browser
-    web: Doorstep
+    web: Served | DoorAt
     provoked: Sequence[str]
     problems: list[str] = field(default_factory=list)
     addresses: list[str] = field(default_factory=list)
@@ -74,17 +67,15 @@ class Browsing:
     ) -> BrowserContext:
         """A browser profile of its own: `java_script_enabled=False`, `color_scheme="dark"`, `locale="de"`."""
         made = await self.chromium.new_context(
-            viewport=ViewportSize(width=width, height=800),
-            **more,
+            viewport=ViewportSize(width=width, height=800), **more
         )
         made.set_default_timeout(MILLISECONDS)
         made.on("console", lambda said: self._note(f"console: {said.text} {said.location}"))
         made.on("weberror", lambda error: self._note(f"error: {error.error}"))
         made.on("request", lambda request: self._asked(request.url))
         if logged_in:
-            address = (
-                await self.web.login_address()
-            )  # no page: one that goes on by itself may never close
+            # No page: one that goes on by itself may never close.
+            address = await self.web.login_address()
             came_in = await made.request.get(address, timeout=MILLISECONDS)
             assert came_in.ok, await came_in.text()
         return made
@@ -110,7 +101,7 @@ class Browsing:
 
 @asynccontextmanager
 async def browsing(
-    web: Doorstep, chromium: str, provoked: Sequence[str] = ()
+    web: Served | DoorAt, chromium: str, provoked: Sequence[str] = ()
 ) -> AsyncIterator[Browsing]:
     """A browser at a served door while the block lasts; fails at its end for what pages did wrong."""
     async with async_playwright() as playwright:  # its driver ends what hangs by itself
@@ -134,6 +125,17 @@ async def accessible(page: Page) -> list[str]:
         if each["impact"] in SERIOUS
         for node in each["nodes"]
     ]
+
+
+async def first_load(browser: Browsing, path: str) -> list[int]:
+    """Bytes of each answer that a page needs in a new browser, its HTML first; its stream has no end."""
+    profile = await browser.profile()
+    page, answers = await profile.new_page(), list[Response]()
+    page.on("response", lambda answer: answers.append(answer))
+    await page.goto(browser.web.base + path)
+    sizes = [len(await answer.body()) for answer in answers if "/stream" not in answer.url]
+    await profile.close()
+    return sizes
 
 
 async def overflow(page: Page) -> list[str]:

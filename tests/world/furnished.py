@@ -2,21 +2,19 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
+import pytest
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
-from tests.world.house import WITHIN, House, open_house
-from tests.world.model import ModelServer
+from tests.world.clock import WITHIN
 from tests.world.pages import PAGES, FilePages
-from tests.world.web import Served, web_served
+from tests.world.web import NewDoor, Served
 from wintermute.ids import new_id
 from wintermute.web.app import unguarded
 from wintermute.wiki.conversations import ConversationFolder, create
@@ -52,7 +50,6 @@ class Route:
 class Furnished:
     """A furnished house, served."""
 
-    house: House
     web: Served
     pages: FilePages
     values: Mapping[str, str]
@@ -84,34 +81,32 @@ class Furnished:
         """Say something in the browser's conversation; the answers so far, as the API has them."""
         before = (await self.web.get(TALK)).text
         given = {"key": new_id("key"), "text": text}
-        assert (await self.web.client.post(self.web.base + TALK, json=given)).status_code == 202
-        await self.house.settled()
+        assert (await self.web.post(TALK, given)).status_code == 202
+        await self.web.house.settled()
         after = (await self.web.get(TALK)).text
         assert len(after) > len(before)
         return after
 
 
 NO_PAGES = {"/healthz", "/static", "/login/{key}"}
+NewHome = Callable[..., Awaitable[Furnished]]
 CHAT = "chat_0123456789abcdef"
+FOLDERS = [f"{each}/{{conversation_id}}" for each in ("/conversations", "/api/conversations")]
+FOLDERS += [f"{FOLDERS[1]}/{each}" for each in ("message", "generate")]
 TALK = f"/api/chats/{CHAT}/messages"
 
 
-@asynccontextmanager
-async def furnished(
-    folder: Path,
-    model: ModelServer,
-    pages: Mapping[str, str] = PAGES,
-    report: str = "The pond has a page now.",
-    **more: Any,
-) -> AsyncIterator[Furnished]:
-    """Serve a house with pages, talks of both kinds and a job while the block lasts."""
-    wiki = FilePages(folder / "wiki", pages)
-    (folder / "secret.md").write_text(SECRET)
-    async with (
-        open_house(folder, model.url, pages=wiki, **more) as house,
-        house.working(),
-        web_served(house, house.config, house.web) as web,
-    ):
+@pytest.fixture
+def furnish(door: NewDoor, tmp_path: Path) -> NewHome:
+    """`home = await furnish(pages, report)`: a door with pages, talks of both kinds and a job."""
+
+    async def new(
+        pages: Mapping[str, str] = PAGES, report: str = "The pond has a page now."
+    ) -> Furnished:
+        wiki = FilePages(tmp_path / "wiki", pages)
+        (tmp_path / "secret.md").write_text(SECRET)
+        web = await door(pages=wiki)
+        house = web.house
         files = house.stores.wiki.files
         job = begin(files, WikiJob("", report), house.checked.now())
         done = replace(job, end=job.start, reason=report, changed_files=(report[:200],))
@@ -126,13 +121,16 @@ async def furnished(
             "/login/{key}": "none",
             "/jobs/{name}": job.name,
             "/api/sessions/{seq}/end": "1",
-            **dict.fromkeys(CHATS, CHAT),
-            **dict.fromkeys(FOLDERS, talk.rpartition("/")[2]),
+            "/chat/{chat_id}": CHAT,
+            **{f"/api/chats/{{chat_id}}/{each}": CHAT for each in ("messages", "stream")},
+            **{each: talk.rpartition("/")[2] for each in FOLDERS},
         }
         table = _table(await unguarded(web.parts))
-        home = Furnished(house, web, wiki, values, table)
+        home = Furnished(web, wiki, values, table)
         await home.say("hello")
-        yield home
+        return home
+
+    return new
 
 
 def _table(app: FastAPI) -> list[Route]:
@@ -145,19 +143,6 @@ def _table(app: FastAPI) -> list[Route]:
         methods = sorted((each.methods or {"GET"}) - {"HEAD"})
         found += [Route(method, str(each.path), queries, threads) for method in methods]
     return found
-
-
-CHATS = (
-    "/chat/{chat_id}",
-    "/api/chats/{chat_id}/messages",
-    "/api/chats/{chat_id}/stream",
-)
-FOLDERS = (
-    "/conversations/{conversation_id}",
-    "/api/conversations/{conversation_id}",
-    "/api/conversations/{conversation_id}/message",
-    "/api/conversations/{conversation_id}/generate",
-)
 
 
 @dataclass(frozen=True)

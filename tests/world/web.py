@@ -2,18 +2,20 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from tests.world.clock import WITHIN
-from tests.world.house import PROMPTS, House
+from tests.world.house import PROMPTS, House, open_house
+from tests.world.model import ModelServer
 from wintermute.answering import folder_answers
-from wintermute.config.schema import Config
+from wintermute.config.schema import Web
 from wintermute.config.secrets import UNHIDDEN
 from wintermute.config.wiki import daemon_wiki
 from wintermute.ids import new_id
@@ -22,13 +24,13 @@ from wintermute.templates import RUNTIME
 from wintermute.web.door import WebDoor
 from wintermute.web.parts import WebParts
 from wintermute.web.sessions import TOKEN, DoorStore
-from wintermute.web.speaker import WebSpeaker
 
 
 @dataclass(frozen=True)
 class Served:
-    """A door at work: its address, and somebody who is logged in."""
+    """A door at work: its house and address, and a program that has its token."""
 
+    house: House
     base: str
     token: str
     client: httpx2.AsyncClient
@@ -38,23 +40,37 @@ class Served:
         """A page, as the owner."""
         return await self.client.get(self.base + path, **more)
 
+    async def post(self, path: str, value: object) -> httpx2.Response:
+        """A change, as the owner."""
+        return await self.client.post(self.base + path, json=value)
+
     async def login_address(self) -> str:
         """An address that logs one browser in, as `wintermute web` prints it."""
         key = await DoorStore(self.parts.stores.database, self.parts.clock).invite()
         return f"{self.base}/login/{key}"
 
 
-@asynccontextmanager
-async def web_served(
-    house: House,
-    config: Config | None = None,
-    speaker: WebSpeaker | None = None,
-    *,
-    is_store: bool = False,
-) -> AsyncIterator[Served]:
-    """Serve the pages of a house, or of its store alone, on a free port while the block lasts."""
-    config, speaker = config or house.config, speaker or house.web
+NewDoor = Callable[..., Awaitable[Served]]
 
+
+@pytest.fixture
+async def door(tmp_path: Path, model: ModelServer) -> AsyncIterator[NewDoor]:
+    """`web = await door(clock=clock)`: the pages of a house at work; `is_idle`: nobody answers there."""
+    async with AsyncExitStack() as stack:
+
+        async def new(*, is_idle: bool = False, **house: Any) -> Served:
+            made = await stack.enter_async_context(open_house(tmp_path, model.url, **house))
+            if not is_idle:
+                await stack.enter_async_context(made.working())
+            return await stack.enter_async_context(web_served(made))
+
+        yield new
+
+
+@asynccontextmanager
+async def web_served(house: House, *, is_store: bool = False, **web: Any) -> AsyncIterator[Served]:
+    """Serve the pages of a house, or of its store alone, while the block lasts; with these keys below `web`."""
+    config = replace(house.config, web=Web(**web))
     wiki = replace(daemon_wiki(config), runtime_prompt=PROMPTS / RUNTIME)
     texts = read_texts(PROMPTS, config.seed)
     folders = folder_answers(
@@ -62,30 +78,43 @@ async def web_served(
     )
     rooms = None if is_store else house.rooms
     parts = WebParts(
-        *(config, house.stores, house.checked, new_id, UNHIDDEN, speaker, rooms), folders
+        *(config, house.stores, house.checked, new_id, UNHIDDEN, house.web, rooms), folders
     )
     listener = socket.create_server(("127.0.0.1", 0))
     base = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(WebDoor(parts).listen(listener))
         async with httpx2.AsyncClient(timeout=WITHIN) as client:
-            async with asyncio.timeout(WITHIN):
-                while (await _status(client, base)) != 200:  # noqa: ASYNC110  no event tells of it
-                    await asyncio.sleep(0.05)
-            token = (
-                config.web.token.reveal() if config.web.token else _token(config.data_dir / TOKEN)
-            )
+            await until_open(client, base)
+            given = config.web.token
+            token = given.reveal() if given else (config.data_dir / TOKEN).read_text().strip()
             client.headers["Authorization"] = f"Bearer {token}"
-            yield Served(base, token, client, parts)
+            yield Served(house, base, token, client, parts)
         serving.cancel()
 
 
-def _token(file: Path) -> str:
-    return file.read_text().strip()
+async def until_open(client: httpx2.AsyncClient, base: str) -> None:
+    """Wait until a door answers."""
+    async with asyncio.timeout(WITHIN):
+        while True:
+            try:
+                await client.get(base + "/healthz")
+            except httpx2.ConnectError:
+                await asyncio.sleep(0.05)
+            else:
+                return
 
 
-async def _status(client: httpx2.AsyncClient, base: str) -> int:
-    try:
-        return (await client.get(base + "/healthz")).status_code
-    except httpx2.ConnectError:
-        return 0
+@asynccontextmanager
+async def stranger(web: Served) -> AsyncIterator[httpx2.AsyncClient]:
+    """Somebody with a jar of cookies, and no token."""
+    async with httpx2.AsyncClient(base_url=web.base, timeout=WITHIN) as client:
+        yield client
+
+
+async def changed(
+    client: httpx2.AsyncClient, path: str, value: object, **headers: str
+) -> httpx2.Response:
+    """A change, as a page of ours sends it."""
+    origin = {"Origin": str(client.base_url).rstrip("/")}
+    return await client.post(path, json=value, headers=origin | headers)
