@@ -389,13 +389,25 @@ class Casting:
                 shown = Shown(self._speaker, row.conversation_id)
                 watch = self._trouble.watched(row, stop, shown)
                 toolbox = await self._settings.toolbox.within(scope)
-                settings = replace(self._settings, toolbox=toolbox)
+                chosen = await self._chosen(row)
+                settings = replace(self._settings, toolbox=toolbox, backend=chosen)
                 outcome = await self._loop.run(cast, caller, settings, stop, watch)
                 outcome = await self._trouble.ended(row, outcome)
             await self._close(row, cast, outcome, scope)
         finally:
             self._trouble.works(row)
             self._speaker.rest(row)
+
+    async def _chosen(self, row: Waiting) -> str | None:
+        """The model that a conversation asks alone, if one was chosen; told if it is gone (X-048)."""
+        chosen = await self._conversations.backend(row.conversation_id)
+        if chosen is None or chosen in self._settings.backends:
+            return chosen
+        async with self._database.transaction() as tx:
+            await self._conversations.choose(tx, row.conversation_id, None)
+            said = words.GONE.format(name=chosen)
+            await self._outbox.enqueue(tx, row.conversation_id, said, meant_for=ANYBODY)
+        return None
 
     async def reply(
         self,
@@ -537,7 +549,8 @@ class Casting:
             left = (until - self._clock.now()).total_seconds()
             await self._inbox.mark(tx, row.event_id, "waiting", self._clock.monotonic() + left)
             if outcome.reason == "budget":
-                key, said = f"budget {until.isoformat()}", words.reply_text(outcome)
+                chosen = await self._conversations.backend(row.conversation_id)
+                key, said = f"budget {until.isoformat()}", words.reply_text(outcome, chosen=chosen)
                 await self.tell_once(tx, row, key, said)
         else:
             when = "" if row.kind == "event" else in_words(row.sent_at, self._zone)
@@ -545,8 +558,9 @@ class Casting:
             casts = await self._casts.of_branch(cast.branch_id) if is_over else ()
             turns = [turn for each in casts if each.key == cast.key for turn in each.turns]
             turns = [*filter(is_shown, turns)]
-            said = words.reply_text(outcome, when, turns)
-            if not turns and (key := self._trouble.once(row, outcome)):
+            chosen = await self._conversations.backend(row.conversation_id)
+            said = words.reply_text(outcome, when, turns, chosen)
+            if not turns and (key := self._trouble.once(row, outcome, chosen)):
                 await self._notices.notice_once(tx, key, EVER, row.conversation_id, said)
                 said = ""
             await self.reply(tx, row, said, cast.id, meant_for=scope)
