@@ -26,6 +26,7 @@ from wintermute.messages import Json, Request
 from wintermute.prompt.assemble import Parts, assemble
 from wintermute.templates import fill, read_template
 
+OFFERED: list[Json] = [{"type": "function", "function": {"name": "task", "parameters": {}}}]
 TOOLS = frozenset({"append_memory", "task", "add_skill", "read_file"})
 SYSTEM = assemble(
     Parts(
@@ -601,13 +602,27 @@ async def test_it_also_runs_alone() -> None:
     assert [model["id"] for model in models["data"]] == [SERVED_NAME]
 
 
+@pytest.mark.parametrize(("tools", "grows"), [(OFFERED, True), ([], False)])
+async def test_what_somebody_waits_for_can_be_seen_to_grow(tools: list[Json], grows: bool) -> None:
+    """L-083, X-023: longer than a draft takes to begin; work in the background is not held up."""
+    clock = FakeClock()
+    said = {"role": "user", "content": "help"}
+    async with PracticeModel(clock=clock) as model:
+        body = {"messages": [said], "stream": True, "tools": tools}
+        status, text = await post(model, body)
+    assert status == 200
+    assert text.count("data: ") > 20
+    assert (0.8 < sum(clock.slept) < 4) == grows
+
+
 @pytest.mark.slow
 async def test_who_leaves_in_the_middle_of_an_answer_is_no_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A daemon that ends while it learns does so; whoever runs the demo would see a traceback."""
     said = {"role": "user", "content": "help"}
-    body = json.dumps({"model": SERVED_NAME, "messages": [said], "stream": True}).encode()
+    asked_of: Json = {"model": SERVED_NAME, "messages": [said], "stream": True}
+    body = json.dumps(asked_of | {"tools": OFFERED}).encode()
     async with PracticeModel() as model:
         url = urlsplit(model.url)
         head = f"POST {url.path}/chat/completions HTTP/1.1\r\nHost: {url.netloc}\r\n"
