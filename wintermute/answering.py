@@ -177,16 +177,11 @@ def answering(
     branching = Branching(stores, texts.seed, delegation)
     oversize = Oversize(stores, gather, config.context.component_size_limits, clock, texts.kept)
     wards, news, seen = Wards.of(config.loop), NightReports(tidied.nights), prompt or gather
-    known = frozenset(models.names)
-    settings = CastSettings(
-        toolbox, seen, depth=config.levels, wards=wards, unasked=news, backends=known
-    )
+    settings = CastSettings(toolbox, seen, depth=config.levels, wards=wards, unasked=news)
     casting = Casting(stores, loop, settings, branching, oversize, speaker, trouble, clock)
-    ceilings = config.llm.budget
-    choosing = ModelVerbs(
-        stores, config.llm, partial(_judge, config, stores, texts, toolbox), clock
-    )
-    commands = ChatCommands(stores, branching, folding, clock, ceilings, verifier, verbs, choosing)
+    ceilings, judge = config.llm.budget, partial(_judge, config, stores, texts, toolbox)
+    chosen = ModelVerbs(stores, config.llm, judge, clock)
+    commands = ChatCommands(stores, branching, folding, clock, ceilings, verifier, verbs, chosen)
     rooms = Rooms(stores, casting, commands, runner, speaker, trouble, clock)
     notices = EditedNotices(stores, speaker, clock), BackendNotices(stores, models, speaker)
     return Answering(rooms, runner, promises, notices, toolbox)

@@ -389,7 +389,7 @@ class Casting:
                 shown = Shown(self._speaker, row.conversation_id)
                 watch = self._trouble.watched(row, stop, shown)
                 toolbox = await self._settings.toolbox.within(scope)
-                chosen = await self._chosen(row)
+                chosen = await self._trouble.chosen(row)
                 settings = replace(self._settings, toolbox=toolbox, backend=chosen)
                 outcome = await self._loop.run(cast, caller, settings, stop, watch)
                 outcome = await self._trouble.ended(row, outcome)
@@ -397,17 +397,6 @@ class Casting:
         finally:
             self._trouble.works(row)
             self._speaker.rest(row)
-
-    async def _chosen(self, row: Waiting) -> str | None:
-        """The model that a conversation asks alone, if one was chosen; told if it is gone (X-048)."""
-        chosen = await self._conversations.backend(row.conversation_id)
-        if chosen is None or chosen in self._settings.backends:
-            return chosen
-        async with self._database.transaction() as tx:
-            await self._conversations.choose(tx, row.conversation_id, None)
-            said = words.GONE.format(name=chosen)
-            await self._outbox.enqueue(tx, row.conversation_id, said, meant_for=ANYBODY)
-        return None
 
     async def reply(
         self,

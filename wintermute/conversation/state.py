@@ -121,8 +121,7 @@ USUAL = Wards.of(LoopSettings())
 class CastSettings:
     """What a cast may use, and what it is told.
 
-    `backend` names one model that is asked instead of those of the `role`; a conversation may have
-    chosen one of `backends` (X-048). `depth` is how many
+    `backend` names one model that is asked instead of those of the `role`. `depth` is how many
     levels of sub-sessions may be below this cast (L-060). `patient`: the time until a first token
     is not its own (F-017); whoever waits for a sub-session was promised an end (L-061). `wards` are
     those it begins with; one that goes on has what its record says. `unasked` tells of what was done.
@@ -136,7 +135,6 @@ class CastSettings:
     patient: bool = True
     wards: Wards = USUAL
     unasked: UnaskedNews | None = None
-    backends: Collection[str] = ()
 
 
 class Watch(Listener, Protocol):

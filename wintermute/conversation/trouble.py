@@ -29,7 +29,7 @@ from wintermute.llm.backend import Wait
 from wintermute.llm.models import Models
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.notices import EVER
-from wintermute.mailbox.outbox import is_matrix
+from wintermute.mailbox.outbox import ANYBODY, is_matrix
 from wintermute.messages import BROKEN_OFF
 from wintermute.stores import Stores
 
@@ -112,6 +112,7 @@ class Trouble:
     def __init__(self, stores: Stores, models: Models, speaker: Speaker, clock: Clock) -> None:
         self._database = stores.database
         self._inbox = stores.inbox
+        self._outbox = stores.outbox
         self._notices = stores.notices
         self._conversations = stores.conversations
         self._health = stores.health
@@ -125,6 +126,20 @@ class Trouble:
         self._wakes: dict[str, float] = {}  # when to look again, by conversation
         self._bell = asyncio.Event()
         self._was_away = self._was_unfit = True  # perhaps, before we came
+
+    async def chosen(self, row: Waiting) -> str | None:
+        """The model that a message is for alone, if one was chosen; told once if it is gone (X-048).
+
+        How it does says nothing of the usual ones. Not to be called inside a transaction.
+        """
+        chosen = await self._conversations.backend(row.conversation_id)
+        if chosen is None or chosen in self._models.names:
+            return chosen
+        async with self._database.transaction() as tx:
+            await self._conversations.choose(tx, row.conversation_id, None)
+            said = words.GONE.format(name=chosen)
+            await self._outbox.enqueue(tx, row.conversation_id, said, meant_for=ANYBODY)
+        return None
 
     def watched(self, row: Waiting, stop: Stop, watch: Watch) -> Watch:
         """The watcher of a cast, who sees its failures as well; nobody waits for what is unasked."""
@@ -265,7 +280,7 @@ class Trouble:
         """See whether others are answered, for all messages at work that wait for that."""
         by_model = defaultdict[str | None, list[Failing]](list)
         for each in failing:
-            by_model[await self._chosen(each.row)].append(each)
+            by_model[await self.chosen(each.row)].append(each)
         for chosen, some in by_model.items():
             seen = await self._seen(chosen, *some)
             for each in some:
@@ -302,13 +317,13 @@ class Trouble:
         row = failing.row
         match step:
             case "look":
-                self._change(row, await self._seen(await self._chosen(row), failing))
+                self._change(row, await self._seen(await self.chosen(row), failing))
                 known = self._failing.get(row.event_id)
                 if known and known.alone and not known.at_work:
                     await self._again(row)
             case "knock":
                 self._change(row, lambda now: replace(now, knocked=self._clock.monotonic()))
-                chosen = await self._chosen(row)
+                chosen = await self.chosen(row)
                 if await self._models.listens(ROLE, chosen):
                     # There again: it is asked, unless it went away each time it was (F-021).
                     now, spent = self._clock.monotonic(), failing.casts >= MOST_CASTS
@@ -323,16 +338,11 @@ class Trouble:
             case "alone":
                 await self._tell(failing, f"alone {row.event_id}", words.ALONE)
             case _:
-                if await self._chosen(row) is None:
+                if await self.chosen(row) is None:
                     await self._health.note("model", "fail", failing.problem)
                 unreachable = step == "unreachable"
                 said = words.UNREACHABLE if unreachable else words.OUTAGE
                 await self._tell(failing, await self._outage(row), said)
-
-    async def _chosen(self, row: Waiting) -> str | None:
-        """The model that a message is for alone (X-048); how that does, says nothing of the usual ones."""
-        chosen = await self._conversations.backend(row.conversation_id)
-        return chosen if chosen in self._models.names else None
 
     async def _seen(self, chosen: str | None, *failing: Failing) -> Callable[[Failing], Failing]:
         """What is known of messages once it is seen whether others are answered since they fail.
@@ -384,7 +394,7 @@ class Trouble:
 
     async def _tell(self, failing: Failing, key: str, text: str, *, final: bool = True) -> None:
         said = text.format(problem=failing.problem)
-        if (chosen := await self._chosen(failing.row)) is not None:
+        if (chosen := await self.chosen(failing.row)) is not None:
             said = f"{said}\n\n{words.CHOSEN.format(name=chosen)}"
         async with self._database.transaction() as tx:
             row = await self._inbox.find(tx, failing.row.event_id) or failing.row
@@ -403,7 +413,7 @@ class Trouble:
 
     async def _outage(self, row: Waiting) -> str:
         """The key under which a room hears of it; of a chosen model's, for each message."""
-        if await self._chosen(row) is not None:
+        if await self.chosen(row) is not None:
             return f"chosen {row.event_id}"
         self._was_away = True
         part = await self._health.part("model")
@@ -418,7 +428,7 @@ class Trouble:
         if outcome.reason in UNFIT:
             self._was_unfit = True
             await self._health.note("prompt", "fail", outcome.text)
-        if outcome.reason == "model_refused" and await self._chosen(row) is None:
+        if outcome.reason == "model_refused" and await self.chosen(row) is None:
             await self._health.note("model", "fail", outcome.text)
         if failing is None:
             return outcome
@@ -437,7 +447,7 @@ class Trouble:
     async def _in_vain(self, failing: Failing, outcome: Outcome) -> Outcome:
         """A cast ended without an answer: whether that was the last one (F-021)."""
         now, row = self._clock.monotonic(), failing.row
-        chosen = await self._chosen(row)
+        chosen = await self.chosen(row)
         spent = failing.casts >= MOST_CASTS or now - failing.since >= MOST_SECONDS
         if spent and failing.alone is not False and await self._models.answers(ROLE, now, chosen):
             self._forget(row)
@@ -467,7 +477,7 @@ class Trouble:
 
     async def _answered(self, row: Waiting) -> None:
         """Note that a message has its answer."""
-        if await self._chosen(row) is None:
+        if await self.chosen(row) is None:
             await self._back()
         if self._was_unfit:
             async with self._database.transaction() as tx:

@@ -49,7 +49,7 @@ MAY_ALLOW = frozenset({"m.room.power_levels", "m.room.encryption"})
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SyncProgress:
     """Calls for each step of a sync: to `wake` a conversation, when all is `stored`, at each `page`."""
 
     wake: Callable[[str], None]
@@ -67,7 +67,7 @@ class Sync:
         intake: Intake,
         copies: Copies,
         restored: Restored,
-        progress: Progress,
+        progress: SyncProgress,
         clock: Clock,
     ) -> None:
         self._client = client
@@ -321,6 +321,6 @@ def open_door(
         pulse()
 
     restored = Restored(client, stores, policy, clock)
-    progress = Progress(work.wake, stored, page=pulse)
+    progress = SyncProgress(work.wake, stored, page=pulse)
     sync = Sync(client, stores, intake, copies, restored, progress, attempts)
     return Door(sync, invitations, sender, speaker, intake, verifications, clock)
