@@ -9,6 +9,7 @@ import pytest
 
 from tests.test_llm_models import DEAD
 from tests.test_trouble import seconds_pass
+from tests.test_trouble_further import gone
 from tests.test_web_chat import CHAT, say, texts
 from tests.world.clock import HeldClock
 from tests.world.delegating import behave, call
@@ -16,6 +17,7 @@ from tests.world.house import PROMPTS, House, open_house
 from tests.world.model import ContextTooLarge, Empty, Fail, ModelServer, Step, Text
 from tests.world.web import web_served
 from wintermute.config.schema import Backend, Llm, Price, Roles, SubSessionSettings
+from wintermute.conversation.words import BACK
 from wintermute.messages import Usage
 
 GROUP = "!group:test"
@@ -129,6 +131,49 @@ async def test_a_chosen_model_that_is_away_is_waited_for_until_another_is_chosen
         assert len(await house.spoken("!beside:test")) == 1
     assert part is not None
     assert part.state == "ok"
+
+
+async def test_a_chosen_model_that_fails_is_not_said_to_answer_others(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """X-048, F-021: that the usual ones do is of no use to who chose."""
+    clock = HeldClock()
+    async with ModelServer(default=lambda _: Fail(500), rules=False) as cloud:
+        llm = models(usual=model.url, cloud=cloud.url)
+        async with open_house(tmp_path, None, llm=llm, clock=clock) as house, house.working():
+            await tell(house, "/model cloud")
+            await house.incoming("hello")
+            await clock.asleep()
+            await seconds_pass(house, clock, 70)
+            told = (await house.said(2))[1]
+    assert told.startswith("The model does not answer (cloud answered 500")
+    assert told.endswith(RESET)
+    assert model.requests == []
+
+
+async def test_neither_kind_of_model_is_said_to_be_back_for_the_other(tmp_path: Path) -> None:
+    """X-048, F-036: first the usual ones are away, then the chosen one too, then the usual ones come."""
+    (port, url), clock, beside = await gone(), HeldClock(), "!beside:test"
+    async with ModelServer(default=lambda _: Text("clever")) as cloud:
+        llm = models(usual=url, cloud=cloud.url)
+        opened = open_house(tmp_path, None, llm=llm, clock=clock)
+        async with opened as house, house.working():
+            await tell(house, "/model cloud", beside)
+            await house.incoming("hello")
+            await clock.asleep()
+            await clock.move(3)
+            assert "cannot be reached" in (await house.said(1))[0]
+            await seconds_pass(house, clock, 70)
+            assert await tell(house, "you?", beside) == "clever"
+            assert len(await house.spoken()) == 1
+            cloud.keyed(lambda _: Fail(500))
+            await house.incoming("and now?", room=beside)
+            await seconds_pass(house, clock, 75)
+            assert (await house.said(3, beside))[2].endswith(RESET)
+            async with ModelServer(port=port):
+                await seconds_pass(house, clock, 15)
+                assert (await house.said(3))[1] == BACK
+            assert len(await house.spoken(beside)) == 3
 
 
 async def test_a_chosen_model_that_is_configured_no_more_is_told_once(
