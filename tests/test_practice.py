@@ -26,6 +26,7 @@ from wintermute.messages import Json, Request
 from wintermute.prompt.assemble import Parts, assemble
 from wintermute.templates import fill, read_template
 
+OFFERED: list[Json] = [{"type": "function", "function": {"name": "task", "parameters": {}}}]
 TOOLS = frozenset({"append_memory", "task", "add_skill", "read_file"})
 SYSTEM = assemble(
     Parts(
@@ -601,13 +602,24 @@ async def test_it_also_runs_alone() -> None:
     assert [model["id"] for model in models["data"]] == [SERVED_NAME]
 
 
+async def test_what_somebody_waits_for_can_be_seen_to_grow() -> None:
+    """L-083, X-023: longer than a draft takes to begin; work in the background is not held up."""
+    clock, asked = FakeClock(), {"messages": [{"role": "user", "content": "help"}], "stream": True}
+    async with PracticeModel(clock=clock) as model:
+        await post(model, asked)
+        assert not clock.monotonic()
+        await post(model, asked | {"tools": OFFERED})
+    assert 0.8 < clock.monotonic() < 4
+
+
 @pytest.mark.slow
 async def test_who_leaves_in_the_middle_of_an_answer_is_no_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A daemon that ends while it learns does so; whoever runs the demo would see a traceback."""
     said = {"role": "user", "content": "help"}
-    body = json.dumps({"model": SERVED_NAME, "messages": [said], "stream": True}).encode()
+    asked_of: Json = {"model": SERVED_NAME, "messages": [said], "stream": True}
+    body = json.dumps(asked_of | {"tools": OFFERED}).encode()
     async with PracticeModel() as model:
         url = urlsplit(model.url)
         head = f"POST {url.path}/chat/completions HTTP/1.1\r\nHost: {url.netloc}\r\n"

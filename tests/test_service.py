@@ -27,7 +27,7 @@ from tests.world.missing import NO_SYSTEMD
 from tests.world.model import Hang as Silence
 from tests.world.model import ModelServer
 from tests.world.person import Person
-from tests.world.proxy import Action, Answer, Hang, Proxy, Request, pass_before
+from tests.world.proxy import Action, Answer, Hang, Held, Proxy, Request, pass_before
 from tests.world.scene import HasAccount, NewAnybody, NewBot, NewPerson, NewRoom
 from tests.world.warm import Interpreter
 from wintermute.cli.main import VERBS
@@ -206,6 +206,48 @@ async def test_the_watchdog_hears_of_every_sync_and_bites_when_the_loop_hangs(
     proxy.before = pass_before
     await proxy.up()
     await ann.wait_for(chat, lambda m: m.body == "echo: unheard")
+    assert await daemon.stop() == 0
+
+
+@pytest.mark.slow
+async def test_each_page_of_what_was_missed_is_a_sign_of_life(
+    proxy: Proxy, systemd: Systemd, person: NewPerson, service: NewService, room: NewRoom
+) -> None:
+    """Issue 39: a round with many pages lasts longer than the watchdog waits; one that hangs is bitten."""
+    ann = await person("ann")
+    usec = str(int(WATCHDOG_SECONDS * 1_000_000))
+    daemon = await service(ann, via=proxy.url, WATCHDOG_USEC=usec)
+    chat = await room(ann, daemon)
+    await expects_an_answer(ann, chat, "hello")
+    asked, bells = asyncio.Semaphore(0), [asyncio.Event() for _ in range(4)]
+
+    def cut_short(request: Request, status: int, body: bytes) -> Action:
+        told = json.loads(body) if request.path.endswith("/sync") else {}
+        timeline = told.get("rooms", {}).get("join", {}).get(chat, {}).get("timeline", {})
+        if b"after the gap" not in body or not timeline:
+            return None
+        timeline |= {"limited": True, "prev_batch": "0"}
+        return Answer(status, told)
+
+    def pages(request: Request) -> Action:
+        place = int(request.query["from"]) if request.path.endswith("/messages") else len(bells)
+        if place >= len(bells):
+            return None
+        event = {"type": "m.custom", "event_id": f"${place}", "sender": ann.user_id}
+        chunk = [event | {"origin_server_ts": 1, "content": {}}] if bells[place + 1 :] else []
+        asked.release()
+        return Held(bells[place], Answer(200, {"chunk": chunk, "end": str(place + 1)}))
+
+    proxy.before, proxy.after = pages, cut_short
+    await ann.send(chat, "after the gap")
+    for bell in bells:
+        async with asyncio.timeout(WITHIN):
+            await asked.acquire()
+        known = systemd.waiting().count(ALIVE)
+        assert await systemd.hears_nothing(2 * WATCHDOG_SECONDS)
+        bell.set()
+        await systemd.hears(ALIVE, known + 1)
+    await ann.wait_for(chat, lambda m: m.body == "echo: after the gap")
     assert await daemon.stop() == 0
 
 

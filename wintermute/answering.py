@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from wintermute.clock import CheckedClock, Clock
 from wintermute.commands.chat import ChatCommands, Verifier
+from wintermute.commands.models import ModelVerbs
 from wintermute.commands.night import NightVerbs
-from wintermute.config.schema import Config
+from wintermute.config.schema import Backend, Config
 from wintermute.config.secrets import Redaction
 from wintermute.config.wiki import WikiSettings
 from wintermute.conversation.asking import Asking, Folding
@@ -178,8 +179,9 @@ def answering(
     wards, news, seen = Wards.of(config.loop), NightReports(tidied.nights), prompt or gather
     settings = CastSettings(toolbox, seen, depth=config.levels, wards=wards, unasked=news)
     casting = Casting(stores, loop, settings, branching, oversize, speaker, trouble, clock)
-    ceilings = config.llm.budget
-    commands = ChatCommands(stores, branching, folding, clock, ceilings, verifier, verbs)
+    ceilings, judge = config.llm.budget, partial(_judge, config, stores, texts, toolbox)
+    chosen = ModelVerbs(stores, config.llm, judge, clock)
+    commands = ChatCommands(stores, branching, folding, clock, ceilings, verifier, verbs, chosen)
     rooms = Rooms(stores, casting, commands, runner, speaker, trouble, clock)
     notices = EditedNotices(stores, speaker, clock), BackendNotices(stores, models, speaker)
     return Answering(rooms, runner, promises, notices, toolbox)
@@ -275,9 +277,20 @@ class Windows:
             await health.note("windows", "warn" if wrong else "ok", "; ".join(wrong))
 
     async def _judged(self, name: str) -> Judgement:
-        settings = self._backends[name]
-        counted = await self._stores.token_counts.known(settings.model, settings.base_url)
-        return fits(name, settings, self._fixed, counted)
+        return await _fitting(name, self._backends[name], self._stores, self._fixed)
+
+
+async def _fitting(name: str, settings: Backend, stores: Stores, fixed: Request) -> Judgement:
+    counted = await stores.token_counts.known(settings.model, settings.base_url)
+    return fits(name, settings, fixed, counted)
+
+
+async def _judge(
+    config: Config, stores: Stores, texts: Texts, toolbox: Toolbox, name: str
+) -> Judgement:
+    """Judge a model that somebody chooses by what a start is judged by (L-090)."""
+    fixed = await fixed_part(config, stores, texts, toolbox)
+    return await _fitting(name, config.llm.backends[name], stores, fixed)
 
 
 def _told(found: Iterable[tuple[str, Judgement]]) -> tuple[str, ...]:

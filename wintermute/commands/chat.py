@@ -14,6 +14,7 @@ from wintermute.changes.undo import FORGETTING
 from wintermute.clock import Clock
 from wintermute.commands.forgetting import YES, Forgetting, after_word, offered
 from wintermute.commands.memories import Remembered
+from wintermute.commands.models import ModelVerbs
 from wintermute.commands.night import NightVerbs
 from wintermute.commands.tasks import Reminding, TaskVerbs, back_words, bounded
 from wintermute.config.schema import BudgetSettings
@@ -72,6 +73,8 @@ NAMES = {
     "/dream": "have me tidy what I know now",
     "/verify": "compare emojis, so that your client knows that it is me",
     "/status": "what works and what does not",
+    "/model": "the models, and which one answers here; the owner chooses with `/model NAME`, `/model reset` ends it",
+    "/usage": "tokens and cost of this conversation; for the owner alone also of today and this month",
     "/help": "this list",
 }
 
@@ -109,9 +112,11 @@ class ChatCommands:
         ceilings: BudgetSettings,
         verifier: Verifier | None,
         nights: NightVerbs,
+        models: ModelVerbs,
     ) -> None:
         self._stores = stores
         self._nights = nights
+        self._models = models
         self._branching = branching
         self._folding = folding
         self._clock = clock
@@ -129,6 +134,8 @@ class ChatCommands:
             "/dream": nights.dream,
             "/verify": self._verify,
             "/status": self._status,
+            "/model": models.model,
+            "/usage": models.usage,
             "/help": self._help,
         }
 
@@ -146,6 +153,8 @@ class ChatCommands:
             return await self._remembered.why(row, await self._scope(row))
         if row.word == "/night":
             return await self._nights.prepared(row, await self._scope(row))
+        if row.word == "/model":
+            return await self._models.refused(row)
         if row.word == "/undo":
             return await self._undo_files(row, await self._scope(row))
         return None

@@ -389,7 +389,8 @@ class Casting:
                 shown = Shown(self._speaker, row.conversation_id)
                 watch = self._trouble.watched(row, stop, shown)
                 toolbox = await self._settings.toolbox.within(scope)
-                settings = replace(self._settings, toolbox=toolbox)
+                chosen = await self._trouble.chosen(row)
+                settings = replace(self._settings, toolbox=toolbox, backend=chosen)
                 outcome = await self._loop.run(cast, caller, settings, stop, watch)
                 outcome = await self._trouble.ended(row, outcome)
             await self._close(row, cast, outcome, scope)
@@ -537,7 +538,8 @@ class Casting:
             left = (until - self._clock.now()).total_seconds()
             await self._inbox.mark(tx, row.event_id, "waiting", self._clock.monotonic() + left)
             if outcome.reason == "budget":
-                key, said = f"budget {until.isoformat()}", words.reply_text(outcome)
+                chosen = await self._conversations.backend(row.conversation_id)
+                key, said = f"budget {until.isoformat()}", words.reply_text(outcome, chosen=chosen)
                 await self.tell_once(tx, row, key, said)
         else:
             when = "" if row.kind == "event" else in_words(row.sent_at, self._zone)
@@ -545,8 +547,9 @@ class Casting:
             casts = await self._casts.of_branch(cast.branch_id) if is_over else ()
             turns = [turn for each in casts if each.key == cast.key for turn in each.turns]
             turns = [*filter(is_shown, turns)]
-            said = words.reply_text(outcome, when, turns)
-            if not turns and (key := self._trouble.once(row, outcome)):
+            chosen = await self._conversations.backend(row.conversation_id)
+            said = words.reply_text(outcome, when, turns, chosen)
+            if not turns and (key := self._trouble.once(row, outcome, chosen)):
                 await self._notices.notice_once(tx, key, EVER, row.conversation_id, said)
                 said = ""
             await self.reply(tx, row, said, cast.id, meant_for=scope)

@@ -19,7 +19,9 @@ KEEP_PLACE = frozenset({"/new", "/compact", "/undo"})
 """Commands that change what a message before them is about."""
 REDONE = frozenset({"/remind", "/tasks"})
 """Commands whose edit is carried out in the place of what they did, which can be undone (F-049)."""
-READ = frozenset({"/help", "/status", "/sessions", "/memory"})
+READ = frozenset({"/help", "/status", "/sessions", "/memory", "/usage"})
+LISTING = frozenset({"/tasks", "/model"})
+"""Commands that only read where nothing follows them."""
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +76,7 @@ def passes_by(row: Waiting, rows: Sequence[Waiting]) -> bool:
     """
     if row.kind != "command" or keeps_place(row):
         return False
-    reads = row.word in READ or row.body.split() == ["/tasks"]
+    reads = row.word in READ or (row.word in LISTING and len(row.body.split()) == 1)
     return reads or not any(each.seq < row.seq and each.word == "/undo" for each in rows)
 
 

@@ -12,6 +12,7 @@
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from wintermute.llm.backend import Wait
 from wintermute.llm.models import Models
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.notices import EVER
-from wintermute.mailbox.outbox import is_matrix
+from wintermute.mailbox.outbox import ANYBODY, is_matrix
 from wintermute.messages import BROKEN_OFF
 from wintermute.stores import Stores
 
@@ -111,6 +112,7 @@ class Trouble:
     def __init__(self, stores: Stores, models: Models, speaker: Speaker, clock: Clock) -> None:
         self._database = stores.database
         self._inbox = stores.inbox
+        self._outbox = stores.outbox
         self._notices = stores.notices
         self._conversations = stores.conversations
         self._health = stores.health
@@ -124,6 +126,20 @@ class Trouble:
         self._wakes: dict[str, float] = {}  # when to look again, by conversation
         self._bell = asyncio.Event()
         self._was_away = self._was_unfit = True  # perhaps, before we came
+
+    async def chosen(self, row: Waiting) -> str | None:
+        """The model that a message is for alone, if one was chosen; told once if it is gone (X-048).
+
+        How it does says nothing of the usual ones. Not to be called inside a transaction.
+        """
+        chosen = await self._conversations.backend(row.conversation_id)
+        if chosen is None or chosen in self._models.names:
+            return chosen
+        async with self._database.transaction() as tx:
+            await self._conversations.choose(tx, row.conversation_id, None)
+            said = words.GONE.format(name=chosen)
+            await self._outbox.enqueue(tx, row.conversation_id, said, meant_for=ANYBODY)
+        return None
 
     def watched(self, row: Waiting, stop: Stop, watch: Watch) -> Watch:
         """The watcher of a cast, who sees its failures as well; nobody waits for what is unasked."""
@@ -262,10 +278,14 @@ class Trouble:
 
     async def _look_at_work(self, failing: Sequence[Failing], wake: Callable[[str], None]) -> None:
         """See whether others are answered, for all messages at work that wait for that."""
-        seen = await self._seen(*failing)
+        by_model = defaultdict[str | None, list[Failing]](list)
         for each in failing:
-            self._change(each.row, seen)
-            wake(each.row.conversation_id)
+            by_model[await self.chosen(each.row)].append(each)
+        for chosen, some in by_model.items():
+            seen = await self._seen(chosen, *some)
+            for each in some:
+                self._change(each.row, seen)
+                wake(each.row.conversation_id)
         self._bell.set()
 
     async def attend(self, conversation_id: str) -> float:
@@ -297,16 +317,17 @@ class Trouble:
         row = failing.row
         match step:
             case "look":
-                self._change(row, await self._seen(failing))
+                self._change(row, await self._seen(await self.chosen(row), failing))
                 known = self._failing.get(row.event_id)
                 if known and known.alone and not known.at_work:
                     await self._again(row)
             case "knock":
                 self._change(row, lambda now: replace(now, knocked=self._clock.monotonic()))
-                if await self._models.listens(ROLE):
+                chosen = await self.chosen(row)
+                if await self._models.listens(ROLE, chosen):
                     # There again: it is asked, unless it went away each time it was (F-021).
-                    now = self._clock.monotonic()
-                    if failing.casts >= MOST_CASTS and await self._models.answers(ROLE, now):
+                    now, spent = self._clock.monotonic(), failing.casts >= MOST_CASTS
+                    if spent and await self._models.answers(ROLE, now, chosen):
                         self._change(row, lambda now: replace(now, given_up=True))
                     await self._again(row)
             case "give up":
@@ -317,20 +338,21 @@ class Trouble:
             case "alone":
                 await self._tell(failing, f"alone {row.event_id}", words.ALONE)
             case _:
-                await self._health.note("model", "fail", failing.problem)
+                if await self.chosen(row) is None:
+                    await self._health.note("model", "fail", failing.problem)
                 unreachable = step == "unreachable"
                 said = words.UNREACHABLE if unreachable else words.OUTAGE
-                await self._tell(failing, await self._outage(), said)
+                await self._tell(failing, await self._outage(row), said)
 
-    async def _seen(self, *failing: Failing) -> Callable[[Failing], Failing]:
+    async def _seen(self, chosen: str | None, *failing: Failing) -> Callable[[Failing], Failing]:
         """What is known of messages once it is seen whether others are answered since they fail.
 
         Of those that have failed alone for long: whether they are by now.
         """
         now = self._clock.monotonic()
         since = max(now if each.alone else each.since for each in failing)
-        alone = await self._models.answers(ROLE, since)
-        if alone or await self._models.listens(ROLE):
+        alone = await self._models.answers(ROLE, since, chosen)
+        if alone or await self._models.listens(ROLE, chosen):
             return lambda known: replace(known, alone=alone, looked=now)
         # It may have brought the server down.
         return lambda known: replace(known, alone=None, unreachable=True)
@@ -368,10 +390,12 @@ class Trouble:
             await self._tell(failing, f"alone {row.event_id}", words.ALONE)
         else:
             said = words.UNREACHABLE if failing.unreachable else words.OUTAGE
-            await self._tell(failing, await self._outage(), said, final=False)
+            await self._tell(failing, await self._outage(failing.row), said, final=False)
 
     async def _tell(self, failing: Failing, key: str, text: str, *, final: bool = True) -> None:
         said = text.format(problem=failing.problem)
+        if (chosen := await self.chosen(failing.row)) is not None:
+            said = f"{said}\n\n{words.CHOSEN.format(name=chosen)}"
         async with self._database.transaction() as tx:
             row = await self._inbox.find(tx, failing.row.event_id) or failing.row
             if row.is_open:
@@ -387,7 +411,10 @@ class Trouble:
         self._change(row, lambda now: replace(now, told=now.told or final))
         self._speaker.speak(row.conversation_id)
 
-    async def _outage(self) -> str:
+    async def _outage(self, row: Waiting) -> str:
+        """The key under which a room hears of it; of a chosen model's, for each message."""
+        if await self.chosen(row) is not None:
+            return f"chosen {row.event_id}"
         self._was_away = True
         part = await self._health.part("model")
         return f"outage {part.since.isoformat()}" if part else "outage"
@@ -401,7 +428,7 @@ class Trouble:
         if outcome.reason in UNFIT:
             self._was_unfit = True
             await self._health.note("prompt", "fail", outcome.text)
-        if outcome.reason == "model_refused":
+        if outcome.reason == "model_refused" and await self.chosen(row) is None:
             await self._health.note("model", "fail", outcome.text)
         if failing is None:
             return outcome
@@ -420,13 +447,14 @@ class Trouble:
     async def _in_vain(self, failing: Failing, outcome: Outcome) -> Outcome:
         """A cast ended without an answer: whether that was the last one (F-021)."""
         now, row = self._clock.monotonic(), failing.row
+        chosen = await self.chosen(row)
         spent = failing.casts >= MOST_CASTS or now - failing.since >= MOST_SECONDS
-        if spent and failing.alone is not False and await self._models.answers(ROLE, now):
+        if spent and failing.alone is not False and await self._models.answers(ROLE, now, chosen):
             self._forget(row)
             return _given_up(outcome.text)
         if spent and failing.alone:  # not any more
             failing = replace(failing, alone=None)
-        if not failing.alone:
+        if not failing.alone and chosen is None:
             await self._health.note("model", "fail", outcome.text)
             self._was_away = True
         if failing.alone is False:
@@ -448,6 +476,17 @@ class Trouble:
         self._failing.pop(row.event_id, None)
 
     async def _answered(self, row: Waiting) -> None:
+        """Note that a message has its answer."""
+        if await self.chosen(row) is None:
+            await self._back()
+        if self._was_unfit:
+            async with self._database.transaction() as tx:
+                await self._notices.notice_again(tx, f"unfit {row.room_id} ")
+                self._was_unfit = bool(await self._notices.noticed(tx, "unfit "))
+            if not self._was_unfit and await self._health.part("prompt"):
+                await self._health.note("prompt", "ok", "fits")
+
+    async def _back(self) -> None:
         """Tell those who were told that it was away, if that was long enough to be missed (F-036)."""
         part = await self._health.part("model") if self._was_away else None
         if part is not None and part.state == "fail":
@@ -461,19 +500,13 @@ class Trouble:
                     self.remind(conversation_id, 0.0)
         self._was_away = False
         await self._health.note("model", "ok", "answers")
-        if self._was_unfit:
-            async with self._database.transaction() as tx:
-                await self._notices.notice_again(tx, f"unfit {row.room_id} ")
-                self._was_unfit = bool(await self._notices.noticed(tx, "unfit "))
-            if not self._was_unfit and await self._health.part("prompt"):
-                await self._health.note("prompt", "ok", "fits")
 
-    def once(self, row: Waiting, outcome: Outcome) -> str:
+    def once(self, row: Waiting, outcome: Outcome, chosen: str | None) -> str:
         """The key under which a room hears once that no message fits; "": it hears it each time."""
         if outcome.reason not in UNFIT or not is_matrix(row.room_id):
             return ""
         named = outcome.text if outcome.reason == UNFIT[0] else ""  # else it counts the message
-        return f"unfit {row.room_id} {self._models.window(ROLE)} {named}"
+        return f"unfit {row.room_id} {self._models.window(ROLE, chosen)} {named}"
 
     async def _tell_back(self, outage: str) -> None:
         async with self._database.transaction() as tx:

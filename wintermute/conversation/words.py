@@ -77,12 +77,22 @@ PROBLEMS = {
     "context_refused": "{problem}. I did not answer {message}. Begin afresh with `/new`, or delete"
     " what it may be about.",
 }
+OF_MODEL = frozenset({*PROBLEMS, "model_refused", "prompt_too_large"} - {"internal_error"})
+"""Ends of casts that another model may not come to."""
+CHOSEN = "This conversation asks `{name}` alone; `/model reset` goes back to the usual models."
+GONE = (
+    "The model `{name}`, which was chosen for this conversation, is no longer configured. I ask the"
+    " usual models from now on; `/model` lists what there is."
+)
 
 
-def reply_text(outcome: Outcome, when: str = "", turns: Sequence[Turn] = ()) -> str:
+def reply_text(
+    outcome: Outcome, when: str = "", turns: Sequence[Turn] = (), chosen: str | None = None
+) -> str:
     """The text that a person reads at the end of a cast, as Markdown.
 
     `when`: that of its message. `turns`: of one that is not tried again, those that were answered.
+    `chosen`: the model that was asked alone.
     """
     if outcome.state == "terminated" and outcome.part_read and outcome.text:
         shown, whole = outcome.part_read
@@ -98,6 +108,8 @@ def reply_text(outcome: Outcome, when: str = "", turns: Sequence[Turn] = ()) -> 
     blamed = f"what a tool gave me for {message}" if turns else message
     told = PROBLEMS.get(outcome.reason, "{problem}")
     told = told.format(problem=outcome.text, message=message, blamed=blamed)
+    if chosen is not None and outcome.reason in OF_MODEL:
+        told = f"{told}\n\n{CHOSEN.format(name=chosen)}"
     return f"{told}\n\n{done_so_far(turns)}".strip()
 
 

@@ -31,9 +31,16 @@ LONG_POLL_SECONDS = 30.0
 AGAIN_SECONDS = 0.5
 
 
+LIVE = "org.matrix.msc4357.live"
+"""The field of a message that is still being written (MSC4357)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A message of somebody else. `part`: what its sender calls it; `replaces`: what it edits."""
+    """A message of somebody else. `part`: what its sender calls it; `replaces`: what it edits.
+
+    `text`: of one that is still being written, the lines that have come to their end.
+    """
 
     event_id: str
     sender: str
@@ -123,10 +130,11 @@ def heard(event: Json) -> Heard | None:
     body = shown.get("body") if isinstance(shown, dict) else None
     if event["type"] != "m.room.message" or not isinstance(body, str):
         return None
+    is_live = LIVE in mapping(shown)
     return Heard(
         str(event["event_id"]),
         str(event["sender"]),
-        harmless(body),
+        harmless(body[: body.rfind("\n") + 1].rstrip() if is_live else body),
         str(mapping(content.get(OUTBOX_KEY)).get("id")),
         str(relation.get("event_id")) if edits else None,
     )
@@ -260,12 +268,14 @@ class Dialogue:
         """Show a message; of one that grew, what is new."""
         self._parts.add(message.part)
         before = self._texts.get(message.replaces or "")
+        if message.text == (before or ""):  # nothing of it is complete yet, or nothing more
+            return
         self._texts[message.replaces or message.event_id] = message.text
         if before is None:
             drawn = self._draw(message.text)
             self._show(f"{BOT}\n{drawn}" if "\n" in drawn else BOT + drawn)
         elif message.text.startswith(before):
-            self._show(self._draw(message.text.removeprefix(before)))
+            self._show(self._draw(message.text.removeprefix(before).lstrip("\n")))
         else:
             self._show(f"wintermute, corrected> {self._draw(message.text)}")
 

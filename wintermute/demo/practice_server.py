@@ -71,8 +71,8 @@ SERVED_NAME = "practice"
 HOST = "127.0.0.1"
 MOST_BYTES = 64 * 1024 * 1024
 MOST_PIECES = 60
-PAUSE = 0.02
-"""Seconds between two pieces: an answer can be seen to grow, and none takes long."""
+PAUSE = 0.06
+"""Seconds between two pieces of what somebody waits for: it can be seen to grow, and takes 4 s at most."""
 
 
 class PracticeModel:
@@ -127,7 +127,11 @@ class PracticeModel:
             wanted = isinstance(options, dict) and options.get("include_usage")
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
             with contextlib.suppress(ConnectionResetError):  # who asked has left
-                await self._stream(request, response, head, reply, usage if wanted else None)
+                pause = (
+                    PAUSE if _tools(body) else 0.0
+                )  # chats offer tools, work in the background none
+                told = usage if wanted else None
+                await self._stream(request, response, head, reply, told, pause)
             return response
         choice = {"index": 0, "message": reply, "finish_reason": _finish(reply)}
         whole = {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
@@ -140,13 +144,14 @@ class PracticeModel:
         head: Json,
         reply: Json,
         usage: Json | None,
+        pause: float,
     ) -> None:
         await response.prepare(request)
         head = {**head, "object": "chat.completion.chunk"}
         for delta in _deltas(reply):
             choice = {"index": 0, "delta": delta, "finish_reason": None}
             await _send(response, json.dumps({**head, "choices": [choice]}))
-            await self._clock.sleep(PAUSE)
+            await self._clock.sleep(pause)
         choice = {"index": 0, "delta": {}, "finish_reason": _finish(reply)}
         await _send(response, json.dumps({**head, "choices": [choice]}))
         if usage:

@@ -143,6 +143,17 @@ NO_ROOM = "budget"
 WITHDRAWN = "withdrawn"
 """The outcome of one that was not made, for what it was made of had been taken back."""
 NOT_MADE = f"('{NO_ROOM}', '{WITHDRAWN}')"
+SUMS = (
+    f"sum(m.outcome NOT IN {NOT_MADE}) AS calls, sum(m.outcome = '{NO_ROOM}') AS refused,"
+    " sum(m.tokens_in) AS tokens_in, sum(m.tokens_out) AS tokens_out,"
+    " sum(m.tokens_cached) AS tokens_cached, sum(m.usd) AS usd"
+)
+BELOW = (
+    "WITH RECURSIVE below (id) AS (SELECT :conversation UNION"
+    " SELECT v.id FROM below JOIN branches b ON b.conversation_id = below.id"
+    "  JOIN casts c ON c.branch_id = b.id JOIN conversations v ON v.parent_cast = c.id)"
+)
+"""A conversation, and the sub-sessions that it began, with theirs."""
 SettleCall = Callable[[Transaction, str], Awaitable[None]]
 """Stores what belongs to the attempt with this id."""
 
@@ -327,14 +338,30 @@ class ModelCalls:
     ) -> Mapping[str, Spent]:
         """What each role used since then, failed attempts included; `until` is not part of it."""
         rows = await self._database.rows(
-            f"SELECT role, sum(outcome NOT IN {NOT_MADE}) AS calls,"
-            " sum(outcome = :no_room) AS refused, sum(tokens_in) AS tokens_in,"
-            " sum(tokens_out) AS tokens_out, sum(tokens_cached) AS tokens_cached, sum(usd) AS usd"
-            " FROM model_calls WHERE created_at >= :moment AND (:until IS NULL"
-            " OR created_at < :until) GROUP BY role ORDER BY role",
-            {"moment": stamp(moment), "until": until and stamp(until), "no_room": NO_ROOM},
+            f"SELECT m.role, {SUMS} FROM model_calls m WHERE m.created_at >= :moment"
+            " AND (:until IS NULL OR m.created_at < :until) GROUP BY m.role ORDER BY m.role",
+            {"moment": stamp(moment), "until": until and stamp(until)},
         )
         return {row["role"]: _spent(row) for row in rows}
+
+    async def by_backend(self, tx: Transaction, since: datetime) -> Mapping[str, Spent]:
+        """What each backend used since then, whatever for."""
+        rows = await tx.rows(
+            f"SELECT m.backend, {SUMS} FROM model_calls m WHERE m.created_at >= ?"
+            " GROUP BY m.backend ORDER BY m.backend",
+            (stamp(since),),
+        )
+        return {row["backend"]: _spent(row) for row in rows}
+
+    async def of_conversation(self, tx: Transaction, conversation_id: str) -> Mapping[str, Spent]:
+        """What each backend used for the casts of a conversation and of the sub-sessions it began."""
+        rows = await tx.rows(
+            f"{BELOW} SELECT m.backend, {SUMS} FROM below JOIN branches b"
+            " ON b.conversation_id = below.id JOIN casts c ON c.branch_id = b.id"
+            " JOIN model_calls m ON m.cast_id = c.id GROUP BY m.backend ORDER BY m.backend",
+            {"conversation": conversation_id},
+        )
+        return {row["backend"]: _spent(row) for row in rows}
 
 
 async def attempts(database: Database, cast_ids: Sequence[str]) -> list[Json]:

@@ -417,12 +417,12 @@ class Models:
             self.news.set()
         raise verdict
 
-    async def answers(self, role: str, since: float) -> bool:
+    async def answers(self, role: str, since: float, backend: str | None = None) -> bool:
         """Whether a backend of the role has answered since then, by the steady clock, or does now.
 
-        All are asked something small then, at once, within 10 seconds (F-021, F-060).
+        `backend`: this one instead. All are asked something small then, at once, within 10 seconds (F-021, F-060).
         """
-        endpoints = self._of(role, None)
+        endpoints = self._of(role, backend)
         if any(self._answered.get(endpoint.name, since) > since for endpoint in endpoints):
             return True
         return any(await asyncio.gather(*map(self._probed, endpoints)))
@@ -443,9 +443,9 @@ class Models:
         self._answered[endpoint.name] = self._clock.monotonic()
         return True
 
-    async def listens(self, role: str) -> bool:
+    async def listens(self, role: str, backend: str | None = None) -> bool:
         """Whether a backend of the role accepts connections, without asking it anything (F-036)."""
-        return await _listens(self._of(role, None))
+        return await _listens(self._of(role, backend))
 
     def window(self, role: str, backend: str | None = None) -> int:
         """Tokens a request may have, so that an answer of the first backend still fits."""

@@ -286,6 +286,18 @@ class Conversations:
             raise LookupError(conversation_id)
         return row
 
+    async def backend(self, conversation_id: str) -> str | None:
+        """The model that was chosen for a conversation; None: it has those of its role (X-048)."""
+        row = await self._database.row(
+            "SELECT backend FROM conversations WHERE id = ?", (conversation_id,)
+        )
+        return row["backend"] if row else None
+
+    async def choose(self, tx: Transaction, conversation_id: str, backend: str | None) -> None:
+        """Have the next casts of a conversation ask this model alone; None: those of its role."""
+        query = "UPDATE conversations SET backend = ? WHERE id = ?"
+        await tx.execute(query, (backend, conversation_id))
+
     async def get(self, conversation_id: str) -> Conversation:
         """One conversation by its id."""
         row = await self._database.row(

@@ -48,6 +48,15 @@ MAY_ALLOW = frozenset({"m.room.power_levels", "m.room.encryption"})
 """Events after which a message that was refused may be let through."""
 
 
+@dataclass(frozen=True, slots=True)
+class SyncProgress:
+    """Calls for each step of a sync: to `wake` a conversation, when all is `stored`, at each `page`."""
+
+    wake: Callable[[str], None]
+    stored: Callable[[], None]
+    page: Callable[[], None]
+
+
 class Sync:
     """Takes in what happens in our rooms, from where the last run stopped."""
 
@@ -58,8 +67,7 @@ class Sync:
         intake: Intake,
         copies: Copies,
         restored: Restored,
-        wake: Callable[[str], None],
-        stored: Callable[[], None],
+        progress: SyncProgress,
         clock: Clock,
     ) -> None:
         self._client = client
@@ -67,8 +75,7 @@ class Sync:
         self._intake = intake
         self._copies = copies
         self._restored = restored
-        self._wake = wake
-        self._stored = stored
+        self._progress = progress
         self._clock = clock
         self._keys_wait = self._keys_again = 0.0
         self._refused: Counter[str] = Counter()
@@ -152,8 +159,8 @@ class Sync:
 
     def _wake_all(self, conversations: set[str]) -> None:
         for conversation_id in conversations:
-            self._wake(conversation_id)
-        self._stored()
+            self._progress.wake(conversation_id)
+        self._progress.stored()
 
     async def _round(self, token: str | None, wait_s: float) -> str:
         first = not self.ready.is_set()
@@ -229,6 +236,7 @@ class Sync:
         while start and not invited_in(events, us) and since_known(events, seen) == events:
             try:
                 older, start = await self._client.page(room.room_id, start, end)
+                self._progress.page()
             except SendRefused as error:
                 self._refused[room.room_id] += 1
                 patient = self._refused[room.room_id] < MOST_REFUSALS
@@ -296,7 +304,7 @@ def open_door(
     pulse: Callable[[], None],
     clocks: tuple[CheckedClock, Clock],
 ) -> Door:
-    """Build what receives for those who do the `work`; `pulse` at each sync.
+    """Build what receives for those who do the `work`; `pulse` at each sync, and each page of it.
 
     Of the clocks the second counts attempts to reach the homeserver.
     """
@@ -313,5 +321,6 @@ def open_door(
         pulse()
 
     restored = Restored(client, stores, policy, clock)
-    sync = Sync(client, stores, intake, copies, restored, work.wake, stored, attempts)
+    progress = SyncProgress(work.wake, stored, page=pulse)
+    sync = Sync(client, stores, intake, copies, restored, progress, attempts)
     return Door(sync, invitations, sender, speaker, intake, verifications, clock)

@@ -1,0 +1,256 @@
+"""`/model` and `/usage`: which model a conversation asks, and what all of them used."""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_llm_models import DEAD
+from tests.test_trouble import seconds_pass
+from tests.test_trouble_further import gone
+from tests.test_web_chat import CHAT, say, texts
+from tests.world.clock import HeldClock
+from tests.world.delegating import behave, call
+from tests.world.house import PROMPTS, House, open_house
+from tests.world.model import ContextTooLarge, Empty, Fail, ModelServer, Step, Text
+from tests.world.web import web_served
+from wintermute.config.schema import Backend, Llm, Price, Roles, SubSessionSettings
+from wintermute.conversation.words import BACK
+from wintermute.messages import Usage
+
+GROUP = "!group:test"
+RESET = "This conversation asks `cloud` alone; `/model reset` goes back to the usual models."
+
+
+def models(**known: Backend | str) -> Llm:
+    """These backends, or those at these addresses; the first is the usual one, none is tried twice."""
+    made = {
+        name: each if isinstance(each, Backend) else Backend(base_url=each, model=f"{name}_one")
+        for name, each in known.items()
+    }
+    return Llm(backends=made, roles=Roles(base=("usual",)), max_retries=0)
+
+
+async def tell(house: House, line: str, room: str = "!room:test", **more: Any) -> str:
+    """What is said next in a room, where a line is said."""
+    before = len(await house.spoken(room))
+    await house.incoming(line, room=room, **more)
+    return (await house.said(before + 1, room))[-1]
+
+
+async def test_a_chosen_model_answers_alone_in_its_conversation_until_it_is_reset(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """X-048: also after a restart and `/new`, with the texts and window of its size; others may look."""
+    async with ModelServer(default=lambda _: Text("clever")) as cloud:
+        small = Backend(base_url=cloud.url, model="clever_one", size="small", context_tokens=16_000)
+        llm = models(usual=model.url, cloud=small)
+        opened: dict[str, Any] = {"llm": llm, "prompts": PROMPTS}
+        group: dict[str, Any] = {"room": GROUP, "scope": f"room:{GROUP}", "direct": False}
+        async with open_house(tmp_path, None, **opened) as house, house.working():
+            assert await tell(house, "hello") == "echo: hello"
+            assert (await tell(house, "/model")).splitlines() == [
+                *("This conversation asks the usual models: `usual`.", ""),
+                *("- `usual`: usual_one", "- `cloud`: clever_one", ""),
+                "`/model NAME` chooses one of these for this conversation.",
+            ]
+            assert "There is no model `nowhere`." in await tell(house, "/model nowhere")
+            assert await tell(house, "again") == "echo: again"
+            assert "asks `cloud` alone" in await tell(house, "/model `cloud`")
+            assert await tell(house, "who?") == "clever"
+            assert "I could read only" in await tell(house, "word " * 20_000)
+            assert await tell(house, "who?", room="!beside:test") == "echo: who?"
+            for line in ("/model cloud", "/model reset"):  # of what may not be, nothing is told
+                assert "Only a verified session" in await tell(house, line, origin="other", **group)
+            assert "usual models: `usual`." in await tell(house, "/model", origin="other", **group)
+            assert "asks `cloud` alone" in await tell(house, "/model cloud", **group)
+        async with open_house(tmp_path, None, **opened) as house, house.working():
+            listed = await tell(house, "/model")
+            assert listed.startswith("This conversation asks `cloud` alone. `/model reset` goes")
+            assert await tell(house, "and now?") == "clever"
+            assert await tell(house, "we?", origin="other", sender="@bob:test", **group) == "clever"
+            await tell(house, "/new")
+            assert await tell(house, "still?") == "clever"
+            assert "the usual models again: `usual`." in await tell(house, "/model reset")
+            assert await tell(house, "now?") == "echo: now?"
+    full, *smaller = (
+        len(seen.messages[0]["content"]) for seen in (*model.requests[:1], *cloud.requests)
+    )
+    assert max(smaller) < full / 2
+
+
+FAILURES: Mapping[str, Step] = {
+    "a key that is none": Fail(401),
+    "a model that is gone": Fail(404),
+    "nothing said": Empty(),
+    "a question that is refused": Fail(400, {"error": {"code": "content_filter"}}),
+    "a question that is too large": ContextTooLarge(),
+}
+
+
+@pytest.mark.parametrize("step", FAILURES.values(), ids=FAILURES)
+async def test_nobody_answers_for_a_chosen_model_and_its_failure_names_the_way_back(
+    tmp_path: Path, model: ModelServer, step: Step
+) -> None:
+    """X-048: at once where waiting is of no use; the state of the usual models stays theirs."""
+    async with ModelServer(default=lambda _: step, rules=False) as cloud:
+        llm = models(usual=model.url, cloud=cloud.url)
+        async with open_house(tmp_path, None, llm=llm) as house, house.working():
+            await tell(house, "/model cloud")
+            assert (await tell(house, "hello")).endswith(RESET)
+            assert (await house.health.part("model")) is None
+            await tell(house, "/model reset")
+            assert await tell(house, "hello again") == "echo: hello again"
+    assert len(model.requests) == 1
+
+
+async def test_a_chosen_model_that_fails_is_not_said_to_answer_others(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """X-048, F-021: that the usual ones do is of no use to who chose."""
+    clock = HeldClock()
+    async with ModelServer(default=lambda _: Fail(500), rules=False) as cloud:
+        llm = models(usual=model.url, cloud=cloud.url)
+        async with open_house(tmp_path, None, llm=llm, clock=clock) as house, house.working():
+            await tell(house, "/model cloud")
+            await house.incoming("hello")
+            await clock.asleep()
+            await seconds_pass(house, clock, 70)
+            told = (await house.said(2))[1]
+    assert told.startswith("The model does not answer (cloud answered 500")
+    assert told.endswith(RESET)
+    assert model.requests == []
+
+
+async def test_neither_kind_of_model_is_said_to_be_back_for_the_other(tmp_path: Path) -> None:
+    """X-048, F-036: first the usual ones are away, then the chosen one too, then the usual ones come."""
+    (port, url), clock, beside = await gone(), HeldClock(), "!beside:test"
+    async with ModelServer(default=lambda _: Text("clever")) as cloud:
+        llm = models(usual=url, cloud=cloud.url)
+        opened = open_house(tmp_path, None, llm=llm, clock=clock)
+        async with opened as house, house.working():
+            await tell(house, "/model cloud", beside)
+            await house.incoming("hello")
+            await clock.asleep()
+            await clock.move(3)
+            assert "cannot be reached" in (await house.said(1))[0]
+            await seconds_pass(house, clock, 70)
+            assert await tell(house, "you?", beside) == "clever"
+            assert len(await house.spoken()) == 1
+            cloud.keyed(lambda _: Fail(500))
+            await house.incoming("and now?", room=beside)
+            await seconds_pass(house, clock, 75)
+            assert (await house.said(3, beside))[2].endswith(RESET)
+            async with ModelServer(port=port):
+                await seconds_pass(house, clock, 15)
+                assert (await house.said(3))[1] == BACK
+                assert len(await house.spoken(beside)) == 3
+                await tell(house, "/model reset", beside)
+                await clock.move(60)
+                assert (await house.said(5, beside))[4].endswith("and now?")
+            part = await house.health.part("model")
+    assert part is not None
+    assert part.state == "ok"
+
+
+async def test_a_chosen_model_that_is_configured_no_more_is_told_once(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """X-048: each conversation hears it, and is answered by the usual ones."""
+    async with (
+        open_house(tmp_path, None, llm=models(usual=model.url, cloud=DEAD)) as house,
+        house.working(),
+    ):
+        await tell(house, "/model cloud")
+    async with open_house(tmp_path, None, llm=models(usual=model.url)) as house, house.working():
+        assert "`cloud` (no longer configured) alone" in await tell(house, "/model")
+        for line in ("hello", "again"):
+            await house.incoming(line)
+            await house.settled()
+        said = (await house.spoken())[2:]
+    assert said[0].startswith("The model `cloud`, which was chosen")
+    assert said[1:] == ["echo: hello", "echo: again"]
+
+
+async def test_a_model_into_which_the_prompt_does_not_fit_is_not_chosen(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """X-048, L-090: by the words and the measure of a start."""
+    tiny = Backend(base_url=model.url, model="tiny", context_tokens=1024)
+    llm = models(usual=model.url, tiny=tiny)
+    async with open_house(tmp_path, None, llm=llm, prompts=PROMPTS) as house, house.working():
+        said = await tell(house, "/model tiny")
+        assert said.startswith("`tiny` was not chosen: instructions and tools take about ")
+        assert "llm.backends.tiny.context_tokens" in said
+        assert await tell(house, "hello") == "echo: hello"
+
+
+PRICED = Price(input=3.0, cached=0.3, output=15.0)
+USED = (Usage(1000, 100), Usage(2000, 7, 1500), Usage(11, 3))
+
+
+def bill(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """A line for each backend of these calls."""
+    for name in sorted({row["backend"] for row in rows}):
+        of = [row for row in rows if row["backend"] == name]
+        read, cached, out, usd = (
+            sum(row[key] for row in of)
+            for key in ("tokens_in", "tokens_cached", "tokens_out", "usd")
+        )
+        told = f"{len(of)} call{'s' if len(of) > 1 else ''}, {read:,} tokens in ({cached:,} from a cache), {out:,} out"
+        yield f"- `{name}`: {told}" + (f", {usd:.{4 if usd >= 0.01 else 6}f} USD" if usd else "")
+
+
+async def test_usage_agrees_with_the_calls_of_conversation_day_and_month(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """X-048: with sub-sessions, by backend; a month begins at midnight where the owner lives."""
+    clock = HeldClock(datetime(2026, 10, 31, 22, 30, tzinfo=UTC))  # 23:30 in Berlin
+    free = Backend(base_url=model.url, model="own")
+    paid = Backend(base_url=model.url, model="clever_one", price=PRICED)
+    llm = models(usual=free, cloud=paid)
+    opened = open_house(tmp_path, None, llm=llm, clock=clock, sub_sessions=SubSessionSettings())
+    async with opened as house, house.working():
+        assert (await tell(house, "/usage")).count("- no model calls") == 3
+        await tell(house, "/model cloud")
+        model.script(*(Text("so", usage=usage) for usage in USED))
+        await tell(house, "last month")
+        await clock.move(3600)
+        await tell(house, "yesterday")
+        await clock.move(24 * 3600)
+        await tell(house, "today")
+        behave(model, [call("count")])
+        await tell(house, "go")
+        await tell(house, "and you?", room="!beside:test")
+        here = await tell(house, "/usage")
+        theirs = await tell(house, "/usage", origin="other")
+        group = await tell(house, "/usage", room=GROUP, scope=f"room:{GROUP}", direct=False)
+        rows = await house.rows(
+            "SELECT m.*, b.conversation_id, v.parent_cast FROM model_calls m JOIN casts c"
+            " ON c.id = m.cast_id JOIN branches b ON b.id = c.branch_id"
+            " JOIN conversations v ON v.id = b.conversation_id ORDER BY m.created_at, m.rowid"
+        )
+    mine = [row for row in rows if row["backend"] == "cloud"]
+    assert len(mine) == 3 + 3  # the call, its child's answer, and what came of it
+    assert sum(row["parent_cast"] is not None for row in mine) == 1
+    days = [row for row in rows if row["created_at"] >= "2026-11-01T23:00"]
+    month = rows[1:]
+    told = [line for line in here.splitlines() if line.startswith("- ")]
+    assert told == [*bill(mine), *bill(days), *bill(month)]
+    assert theirs.splitlines() == ["**This conversation**", *bill(mine)]
+    assert group.startswith("**This conversation**\n- no model calls\n\nWhat all chats used")
+
+
+async def test_both_commands_are_there_in_the_browser(tmp_path: Path, model: ModelServer) -> None:
+    """X-048, V-005: for whoever holds its token, who is the owner."""
+    async with ModelServer(default=lambda _: Text("clever")) as cloud:
+        opened = open_house(tmp_path, None, llm=models(usual=model.url, cloud=cloud.url))
+        async with opened as house, house.working(), web_served(house, house.config) as web:
+            for n, line in enumerate(("/model cloud", "hello", "/usage")):
+                await say(web, line, f"k{n}")
+                await house.settled()
+            shown = await texts(web, CHAT)
+    assert shown[3] == "clever"
+    assert "cloud: 1 call, 100 tokens in" in shown[5]
