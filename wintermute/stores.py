@@ -23,6 +23,7 @@ from wintermute.llm.vector import Embedder
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations, Edits, Folds, Rewards
 from wintermute.loom.sub_sessions import SubSessions
+from wintermute.loom.threads import Threads
 from wintermute.mailbox.inbox import Inbox
 from wintermute.mailbox.notices import Notices
 from wintermute.mailbox.outbox import Outbox
@@ -66,6 +67,7 @@ class Stores:
     notices: Notices
     known: KnownRooms
     conversations: Conversations
+    threads: Threads
     casts: Casts
     folds: Folds
     rewards: Rewards
@@ -111,6 +113,7 @@ class Stores:
         meaning = _meaning(memory, database, new_id, embedder, health)
         tasks, occurrences = _promised(database, changes, clock, new_id, owner, timezone)
         outbox = Outbox(database, clock, new_id, redact, occurrences.delivered)
+        conversations = Conversations(database, clock, new_id)
         skills, pages = _written_files(places, database, changes)
         return cls(
             database=database,
@@ -128,7 +131,8 @@ class Stores:
             outbox=outbox,
             notices=Notices(outbox, database, clock, redact),
             known=KnownRooms(database, clock),
-            conversations=Conversations(database, clock, new_id),
+            conversations=conversations,
+            threads=Threads(conversations),
             casts=Casts(database, clock, new_id, redact),
             folds=Folds(database, clock, new_id),
             rewards=Rewards(database, clock, new_id),

@@ -89,6 +89,7 @@ class Branching:
         """`seed` None: nothing is sown."""
         self._inbox = stores.inbox
         self._conversations = stores.conversations
+        self._threads = stores.threads
         self._casts = stores.casts
         self._seed = seed
         self._sub_sessions = sub_sessions
@@ -103,9 +104,11 @@ class Branching:
         """Store the seed of a branch in which nobody spoke yet; False when there is nothing to sow.
 
         `cause` is the message or command that opens the branch (P-055, P-056, P-060). The id of a
-        seed's row is its branch's, so there is only one.
+        seed's row is its branch's, so there is only one. A thread begins within a talk.
         """
         if self._seed is None or await self._casts.addressed(tx, branch_id):
+            return False
+        if await self._threads.is_thread(tx, cause.conversation_id):
             return False
         seed_id = f"{SEED}{branch_id}"
         # The same each time: what a server has read of a room's beginning serves the next (P-067).
@@ -553,4 +556,5 @@ class Casting:
 
     async def tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:
         """Say something about a row in its room, and never again under the same key."""
-        await self._notices.notice_once(tx, f"{key} {row.room_id}", EVER, row.conversation_id, text)
+        where = row.conversation_id
+        await self._notices.notice_once(tx, f"{key} {where}", EVER, where, text)

@@ -26,13 +26,21 @@ WEB = "web:"
 UNTRIED = (0, None, None)
 NOT_ALONE = "made for others than those who can read there now"
 """Why a message is kept back."""
+ASKED = (
+    "i.event_id GLOB '$*' AND iif(json_valid(i.raw), i.raw ->> '$.type', '') IS NOT 'm.reaction'"
+)
+"""A message of a person that is answered: no sign, and no event of ours."""
 NEXT = (
-    "SELECT seq, id, room_id, kind, body, late_after AS after, late_mark AS mark, meant_for,"
-    " reacts_to, apart, answers, cause, changes, iif((SELECT reason FROM casts WHERE id = cast_id)"
-    f"  IN {REFUSED}, coalesce((SELECT edits FROM inbox"
-    "   WHERE event_id = answers), iif(answers LIKE '$%', answers, NULL)), NULL) AS replies_to FROM outbox"
-    " WHERE room_id = ? AND conversation_id = ? AND state = 'waiting'"
-    " ORDER BY apart DESC, reacts_to IS NOT NULL, seq LIMIT 1"
+    "SELECT o.seq, o.id, o.room_id, o.kind, o.body, o.late_after AS after, o.late_mark AS mark,"
+    " o.meant_for, o.reacts_to, o.apart, o.answers, o.cause, o.changes,"
+    " iif(c.room_id = o.room_id AND c.thread_id GLOB '$*', c.thread_id, NULL) AS thread,"
+    f" iif({ASKED} AND NOT i.direct, i.sender, NULL) AS mentions,"
+    f" iif({ASKED} AND (NOT i.direct OR c.thread_id <> '' OR (SELECT reason FROM casts"
+    f"  WHERE id = o.cast_id) IN {REFUSED}), coalesce(i.edits, i.event_id), NULL) AS replies_to"
+    " FROM outbox o JOIN conversations c ON c.id = o.conversation_id"
+    " LEFT JOIN inbox i ON i.event_id = o.answers AND i.room_id = o.room_id"
+    " WHERE o.room_id = ? AND o.conversation_id = ? AND o.state = 'waiting'"
+    " ORDER BY o.apart DESC, o.reacts_to IS NOT NULL, o.seq LIMIT 1"
 )
 
 
@@ -83,7 +91,11 @@ class Outgoing:
     changes: str | None = None
     """An event of ours that has this text from now on; without a text it is taken away."""
     replies_to: str | None = None
-    """The message that has no answer, so that its author sees which one it is."""
+    """The message that it is in answer to, where people must see which one it is."""
+    thread: str | None = None
+    """The root of the thread that it is said in."""
+    mentions: str | None = None
+    """Who asked, where others read it as well."""
 
     @property
     def redacts(self) -> bool:

@@ -100,11 +100,21 @@ def events_of(row: Outgoing) -> list[tuple[str, Json]]:
     pieces = parts(row.body) if row.reacts_to is None else row.body.split()
     if row.changes is not None:
         pieces = [row.body]
-    return [(f"wm-{row.id}-{n}", content_of(row, piece)) for n, piece in enumerate(pieces)]
+    return [(f"wm-{row.id}-{n}", content_of(row, piece, n)) for n, piece in enumerate(pieces)]
 
 
-def content_of(row: Outgoing, piece: str) -> Json:
-    """The content of one event. What can be late is a reminder: it shows as it was written."""
+def about(row: Outgoing, n: int = 0) -> Json:
+    """The part of a message's content that says where it belongs and, in its first event, to whom."""
+    reply = {"m.in_reply_to": {"event_id": row.replies_to or row.thread}}
+    found: Json = {"m.relates_to": reply} if row.replies_to and n == 0 else {}
+    if row.thread:  # what it replies to is for clients that know no threads
+        thread = {"rel_type": "m.thread", "event_id": row.thread, "is_falling_back": True}
+        found = {"m.relates_to": thread | reply}
+    return found | ({"m.mentions": {"user_ids": [row.mentions]}} if row.mentions and n == 0 else {})
+
+
+def content_of(row: Outgoing, piece: str, n: int) -> Json:
+    """The content of the event `n`. What can be late is a reminder: it shows as it was written."""
     if row.redacts:
         return {"redacts": row.changes}
     if row.changes is not None:
@@ -113,9 +123,7 @@ def content_of(row: Outgoing, piece: str) -> Json:
         return said | {"m.relates_to": relation | {"event_id": row.changes}}
     if row.reacts_to is None:
         msgtype: Literal["m.text", "m.notice"] = "m.notice" if row.kind == "notice" else "m.text"
-        said = content(piece, msgtype, literally=row.late is not None)
-        reply = {"m.relates_to": {"m.in_reply_to": {"event_id": row.replies_to}}}
-        return said | (reply if row.replies_to else {})
+        return content(piece, msgtype, literally=row.late is not None) | about(row, n)
     relation = {"rel_type": "m.annotation", "event_id": row.reacts_to, "key": piece}
     return {"m.relates_to": relation}
 
@@ -128,7 +136,7 @@ def content_now(row: Outgoing, part: OutboxPart, now: datetime) -> Json:
     mark = row.mark(now)
     texts = parts(row.body) if mark else []
     last = part.n == len(texts) - 1
-    return content_of(row, texts[-1] + mark) if last else part.content
+    return content_of(row, texts[-1] + mark, part.n) if last else part.content
 
 
 class Sender:
@@ -290,7 +298,8 @@ class Sender:
         except SendRefused as error:  # nobody lets us look: saying it again might double it
             await self._stores.outbox.stuck(row.id, str(error))
             return
-        events = await asyncio.to_thread(events_of, replace(row, room_id=home))
+        there = replace(row, room_id=home, thread=None, replies_to=None)
+        events = await asyncio.to_thread(events_of, there)
         async with self._stores.database.transaction() as tx:
             await self._stores.outbox.follow(tx, row.id, home, events)
         log.info("follows room=%s to=%s outbox=%s", row.room_id, home, row.id)
