@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from wintermute.changes.change_sets import ChangeSets, ItemKind
 from wintermute.changes.proposals import Proposals
@@ -113,7 +114,6 @@ class Stores:
         meaning = _meaning(memory, database, new_id, embedder, health)
         tasks, occurrences = _promised(database, changes, clock, new_id, owner, timezone)
         outbox = Outbox(database, clock, new_id, redact, occurrences.delivered)
-        conversations = Conversations(database, clock, new_id)
         skills, pages = _written_files(places, database, changes)
         return cls(
             database=database,
@@ -131,13 +131,7 @@ class Stores:
             outbox=outbox,
             notices=Notices(outbox, database, clock, redact),
             known=KnownRooms(database, clock),
-            conversations=conversations,
-            threads=Threads(conversations),
-            casts=Casts(database, clock, new_id, redact),
-            folds=Folds(database, clock, new_id),
-            rewards=Rewards(database, clock, new_id),
-            edits=Edits(database, clock, redact),
-            sub_sessions=SubSessions(database, clock, new_id),
+            **_loom(database, clock, new_id, redact),
             changes=changes,
             proposals=proposals,
             core=Core(places, EditedFiles(database)),
@@ -155,6 +149,20 @@ class Stores:
             wiki=WikiStore(wiki),
             undo=_undo(database, changes, facts, tasks, skills, pages, wiki),
         )
+
+
+def _loom(database: Database, clock: Clock, new_id: NewId, redact: Redaction) -> dict[str, Any]:
+    """The stores of what was said and done, by their names."""
+    shared = (database, clock, new_id)
+    return {
+        "conversations": Conversations(*shared),
+        "threads": Threads(*shared),
+        "casts": Casts(*shared, redact),
+        "folds": Folds(*shared),
+        "rewards": Rewards(*shared),
+        "edits": Edits(database, clock, redact),
+        "sub_sessions": SubSessions(*shared),
+    }
 
 
 @asynccontextmanager

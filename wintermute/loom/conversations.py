@@ -70,7 +70,7 @@ class Conversations:
             if row["scope"] != scope:
                 await self._rescope(tx, row["id"], scope)
         held = next((row["id"] for row in rows if row["thread_id"] == ""), None)
-        return held or (await self.add(tx, kind, scope, room_id=room_id))[0]
+        return held or (await self.begin_talk(tx, kind, scope, room_id=room_id))[0]
 
     async def _rescope(self, tx: Transaction, conversation_id: str, scope: str) -> None:
         query = "UPDATE conversations SET scope = ? WHERE id = ?"
@@ -159,7 +159,7 @@ class Conversations:
         )
         return [row["scope"] for row in found]
 
-    async def add(
+    async def begin_talk(
         self,
         tx: Transaction,
         kind: str,
@@ -206,7 +206,9 @@ class Conversations:
         `outlives`: it goes on when the cast of that turn ends (L-062).
         """
         links: dict[str, Any] = {"parent_cast": cast_id, "parent_turn": turn_id}
-        return await self.add(tx, "sub_session", scope, depth=depth, outlives=outlives, **links)
+        return await self.begin_talk(
+            tx, "sub_session", scope, depth=depth, outlives=outlives, **links
+        )
 
     async def current_branch(self, tx: Transaction, conversation_id: str) -> str:
         """The branch that the next cast belongs to."""
@@ -214,7 +216,7 @@ class Conversations:
 
     async def open_run(self, tx: Transaction, scope: str, depth: int) -> str:
         """A conversation of its own for work that nobody talks with; its branch."""
-        return (await self.add(tx, "job", scope, depth=depth))[1]
+        return (await self.begin_talk(tx, "job", scope, depth=depth))[1]
 
     async def homes(
         self, tx: Transaction, scope: str, made_in: str | None = None

@@ -5,7 +5,9 @@ root; once its room has moved to another, where the root is missing, the thread 
 it still says goes into the room.
 """
 
-from wintermute.db import Transaction
+from wintermute.clock import Clock
+from wintermute.db import Database, Transaction
+from wintermute.ids import NewId
 from wintermute.loom.conversations import Conversations
 
 SAID_IN = (
@@ -25,15 +27,15 @@ ROOT = "$*"
 class Threads:
     """The store of what makes a conversation a thread."""
 
-    def __init__(self, conversations: Conversations) -> None:
-        self._conversations = conversations
+    def __init__(self, database: Database, clock: Clock, new_id: NewId) -> None:
+        self._conversations = Conversations(database, clock, new_id)
 
     async def of_event(self, tx: Transaction, room_id: str, event_id: str) -> str | None:
         """The thread in which an event was said; None: in the room itself, or it is not known."""
         found = await tx.scalars(SAID_IN, {"event": event_id, "room": room_id})
         return found[0] if found else None
 
-    async def find(self, tx: Transaction, room_id: str, root: str) -> str | None:
+    async def of_root(self, tx: Transaction, room_id: str, root: str) -> str | None:
         """The thread of a root, if it has begun; threads do not nest, so it may be an outer one."""
         query = "SELECT id FROM conversations WHERE room_id = ? AND thread_id = ?"
         found = await tx.scalars(query, (room_id, root))
@@ -92,7 +94,7 @@ class Threads:
 
     async def spoke(self, tx: Transaction, room_id: str, root: str, sender: str) -> None:
         """Somebody speaks in a thread: if not its beginner, it is no longer just theirs and ours."""
-        thread = await self.find(tx, room_id, root)
+        thread = await self.of_root(tx, room_id, root)
         query = "UPDATE conversations SET starter = NULL WHERE id = ? AND starter <> ?"
         await tx.execute(query, (thread, sender))
 
@@ -126,7 +128,7 @@ class Threads:
             " ORDER BY k.seq DESC LIMIT 1",
             {"room": held["room_id"], "scope": held["scope"], "cast": answer_of, "root": root},
         )
-        thread, _ = await self._conversations.add(
+        thread, _ = await self._conversations.begin_talk(
             *(tx, "room", held["scope"]),
             forked_from=next(iter(turns), None),
             room_id=held["room_id"],

@@ -31,16 +31,16 @@ ASKED = (
 )
 """A message of a person that is answered: no sign, and no event of ours."""
 NEXT = (
-    "SELECT o.seq, o.id, o.room_id, o.kind, o.body, o.late_after AS after, o.late_mark AS mark,"
-    " o.meant_for, o.reacts_to, o.apart, o.answers, o.cause, o.changes,"
-    " iif(c.room_id = o.room_id AND c.thread_id GLOB '$*', c.thread_id, NULL) AS thread,"
+    "SELECT outbox.seq, outbox.id, outbox.room_id, outbox.kind, outbox.body, outbox.late_after AS after, outbox.late_mark AS mark,"
+    " outbox.meant_for, outbox.reacts_to, outbox.apart, outbox.answers, outbox.cause, outbox.changes,"
+    " iif(c.room_id = outbox.room_id AND c.thread_id GLOB '$*', c.thread_id, NULL) AS thread,"
     f" iif({ASKED} AND NOT i.direct, i.sender, NULL) AS mentions,"
     f" iif({ASKED} AND (NOT i.direct OR c.thread_id <> '' OR (SELECT reason FROM casts"
-    f"  WHERE id = o.cast_id) IN {REFUSED}), coalesce(i.edits, i.event_id), NULL) AS replies_to"
-    " FROM outbox o JOIN conversations c ON c.id = o.conversation_id"
-    " LEFT JOIN inbox i ON i.event_id = o.answers AND i.room_id = o.room_id"
-    " WHERE o.room_id = ? AND o.conversation_id = ? AND o.state = 'waiting'"
-    " ORDER BY o.apart DESC, o.reacts_to IS NOT NULL, o.seq LIMIT 1"
+    f"  WHERE id = outbox.cast_id) IN {REFUSED}), coalesce(i.edits, i.event_id), NULL) AS replies_to"
+    " FROM outbox LEFT JOIN conversations c ON c.id = outbox.conversation_id"
+    " LEFT JOIN inbox i ON i.event_id = outbox.answers AND i.room_id = outbox.room_id"
+    " WHERE outbox.room_id = ? AND outbox.conversation_id = ? AND outbox.state = 'waiting'"
+    " ORDER BY outbox.apart DESC, outbox.reacts_to IS NOT NULL, outbox.seq LIMIT 1"
 )
 
 

@@ -478,7 +478,7 @@ class Intake:
         root = await threads.root(tx, room_id, thread_of(event)[1])
         if not root:
             return main
-        if found := await threads.find(tx, room_id, root):
+        if found := await threads.of_root(tx, room_id, root):
             return found
         ours = await self._stores.outbox.sent_event(tx, room_id, root)
         sender = str(event["sender"])
@@ -494,7 +494,7 @@ class Intake:
             thread = await threads.of_event(tx, room_id, about)
         elif not root:
             return False
-        elif (thread := await threads.find(tx, room_id, root)) is None:
+        elif (thread := await threads.of_root(tx, room_id, root)) is None:
             ours = await self._stores.outbox.sent_event(tx, room_id, root) is not None
             return await threads.beginner(tx, room_id, root, sender, ours=ours) == sender
         return thread is not None and await threads.is_with(tx, thread, sender)
