@@ -8,7 +8,7 @@ it still says goes into the room.
 from wintermute.clock import Clock
 from wintermute.db import Database, Transaction
 from wintermute.ids import NewId
-from wintermute.loom.conversations import Conversations
+from wintermute.loom.conversations import OVER, Conversations
 
 SAID_IN = (
     "SELECT c.id FROM conversations c JOIN (SELECT conversation_id FROM inbox"
@@ -37,8 +37,10 @@ class Threads:
 
     async def of_root(self, tx: Transaction, room_id: str, root: str) -> str | None:
         """The thread of a root, if it has begun; threads do not nest, so it may be an outer one."""
-        query = "SELECT id FROM conversations WHERE room_id = ? AND thread_id = ?"
-        found = await tx.scalars(query, (room_id, root))
+        query = (
+            f"SELECT id FROM conversations WHERE room_id = ? AND thread_id IN (?, '{OVER}' || ?)"
+        )
+        found = await tx.scalars(query, (room_id, root, root))
         return found[0] if found else await self.of_event(tx, room_id, root)
 
     async def root(self, tx: Transaction, room_id: str, named: str) -> str:
@@ -50,6 +52,11 @@ class Threads:
         if row is None:
             return named
         return str(row["root"]) if row["room_id"] == room_id else ""
+
+    async def close(self, tx: Transaction, room_id: str, root: str) -> None:
+        """The homeserver does not have the root in this room: what is still said goes into the room."""
+        query = f"UPDATE conversations SET thread_id = '{OVER}' || thread_id"
+        await tx.execute(f"{query} WHERE room_id = ? AND thread_id = ?", (room_id, root))
 
     async def beside(self, tx: Transaction, conversation_id: str) -> set[str]:
         """A conversation and all others of its room: what is in view of one may be in theirs."""

@@ -80,6 +80,8 @@ LONGEST_WAIT = 5.0
 TOLD_SECONDS = 60.0
 IS_THERE = "M_DUPLICATE_ANNOTATION"
 """The sign is on its event already."""
+NO_ROOT = "M_UNKNOWN"
+"""How Synapse refuses a message in a thread whose root it does not have, or not in this room."""
 KEPT_BACK = (
     "I kept an answer back: it was not made for everybody who can read here now. Whom it was made "
     "for reads it in another chat with me alone, or here when this one is that again."
@@ -366,6 +368,11 @@ class Sender:
                 log.warning(
                     "send refused room=%s outbox=%s reason=%s", row.room_id, row.id, error.code
                 )
+            if row.thread and error.code == NO_ROOT:
+                async with self._stores.database.transaction() as tx:
+                    await self._stores.threads.close(tx, row.room_id, row.thread)
+                await self._follow(row, row.room_id)
+                return False
             if row.reacts_to is None and row.changes is None:
                 if not await self._stores.outbox.stuck(
                     row.id, str(error), lambda: self._home(row) == row.room_id
