@@ -57,7 +57,7 @@ class SilentSpeaker:
     def __init__(self) -> None:
         self.rests_badly = False
         self.changed = asyncio.Event()
-        self.shown: list[tuple[str, str]] = []
+        self.noted: list[tuple[str, str]] = []
         self.drafts: list[str] = []
         self.waits: list[Wait] = []
         self.drafted: defaultdict[str, str] = defaultdict(str)
@@ -111,5 +111,5 @@ class SilentSpeaker:
         self._note("speak", conversation_id)
 
     def _note(self, what: str, where: str) -> None:
-        self.shown.append((what, where))
+        self.noted.append((what, where))
         self.changed.set()

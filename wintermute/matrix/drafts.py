@@ -162,14 +162,14 @@ class Drafts:
         """The conversations in which something grows, each with its room."""
         return [(each, g.row.room_id) for each, g in self._growing.items() if g.grows]
 
-    def of(self, where: tuple[str, str]) -> GrowingAnswer | None:
+    def at(self, where: tuple[str, str]) -> GrowingAnswer | None:
         """The answer that grows in a conversation of a room, if any."""
         known = self._growing.get(where[0])
         return known if known and known.grows and known.row.room_id == where[1] else None
 
     def due_in(self, where: tuple[str, str]) -> float | None:
         """Seconds until more is to go out there; None: not before more is said."""
-        known = self.of(where)
+        known = self.at(where)
         return known.due_in(self._clock.monotonic()) if known else None
 
     def text(self, growth: GrowingAnswer) -> str:
@@ -177,7 +177,7 @@ class Drafts:
         said, _ = grown(growth.said)
         return TOOL.format(said=said, doing=growth.doing) if growth.doing else said
 
-    def begin(self, conversation_id: str, draft: DraftRow) -> None:
+    def show_in(self, conversation_id: str, draft: DraftRow) -> None:
         """An answer grows in the event of this row."""
         if known := self._growing.get(conversation_id):
             self._growing[conversation_id] = replace(known, draft=draft)
@@ -199,7 +199,7 @@ class Drafts:
             is_over=known.is_over or is_all,
         )
 
-    def end(self, conversation_id: str) -> None:
+    def finish(self, conversation_id: str) -> None:
         """Nothing more of what grows goes out before its end."""
         if known := self._growing.get(conversation_id):
             self._growing[conversation_id] = replace(known, is_over=True)

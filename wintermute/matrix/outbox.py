@@ -241,7 +241,7 @@ class Sender:
         while True:
             self._busy[where].clear()
             row = await self._stores.outbox.next(*where)
-            growth = self._drafts.of(where)
+            growth = self._drafts.at(where)
             if growth is None or (row is not None and row.reacts_to is None):
                 return row
             due = self._drafts.due_in(where)
@@ -266,7 +266,7 @@ class Sender:
         runs, in_scope = await stores.casts.goes_on(draft.cast_id)
         event_id = await open_event(stores.database, draft.id, where[1])
         if not (runs and in_scope and event_id):
-            self._drafts.end(conversation_id)
+            self._drafts.finish(conversation_id)
             return None
         self._shown[draft.id] = growth
         row = Outgoing(0, draft.id, where[1], "event", text, meant_for=draft.scope, live=True)
@@ -278,13 +278,13 @@ class Sender:
         async with stores.database.transaction() as tx:
             cast = await stores.casts.running(growth.row.event_id)
             if cast is None:
-                self._drafts.end(where[0])
+                self._drafts.finish(where[0])
                 return
             scope = await stores.conversations.scope_of(cast.branch_id)
             outbox_id, is_new = await stores.outbox.begin_draft(
                 tx, where, growth.row.event_id, text, scope
             )
-        self._drafts.begin(where[0], DraftRow(outbox_id, cast.id, scope))
+        self._drafts.show_in(where[0], DraftRow(outbox_id, cast.id, scope))
         if is_new:
             self._drafts.went_out(where[0], growth)
 
@@ -401,7 +401,7 @@ class Sender:
         moved = self._client.moves.home(row.room_id) != row.room_id
         if not moved and self._may_read(row, self._client.room(row.room_id)):
             return True
-        self._drafts.end(row.conversation_id)
+        self._drafts.finish(row.conversation_id)
         found = list[bool]()
         with suppress(SendRefused):  # nobody lets us look
             found = [] if row.live else await self._find_parts(row)
@@ -422,7 +422,7 @@ class Sender:
             log.warning(
                 "grows no more room=%s outbox=%s reason=%s", row.room_id, row.id, error.code
             )
-            self._drafts.end(row.conversation_id)
+            self._drafts.finish(row.conversation_id)
             async with self._stores.database.transaction() as tx:
                 await refuse_edits(tx, row.id)
         else:
