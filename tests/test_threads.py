@@ -46,6 +46,13 @@ async def hears(person: Person, chat: str, text: str) -> Message:
     return await person.wait_for(chat, lambda message: message.body == text)
 
 
+async def ends(person: Person, chat: str, text: str) -> Message:
+    """What somebody else says that ends so."""
+    return await person.wait_for(
+        chat, lambda m: m.sender != person.user_id and m.body.endswith(text)
+    )
+
+
 async def ask(person: Person, chat: str, text: str, root: str = "", **more: Any) -> Message:
     """Say something, in a thread with a `root`; the answer of a model that repeats it."""
     sent = await person.send(chat, text, **(under(root) if root else {}), **more)
@@ -286,9 +293,7 @@ async def test_a_root_that_cannot_be_shown_is_no_hindrance(
     Forger.at(proxy).change = lie
     for text in lies:
         await ann.send(chat, text)
-        answer = await ann.wait_for(
-            chat, lambda m, text=text: m.sender == daemon.user_id and m.body.endswith(text)
-        )
+        answer = await ends(ann, chat, text)
         assert place(answer)[0] == (root if text == "nested" else "")
 
 
