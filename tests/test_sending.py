@@ -269,7 +269,7 @@ async def typing_and_receipt(ann: MatrixUser, chat: str, bot: str, gate: asyncio
 async def test_conversations_of_one_room_are_sent_beside_each_other_below_one_typing_sign(
     tmp_path: Path,
 ) -> None:
-    """L-073, X-007: as threads will."""
+    """L-073, X-007: of a thread and of its room."""
     goes_on = asyncio.Event()
     async with Proxy("http://127.0.0.1:9") as proxy, at_desk(tmp_path, proxy, HeldClock()) as desk:
         answer = proxy.before
@@ -315,7 +315,7 @@ async def two_conversations(desk: Desk) -> tuple[str, str]:
     stores = desk.stores
     async with stores.database.transaction() as tx:
         one = await stores.conversations.in_room(tx, HERE, f"person:{ANN}")
-    other = await open_thread(stores.database, stores.conversations, HERE)
+    other = await open_thread(stores, HERE)
     async with stores.database.transaction() as tx:
         for conversation, text in ((one, "first"), (one, "second"), (other, "other")):
             await stores.outbox.enqueue(tx, conversation, text, meant_for="")

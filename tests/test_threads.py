@@ -2,15 +2,18 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.test_promises_at_the_door import planning
+from tests.test_redactions import take_back
 from tests.test_who_reads import encrypted_or_not, slip_in, slip_out, until
 from tests.tiers import tiered
 from tests.world.forger import Forger
-from tests.world.model import ModelServer, Slow, Text
+from tests.world.house import ANN, ROOM, open_house, open_thread
+from tests.world.model import Drip, ModelServer, Slow, Text
 from tests.world.person import Person
 from tests.world.proxy import Proxy
 from tests.world.scene import JS, NIO, NewBot, NewPerson, NewRoom, Scene
@@ -18,13 +21,16 @@ from tests.world.upgrades import upgrade
 from tests.world.user import Message
 from wintermute.conversation import words
 from wintermute.conversation.casting import PRIVATE, UNREADABLE
+from wintermute.mailbox.history import MailboxReader
 from wintermute.mailbox.outbox import Outgoing
 from wintermute.matrix.inbox import thread_of
 from wintermute.matrix.outbox import about
+from wintermute.messages import Incoming
 from wintermute.schedule.firing import REMINDER
+from wintermute.web.messages import title_of
 
 Json = dict[str, Any]
-SECRET = "4711 euros"
+SECRET, BOT = "4711 euros", "@other_bot:test"
 OF_ROOM = "SELECT id, thread_id, scope FROM conversations WHERE room_id = ? ORDER BY thread_id"
 
 
@@ -194,6 +200,14 @@ async def test_in_a_group_who_asked_is_named_and_need_not_name_us_again(
     assert (place(first), mentioned(first)) == (("", root), [ann.user_id])
     answer = await ask(ann, chat, "two", root)
     assert mentioned(answer) == [ann.user_id]
+    model.script(Drip(" ".join(f"word{n}" for n in range(20)), interval=0.1))
+    await ann.send(chat, "more", **under(root))
+    await ann.wait_for(chat, lambda m: m.body.endswith("word19") and "m.new_content" in m.content)
+    grown, *edits = [m for m in ann.messages(chat, daemon.user_id) if "word1" in m.body]
+    assert (place(grown)[0], mentioned(grown)) == (root, [ann.user_id])
+    assert {(m.content["m.relates_to"]["event_id"], mentioned(m)) for m in edits} == {
+        (grown.event_id, None)
+    }
     await ann.send(chat, "not for you", **under(await ben.send(chat, "pizza?")))
     await ben.send(chat, "nor this", **under(root))
     await ann.send(chat, "nor that", **under(root))
@@ -205,7 +219,7 @@ async def test_in_a_group_who_asked_is_named_and_need_not_name_us_again(
     assert "he is right" in seen(model)[-1]
     await ask(ann, chat, "well?", root, **us)
     assert [text in seen(model)[-1] for text in ("nor this", "pizza")] == [True, False]
-    assert len(model.requests) == 5
+    assert len(model.requests) == 6
 
 
 def mentioned(message: Message) -> Any:
@@ -336,3 +350,67 @@ async def test_a_thread_ends_with_its_room_and_what_it_owes_is_said_in_the_next(
     answer = await ask(ann, new, "three", again)
     assert "one" in seen(model)[0]
     assert answer.encrypted == encrypted
+
+
+@pytest.mark.breaks("redaction")
+async def test_what_is_taken_back_in_a_room_is_gone_from_its_threads(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """X-056, F-027: from what is being asked, and from its summary; no thread has a seed."""
+    gate = asyncio.Event()
+    model.keyed(lambda s: Slow(gate, Text("late")) if s.last_user == "think" else None)
+    async with open_house(tmp_path, model.url, language="en") as house, house.working():
+        first = await house.incoming(SECRET)
+        await house.incoming("two", event_id="$two")
+        await house.settled()
+        thread, asked = await open_thread(house.stores, root="$two"), len(model.requests)
+        await house.incoming("think", conversation=thread)
+        await model.request_arrived(asked + 1)
+        assert SECRET in str(seen(model))
+        [turn] = await house.rows("SELECT max(seq), id FROM turns")
+        async with house.database.transaction() as tx:
+            branch = await house.conversations.current_branch(tx, thread)
+            made: Json = {"after": None, "tokens_before": 9, "tokens_after": 1}
+            await house.stores.folds.add(tx, branch, turn["id"], f"they told {SECRET}", **made)
+        await take_back(house, first)
+        await model.request_arrived(asked + 2)
+        assert SECRET not in str(seen(model))
+        gate.set()
+        await house.settled()
+        assert (await house.one("SELECT summary FROM folds"))["summary"] == ""
+        seeds = await house.rows("SELECT 1 FROM inbox WHERE event_id GLOB 'seed_*'")
+        assert len(seeds) == 1
+
+
+async def test_a_thread_is_listed_by_its_name_and_hears_what_concerns_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """X-025, X-056, X-004, V-017: its readers are those of its room, whoever asks; other rooms' are not."""
+    scope = f"person:{ANN}"
+    async with open_house(tmp_path, model.url) as house, house.working():
+        await house.incoming("elsewhere", room="!other:test")
+        await house.incoming("one", event_id="$one")
+        await house.settled()
+        thread = await open_thread(house.stores, root="$one")
+        await house.incoming("below", conversation=thread)
+        await house.settled()
+        await house.incoming("where?", room="!other:test")
+        await house.settled()
+        held = await MailboxReader(house.database, house.stores.owner).conversations(9)
+        titles = [title_of(each) for each in held]
+        assert titles == ["Matrix: elsewhere", "Matrix thread: below", "Matrix: one"]
+        async with house.database.transaction() as tx:
+            rooms = [each.id for each in await house.conversations.homes(tx, scope)]
+            mine = [each.id for each in await house.conversations.homes(tx, scope, thread)]
+            assert (len(rooms), mine) == (2, [thread, *rooms])
+            for n, where in enumerate((rooms[1], thread)):
+                bot = Incoming(
+                    *(f"$bot{n}", ROOM, BOT, "Bot", "other", "message", "hm", house.clock.now()),
+                    direct=False,
+                    by_bot=True,
+                )
+                await house.inbox.store(tx, where, bot, "answered")
+            assert await house.inbox.bot_streak(tx, rooms[1]) == 2
+            await house.conversations.in_room(tx, ROOM, f"room:{ROOM}")  # by whoever asks for it
+        changed = await house.rows("SELECT 1 FROM conversations WHERE scope = ?", f"room:{ROOM}")
+        assert len(changed) == 2
