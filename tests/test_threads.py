@@ -18,7 +18,7 @@ from tests.world.person import Person
 from tests.world.proxy import Proxy
 from tests.world.scene import JS, NIO, NewBot, NewPerson, NewRoom, Scene
 from tests.world.upgrades import upgrade
-from tests.world.user import Message
+from tests.world.user import Message, under
 from wintermute.conversation import words
 from wintermute.conversation.casting import PRIVATE, UNREADABLE
 from wintermute.mailbox.history import MailboxReader
@@ -32,12 +32,6 @@ from wintermute.web.messages import title_of
 Json = dict[str, Any]
 SECRET, BOT = "4711 euros", "@other_bot:test"
 OF_ROOM = "SELECT id, thread_id, scope FROM conversations WHERE room_id = ? ORDER BY thread_id"
-
-
-def under(root: str, last: str = "") -> Json:
-    """The content of a message in a thread, as clients make it."""
-    relation = {"rel_type": "m.thread", "event_id": root, "is_falling_back": True}
-    return {"m.relates_to": {**relation, "m.in_reply_to": {"event_id": last or root}}}
 
 
 def place(message: Message) -> tuple[str, str]:
