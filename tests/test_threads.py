@@ -376,11 +376,12 @@ async def test_what_is_taken_back_in_a_room_is_gone_from_its_threads(
         assert len(seeds) == 1
 
 
+@pytest.mark.breaks("fork")
 async def test_a_thread_is_listed_by_its_name_and_hears_what_concerns_it(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """X-025, X-056, X-004, V-017: its readers are those of its room, whoever asks; other rooms' are not."""
-    scope = f"person:{ANN}"
+    scope, group = f"person:{ANN}", f"room:{ROOM}"
     async with open_house(tmp_path, model.url) as house, house.working():
         await house.incoming("elsewhere", room="!other:test")
         await house.incoming("one", event_id="$one")
@@ -405,6 +406,23 @@ async def test_a_thread_is_listed_by_its_name_and_hears_what_concerns_it(
                 )
                 await house.inbox.store(tx, where, bot, "answered")
             assert await house.inbox.bot_streak(tx, rooms[1]) == 2
-            await house.conversations.in_room(tx, ROOM, f"room:{ROOM}")  # by whoever asks for it
-        changed = await house.rows("SELECT 1 FROM conversations WHERE scope = ?", f"room:{ROOM}")
+            await house.conversations.in_room(tx, ROOM, group)  # by whoever asks for it
+        changed = await house.rows("SELECT 1 FROM conversations WHERE scope = ?", group)
         assert len(changed) == 2
+        await house.incoming("us three", event_id="$three", scope=group)
+        await house.settled()
+        await house.incoming("we two", event_id="$other")
+        await house.settled()
+        began = "SELECT forked_from FROM branches WHERE conversation_id = ?"
+        for readers, root, forks in (
+            (scope, "$three", False),
+            (scope, "$one", True),
+            (group, "$three", False),  # others may have come than were here then
+        ):
+            async with house.database.transaction() as tx:
+                await house.conversations.in_room(tx, ROOM, readers)
+                await tx.execute(
+                    "UPDATE conversations SET thread_id = id WHERE thread_id = ?", (root,)
+                )
+            found = await house.rows(began, await open_thread(house.stores, root=root))
+            assert [row["forked_from"] is not None for row in found] == [forks]

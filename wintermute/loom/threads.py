@@ -9,6 +9,7 @@ from wintermute.clock import Clock
 from wintermute.db import Database, Transaction
 from wintermute.ids import NewId
 from wintermute.loom.conversations import OVER, Conversations
+from wintermute.messages import PERSON
 
 SAID_IN = (
     "SELECT c.id FROM conversations c JOIN (SELECT conversation_id FROM inbox"
@@ -117,7 +118,8 @@ class Threads:
         """Begin the thread of a root in the room of a conversation; its id.
 
         It goes on from the end of the cast that answered the root, or whose answer (`answer_of`) is
-        the root, if all that was in view there is for those who can read now; else from nothing.
+        the root, if all that was in view there is for those who can read now; else from nothing:
+        a group that comes together again may have others in it.
         The model that was chosen for the room answers here as well.
         """
         held = await tx.row(
@@ -130,7 +132,8 @@ class Threads:
             " FROM casts k JOIN branches b ON b.id = k.branch_id"
             " JOIN conversations c ON c.id = b.conversation_id"
             " WHERE k.state <> 'running' AND c.room_id = :room AND b.scope = :scope"
-            " AND (k.id = :cast OR k.event_id IN"
+            f" AND (b.scope LIKE '{PERSON}%' OR NOT EXISTS (SELECT 1 FROM branches n WHERE"
+            "  n.conversation_id = c.id AND n.seq > b.seq AND n.reason = 'scope')) AND (k.id = :cast OR k.event_id IN"
             "  (SELECT event_id FROM inbox WHERE event_id = :root OR edits = :root))"
             " ORDER BY k.seq DESC LIMIT 1",
             {"room": held["room_id"], "scope": held["scope"], "cast": answer_of, "root": root},

@@ -102,6 +102,11 @@ class Arrival:
         """Whether it travelled so."""
         return bool(self.raw["type"] == "m.room.encrypted")
 
+    @property
+    def in_thread(self) -> bool:
+        """Whether it says that it belongs to a thread."""
+        return thread_of(self.opened.event)[1] != ""
+
 
 class Intake:
     """From events to inbox rows."""
@@ -358,7 +363,7 @@ class Intake:
         await self._tell_readers(tx, conversation, came)
         if context:  # other people's lines: what is shown of them is enough
             incoming = replace(incoming, raw={})
-        elif incoming.kind == "message" and incoming.replies_to is None:
+        elif (incoming.kind, incoming.replies_to) == ("message", None) and came.in_thread:
             root = await self._stores.threads.unseen_root(tx, conversation)
             incoming = replace(incoming, replies_to=root)
         state: InboxState = "waiting" if takes else "ignored"
@@ -368,7 +373,7 @@ class Intake:
         """Say once to who speaks here why this is no chat of two, if they may think so (F-014)."""
         room_id, sender = came.view.room_id, str(came.raw["sender"])
         # A thread that has begun since knows nothing of before: its room does.
-        main = await self._conversation(tx, came.view)
+        main = await self._conversation(tx, came.view) if came.in_thread else conversation
         was = await self._stores.conversations.was_private(tx, main) == f"{PERSON}{sender}"
         notice = not_private(came.view, self._client.account.user_id, sender, self._policy, was=was)
         if notice and not self._has_moved(room_id):
