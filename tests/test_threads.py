@@ -279,6 +279,7 @@ async def test_a_root_that_cannot_be_shown_is_no_hindrance(
     await ann.wait_joined(early, daemon.user_id)
     await ask(ann, early, "what of it?", unread)
     assert (UNREADABLE in seen(model)[0], "of before" in seen(model)[0]) == (True, False)
+    other = await ask(ann, early, "other")
 
     chat = await room(ann, daemon)
     root = await ann.send(chat, f"I earn {SECRET}")
@@ -300,9 +301,8 @@ async def test_a_root_that_cannot_be_shown_is_no_hindrance(
     thread = {"rel_type": "m.thread", "event_id": root}
     lies = {
         "nested": {"m.relates_to": {**thread, "event_id": inner.event_id}},
-        "elsewhere": {"m.relates_to": {**thread, "event_id": unread}},
-        "a list": {"m.relates_to": [thread]},
-        "a text": {"m.relates_to": "m.thread"},
+        "elsewhere": {"m.relates_to": {**thread, "event_id": other.event_id}},
+        "unknown": {"m.relates_to": {**thread, "event_id": unread}},
         "wrong case": {"m.relates_to": {**thread, "rel_type": "m.THREAD"}},
     }
     Forger.at(proxy).change = lie
@@ -310,6 +310,8 @@ async def test_a_root_that_cannot_be_shown_is_no_hindrance(
         await ann.send(chat, text)
         answer = await ends(ann, chat, text)
         assert place(answer)[0] == (root if text == "nested" else "")
+    threads = {row["thread_id"] for row in daemon.rows(OF_ROOM, chat)}
+    assert threads == {"", root, gone, f"over {unread}"}
 
 
 @pytest.mark.slow
@@ -379,6 +381,9 @@ async def test_what_is_taken_back_in_a_room_is_gone_from_its_threads(
         gate.set()
         await house.settled()
         assert (await house.one("SELECT summary FROM folds"))["summary"] == ""
+        empty = await open_thread(house.stores, root="$nobody knows")
+        await house.incoming("below", conversation=empty)
+        await house.settled()
         seeds = await house.rows("SELECT 1 FROM inbox WHERE event_id GLOB 'seed_*'")
         assert len(seeds) == 1
 

@@ -47,8 +47,10 @@ class Threads:
     async def root(self, tx: Transaction, room_id: str, named: str) -> str:
         """The message that an event which is named as a root is or edits; "" if of another room."""
         row = await tx.row(
-            "SELECT coalesce(edits, event_id) AS root, room_id FROM inbox WHERE event_id = ?",
-            (named,),
+            "SELECT coalesce(edits, event_id) AS root, room_id FROM inbox WHERE event_id = :named"
+            " UNION ALL SELECT p.event_id, o.room_id FROM outbox_parts p"
+            " JOIN outbox o ON o.id = p.outbox_id WHERE p.event_id = :named LIMIT 1",
+            {"named": named},
         )
         if row is None:
             return named
