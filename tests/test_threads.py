@@ -9,13 +9,13 @@ import pytest
 
 from tests.test_promises_at_the_door import planning
 from tests.test_redactions import take_back
-from tests.test_who_reads import encrypted_or_not, slip_in, slip_out, until
+from tests.test_who_reads import down_for_sends, encrypted_or_not, slip_in, slip_out, until
 from tests.tiers import tiered
 from tests.world.forger import Forger
 from tests.world.house import ANN, ROOM, open_house, open_thread
-from tests.world.model import Drip, ModelServer, Slow, Text
+from tests.world.model import Drip, ModelServer, Slow, Step, Text
 from tests.world.person import Person
-from tests.world.proxy import Proxy
+from tests.world.proxy import Proxy, pass_before
 from tests.world.scene import JS, NIO, NewBot, NewPerson, NewRoom, Scene
 from tests.world.upgrades import upgrade
 from tests.world.user import Message, under
@@ -158,7 +158,8 @@ async def test_who_joins_silently_reads_no_thread(
     await ask(ann, chat, "below", root)
     more = Drip(f"{SECRET} is " + "much " * 300, interval=0.1)
     never = Slow(asyncio.Event(), Text(SECRET))
-    model.keyed(lambda s: {"is it much?": more, "is it?": never}.get(s.last_user))
+    steps: dict[str, Step] = {"is it much?": more, "is it?": never}
+    model.keyed(lambda seen: steps.get(seen.last_user))
     sent = await ann.send(chat, "is it much?", **under(root))
     beside = await ann.send(chat, "is it?")
     draft = await ann.wait_for(chat, lambda m: m.body.startswith(f"{SECRET} is"))
@@ -318,11 +319,12 @@ async def test_a_root_that_cannot_be_shown_is_no_hindrance(
 @pytest.mark.breaks("fork", perhaps=True)
 @encrypted_or_not
 async def test_a_thread_ends_with_its_room_and_what_it_owes_is_said_in_the_next(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, encrypted: bool
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy, encrypted: bool
 ) -> None:
-    """X-056, F-013: its answer and its reminders; those of now are said in it."""
+    """X-056, F-013: its answer, which waits by then or is still made, and its reminders; those of
+    now are said in it."""
     ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
+    daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
     club = await room(ann, daemon, ben, encrypted=encrypted)
     us = {"m.mentions": {"user_ids": [daemon.user_id]}}
     gate, plan = asyncio.Event(), planning(3)
@@ -337,12 +339,17 @@ async def test_a_thread_ends_with_its_room_and_what_it_owes_is_said_in_the_next(
     await ann.wait_for(club, lambda m: m.sender == daemon.user_id and "tea" in m.body)
     await ann.send(club, "think", **under(root))
     await model.request_arrived(4)
+    if encrypted:
+        proxy.before = down_for_sends
+        gate.set()
+        await until(lambda: bool(daemon.rows("SELECT 1 FROM outbox WHERE body = 'late'")))
     new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
     await ann.wait_joined(new, daemon.user_id)
     await ben.join(new)
     moved = "SELECT 1 FROM conversations WHERE room_id = ? AND thread_id <> ''"
     await daemon.until(lambda: bool(daemon.rows(moved, new)))
     gate.set()
+    proxy.before = pass_before
     said = await ann.wait_for(new, lambda m: m.body == "late")
     assert (place(said), said.encrypted) == (("", ""), encrypted)
     [home] = daemon.rows("SELECT id FROM conversations WHERE room_id = ? AND thread_id = ''", new)
