@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.test_forks import edit
 from tests.tiers import examples
-from tests.world.house import SYSTEM, Gate, House, open_house
+from tests.world.house import SYSTEM, Gate, House, open_house, open_thread
 from tests.world.model import (
     Calls,
     ContextTooLarge,
@@ -32,7 +32,7 @@ from wintermute.conversation.toolbox import Caller
 from wintermute.messages import Json
 
 CONTEXT, ANSWER = 3000, 600
-DEEDS = ("say", "long", "huge", "use", "done", "edit", "fork", "forget")
+DEEDS = ("say", "long", "huge", "use", "done", "edit", "fork", "thread", "forget")
 COMMANDS = ("/compact", "/new", "/stop")
 MOODS = ("good summaries", "bad summaries", "smaller window", "kill")
 
@@ -129,6 +129,10 @@ class Drive:
             await edit(house, newest[0]["event_id"], f"edit {self._said}")
         elif deed == "fork":
             await self._fork(house)
+        elif deed == "thread" and newest:
+            rows = await house.rows("SELECT event_id FROM inbox WHERE kind = 'message'")
+            thread = await open_thread(house.stores, root=rows[self._said % len(rows)]["event_id"])
+            await house.incoming(f"use {self._said}", conversation=thread)
         elif deed == "forget" and newest:
             said = await traces_of(house.database, ["a summary"])
             async with house.database.transaction() as tx:
@@ -173,7 +177,8 @@ async def drive(deeds: Sequence[str], keep: int) -> None:
 )
 @example(["long"] * 6 + ["forget", "long", "edit", "bad summaries", "long", "huge", "kill"], 2)
 @example(["use", "long", "long", "/compact", "fork", "use", "/compact", "fork", "long"] * 2, 1)
+@example(["use", "long", "thread", "long", "/compact", "thread", "forget", "thread", "kill"] * 2, 2)
 @example(["smaller window", *["use"] * 6, "kill", "done", "/compact", "forget", "edit"], 4)
 def test_every_request_can_be_answered_whatever_happened(deeds: list[str], keep: int) -> None:
-    """L-006, L-017, L-036, L-041, L-051 to L-054: the server checks order and pairs of each."""
+    """L-006, L-017, L-036, L-041, L-051 to L-054, X-042: the server checks order and pairs of each."""
     asyncio.run(drive(deeds, keep))

@@ -421,14 +421,14 @@ async def test_an_edit_in_clear_is_refused_where_encryption_is_required(
 async def test_an_edited_question_is_answered_once_more_with_its_new_text(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
-    """L-054: in the place of the old one, which is asked no longer, answered or not."""
+    """L-054, X-062: in the place of the old one, which is asked no longer, answered or not."""
     ann = await person("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon)
     await settled(ann, chat, "before")
     sent = await settled(ann, chat, "how tall is Ben?")
     await ann.edit(chat, sent, "how tall is Ann?")
-    await ann.wait_for(chat, lambda m: m.body == "echo: how tall is Ann?")
+    await ann.wait_for(chat, lambda m: m.body == "* echo: how tall is Ann?")
     model.script(Hang())
     hanging = await ann.send(chat, "how old?")
     await model.request_arrived(4)
@@ -436,7 +436,7 @@ async def test_an_edited_question_is_answered_once_more_with_its_new_text(
     await ann.wait_for(chat, lambda m: m.body == "echo: how young?")
     await settled(ann, chat, "end")
     assert (await spoken(ann, chat, daemon.user_id))[2:] == [
-        "echo: how tall is Ann?",
+        "* echo: how tall is Ann?",
         "echo: how young?",
         "echo: end",
     ]

@@ -159,8 +159,8 @@ async def test_a_ward_leaves_what_there_is_and_who_does_not_want_it_nothing(
             await take_back(house, event)
         elif end == "join":
             async with house.database.transaction() as tx:
-                left = await house.conversations.rescope(tx, ROOM, f"room:{ROOM}")
-            house.rooms.wake(str(left))
+                [left] = await house.conversations.rescope(tx, ROOM, f"room:{ROOM}")
+            house.rooms.wake(left)
         elif end != "ward":
             await house.incoming(end, edits=event if end == "edit" else None)
         await house.settled()

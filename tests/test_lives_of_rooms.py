@@ -16,7 +16,7 @@ STEPS = 30
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.breaks("redaction", perhaps=True)
+@pytest.mark.breaks("redaction", "fork", perhaps=True)
 async def test_nobody_reads_what_was_not_made_for_them(
     seed: int, person: NewPerson, bot: NewBot, model: ModelServer, proxy: Proxy
 ) -> None:

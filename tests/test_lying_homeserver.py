@@ -96,7 +96,7 @@ async def test_a_false_relation_or_time_beside_the_ciphertext_changes_nothing_th
     for text in ("two", "three", "four", "five", "six", "seven"):
         newest = await answered(ann, chat, text)
     await ann.edit(chat, newest, "eight")
-    await ann.wait_for(chat, lambda m: m.body == "echo: eight")
+    await ann.wait_for(chat, lambda m: m.body == "* echo: eight")  # in the place of the former
     rows = daemon.rows(
         "SELECT body, edits, 86400 * abs(julianday(received_at) - julianday(sent_at)) AS age"
         " FROM inbox ORDER BY seq"

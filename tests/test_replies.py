@@ -88,11 +88,11 @@ async def test_what_is_known_here_is_asked_of_nobody(tmp_path: Path, model: Mode
         assert found == f"{shown(f'Ben ({BEN}): which?')}Ann ({ANN}): that?"
         found = await last_asked(house, model, "you?", replies_to=ours["event_id"], **told)
         assert found == f"{shown(f'you: echo: Ben ({BEN}): which?')}Ann ({ANN}): you?"
-        assert not [what for what, _ in house.speaker.shown if what.startswith("quote")]
+        assert not [what for what, _ in house.speaker.noted if what.startswith("quote")]
         elsewhere = await house.incoming("secret", room="!other:test", kind="context")
         found = await last_asked(house, model, "and that?", replies_to=elsewhere, **told)
         assert found == f"{shown(UNREADABLE)}Ann ({ANN}): and that?"
-        assert (f"quote {elsewhere}", ROOM) in house.speaker.shown  # of this room, which has it not
+        assert (f"quote {elsewhere}", ROOM) in house.speaker.noted  # of this room, which has it not
 
 
 async def test_what_was_never_believed_or_is_an_event_of_ours_is_not_shown(
@@ -114,7 +114,7 @@ async def test_what_was_never_believed_or_is_an_event_of_ours_is_not_shown(
         for target in ("$refused", "result_turn/sub", "$locked", "$held"):
             found = await last_asked(house, model, "that", replies_to=target)
             assert found == f"{shown(UNREADABLE)}that"
-        asked = [what for what, _ in house.speaker.shown if what.startswith("quote")]
+        asked = [what for what, _ in house.speaker.noted if what.startswith("quote")]
         assert asked == ["quote result_turn/sub"]
 
 
@@ -201,15 +201,15 @@ async def test_a_reply_to_us_is_for_us_in_a_group_and_a_thread_is_none(
     asked = await ann.send(chat, f"{daemon.user_id}: which?")
     ours = await ann.wait_for(chat, lambda m: m.sender == daemon.user_id)
     await eve.send(chat, "and me?", **to(ours.event_id))
-    await ann.send(chat, "not for you", **to(asked))
-    thread = {"rel_type": "m.thread", "event_id": asked, "is_falling_back": True}
+    other = await ann.send(chat, "not for you", **to(asked))
+    thread = {"rel_type": "m.thread", "event_id": other, "is_falling_back": True}
     await ann.send(chat, "nor this", **to(ours.event_id, **thread))
     reply = await ann.send(chat, "the second one", **to(ours.event_id))
     await ann.wait_for_count(chat, daemon.user_id, 2)
     seen = model.requests[-1].last_user
     assert seen.endswith(f"({ann.user_id}): the second one")
     assert "<replied_to>\nyou: echo: " in seen
-    assert [text in seen for text in ("and me?", "not for you", "nor this")] == [True] * 3
+    assert [text in seen for text in ("and me?", "not for you", "nor this")] == [True, True, False]
     await ann.edit(chat, reply, "the third one")
     await ann.wait_for(chat, lambda m: m.sender == daemon.user_id and "third" in m.body)
     assert len(model.requests) == 3

@@ -34,13 +34,13 @@ async def test_a_room_is_answered_in_order_and_one_by_one(
 async def test_conversations_of_one_room_have_each_their_order_drafts_and_stop(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    """L-072, L-073, L-023: as threads will; only the door knows that it is one room."""
+    """L-072, L-073, L-023, X-041: in a thread and beside it."""
     gate = asyncio.Event()
     model.keyed(lambda s: Slow(gate, Text("slow")) if s.last_user == "think" else None)
     async with open_house(tmp_path, model.url) as house, house.working():
         await house.incoming("think")
         await model.request_arrived(1)
-        thread = await open_thread(house.database, house.conversations, ROOM)
+        thread = await open_thread(house.stores)
         await house.incoming("hello", conversation=thread)
         assert await house.said(1) == ["echo: hello"]
         await house.incoming("/stop", conversation=thread)
@@ -148,7 +148,7 @@ async def test_a_stop_reaches_a_cast_that_waits_for_its_turn(
 
 
 async def attended(house: House, room_id: str) -> bool:
-    return ("attend", room_id) in house.speaker.shown
+    return ("attend", room_id) in house.speaker.noted
 
 
 async def test_the_room_sees_that_somebody_is_at_work(tmp_path: Path, model: ModelServer) -> None:
@@ -164,7 +164,7 @@ async def test_the_room_sees_that_somebody_is_at_work(tmp_path: Path, model: Mod
         await house.incoming("/help")
         await house.said(3)
         await house.settled()
-    shown = [what for what, _ in house.speaker.shown]
+    shown = [what for what, _ in house.speaker.noted]
     went_wrong = ["attend", "gate echo", "rest", "speak"]
     assert shown == [*went_wrong, "attend", "rest", "speak", "speak"]
 

@@ -22,6 +22,7 @@ from tests.world.warm import Interpreter
 from wintermute.config.schema import Matrix
 from wintermute.ids import new_id
 from wintermute.matrix.copies import Copies
+from wintermute.matrix.drafts import Drafts
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.speaker import LINGER_SECONDS, MatrixSpeaker
 
@@ -268,7 +269,7 @@ async def typing_and_receipt(ann: MatrixUser, chat: str, bot: str, gate: asyncio
 async def test_conversations_of_one_room_are_sent_beside_each_other_below_one_typing_sign(
     tmp_path: Path,
 ) -> None:
-    """L-073, X-007: as threads will."""
+    """L-073, X-007: of a thread and of its room."""
     goes_on = asyncio.Event()
     async with Proxy("http://127.0.0.1:9") as proxy, at_desk(tmp_path, proxy, HeldClock()) as desk:
         answer = proxy.before
@@ -286,9 +287,11 @@ async def test_conversations_of_one_room_are_sent_beside_each_other_below_one_ty
 
         proxy.before = holds
         copies = Copies(desk.client, desk.stores.database, desk.clock, new_id)
-        sender = Sender(desk.client, desk.stores, copies, desk.clock, POLICY)
+        drafts = Drafts(desk.clock, shows=True)
+        sender = Sender(desk.client, desk.stores, copies, desk.clock, POLICY, drafts)
         settings = Matrix(homeserver="", user_id=BOT, owner=ANN)
-        speaker = MatrixSpeaker(desk.client, desk.stores, sender, POLICY, settings, desk.clock)
+        parts = (desk.client, desk.stores, sender, POLICY, settings, desk.clock, drafts)
+        speaker = MatrixSpeaker(*parts)
         one, other = await two_conversations(desk)
         async with asyncio.TaskGroup() as group:
             work = [group.create_task(part.run()) for part in (sender, speaker)]
@@ -312,7 +315,7 @@ async def two_conversations(desk: Desk) -> tuple[str, str]:
     stores = desk.stores
     async with stores.database.transaction() as tx:
         one = await stores.conversations.in_room(tx, HERE, f"person:{ANN}")
-    other = await open_thread(stores.database, stores.conversations, HERE)
+    other = await open_thread(stores, HERE)
     async with stores.database.transaction() as tx:
         for conversation, text in ((one, "first"), (one, "second"), (other, "other")):
             await stores.outbox.enqueue(tx, conversation, text, meant_for="")

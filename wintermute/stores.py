@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from wintermute.changes.change_sets import ChangeSets, ItemKind
 from wintermute.changes.proposals import Proposals
@@ -23,6 +24,7 @@ from wintermute.llm.vector import Embedder
 from wintermute.loom.casts import Casts
 from wintermute.loom.conversations import Conversations, Edits, Folds, Rewards
 from wintermute.loom.sub_sessions import SubSessions
+from wintermute.loom.threads import Threads
 from wintermute.mailbox.inbox import Inbox
 from wintermute.mailbox.notices import Notices
 from wintermute.mailbox.outbox import Outbox
@@ -66,6 +68,7 @@ class Stores:
     notices: Notices
     known: KnownRooms
     conversations: Conversations
+    threads: Threads
     casts: Casts
     folds: Folds
     rewards: Rewards
@@ -128,12 +131,7 @@ class Stores:
             outbox=outbox,
             notices=Notices(outbox, database, clock, redact),
             known=KnownRooms(database, clock),
-            conversations=Conversations(database, clock, new_id),
-            casts=Casts(database, clock, new_id, redact),
-            folds=Folds(database, clock, new_id),
-            rewards=Rewards(database, clock, new_id),
-            edits=Edits(database, clock, redact),
-            sub_sessions=SubSessions(database, clock, new_id),
+            **_loom(database, clock, new_id, redact),
             changes=changes,
             proposals=proposals,
             core=Core(places, EditedFiles(database)),
@@ -151,6 +149,20 @@ class Stores:
             wiki=WikiStore(wiki),
             undo=_undo(database, changes, facts, tasks, skills, pages, wiki),
         )
+
+
+def _loom(database: Database, clock: Clock, new_id: NewId, redact: Redaction) -> dict[str, Any]:
+    """The stores of what was said and done, by their names."""
+    shared = (database, clock, new_id)
+    return {
+        "conversations": Conversations(*shared),
+        "threads": Threads(*shared),
+        "casts": Casts(*shared, redact),
+        "folds": Folds(*shared),
+        "rewards": Rewards(*shared),
+        "edits": Edits(database, clock, redact),
+        "sub_sessions": SubSessions(*shared),
+    }
 
 
 @asynccontextmanager

@@ -88,17 +88,13 @@ ZONE = "Europe/Berlin"
 SEQUENCE = itertools.count(1)
 
 
-async def open_thread(database: Database, conversations: Conversations, room: str) -> str:
-    """One more conversation in the room of another, as a thread will be; its id."""
-    thread = new_id("conv")
-    async with database.transaction() as tx:
-        await tx.execute(
-            "INSERT INTO conversations (id, kind, room_id, thread_id, scope, created_at) SELECT"
-            " ?, kind, room_id, '$root', scope, created_at FROM conversations WHERE room_id = ?",
-            (thread, room),
-        )
-        await conversations.branch(tx, thread, "start")
-    return thread
+async def open_thread(stores: Stores, room: str = ROOM, root: str = "$root") -> str:
+    """The thread of a message of a room, as a door opens it; its id."""
+    async with stores.database.transaction() as tx:
+        held = await stores.conversations.of_room(tx, room)
+        assert held is not None
+        found = await stores.threads.of_root(tx, room, root)
+        return found or await stores.threads.open(tx, held.id, root, answer_of=None, starter=None)
 
 
 @dataclass(frozen=True)

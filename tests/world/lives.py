@@ -19,7 +19,7 @@ from tests.world.duties import SYSTEM, Open, in_, once, open_rows
 from tests.world.model import Calls, Drip, Fail, ModelServer, Seen, Step, Text, Use
 from tests.world.proxy import Action, Answer, Cut, Proxy, Request, pass_after, pass_before
 from tests.world.upgrades import room_path
-from tests.world.user import CLIENT, MatrixUser
+from tests.world.user import CLIENT, MatrixUser, under
 from tests.world.watch import KEPT_PASTS, KEPT_RULES, Readers, Watch
 from wintermute.changes.change_sets import Reason
 from wintermute.db import open_database
@@ -69,6 +69,7 @@ class Chat:
     people: dict[str, MatrixUser]
     readers: Readers
     said: list[tuple[MatrixUser, str]] = field(default_factory=list)
+    roots: list[str] = field(default_factory=list)
     over: bool = False
 
     def where(self, how: str) -> list[MatrixUser]:
@@ -259,9 +260,13 @@ class Life:
         scope, own = self.watch.scope(chat.id, chat.readers), f"person:{who.user_id}"
         word = self.watch.word(scope, own, room=chat.id)
         mention = {"m.mentions": {"user_ids": [self._daemon.user_id]}}
-        event_id = await who.send(chat.id, f"what of {word}", **mention)
+        root = self._chance.choice(chat.roots) if chat.roots and self._chance.random() < 0.4 else ""
+        event_id = await who.send(
+            chat.id, f"what of {word}", **mention, **(under(root) if root else {})
+        )
         chat.said.append((who, event_id))
-        return f"{who.user_id} {word}"
+        chat.roots += [] if root else [event_id]
+        return f"{who.user_id} {word} {root and 'in a thread'}"
 
     async def _listed(self, chat: Chat) -> str:
         who = self._one(chat.writers())

@@ -132,11 +132,16 @@ class Hang:
 
 @dataclass(frozen=True, slots=True)
 class Drip:
-    """Says the text word by word: one for each release of `gate`, or one each `interval` seconds."""
+    """Says the text word by word: one for each release of `gate`, or one each `interval` seconds.
+
+    Then it calls tools, or `breaks` the connection.
+    """
 
     text: str
     gate: asyncio.Semaphore | None = None
     interval: float = 0.05
+    calls: tuple[Use, ...] = ()
+    breaks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,12 +440,7 @@ class _Exchange:
         events: list[Json | str] = [
             self._delta({"content": text[at : at + PIECE]}) for at in range(0, len(text), PIECE)
         ]
-        for index, call in enumerate(calls):
-            function = call["function"]
-            head = {**call, "index": index, "function": {"name": function["name"]}}
-            events.append(self._delta({"tool_calls": [head]}))
-            rest = {"index": index, "function": {"arguments": function["arguments"]}}
-            events.append(self._delta({"tool_calls": [rest]}))
+        events += self._called(calls)
         events.append(self._delta({}, step.finish))
         options = self._seen.body.get("stream_options") or {}
         if step.usage and options.get("include_usage"):
@@ -485,7 +485,11 @@ class _Exchange:
             else:
                 await asyncio.sleep(step.interval)
             await self._send(self._delta({"content": f"{word} "}))
-        await self._send(self._delta({}, "stop"))
+        if step.breaks:
+            return self.cut()
+        for event in self._called(_content(Calls(step.calls), self._n)[1]):
+            await self._send(event)
+        await self._send(self._delta({}, "tool_calls" if step.calls else "stop"))
         await self._send("[DONE]")
         return self._response
 
@@ -504,6 +508,16 @@ class _Exchange:
             await self._response.write(step.data)
             await asyncio.sleep(step.interval)
         return self._response
+
+    def _called(self, calls: list[Json]) -> list[Json]:
+        events = []
+        for index, call in enumerate(calls):
+            function = call["function"]
+            head = {**call, "index": index, "function": {"name": function["name"]}}
+            events.append(self._delta({"tool_calls": [head]}))
+            rest = {"index": index, "function": {"arguments": function["arguments"]}}
+            events.append(self._delta({"tool_calls": [rest]}))
+        return events
 
     async def break_off(self, step: Cut) -> web.StreamResponse:
         words = step.text.split(" ")[: step.after_chunks]
@@ -571,8 +585,11 @@ def _content(step: Text | Calls | Empty, n: int) -> tuple[str, list[Json]]:
 def _told(step: Step, n: int) -> Json | None:
     """A whole answer as the message that later requests show it as."""
     match step:
-        case Drip(text):
-            return {"role": "assistant", "content": text}
+        case Drip(breaks=True):
+            return None
+        case Drip(text, calls=uses):
+            _, calls = _content(Calls(uses), n)
+            return {"role": "assistant", "content": text} | ({"tool_calls": calls} if calls else {})
         case Events(told=told):
             return told
         case Text() | Calls():

@@ -507,8 +507,8 @@ class Remembering:
         place.alone = not place.alone
         async with house.database.transaction() as tx:
             scope = place.scope(place.people[0])
-            conversation = await house.conversations.rescope(tx, place.room, scope)
-        if conversation:
+            changed = await house.conversations.rescope(tx, place.room, scope)
+        for conversation in changed:
             house.rooms.wake(conversation)
         return f"alone={place.alone}"
 

@@ -52,6 +52,12 @@ class Message:
         return str(self.content.get("body", ""))
 
 
+def under(root: str, last: str = "") -> Json:
+    """The content of a message in a thread, as clients make it."""
+    relation = {"rel_type": "m.thread", "event_id": root, "is_falling_back": True}
+    return {"m.relates_to": {**relation, "m.in_reply_to": {"event_id": last or root}}}
+
+
 M = TypeVar("M", bound=Message)
 
 

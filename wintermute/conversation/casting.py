@@ -27,6 +27,7 @@ from wintermute.conversation.trouble import ANSWERED, UNFIT, Trouble
 from wintermute.conversation.view import is_shown
 from wintermute.db import Transaction
 from wintermute.loom.records import Cast
+from wintermute.mailbox.growing import draft_scope
 from wintermute.mailbox.inbox import OVERSIZE, SEED, Waiting
 from wintermute.mailbox.notices import EVER
 from wintermute.mailbox.outbox import ANYBODY
@@ -89,6 +90,7 @@ class Branching:
         """`seed` None: nothing is sown."""
         self._inbox = stores.inbox
         self._conversations = stores.conversations
+        self._threads = stores.threads
         self._casts = stores.casts
         self._seed = seed
         self._sub_sessions = sub_sessions
@@ -103,9 +105,11 @@ class Branching:
         """Store the seed of a branch in which nobody spoke yet; False when there is nothing to sow.
 
         `cause` is the message or command that opens the branch (P-055, P-056, P-060). The id of a
-        seed's row is its branch's, so there is only one.
+        seed's row is its branch's, so there is only one. A thread begins within a talk.
         """
         if self._seed is None or await self._casts.addressed(tx, branch_id):
+            return False
+        if await self._threads.is_thread(tx, cause.conversation_id):
             return False
         seed_id = f"{SEED}{branch_id}"
         # The same each time: what a server has read of a room's beginning serves the next (P-067).
@@ -406,10 +410,12 @@ class Casting:
         cast_id: str | None = None,
         *,
         meant_for: str = ANYBODY,
+        in_place: bool = False,
     ) -> None:
         """Answer a row, in the transaction of what led to the answer.
 
         `meant_for`: the scope that the answer was made of, unless it tells nothing of anybody.
+        `in_place`: it may take the place of the answer to an earlier wording.
         """
         if text.strip():
             await self._outbox.enqueue(
@@ -419,8 +425,23 @@ class Casting:
                 cast_id=cast_id,
                 answers=row.event_id,
                 meant_for=meant_for,
+                in_place=in_place,
             )
         await self._inbox.mark(tx, row.event_id, "answered")
+
+    async def seen(
+        self, tx: Transaction, row: Waiting, cast: Cast | None
+    ) -> tuple[str, str] | None:
+        """The text so far of an answer that people see growing, and for whom it is made.
+
+        None: none is to be seen. After a restart the text is not known any more.
+        """
+        shown, scope = self._speaker.shown(row), await draft_scope(tx, row.event_id)
+        if scope is None and not shown:
+            return None
+        if scope is None and cast is not None:  # it grows in the place of a former answer
+            scope = await self._conversations.scope_of(cast.branch_id)
+        return shown, scope or await self.scope(row)
 
     @property
     def seconds(self) -> float:
@@ -547,13 +568,17 @@ class Casting:
             casts = await self._casts.of_branch(cast.branch_id) if is_over else ()
             turns = [turn for each in casts if each.key == cast.key for turn in each.turns]
             turns = [*filter(is_shown, turns)]
+            seen = await self.seen(tx, row, cast)
+            shown, _ = seen or ("", "")
             chosen = await self._conversations.backend(row.conversation_id)
-            said = words.reply_text(outcome, when, turns, chosen)
-            if not turns and (key := self._trouble.once(row, outcome, chosen)):
+            said = words.reply_text(outcome, when, turns, shown, chosen)
+            if not turns and not seen and (key := self._trouble.once(row, outcome, chosen)):
                 await self._notices.notice_once(tx, key, EVER, row.conversation_id, said)
                 said = ""
-            await self.reply(tx, row, said, cast.id, meant_for=scope)
+            by_model = outcome.state == "terminated" or bool(shown)
+            await self.reply(tx, row, said, cast.id, meant_for=scope, in_place=by_model)
 
     async def tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:
         """Say something about a row in its room, and never again under the same key."""
-        await self._notices.notice_once(tx, f"{key} {row.room_id}", EVER, row.conversation_id, text)
+        where = row.conversation_id
+        await self._notices.notice_once(tx, f"{key} {where}", EVER, where, text)

@@ -393,7 +393,7 @@ class Trouble:
             await self._tell(failing, await self._outage(failing.row), said, final=False)
 
     async def _tell(self, failing: Failing, key: str, text: str, *, final: bool = True) -> None:
-        said = text.format(problem=failing.problem)
+        said, where = text.format(problem=failing.problem), failing.row.conversation_id
         if (chosen := await self.chosen(failing.row)) is not None:
             said = f"{said}\n\n{words.CHOSEN.format(name=chosen)}"
         async with self._database.transaction() as tx:
@@ -402,10 +402,8 @@ class Trouble:
                 if not await self._inbox.waits_before(tx, row):  # what was told is of nothing now
                     first = await self._inbox.find(tx, row.edits) if row.edits else None
                     asked = (first or row).received_at
-                    await self._notices.notice_again(tx, f"{key} {row.room_id}", before=asked)
-                await self._notices.notice_once(
-                    tx, f"{key} {row.room_id}", EVER, row.conversation_id, said
-                )
+                    await self._notices.notice_again(tx, f"{key} {where}", before=asked)
+                await self._notices.notice_once(tx, f"{key} {where}", EVER, where, said)
             else:
                 self._forget(row)
         self._change(row, lambda now: replace(now, told=now.told or final))
@@ -481,7 +479,7 @@ class Trouble:
             await self._back()
         if self._was_unfit:
             async with self._database.transaction() as tx:
-                await self._notices.notice_again(tx, f"unfit {row.room_id} ")
+                await self._notices.notice_again(tx, f"unfit {row.conversation_id} ")
                 self._was_unfit = bool(await self._notices.noticed(tx, "unfit "))
             if not self._was_unfit and await self._health.part("prompt"):
                 await self._health.note("prompt", "ok", "fits")
@@ -506,17 +504,15 @@ class Trouble:
         if outcome.reason not in UNFIT or not is_matrix(row.room_id):
             return ""
         named = outcome.text if outcome.reason == UNFIT[0] else ""  # else it counts the message
-        return f"unfit {row.room_id} {self._models.window(ROLE, chosen)} {named}"
+        return f"unfit {row.conversation_id} {self._models.window(ROLE, chosen)} {named}"
 
     async def _tell_back(self, outage: str) -> None:
         async with self._database.transaction() as tx:
-            rooms = [key.removeprefix(outage) for key in await self._notices.noticed(tx, outage)]
-            told = [held for each in rooms if (held := await self._conversations.of_room(tx, each))]
-            for held in told:
-                key = f"back {outage} {held.room_id}"
-                await self._notices.notice_once(tx, key, EVER, held.id, words.BACK)
-        for held in told:
-            self._speaker.speak(held.id)
+            told = [key.removeprefix(outage) for key in await self._notices.noticed(tx, outage)]
+            for each in told:
+                await self._notices.notice_once(tx, f"back {outage} {each}", EVER, each, words.BACK)
+        for each in told:
+            self._speaker.speak(each)
 
 
 def _given_up(problem: str) -> Outcome:
@@ -548,10 +544,10 @@ class _Watched:
         self._trouble.came(self._row, "begun")
         self._watch.begun()
 
-    def gate(self, name: str) -> None:
+    def gate(self, name: str, doing: str) -> None:
         self._trouble.works(self._row)
         self._trouble.came(self._row, "answered")
-        self._watch.gate(name)
+        self._watch.gate(name, doing)
 
     def failed(self, problem: str, *, unreachable: bool) -> None:
         self._trouble.failed(self._row, self._stop, problem, unreachable=unreachable)

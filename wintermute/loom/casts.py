@@ -413,16 +413,21 @@ class Casts:
     async def from_first(
         self, tx: Transaction, conversation_id: str, casts: Sequence[str], among: Sequence[str]
     ) -> list[str]:
-        """Those of the casts `among` in this conversation that may have seen one of `casts`.
+        """Those of the casts `among` that may have seen one of `casts`: from the first of them on.
 
-        That is: from the first of them on.
+        In this conversation, and in the others of its room, where a thread may have it in view.
         """
         return await tx.scalars(
-            "SELECT c.id FROM json_each(?) a CROSS JOIN casts c ON c.id = a.value"
-            " JOIN branches b ON b.id = c.branch_id"
-            " WHERE b.conversation_id = ? AND c.seq >= (SELECT min(seq) FROM casts WHERE id IN"
-            "  (SELECT value FROM json_each(?)))",
-            (json.dumps(list(among)), conversation_id, json.dumps(list(casts))),
+            "SELECT c.id FROM json_each(:among) a CROSS JOIN casts c ON c.id = a.value"
+            " JOIN branches b ON b.id = c.branch_id JOIN conversations v ON v.id = :conversation"
+            " JOIN conversations o ON o.id = b.conversation_id"
+            " WHERE (o.id = v.id OR o.room_id = v.room_id) AND c.seq >= (SELECT min(seq)"
+            "  FROM casts WHERE id IN (SELECT value FROM json_each(:casts)))",
+            {
+                "among": json.dumps(list(among)),
+                "conversation": conversation_id,
+                "casts": json.dumps(list(casts)),
+            },
         )
 
     async def of_events(self, tx: Transaction, events: Sequence[str]) -> list[str]:
@@ -463,12 +468,14 @@ class Casts:
     async def _forget_folds(self, tx: Transaction, asked: Mapping[str, str]) -> None:
         """Blank the summaries of what is forgotten, which may say it in other words.
 
-        Also where the prompts of their conversations repeat them, and the fields made since (F-040).
+        Also where the prompts of their conversations repeat them, and the fields made since (F-040),
+        and in the other conversations of their rooms: a thread may go on from them.
         """
         of_events = (  # a cast without a turn is summed up with the turns that follow
-            "(SELECT b.conversation_id, c.seq, (SELECT max(t.seq) FROM turns t WHERE t.cast_id = c.id)"
-            " AS last_turn FROM casts c"
-            f" JOIN branches b ON b.id = c.branch_id WHERE c.id {_OF_EVENTS})"
+            "(SELECT o.id AS conversation_id, c.seq,"
+            "  (SELECT max(t.seq) FROM turns t WHERE t.cast_id = c.id) AS last_turn FROM casts c"
+            " JOIN branches b ON b.id = c.branch_id JOIN conversations v ON v.id = b.conversation_id"
+            f" JOIN conversations o ON o.id = v.id OR o.room_id = v.room_id WHERE c.id {_OF_EVENTS})"
         )
         await tx.execute(
             f"UPDATE turns SET kept = '' WHERE kept <> '' AND cast_id IN (SELECT c.id FROM {of_events} e"

@@ -25,6 +25,8 @@ from wintermute.secret_shapes import without_secrets
 ConversationKind = Literal["room", "terminal", "job"]
 IN_BETWEEN = ""
 """The room of a conversation while two change places."""
+OVER = "over "
+"""What stands before the root of a thread whose room has moved; event ids begin with `$`."""
 BranchReason = Literal["start", "new", "edit", "fork", "scope"]
 
 
@@ -59,17 +61,23 @@ class Conversations:
         nothing said before is carried over (DESIGN §6); what was said with a person alone goes on
         when they are alone again (F-001).
         """
-        row = await tx.row(
-            "SELECT id, scope FROM conversations WHERE room_id = ? AND thread_id = ''", (room_id,)
+        rows = await tx.rows(
+            "SELECT id, thread_id, scope FROM conversations WHERE room_id = ?"
+            " AND (thread_id = '' OR scope <> ?)",
+            (room_id, scope),
         )
-        if row is None:
-            return (await self._add(tx, kind, scope, room_id=room_id))[0]
-        if row["scope"] != scope:
-            await tx.execute("UPDATE conversations SET scope = ? WHERE id = ?", (scope, row["id"]))
-            alone = scope.startswith(PERSON)
-            left_at = await self._left_at(tx, row["id"], scope) if alone else None
-            await self.branch(tx, row["id"], "scope", forked_from=left_at)
-        return str(row["id"])
+        for row in rows:  # nobody may speak in a thread of it as if nobody had come
+            if row["scope"] != scope:
+                await self._rescope(tx, row["id"], scope)
+        held = next((row["id"] for row in rows if row["thread_id"] == ""), None)
+        return held or (await self.begin_talk(tx, kind, scope, room_id=room_id))[0]
+
+    async def _rescope(self, tx: Transaction, conversation_id: str, scope: str) -> None:
+        query = "UPDATE conversations SET scope = ? WHERE id = ?"
+        await tx.execute(query, (scope, conversation_id))
+        alone = scope.startswith(PERSON)
+        left_at = await self._left_at(tx, conversation_id, scope) if alone else None
+        await self.branch(tx, conversation_id, "scope", forked_from=left_at)
 
     async def _left_at(self, tx: Transaction, conversation_id: str, scope: str) -> str | None:
         """The last turn that is in view of the newest branch of a scope, if it has one."""
@@ -81,12 +89,13 @@ class Conversations:
         )
         return row["turn"] if row else None
 
-    async def rescope(self, tx: Transaction, room_id: str, scope: str) -> str | None:
-        """Who can read in a room is known anew; its conversation if it goes on in another scope."""
-        held = await self.of_room(tx, room_id)
-        if held is None or held.scope == scope:
-            return None
-        return await self.in_room(tx, room_id, scope)
+    async def rescope(self, tx: Transaction, room_id: str, scope: str) -> list[str]:
+        """Who can read in a room is known anew; those that go on in another scope, threads too."""
+        held = await self.held_in(tx, room_id)
+        changed = [each.id for each in held if each.scope != scope]
+        for conversation_id in changed:
+            await self._rescope(tx, conversation_id, scope)
+        return changed
 
     async def was_private(self, tx: Transaction, conversation_id: str) -> str | None:
         """The scope that the chat of one person had, if its current branch began as that ended."""
@@ -100,17 +109,25 @@ class Conversations:
         )
         return row["scope"] if row else None
 
-    async def move(self, tx: Transaction, old: str, new: str) -> None:
+    async def move(self, tx: Transaction, old: str, new: str) -> list[str]:
         """What was held in a room goes on in another (F-013).
 
         Who spoke there before has a conversation of their own, which ends in the old room: what
-        it still has to say goes where that has gone.
+        it still has to say goes where that has gone. Threads of the old room come along and are
+        over, for their roots do not: their ids.
         """
         if await self.of_room(tx, old) is None:
-            return
-        query = "UPDATE conversations SET room_id = ? WHERE room_id = ?"
+            return []
+        over = await tx.scalars(
+            "UPDATE conversations SET room_id = ?, thread_id ="
+            f" iif(thread_id LIKE '{OVER}%', '', '{OVER}') || thread_id"
+            " WHERE room_id = ? AND thread_id <> '' RETURNING id",
+            (new, old),
+        )
+        query = "UPDATE conversations SET room_id = ? WHERE room_id = ? AND thread_id = ''"
         for step in ((IN_BETWEEN, new), (new, old), (old, IN_BETWEEN)):  # a room has just one
             await tx.execute(query, step)
+        return over
 
     async def rename(self, tx: Transaction, was: str, scope: str) -> None:
         """A scope has another name by now; what was said in it stays in view."""
@@ -142,12 +159,23 @@ class Conversations:
         )
         return [row["scope"] for row in found]
 
-    async def _add(self, tx: Transaction, kind: str, scope: str, **more: object) -> tuple[str, str]:
+    async def begin_talk(
+        self,
+        tx: Transaction,
+        kind: str,
+        scope: str,
+        *,
+        forked_from: str | None = None,
+        **more: object,
+    ) -> tuple[str, str]:
         """A new conversation: its id and that of its first branch."""
         conversation_id = self._new_id("conv")
         values = {"id": conversation_id, "kind": kind, "scope": scope} | more
         await tx.execute(*insert("conversations", values | {"created_at": self._clock.now()}))
-        return conversation_id, await self.branch(tx, conversation_id, "start")
+        reason: BranchReason = "fork" if forked_from else "start"
+        return conversation_id, await self.branch(
+            tx, conversation_id, reason, forked_from=forked_from
+        )
 
     async def branch(
         self,
@@ -177,8 +205,10 @@ class Conversations:
 
         `outlives`: it goes on when the cast of that turn ends (L-062).
         """
-        links = {"parent_cast": cast_id, "parent_turn": turn_id, "outlives": outlives}
-        return await self._add(tx, "sub_session", scope, depth=depth, **links)
+        links: dict[str, Any] = {"parent_cast": cast_id, "parent_turn": turn_id}
+        return await self.begin_talk(
+            tx, "sub_session", scope, depth=depth, outlives=outlives, **links
+        )
 
     async def current_branch(self, tx: Transaction, conversation_id: str) -> str:
         """The branch that the next cast belongs to."""
@@ -186,17 +216,21 @@ class Conversations:
 
     async def open_run(self, tx: Transaction, scope: str, depth: int) -> str:
         """A conversation of its own for work that nobody talks with; its branch."""
-        return (await self._add(tx, "job", scope, depth=depth))[1]
+        return (await self.begin_talk(tx, "job", scope, depth=depth))[1]
 
     async def homes(
         self, tx: Transaction, scope: str, made_in: str | None = None
     ) -> list[Conversation]:
-        """Where something of a scope may be said: first where it was made, then where we talked last."""
+        """Where something of a scope may be said: first where it was made, then where we talked last.
+
+        Only what was made in a thread is said there, else in the room itself.
+        """
         rows = await tx.rows(
             "SELECT id, room_id, scope FROM conversations o WHERE scope = :scope"
-            " AND kind IN ('room', 'terminal') ORDER BY id IS :made_in DESC, (SELECT max(c.seq)"
-            "  FROM branches b JOIN casts c ON c.branch_id = b.id WHERE b.conversation_id = o.id)"
-            " DESC, rowid DESC",
+            " AND kind IN ('room', 'terminal') AND (thread_id = '' OR id = :made_in)"
+            " ORDER BY id IS :made_in DESC, (SELECT max(c.seq) FROM conversations v"
+            "  JOIN branches b ON b.conversation_id = v.id JOIN casts c ON c.branch_id = b.id"
+            "  WHERE v.room_id = o.room_id) DESC, rowid DESC",
             {"scope": scope, "made_in": made_in},
         )
         return [_conversation(row) for row in rows]
@@ -209,12 +243,16 @@ class Conversations:
         )
 
     async def of_room(self, tx: Transaction, room_id: str) -> Conversation | None:
-        """The conversation that is held in a room, whatever its scope is by now."""
-        row = await tx.row(
-            "SELECT id, room_id, scope FROM conversations WHERE room_id = ? AND thread_id = ''",
+        """The conversation of a room itself, whatever its scope is by now."""
+        return next(iter(await self.held_in(tx, room_id)), None)
+
+    async def held_in(self, tx: Transaction, room_id: str) -> list[Conversation]:
+        """All that is held in a room: its own conversation first, then its threads."""
+        rows = await tx.rows(
+            "SELECT id, room_id, scope FROM conversations WHERE room_id = ? ORDER BY thread_id",
             (room_id,),
         )
-        return _conversation(row) if row else None
+        return [_conversation(row) for row in rows]
 
     async def scope_of_turn(self, turn_id: str) -> str:
         """Whose memory the branch of a turn may touch."""
@@ -258,9 +296,12 @@ class Conversations:
     async def scoped_since(self, tx: Transaction, conversation_id: str) -> datetime | None:
         """Since when a conversation has its scope without a break; None: it never had another."""
         (since,) = await tx.scalars(
-            "SELECT min(b.created_at) FROM branches b JOIN conversations c"
-            " ON c.id = b.conversation_id WHERE c.id = :id AND b.seq > (SELECT max(o.seq)"
-            "  FROM branches o WHERE o.conversation_id = :id AND o.scope NOT IN ('', c.scope))",
+            "SELECT min(b.created_at) FROM conversations c JOIN branches b"  # of its room, too
+            "  ON b.conversation_id IN (SELECT :id UNION SELECT m.id FROM conversations m"
+            "   WHERE m.room_id = c.room_id AND m.thread_id = '') WHERE c.id = :id AND b.seq >"
+            "  (SELECT max(o.seq) FROM branches o WHERE o.conversation_id IN (SELECT :id UNION"
+            "   SELECT m.id FROM conversations m WHERE m.room_id = c.room_id AND m.thread_id = '')"
+            "   AND o.scope NOT IN ('', c.scope))",
             {"id": conversation_id},
         )
         return moment(since) if since else None

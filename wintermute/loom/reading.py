@@ -80,7 +80,8 @@ class LoomReader:
         """
         row = await self._database.row(
             "SELECT b.id FROM branches b JOIN conversations c ON c.id = b.conversation_id"
-            " WHERE b.id = :name OR c.id = :name OR c.room_id = :name ORDER BY b.seq DESC LIMIT 1",
+            " WHERE b.id = :name OR c.id = :name OR c.room_id = :name AND c.thread_id = ''"
+            " ORDER BY b.seq DESC LIMIT 1",
             {"name": name},
         )
         if row is None:

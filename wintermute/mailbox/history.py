@@ -36,9 +36,7 @@ SAID_BY_US = (  # as it reads by now: what was reworded or taken away in its roo
     " AND (awaits IS NULL OR EXISTS (SELECT 1 FROM inbox w WHERE w.event_id = o.awaits"
     "  AND w.state IN ('waiting', 'casting')))) WHERE body <> '' ORDER BY seq DESC LIMIT :most"
 )
-HELD = (
-    "c.scope = :scope AND c.kind IN ('room', 'terminal') AND c.thread_id = '' AND c.room_id <> ''"
-)
+HELD = "c.scope = :scope AND c.kind IN ('room', 'terminal') AND c.room_id <> ''"
 FIRST = (
     "(SELECT substr(body, 1, 200) FROM inbox WHERE conversation_id = c.id AND kind = '{kind}'"
     " AND direct AND sender = :owner AND body <> '' ORDER BY seq LIMIT 1)"
@@ -98,6 +96,7 @@ class HeldConversation:
     room_id: str
     words: str
     last: datetime
+    is_thread: bool
 
 
 _message = reader(ShownMessage)
@@ -116,8 +115,9 @@ class MailboxReader:
     async def held(self, conversation_id: str, room_id: str = "") -> HeldConversation | None:
         """Find a conversation by its id or its room; None: it is not there, or not the owner's."""
         row = await self._database.row(
-            f"SELECT c.id, c.room_id, {FIRST_WORDS}, {LAST_SAID} FROM conversations c"
-            f" WHERE (c.id = :id OR c.room_id = :room) AND {HELD} LIMIT 1",
+            f"SELECT c.id, c.room_id, c.thread_id <> '' AS is_thread, {FIRST_WORDS}, {LAST_SAID}"
+            f" FROM conversations c WHERE (c.id = :id OR c.room_id = :room AND c.thread_id = '')"
+            f" AND {HELD} LIMIT 1",
             self._owner | {"id": conversation_id, "room": room_id},
         )
         return _held(row) if row else None
@@ -131,8 +131,9 @@ class MailboxReader:
         """
         last, conversation_id = before
         rows = await self._database.rows(
-            f"SELECT c.*, {FIRST_WORDS} FROM (SELECT c.id, c.room_id, {LAST_SAID}"
-            f" FROM conversations c WHERE {HELD} AND c.room_id GLOB :rooms) c"
+            f"SELECT c.*, {FIRST_WORDS} FROM (SELECT c.id, c.room_id,"
+            f" c.thread_id <> '' AS is_thread, {LAST_SAID} FROM conversations c"
+            f" WHERE {HELD} AND c.room_id GLOB :rooms) c"
             " WHERE (c.last, c.id) < (:last, :id) ORDER BY c.last DESC, c.id DESC LIMIT :most",
             self._owner | {"most": most, "rooms": rooms, "last": last, "id": conversation_id},
         )

@@ -648,11 +648,13 @@ class Inbox:
         return blanked, waiting
 
     async def bot_streak(self, tx: Transaction, conversation_id: str) -> int:
-        """How many messages of bots we took since a person last spoke (X-004)."""
+        """How many messages of bots we took in a room, in whatever thread, since a person last spoke (X-004)."""
         (streak,) = await tx.scalars(
-            "SELECT count(*) FROM inbox WHERE conversation_id = :c AND by_bot"
+            "WITH held (id) AS (SELECT :c UNION SELECT o.id FROM conversations v"
+            "  JOIN conversations o ON o.room_id = v.room_id WHERE v.id = :c)"
+            " SELECT count(*) FROM inbox WHERE conversation_id IN held AND by_bot"
             " AND kind IN ('message', 'command') AND state <> 'ignored' AND seq > coalesce((SELECT max(seq)"
-            "  FROM inbox WHERE conversation_id = :c AND NOT by_bot AND kind <> 'locked'), 0)",
+            "  FROM inbox WHERE conversation_id IN held AND NOT by_bot AND kind <> 'locked'), 0)",
             {"c": conversation_id},
         )
         return int(streak)

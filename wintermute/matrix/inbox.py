@@ -239,6 +239,21 @@ def replied_to(event: Json) -> str | None:
     return target if target != event.get("event_id") else None
 
 
+def thread_of(event: Json) -> tuple[str, str]:
+    """The event whose thread an event belongs to, and the root that it names itself; "" for none.
+
+    An edit and a sign go where the message is that they are about, whatever else they say. The
+    relation of an encrypted event stands beside its text: whoever runs the homeserver chooses it.
+    """
+    relation = mapping(mapping(event.get("content")).get("m.relates_to"))
+    kind, target = string(relation, "rel_type"), string(relation, "event_id")
+    if not is_id(target) or target == event.get("event_id"):
+        return "", ""
+    if kind in ("m.replace", "m.annotation"):
+        return target, ""
+    return "", target if kind == "m.thread" and target.startswith("$") else ""
+
+
 def without_quote(body: str) -> str:
     """A reply's text without the quoted lines that older clients put before it."""
     if not QUOTE_BEGINS.match(body):

@@ -23,6 +23,7 @@ from wintermute.matrix.inbox import (
     read_event,
     scope_of,
     string,
+    thread_of,
     unread,
     views,
 )
@@ -101,6 +102,11 @@ class Arrival:
         """Whether it travelled so."""
         return bool(self.raw["type"] == "m.room.encrypted")
 
+    @property
+    def in_thread(self) -> bool:
+        """Whether it says that it belongs to a thread."""
+        return thread_of(self.opened.event)[1] != ""
+
 
 class Intake:
     """From events to inbox rows."""
@@ -140,8 +146,9 @@ class Intake:
             return woken
         async with self._stores.database.transaction() as tx:
             for view in rooms:
-                held = await self._stores.conversations.of_room(tx, view.room_id)
-                if held and not may_read(view, held.scope, self._client.account, self._policy):
+                held = await self._stores.conversations.held_in(tx, view.room_id)
+                us, scopes = self._client.account, {each.scope for each in held}
+                if not all(may_read(view, scope, us, self._policy) for scope in scopes):
                     woken |= await self._rescope(tx, view)
         return woken
 
@@ -206,16 +213,15 @@ class Intake:
     async def _rescope(self, tx: Transaction, view: RoomView) -> set[str]:
         """The conversations of a room that go on in the scope of who can read there by now.
 
-        Besides its own: those that gave way to it (F-013), as their answers are said here.
+        Besides its own and its threads: those that gave way to it (F-013), as their answers are
+        said here.
         """
         if self._has_moved(view.room_id):
             return set()
         scope = scope_of(view, self._client.account, self._policy)
         changed: set[str] = set()
         for room_id in (view.room_id, *self._client.moves.left_for(view.room_id)):
-            conversation = await self._stores.conversations.rescope(tx, room_id, scope)
-            if conversation is not None:
-                changed.add(conversation)
+            changed.update(await self._stores.conversations.rescope(tx, room_id, scope))
         if changed:
             log.info("readers changed room=%s scope=%s", view.room_id, scope)
         return changed
@@ -245,6 +251,8 @@ class Intake:
 
     async def _event(self, tx: Transaction, event: Json, view: RoomView) -> str | None:
         """Store one event if it concerns us; its conversation then."""
+        if root := thread_of(event)[1]:
+            await self._stores.threads.spoke(tx, view.room_id, root, str(event["sender"]))
         opened, verdict = await self._judged(tx, event, view)
         if opened is None or verdict in NOT_THEIRS:
             return await self._locked(tx, event, view, verdict)
@@ -261,7 +269,7 @@ class Intake:
         sender, event_id, room_id = str(event["sender"]), str(event["event_id"]), view.room_id
         if sender not in self._policy.allowed:  # background at most: not worth keeping
             return None
-        conversation = await self._conversation(tx, view)
+        conversation = await self._conversation(tx, view, event)
         await self._stores.inbox.store_locked(tx, conversation, room_id, event_id, event)
         if verdict == "replayed":
             log.warning("message replayed room=%s event=%s sender=%s", room_id, event_id, sender)
@@ -310,6 +318,7 @@ class Intake:
         if (reaction := read_reaction(*asked)) is not None:
             return await self._reacted(tx, came, reaction)
         answers_us = await self._relations.answers_us(tx, came.view.room_id, event)
+        answers_us = answers_us or await self._is_with_us(tx, came)
         if (edit := read_edit(*asked, answers_us=answers_us)) is not None:
             return await self._edited(tx, came, edit)
         if (incoming := read_event(*asked, answers_us=answers_us)) is not None:
@@ -354,16 +363,21 @@ class Intake:
         await self._tell_readers(tx, conversation, came)
         if context:  # other people's lines: what is shown of them is enough
             incoming = replace(incoming, raw={})
+        elif (incoming.kind, incoming.replies_to) == ("message", None) and came.in_thread:
+            root = await self._stores.threads.unseen_root(tx, conversation)
+            incoming = replace(incoming, replies_to=root)
         state: InboxState = "waiting" if takes else "ignored"
         return await self._keep(tx, came, conversation, incoming, state)
 
     async def _tell_readers(self, tx: Transaction, conversation: str, came: Arrival) -> None:
         """Say once to who speaks here why this is no chat of two, if they may think so (F-014)."""
         room_id, sender = came.view.room_id, str(came.raw["sender"])
-        was = await self._stores.conversations.was_private(tx, conversation) == f"{PERSON}{sender}"
+        # A thread that has begun since knows nothing of before: its room does.
+        main = await self._conversation(tx, came.view) if came.in_thread else conversation
+        was = await self._stores.conversations.was_private(tx, main) == f"{PERSON}{sender}"
         notice = not_private(came.view, self._client.account.user_id, sender, self._policy, was=was)
         if notice and not self._has_moved(room_id):
-            key = f"not private {await self._stores.conversations.current_branch(tx, conversation)}"
+            key = f"not private {await self._stores.conversations.current_branch(tx, main)}"
             await self._stores.notices.notice_once(tx, key, EVER, conversation, notice)
 
     async def _edited(self, tx: Transaction, came: Arrival, edit: Incoming) -> str | None:
@@ -403,7 +417,7 @@ class Intake:
     async def _home(self, tx: Transaction, came: Arrival) -> str:
         if came.locked is not None:
             return came.locked.conversation_id
-        return await self._conversation(tx, came.view)
+        return await self._conversation(tx, came.view, came.opened.event)
 
     async def _keep(
         self,
@@ -444,12 +458,51 @@ class Intake:
             )
         return now.paced == sender
 
-    async def _conversation(self, tx: Transaction, view: RoomView) -> str:
-        """Where what is said in a room belongs: if it moved, to the one that follows (F-013)."""
-        if self._has_moved(view.room_id):
-            view = self._client.room(self._client.moves.home(view.room_id))
+    async def _conversation(
+        self, tx: Transaction, view: RoomView, event: Json | None = None
+    ) -> str:
+        """Where what is said in a room belongs: if it moved, to the one that follows (F-013).
+
+        An event in a thread belongs there; one about a message that was said in one, too.
+        """
+        room_id = view.room_id
+        if moved := self._has_moved(room_id):
+            view = self._client.room(self._client.moves.home(room_id))
         scope = scope_of(view, self._client.account, self._policy)
-        return await self._stores.conversations.in_room(tx, view.room_id, scope)
+        main = await self._stores.conversations.in_room(tx, view.room_id, scope)
+        about, root = thread_of(event or {})
+        if about:
+            return await self._stores.threads.of_event(tx, room_id, about) or main
+        return (
+            await self._thread(tx, main, room_id, event) if event and root and not moved else main
+        )
+
+    async def _thread(self, tx: Transaction, main: str, room_id: str, event: Json) -> str:
+        """The thread of a room that an event names, begun if it is new."""
+        threads = self._stores.threads
+        root = await threads.root(tx, room_id, thread_of(event)[1])
+        if not root:
+            return main
+        if found := await threads.of_root(tx, room_id, root):
+            return found
+        ours = await self._stores.outbox.sent_event(tx, room_id, root)
+        sender = str(event["sender"])
+        starter = await threads.beginner(tx, room_id, root, sender, ours=ours is not None)
+        cast_id, starter = ours.cast_id if ours else None, starter if starter == sender else None
+        return await threads.open(tx, main, root, answer_of=cast_id, starter=starter)
+
+    async def _is_with_us(self, tx: Transaction, came: Arrival) -> bool:
+        """Whether an event is in a thread in which only its sender and we have spoken (F-025)."""
+        threads, room_id, sender = self._stores.threads, came.view.room_id, str(came.raw["sender"])
+        about, root = thread_of(came.opened.event)
+        if about:
+            thread = await threads.of_event(tx, room_id, about)
+        elif not root:
+            return False
+        elif (thread := await threads.of_root(tx, room_id, root)) is None:
+            ours = await self._stores.outbox.sent_event(tx, room_id, root) is not None
+            return await threads.beginner(tx, room_id, root, sender, ours=ours) == sender
+        return thread is not None and await threads.is_with(tx, thread, sender)
 
     def _has_moved(self, room_id: str) -> bool:
         return self._client.moves.home(room_id) != room_id

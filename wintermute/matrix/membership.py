@@ -159,7 +159,7 @@ class RoomMoves:
     async def _moved(self, tx: Transaction, move: Move, name: str, was: str) -> set[str]:
         stores = self._stores
         there = await stores.conversations.of_room(tx, move.new)
-        await stores.conversations.move(tx, *move)
+        over = await stores.conversations.move(tx, *move)
         await stores.conversations.rename(tx, was, name)
         await stores.tasks.rename(tx, was, name)
         await stores.outbox.rename(tx, was, name)
@@ -169,11 +169,11 @@ class RoomMoves:
         for room_id in move:  # a talk that gave way may have something to answer yet
             await stores.conversations.rescope(tx, room_id, scope)
         home = await stores.conversations.of_room(tx, move.new)
-        if home and there:
-            await stores.tasks.made_in(tx, there.id, home.id)
+        for each in [*over, *((there.id,) if there else ())]:
+            await stores.tasks.made_in(tx, each, home.id if home else each)
         await stores.outbox.release(tx, move.old)
         await stores.occurrences.release(tx)
-        return {each.id for each in (home, there) if each}
+        return {*over, *(each.id for each in (home, there) if each)}
 
 
 def _is_news(room: RoomBatch, links: Sequence[Link]) -> bool:

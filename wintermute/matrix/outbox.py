@@ -5,12 +5,14 @@ How fast signs may follow each other, so that what a homeserver takes is left fo
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
 from wintermute.clock import Clock, until_set
-from wintermute.db import Transaction
+from wintermute.conversation import words
+from wintermute.db import Database, Transaction
 from wintermute.errors import (
     AccountBlocked,
     AudienceChanged,
@@ -18,11 +20,13 @@ from wintermute.errors import (
     KeyStoreBlocked,
     SendRefused,
 )
+from wintermute.mailbox.growing import drop_draft, may_continue, open_event, refuse_edits
 from wintermute.mailbox.notices import EVER
 from wintermute.mailbox.outbox import OutboxPart, Outgoing
 from wintermute.matrix.client import MatrixClient
-from wintermute.matrix.content import content, parts
+from wintermute.matrix.content import EDIT_MOST, LIVE, content, edit, parts
 from wintermute.matrix.copies import Copies
+from wintermute.matrix.drafts import DraftRow, Drafts, GrowingAnswer
 from wintermute.matrix.inbox import OUTBOX_KEY, Policy, RoomView, mapping, may_read
 from wintermute.matrix.marks import Mark
 from wintermute.messages import Json
@@ -64,6 +68,11 @@ class Pace:
         self.sent(now)
         return 0.0
 
+    def edit(self, now: float) -> float:
+        """Seconds until more of an answer that grows may go: before signs, and after all else."""
+        over = self._still_counted(now) - (BURST - SPARE)
+        return over / PER_SECOND if self._limited and over > 0 else 0.0
+
     def _still_counted(self, now: float) -> float:
         """What a homeserver still counts at this time."""
         self._counted = max(0.0, self._counted - (now - self._at) * PER_SECOND)
@@ -80,6 +89,8 @@ LONGEST_WAIT = 5.0
 TOLD_SECONDS = 60.0
 IS_THERE = "M_DUPLICATE_ANNOTATION"
 """The sign is on its event already."""
+NO_ROOT = "M_UNKNOWN"
+"""How Synapse refuses a message in a thread whose root it does not have, or not in this room."""
 KEPT_BACK = (
     "I kept an answer back: it was not made for everybody who can read here now. Whom it was made "
     "for reads it in another chat with me alone, or here when this one is that again."
@@ -95,27 +106,43 @@ def must_look(part: OutboxPart, device_id: str, now: datetime) -> bool:
     return part.device_id != device_id or not timedelta() <= since <= REMEMBERED
 
 
-def events_of(row: Outgoing) -> list[tuple[str, Json]]:
-    """The events a message becomes, each with its transaction id; or the signs that a row holds."""
-    pieces = parts(row.body) if row.reacts_to is None else row.body.split()
+def events_of(row: Outgoing, event_id: str | None = None) -> list[tuple[str, Json]]:
+    """The events a message becomes, each with its transaction id; or the signs that a row holds.
+
+    `event_id`: the event of ours that the first of them is an edit of.
+    """
+    is_split = row.continues is not None or row.grows is not None
+    pieces = parts(row.body, edits=is_split) if row.reacts_to is None else row.body.split()
     if row.changes is not None:
         pieces = [row.body]
-    return [(f"wm-{row.id}-{n}", content_of(row, piece)) for n, piece in enumerate(pieces)]
+    elif row.grows is not None:
+        pieces = pieces[:1]
+    said = [content_of(row, piece, n) for n, piece in enumerate(pieces)]
+    if said and event_id is not None:
+        said[0] = edit(content(pieces[0], most=EDIT_MOST), event_id)
+    return [(f"wm-{row.id}-{n}", each) for n, each in enumerate(said)]
 
 
-def content_of(row: Outgoing, piece: str) -> Json:
-    """The content of one event. What can be late is a reminder: it shows as it was written."""
+def about(row: Outgoing, n: int = 0) -> Json:
+    """The part of a message's content that says where it belongs and, in its first event, to whom."""
+    reply = {"m.in_reply_to": {"event_id": row.replies_to or row.thread}}
+    found: Json = {"m.relates_to": reply} if row.replies_to and n == 0 else {}
+    if row.thread:  # what it replies to is for clients that know no threads
+        thread = {"rel_type": "m.thread", "event_id": row.thread, "is_falling_back": True}
+        found = {"m.relates_to": thread | reply}
+    return found | ({"m.mentions": {"user_ids": [row.mentions]}} if row.mentions and n == 0 else {})
+
+
+def content_of(row: Outgoing, piece: str, n: int) -> Json:
+    """The content of the event `n`. What can be late is a reminder: it shows as it was written."""
     if row.redacts:
         return {"redacts": row.changes}
     if row.changes is not None:
-        new, relation = content(piece, "m.notice"), {"rel_type": "m.replace"}
-        said = {**new, "body": f"* {new['body']}", "m.new_content": new}
-        return said | {"m.relates_to": relation | {"event_id": row.changes}}
+        return edit(content(piece, "m.notice"), row.changes)
     if row.reacts_to is None:
         msgtype: Literal["m.text", "m.notice"] = "m.notice" if row.kind == "notice" else "m.text"
-        said = content(piece, msgtype, literally=row.late is not None)
-        reply = {"m.relates_to": {"m.in_reply_to": {"event_id": row.replies_to}}}
-        return said | (reply if row.replies_to else {})
+        said = content(piece, msgtype, literally=row.late is not None) | about(row, n)
+        return said | (LIVE if row.grows else {})
     relation = {"rel_type": "m.annotation", "event_id": row.reacts_to, "key": piece}
     return {"m.relates_to": relation}
 
@@ -128,7 +155,7 @@ def content_now(row: Outgoing, part: OutboxPart, now: datetime) -> Json:
     mark = row.mark(now)
     texts = parts(row.body) if mark else []
     last = part.n == len(texts) - 1
-    return content_of(row, texts[-1] + mark) if last else part.content
+    return content_of(row, texts[-1] + mark, part.n) if last else part.content
 
 
 class Sender:
@@ -141,8 +168,11 @@ class Sender:
         copies: Copies,
         clock: Clock,
         policy: Policy,
+        drafts: Drafts,
     ) -> None:
         self._client = client
+        self._drafts = drafts
+        self._shown: dict[str, GrowingAnswer] = {}  # as it is in an edit, by the draft's row
         self._copies = copies
         self._policy = policy
         self._stores = stores
@@ -160,6 +190,10 @@ class Sender:
         """Something new is in the outbox."""
         self._bell.set()
 
+    def grow(self, conversation_id: str, room_id: str) -> None:
+        """More of an answer that grows is due there."""
+        self._busy.get((conversation_id, room_id), self._bell).set()
+
     async def drain(self, seconds: float) -> None:
         """Begin no more sends, and let those in progress end (L-023)."""
         self._closing = True
@@ -175,7 +209,8 @@ class Sender:
             while True:
                 self._bell.clear()
                 await self._stores.notices.end_waits()
-                for where in await self._stores.outbox.conversations_waiting():
+                waiting = await self._stores.outbox.conversations_waiting()
+                for where in dict.fromkeys([*waiting, *self._drafts.growing()]):
                     if where in self._busy:
                         self._busy[where].set()
                     else:
@@ -184,16 +219,16 @@ class Sender:
                 await self._bell.wait()
 
     async def _say(self, where: tuple[str, str]) -> None:
-        """All that a conversation has to say in a room."""
+        """All that a conversation has to say in a room, as long as something grows there."""
         wait, held = SHORTEST_WAIT, False
         try:
             # Read anew for each attempt: what there is to say, and how, may have changed meanwhile.
-            while not self._closing and (row := await self._stores.outbox.next(*where)):
+            while not self._closing and (row := await self._next(where)):
                 held = self._client.is_held(row.room_id) and not row.apart
                 if held:
                     return
-                if row.reacts_to is not None and (pause := self._pace.sign(self._now())):
-                    await self._rest(where, pause)
+                if pause := self._pause(row):
+                    await self._rest(where, pause, row)
                     continue
                 try:
                     await self._deliver(row)
@@ -209,6 +244,67 @@ class Sender:
             if not self._closing and not held:
                 self._bell.set()  # what came in since `next` found nothing
 
+    async def _next(self, where: tuple[str, str]) -> Outgoing | None:
+        """What is to be said next; more of an answer that grows when nothing else waits but signs.
+
+        None: nothing is, nor will more be said of an answer.
+        """
+        while True:
+            self._busy[where].clear()
+            row = await self._stores.outbox.next(*where)
+            growth = self._drafts.at(where)
+            if growth is None or (row is not None and row.reacts_to is None):
+                return row
+            due = self._drafts.due_in(where)
+            if due == 0:
+                if grown := await self._grown(where, growth):
+                    return grown
+            elif row is not None or self._closing:
+                return row
+            else:
+                await until_set(
+                    self._busy[where], self._clock, LONGEST_WAIT if due is None else due
+                )
+
+    async def _grown(self, where: tuple[str, str], growth: GrowingAnswer) -> Outgoing | None:
+        """The edit that shows more of an answer; None: its draft goes out first, or nothing does."""
+        stores, conversation_id = self._stores, where[0]
+        text = await asyncio.to_thread(self._drafts.text, growth)
+        draft = growth.draft
+        if draft is None:
+            await self._begin(where, growth, text)
+            return None
+        runs, in_scope = await stores.casts.goes_on(draft.cast_id)
+        event_id = await open_event(stores.database, draft.id, where[1])
+        if not (runs and in_scope and event_id):
+            self._drafts.finish(conversation_id)
+            return None
+        self._shown[draft.id] = growth
+        row = Outgoing(0, draft.id, where[1], "event", text, meant_for=draft.scope, live=True)
+        return replace(row, changes=event_id, conversation_id=conversation_id)
+
+    async def _begin(self, where: tuple[str, str], growth: GrowingAnswer, text: str) -> None:
+        """Store the draft of an answer while its cast runs, or find what it goes on in."""
+        stores = self._stores
+        async with stores.database.transaction() as tx:
+            cast = await stores.casts.running(growth.row.event_id)
+            if cast is None:
+                self._drafts.finish(where[0])
+                return
+            scope = await stores.conversations.scope_of(cast.branch_id)
+            outbox_id, is_new = await stores.outbox.begin_draft(
+                tx, where, growth.row.event_id, text, scope
+            )
+        self._drafts.show_in(where[0], DraftRow(outbox_id, cast.id, scope))
+        if is_new:
+            self._drafts.went_out(where[0], growth)
+
+    def _pause(self, row: Outgoing) -> float:
+        """Seconds that it waits for what is said before it; a sign that waits no longer is counted."""
+        if row.reacts_to is not None:
+            return self._pace.sign(self._now())
+        return self._pace.edit(self._now()) if row.grows or row.live else 0.0
+
     async def _failed(
         self, where: tuple[str, str], row: Outgoing, error: HomeserverUnavailable, wait: float
     ) -> None:
@@ -220,10 +316,10 @@ class Sender:
         elif error.retry_after:
             self._pace.slowed(self._now())
         failed_in = self._client.poll.begun
-        if row.reacts_to is None:
-            await self._clock.sleep(wait)
+        if row.reacts_to or row.live:
+            await self._rest(where, wait, row)
         else:
-            await self._rest(where, wait)
+            await self._clock.sleep(wait)
         await self._client.poll.heard_since(failed_in)
 
     async def _note_account(self, problem: str) -> None:
@@ -243,16 +339,18 @@ class Sender:
         self._delayed = {reason: now}
         return True
 
-    async def _rest(self, where: tuple[str, str], seconds: float) -> None:
-        """Wait with the signs of a conversation, but not with what is to be said there meanwhile.
+    async def _rest(self, where: tuple[str, str], seconds: float, row: Outgoing) -> None:
+        """Wait with a sign or a draft, but not with what is to be said there meanwhile.
 
         Each sync rings, so also the one for which a failed sign has just asked.
         """
         news, until = self._busy[where], self._now() + seconds
         while (left := until - self._now()) > 0:
             news.clear()
-            row = await self._stores.outbox.next(*where)
-            if row is None or row.reacts_to is None:
+            first = await self._stores.outbox.next(*where)
+            if first is None and not row.live:
+                return
+            if first is not None and first.reacts_to is None and first.id != row.id:
                 return
             await until_set(news, self._clock, left)
 
@@ -260,24 +358,86 @@ class Sender:
         return self._clock.monotonic()
 
     async def _deliver(self, row: Outgoing) -> None:
-        if (home := self._home(row)) != row.room_id:
+        if row.live or row.grows is not None:
+            if not await self._may_grow(row):
+                return
+        elif (home := self._home(row)) != row.room_id:
             await self._follow(row, home)
             return
-        if not self._may_read(row, self._client.room(row.room_id)):
+        elif not self._may_read(row, self._client.room(row.room_id)):
             await self._keep_back(row)
             return
-        found = await self._stores.outbox.parts(row.id)
-        if not found:
-            device_id = self._client.account.device_id
-            events = await asyncio.to_thread(events_of, row)  # long Markdown takes its time
-            found = await self._stores.outbox.store_parts(row.id, events, device_id)
-        if not found:
-            await self._stores.outbox.stuck(row.id, "nothing in it can be shown")
+        if row.live:
+            await self._edit(row)
+            return
+        found = await self._stores.outbox.parts(row.id) or await self._split(row)
         for part in found:
             if not part.sent and (self._closing or not await self._send(row, part)):
                 return
             if not part.sent and row.reacts_to is not None:
                 return  # what came in meanwhile goes before the next sign
+
+    async def _split(self, row: Outgoing) -> list[OutboxPart]:
+        """Store the parts of a message; none when it can say nothing, or is another by now."""
+        stores, owner = self._stores, row.continues
+        since = self._drafts.begun(row.conversation_id, row.answers)
+
+        async def continued(source: Transaction | Database) -> str | None:
+            now = self._clock.now()
+            return owner and await may_continue(source, owner, row.room_id, now, since)
+
+        event_id = await continued(stores.database)
+
+        async def still(tx: Transaction) -> bool:
+            if await continued(tx) != event_id:
+                return False
+            if event_id is None:
+                await self._close(tx, row, words.BELOW)
+            return True
+
+        events = await asyncio.to_thread(events_of, row, event_id)  # long Markdown takes its time
+        if not events:
+            await stores.outbox.stuck(row.id, "nothing in it can be shown")
+        device_id = self._client.account.device_id
+        return await stores.outbox.store_parts(row.id, events, device_id, still)
+
+    async def _close(self, tx: Transaction, row: Outgoing, body: str) -> None:
+        """The draft of an answer says no more than this, for the answer is a message of its own."""
+        if row.continues is not None:
+            grew = self._drafts.begun(row.conversation_id, row.answers) is not None
+            await self._stores.outbox.close_draft(tx, row.continues, body, grew=grew)
+
+    async def _may_grow(self, row: Outgoing) -> bool:
+        """Whether more of an answer may be seen here. A draft is said here and now, or not at all."""
+        moved = self._client.moves.home(row.room_id) != row.room_id
+        if not moved and self._may_read(row, self._client.room(row.room_id)):
+            return True
+        self._drafts.finish(row.conversation_id)
+        found = list[bool]()
+        with suppress(SendRefused):  # nobody lets us look
+            found = [] if row.live else await self._find_parts(row)
+        if not (row.live or any(found)):
+            async with self._stores.database.transaction() as tx:
+                await drop_draft(tx, row.id)
+        return False
+
+    async def _edit(self, row: Outgoing) -> None:
+        """Show more of an answer. An edit that is refused is the last one; a failed one is dropped."""
+        now, new = self._clock.now(), await asyncio.to_thread(content, row.body, most=EDIT_MOST)
+        txn_id = f"wm-{row.id}-e{int(now.timestamp() * 1_000_000)}"
+        said = edit(new, str(row.changes), live=True)
+        part = OutboxPart(row.id, 0, 1, txn_id, said, False, 0, None, None)
+        try:
+            await self._once(row, part)
+        except SendRefused as error:
+            log.warning(
+                "grows no more room=%s outbox=%s reason=%s", row.room_id, row.id, error.code
+            )
+            self._drafts.finish(row.conversation_id)
+            async with self._stores.database.transaction() as tx:
+                await refuse_edits(tx, row.id)
+        else:
+            self._drafts.went_out(row.conversation_id, self._shown.pop(row.id))
 
     def _home(self, row: Outgoing) -> str:
         """Where it belongs by now; a sign stays with what it is on."""
@@ -290,9 +450,11 @@ class Sender:
         except SendRefused as error:  # nobody lets us look: saying it again might double it
             await self._stores.outbox.stuck(row.id, str(error))
             return
-        events = await asyncio.to_thread(events_of, replace(row, room_id=home))
+        there = replace(row, room_id=home, thread=None, replies_to=None)
+        events = await asyncio.to_thread(events_of, there)
         async with self._stores.database.transaction() as tx:
             await self._stores.outbox.follow(tx, row.id, home, events)
+            await self._close(tx, row, words.ELSEWHERE)
         log.info("follows room=%s to=%s outbox=%s", row.room_id, home, row.id)
         self.wake()
 
@@ -334,6 +496,7 @@ class Sender:
             else:
                 home = await self._stores.conversations.in_room(tx, other, scope)
                 await self._stores.outbox.move(tx, row.id, home, ELSEWHERE)
+            await self._close(tx, row, words.WITHHELD)
             await self._tell_kept_back(tx, row.room_id)
         self.wake()
 
@@ -357,7 +520,16 @@ class Sender:
                 log.warning(
                     "send refused room=%s outbox=%s reason=%s", row.room_id, row.id, error.code
                 )
-            if row.reacts_to is None and row.changes is None:
+            if row.thread and error.code == NO_ROOT:
+                async with self._stores.database.transaction() as tx:
+                    await self._stores.threads.close(tx, row.room_id, row.thread)
+                await self._follow(row, row.room_id)
+                return False
+            if row.continues is not None and "m.new_content" in part.content:
+                async with self._stores.database.transaction() as tx:
+                    await refuse_edits(tx, row.continues, row.id)
+                return False
+            if row.reacts_to is None and row.changes is None and row.grows is None:
                 if not await self._stores.outbox.stuck(
                     row.id, str(error), lambda: self._home(row) == row.room_id
                 ):
@@ -383,7 +555,8 @@ class Sender:
                 if not self._may_read(row, view) or self._home(row) != row.room_id:
                     raise AudienceChanged(row.room_id)
                 event_id = await self._put(row, part, content, view, encrypted=encrypted)
-            await self._stores.outbox.sent(part, event_id)
+            if not row.live:
+                await self._stores.outbox.sent(part, event_id)
             if row.reacts_to is None:
                 self._pace.sent(self._now())
             log.debug("sent room=%s part=%s event=%s", row.room_id, part.txn_id, event_id)
@@ -413,7 +586,9 @@ class Sender:
         if row.reacts_to is not None:
             return said
         marks = self._client.marks
-        mark = Mark(part.txn_id, marks.tag(row.room_id, *row.made_for), part.n, part.of)
+        is_final = row.grows is None and not row.live
+        tag = marks.tag(row.room_id, *row.made_for)
+        mark = Mark(part.txn_id, tag, part.n, part.of, is_final)
         return said | {OUTBOX_KEY: marks.make(row.room_id, mark)}
 
     async def _find(self, room_id: str, part: OutboxPart) -> str | None:

@@ -199,7 +199,7 @@ class Relations:
         for conversation_id in sorted(conversations):
             rows = [row for row in found if row.conversation_id == conversation_id]
             log.info("taken back conversation=%s messages=%d", conversation_id, len(rows))
-            await self._take(tx, conversation_id, rows)
+            conversations |= await self._take(tx, conversation_id, rows)
         texts = [*edits.values(), *(row.body for row in found if row.body)]
         gone = {*edits, *(row.event_id for row in found)}
         if gone:  # what it said may be gone already, and what was learnt from it not
@@ -227,9 +227,7 @@ class Relations:
                 continue
             await self._stores.casts.unsay(tx, ours.cast_id)
             if conversation is not None:
-                self._work.ask_anew(conversation.id)
-                changed.add(conversation.id)
-                await self._forget_questions(tx, conversation.id, [ours.cast_id])
+                changed |= await self._ask_anew(tx, conversation.id, [ours.cast_id])
         for scope, said in texts.items():
             if said:
                 await owe_unsaying(self._stores, tx, scope, said)
@@ -242,12 +240,12 @@ class Relations:
             if (left := without_quote(said)) != said:
                 await casts.cut(tx, cast_id, left)
                 changed.setdefault(conversation_id, []).append(cast_id)
-        for conversation_id, touched in changed.items():
-            self._work.ask_anew(conversation_id)
-            await self._forget_questions(tx, conversation_id, touched)
-        return set(changed)
+        found = [await self._ask_anew(tx, where, casts) for where, casts in changed.items()]
+        return set().union(*found)
 
-    async def _take(self, tx: Transaction, conversation_id: str, rows: Sequence[Waiting]) -> None:
+    async def _take(
+        self, tx: Transaction, conversation_id: str, rows: Sequence[Waiting]
+    ) -> set[str]:
         stores = self._stores
         events = await with_reports(stores, tx, {row.event_id for row in rows})
         await self._work.take_back(tx, conversation_id, events)
@@ -261,18 +259,23 @@ class Relations:
         for row in rows:
             if not row.direct:
                 touched += await self._cut(tx, row)
-        if touched:
-            self._work.ask_anew(conversation_id)
-        await self._forget_questions(tx, conversation_id, touched)
         await stores.model_calls.forget(tx, await stores.casts.of_events(tx, events))
+        return await self._ask_anew(tx, conversation_id, touched)
 
-    async def _forget_questions(
+    async def _ask_anew(
         self, tx: Transaction, conversation_id: str, casts: Sequence[str]
-    ) -> None:
-        """Keep nothing of what was asked from the first of these casts on."""
+    ) -> set[str]:
+        """Less of these casts is in view: in which conversations of their room that may matter.
+
+        Nothing is kept of what was asked from the first of them on.
+        """
+        beside = await self._stores.threads.beside(tx, conversation_id) if casts else set[str]()
+        for each in beside:
+            self._work.ask_anew(each)
         kept = await self._stores.model_calls.of_record(tx)
         shown = await self._stores.casts.from_first(tx, conversation_id, casts, kept)
         await self._stores.model_calls.forget(tx, shown)
+        return beside
 
     async def _cut(self, tx: Transaction, line: Waiting) -> list[str]:
         """Take a line out of what was said before the messages that follow it; their casts."""

@@ -116,7 +116,8 @@ def title_of(held: HeldConversation) -> str:
     words = display_name(one_line(held.words), 60)
     words = "Commands only" if words.startswith("/") else words
     is_open, is_here = held.room_id.startswith(WEB), held.room_id == TERMINAL
-    where = "" if is_open else "Terminal" if is_here else "Matrix"
+    door = "Matrix thread" if held.is_thread else "Matrix"
+    where = "" if is_open else "Terminal" if is_here else door
     return ": ".join(filter(None, (where, words))) or "Empty conversation"
 
 
