@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx2
@@ -163,10 +164,9 @@ async def test_a_broken_token_a_missing_extra_and_an_open_host_are_told_by_each_
     assert "ok    web: at http" in done.stdout.decode()
     hide = "import sys; sys.modules['fastapi'] = None; from wintermute.cli.main import main; main()"
     for command in ("web", "status"):
-        words = [sys.executable, "-c", hide, "--config", config, command]
-        ended = await asyncio.to_thread(
-            subprocess.run, words, capture_output=True, text=True, check=False
-        )
+        words = [sys.executable, "-c", hide, "--config", str(config), command]
+        run = partial(subprocess.run, words, capture_output=True, text=True, check=False)
+        ended = await asyncio.to_thread(run)
         told = "pip install 'wintermute[web]'" in ended.stdout + ended.stderr
         assert (ended.returncode, told) == (1, True), command
     for content in ("", "short", "\xff"):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -124,8 +125,8 @@ async def test_no_page_shows_what_others_said_or_were_told(furnish: NewHome) -> 
         (OTHERS, "!bob:test", f"person:{bob}"),
         (GROUPS, "!group:test", "room:!group:test"),
     ):
-        who = {"sender": bob, "name": OTHERS, "origin": "other", "direct": False}
-        await house.incoming(text, room=room, scope=scope, **who)
+        who = partial(house.incoming, sender=bob, name=OTHERS, origin="other", direct=False)
+        await who(text, room=room, scope=scope)
         await house.settled()
     of_others = "SELECT id, room_id FROM conversations WHERE scope <> ?"
     theirs = await house.rows(of_others, house.stores.owner.scope)
