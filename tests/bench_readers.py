@@ -21,6 +21,7 @@ from wintermute.clock import CheckedClock
 from wintermute.config.schema import Matrix
 from wintermute.ids import new_id
 from wintermute.matrix.copies import Copies
+from wintermute.matrix.drafts import Drafts
 from wintermute.matrix.inbox import Account, may_read
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.speaker import MatrixSpeaker
@@ -44,9 +45,11 @@ def told(people: int, *, came: bool) -> Answer:
 def door_of(desk: Desk) -> Door:
     """The door that the client of a desk belongs to."""
     copies = Copies(desk.client, desk.stores.database, desk.clock, new_id)
-    sender = Sender(desk.client, desk.stores, copies, desk.clock, POLICY)
+    drafts = Drafts(desk.clock, shows=True)
+    sender = Sender(desk.client, desk.stores, copies, desk.clock, POLICY, drafts)
     settings = Matrix(homeserver="", user_id=BOT, owner=ANN)
-    speaker = MatrixSpeaker(desk.client, desk.stores, sender, POLICY, settings, desk.clock)
+    about = (desk.client, desk.stores, sender, POLICY, settings, desk.clock, drafts)
+    speaker = MatrixSpeaker(*about)
     clocks = (CheckedClock(desk.clock, None), desk.clock)
     parts = (speaker, sender, desk.work, copies, Idle(), lambda: None, clocks)
     return open_door(settings, POLICY, desk.client, desk.stores, *parts)

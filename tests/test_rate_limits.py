@@ -11,7 +11,7 @@ from tests.world.bot import said
 from tests.world.clock import promptly
 from tests.world.duties import in_, once, promise
 from tests.world.homeserver import AS_SHIPPED, Homeserver
-from tests.world.model import ModelServer, Text
+from tests.world.model import Drip, ModelServer, Text
 from tests.world.scene import NewName, Scene
 from tests.world.user import Message
 from tests.world.warm import Interpreter
@@ -67,7 +67,7 @@ async def test_a_long_answer_comes_whole_and_in_order(scene: Scene, model: Model
     """X-012: while the homeserver lets one part of it through in five seconds."""
     model.script(Text(LONG))
     ann = await scene.person("ann")
-    daemon = await scene.bot(ann)
+    daemon = await scene.bot(ann, matrix={"streaming": False})
     chat = await scene.room(ann, daemon, encrypted=True)
     await ann.send(chat, "tell")
     await ann.wait_for_count(chat, daemon.user_id, 12)
@@ -75,3 +75,21 @@ async def test_a_long_answer_comes_whole_and_in_order(scene: Scene, model: Model
     parts = await said(ann, chat, daemon.user_id)
     assert "\n\n".join(parts).split() == LONG.split()
     assert any(SLOWED in line for line in daemon.log)
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+async def test_an_answer_that_grows_ends_in_time(
+    scene: Scene, model: ModelServer, encrypted: bool
+) -> None:
+    """X-023, X-039: its edits leave room for the end of it, and are refused once a minute at most."""
+    text = "word " * 300
+    ann = await scene.person("ann")
+    daemon = await scene.bot(ann)
+    chat = await scene.room(ann, daemon, encrypted=encrypted)
+    model.script(Drip(f"{text}end", interval=0.15))
+    await ann.send(chat, "tell")
+    await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM outbox WHERE kind = 'reply'")))
+    async with promptly(6):
+        await ann.wait_for(chat, lambda m: m.body.endswith("end"))
+    assert sum(SLOWED in line for line in daemon.log) <= 1
+    assert 5 < len(ann.messages(chat, daemon.user_id)) < 30

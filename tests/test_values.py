@@ -25,6 +25,7 @@ from wintermute.loom.conversations import Conversation
 from wintermute.loom.reading import Spot
 from wintermute.loom.records import Cast, Fold, Observation, Turn, Wards
 from wintermute.loom.sub_sessions import SubSession, WorkSettings
+from wintermute.mailbox.growing import Former
 from wintermute.mailbox.history import HeldConversation, ShownMessage
 from wintermute.mailbox.inbox import Locked, OpenRow, Waiting
 from wintermute.mailbox.outbox import Late, OutboxPart, Outgoing, Spoken
@@ -68,7 +69,8 @@ READ: dict[type[Any], tuple[str, ...]] = {
     OpenConsolidation: (),
     Occurrence: (),
     OpenRow: (),
-    Outgoing: ("late",),
+    Former: ("attempted",),
+    Outgoing: ("late", "live"),
     OutboxPart: ("of",),
     PartHealth: (),
     PastTurn: (),

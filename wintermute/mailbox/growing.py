@@ -27,7 +27,7 @@ DRAFT = (
 FORMER = (  # the answer to an earlier wording, which nothing but signs and edits has followed
     "SELECT coalesce(o.continues, o.id) AS id FROM inbox i"
     " JOIN inbox v ON (v.event_id = i.edits OR v.edits = i.edits) AND v.seq < i.seq"
-    " JOIN outbox o ON o.answers = v.event_id WHERE i.event_id = :event"
+    " JOIN outbox o ON o.answers = v.event_id WHERE i.event_id = :event AND i.edits IS NOT NULL"
     " AND o.kind = 'reply' AND o.cast_id IS NOT NULL AND o.state = 'sent' AND o.body <> ''"
     " AND o.room_id = i.room_id AND o.meant_for = :scope"
     " AND (SELECT count(*) FROM outbox_parts WHERE outbox_id = o.id) = 1"
