@@ -14,7 +14,7 @@ from tests.world.house import Gate, House, open_house
 from tests.world.model import Calls, ModelServer, Text, Use
 from tests.world.warm import Interpreter
 from wintermute.db import open_database
-from wintermute.llm.spelled import Spellings, may_be_calls, spelled_calls
+from wintermute.llm.spelled import Habit, may_be_calls, spelled_calls
 from wintermute.messages import Json
 
 NOWHERE = "http://127.0.0.1:9"
@@ -171,13 +171,13 @@ async def test_what_check_found_counts_unless_the_configuration_says_else(
     model.script(Text(BARE), Text("done"))
     house = open_house(tmp_path, model.url, gates=[gate], calls_as_text=configured)
     async with house as at, at.working():
-        spellings = Spellings(at.database, at.clock)
-        await spellings.found("scripted", model.url, spells=True)
+        habit = Habit(at.database, at.clock, "spelled_calls", "scripted", model.url)
+        await habit.found(has=True)
         await at.incoming("go")
         await at.said(1)
         assert len(gate.taken) == taken
-        await spellings.found("scripted", model.url, spells=False)
-        assert not await spellings.known("scripted", model.url)
+        await habit.found(has=False)
+        assert not await habit.known()
 
 
 async def test_what_looks_like_a_call_and_is_none_is_shown_at_its_end(
@@ -213,7 +213,8 @@ async def test_check_tells_of_such_a_model_and_keeps_it_for_the_daemon(
             [line] = [each for each in done.stdout.decode().splitlines() if "  model " in each]
             async with open_database(path, read_only=True) as database:
                 model = server.requests[-1].body["model"]
-                known = await Spellings(database, SYSTEM).known(model, server.url)
+                asked = ("spelled_calls", model, server.url)
+                known = await Habit(database, SYSTEM, *asked).known()
             found.append((line[:4], known))
             told = "calls_as_text: true" in line
             assert told is known

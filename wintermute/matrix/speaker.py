@@ -77,6 +77,9 @@ class MatrixSpeaker:
     def draft(self, conversation_id: str, piece: str) -> None:
         """Nothing: a Matrix room gets the whole answer."""
 
+    def retract(self, conversation_id: str) -> None:
+        """Nothing yet."""
+
     def wait(self, conversation_id: str, wait: Wait) -> None:
         """Nothing: the typing sign goes on, and a long wait has a notice of its own."""
 
