@@ -26,6 +26,7 @@ from wintermute.loom.sub_sessions import SubSessions
 from wintermute.mailbox.inbox import Inbox
 from wintermute.mailbox.notices import Notices
 from wintermute.mailbox.outbox import Outbox
+from wintermute.mailbox.retractions import Retractions
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.memory.backend import Listed, MemoryBackend, Ranked
 from wintermute.memory.core import Core, Places
@@ -64,6 +65,7 @@ class Stores:
     inbox: Inbox
     outbox: Outbox
     notices: Notices
+    retractions: Retractions
     known: KnownRooms
     conversations: Conversations
     casts: Casts
@@ -127,6 +129,7 @@ class Stores:
             inbox=Inbox(database, clock, redact),
             outbox=outbox,
             notices=Notices(outbox, database, clock, redact),
+            retractions=Retractions(outbox, database),
             known=KnownRooms(database, clock),
             conversations=Conversations(database, clock, new_id),
             casts=Casts(database, clock, new_id, redact),

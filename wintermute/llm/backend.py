@@ -291,10 +291,13 @@ class Endpoint:
         answer = gathering.answer(self._new_id, longest, named=named)
         self._show(gathering, shown, listener)
         shown.end()
-        if gathering.aloud > aloud:
-            await self._aloud.found(has=True)
-        self.thinks_aloud = gathering.aloud
+        await self._learn(aloud=gathering.aloud)
         return answer
+
+    async def _learn(self, *, aloud: bool) -> None:
+        if aloud and not (self.thinks_aloud or await self._aloud.known()):
+            await self._aloud.found(has=True)
+        self.thinks_aloud = aloud
 
     async def _spells(self) -> bool:
         configured = self.settings.calls_as_text

@@ -28,7 +28,7 @@ NOT_ALONE = "made for others than those who can read there now"
 """Why a message is kept back."""
 NEXT = (
     "SELECT seq, id, room_id, kind, body, late_after AS after, late_mark AS mark, meant_for,"
-    " reacts_to, apart, answers, cause, changes, iif((SELECT reason FROM casts WHERE id = cast_id)"
+    " reacts_to, apart, answers, cause, changes, edits_of, iif((SELECT reason FROM casts WHERE id = cast_id)"
     f"  IN {REFUSED}, coalesce((SELECT edits FROM inbox"
     "   WHERE event_id = answers), iif(answers LIKE '$%', answers, NULL)), NULL) AS replies_to FROM outbox"
     " WHERE room_id = ? AND conversation_id = ? AND state = 'waiting'"
@@ -84,6 +84,9 @@ class Outgoing:
     """An event of ours that has this text from now on; without a text it is taken away."""
     replies_to: str | None = None
     """The message that has no answer, so that its author sees which one it is."""
+
+    edits_of: str | None = None
+    """In place of signs: an event whose edits go, or the row of a draft that does (`retractions`)."""
 
     @property
     def redacts(self) -> bool:
@@ -434,17 +437,6 @@ class Outbox:
         )
         return _spoken(row) if row else None
 
-    async def unsay(self, tx: Transaction, outbox_id: str) -> str:
-        """Keep nothing of what we said, unless the rest is still to be sent; what it was."""
-        said = await tx.scalars(
-            "SELECT body FROM outbox WHERE id = ? AND state <> 'waiting'", (outbox_id,)
-        )
-        if said:
-            await tx.execute("UPDATE outbox SET body = '' WHERE id = ?", (outbox_id,))
-            parts = "UPDATE outbox_parts SET content = '{}' WHERE outbox_id = ?"
-            await tx.execute(parts, (outbox_id,))
-        return "".join(said)
-
     async def answer_to(self, tx: Transaction, event_id: str) -> str:
         """What we said in answer to an event, whatever kind of answer it was."""
         found = await tx.scalars(
@@ -568,3 +560,15 @@ class Outbox:
             " AND body <> ''",
             (room_id,),
         )
+
+    async def drop(self, tx: Transaction, outbox_id: str) -> None:
+        """Keep nothing of what we said, and say no more of it."""
+        await tx.execute("UPDATE outbox SET body = '' WHERE id = ?", (outbox_id,))
+        parts = "UPDATE outbox_parts SET content = '{}', state = 'sent' WHERE outbox_id = ?"
+        await tx.execute(parts, (outbox_id,))
+        await self._end(tx, outbox_id, None)
+
+    async def withdraw(self, tx: Transaction, conversation_id: str, room_id: str, of: str) -> None:
+        """Take away the edits of an event of ours, or a draft by its row, as signs are put (X-054)."""
+        more = {"reacts_to": of, "edits_of": of}
+        await self._add(tx, conversation_id, room_id, "event", "", **more)

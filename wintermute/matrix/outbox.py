@@ -4,6 +4,7 @@ How fast signs may follow each other, so that what a homeserver takes is left fo
 """
 
 import asyncio
+import hashlib
 import logging
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -260,6 +261,9 @@ class Sender:
         return self._clock.monotonic()
 
     async def _deliver(self, row: Outgoing) -> None:
+        if row.edits_of is not None:
+            await self._take_edit(row, row.edits_of)
+            return
         if (home := self._home(row)) != row.room_id:
             await self._follow(row, home)
             return
@@ -278,6 +282,25 @@ class Sender:
                 return
             if not part.sent and row.reacts_to is not None:
                 return  # what came in meanwhile goes before the next sign
+
+    async def _take_edit(self, row: Outgoing, of: str) -> None:
+        """Take one edit of an event of ours away; the row is over when there is none left (X-054).
+
+        Of a draft it must be known first which event it is, if it has become one.
+        """
+        store, event_id = self._stores.retractions, None
+        try:
+            if not of.startswith("$"):
+                parts = await self._stores.outbox.parts(of)
+                event_id = await store.event_of(of) or await self._find(row.room_id, parts[0])
+            else:
+                async for edit in self._client.edits(row.room_id, of):
+                    name = hashlib.sha256(edit.encode()).hexdigest()[:16]
+                    await self._client.redact(row.room_id, edit, f"wm-{row.id}-{name}")
+                    return  # what came in meanwhile goes before the next one
+        except SendRefused as error:
+            log.warning("edits not taken away room=%s reason=%s", row.room_id, error.code)
+        await store.done(row.id, event_id)
 
     def _home(self, row: Outgoing) -> str:
         """Where it belongs by now; a sign stays with what it is on."""
