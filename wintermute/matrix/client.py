@@ -40,15 +40,7 @@ from wintermute.mailbox.rooms import Moves
 from wintermute.matrix.cross_signing import CrossSigning, IdentityState
 from wintermute.matrix.guard import install
 from wintermute.matrix.http import NO_ANSWER, RenewingClient, call, path
-from wintermute.matrix.inbox import (
-    OUTBOX_KEY,
-    Account,
-    Policy,
-    RoomView,
-    mapping,
-    may_read,
-    string,
-)
+from wintermute.matrix.inbox import OUTBOX_KEY, Account, Policy, RoomView, may_read
 from wintermute.matrix.instances import read_installation
 from wintermute.matrix.kept_login import Session, store_file
 from wintermute.matrix.key_store import (
@@ -64,7 +56,7 @@ from wintermute.matrix.keys import Keys, keep_before_upload
 from wintermute.matrix.login import NO_KEYS, renewed, store_problem
 from wintermute.matrix.marks import Marks, load_marks
 from wintermute.matrix.people import Device, People, Verdict, fingerprint
-from wintermute.matrix.relations import is_gone
+from wintermute.matrix.relations import edited_by
 from wintermute.matrix.renewal import inherit
 from wintermute.matrix.sessions import KeyFile, Opened, Sessions, bound, take
 from wintermute.matrix.sieve import NO_OLM, GroupSession, SyncBatch, page, session_of, sift
@@ -72,7 +64,6 @@ from wintermute.matrix.signing import ED25519
 from wintermute.messages import Json
 
 SHORT_MS = 100
-V1 = "/_matrix/client/v1"
 
 
 class Poll:
@@ -353,17 +344,20 @@ class MatrixClient:
             events, start = await self.page(room_id, start, limit=50)
 
     async def edits(self, room_id: str, event_id: str) -> AsyncIterator[str]:
-        """Our edits of an event that are not redacted, newest first."""
-        target, at = path("rooms", room_id, "relations", event_id, "m.replace", prefix=V1), ""
-        while True:
-            answer = await call(self._nio, "GET", f"{target}?limit=100{at}")
-            found, start = answer.get("chunk"), answer.get("next_batch")
-            for event in map(mapping, found if isinstance(found, list) else ()):
-                if event.get("sender") == self.account.user_id and not is_gone(event):
-                    yield string(event, "event_id")
-            if not (found and isinstance(start, str)):
-                return
-            at = f"&{urlencode({'from': start})}"
+        """Our edits of an event that are still there, oldest first.
+
+        The homeserver names no edits of what is redacted, and shows them in the room all the same.
+        """
+        around = await call(self._nio, "GET", path("rooms", room_id, "context", event_id))
+        start, rest = around.get("end"), {"dir": "f", "limit": 100}
+        rest["filter"] = json.dumps({"senders": [self.account.user_id]})
+        while isinstance(start, str):
+            query = urlencode({"from": start} | rest)
+            answer = await call(self._nio, "GET", f"{path('rooms', room_id, 'messages')}?{query}")
+            events, start = page(answer)
+            for event in reversed(events):
+                if edited_by(event) == event_id and event["sender"] == self.account.user_id:
+                    yield str(event["event_id"])
 
     async def event(self, room_id: str, event_id: str) -> Json:
         """One event of a room, as it came."""
