@@ -166,7 +166,7 @@ async def _many(house: House, casts: int) -> None:
     for n in range(casts):
         await house.incoming(f"Remember the garden, please, {n}")
         await house.settled()
-        house.speaker.shown.clear()  # what the stand-in for a room noted
+        house.speaker.noted.clear()  # what the stand-in for a room noted
         house.speaker.drafts.clear()
 
 

@@ -266,7 +266,7 @@ async def test_what_was_stopped_before_it_began_stays_so(
         await house.incoming("delete it all")
 
         async def taken() -> bool:
-            return ("attend", ROOM) in house.speaker.shown
+            return ("attend", ROOM) in house.speaker.noted
 
         await house.until(taken)
         await house.incoming("/stop")

@@ -91,10 +91,10 @@ async def test_what_is_taken_back_just_before_it_is_asked_is_not_spoken_of(
     async with open_house(tmp_path, model.url) as house, house.working():
 
         async def is_in_line() -> bool:
-            return ("attend", ROOM) in house.speaker.shown
+            return ("attend", ROOM) in house.speaker.noted
 
         async def is_done() -> bool:
-            return ("rest", ROOM) in house.speaker.shown
+            return ("rest", ROOM) in house.speaker.noted
 
         for n in range(AT_ONCE):
             await house.incoming("go", room=f"!other{n}")

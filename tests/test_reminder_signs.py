@@ -28,6 +28,7 @@ from wintermute.loom.conversations import Conversations
 from wintermute.mailbox.outbox import Late, Outbox
 from wintermute.matrix.client import MatrixClient, open_client
 from wintermute.matrix.copies import Copies
+from wintermute.matrix.drafts import Drafts
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.kept_login import Session
 from wintermute.matrix.outbox import Sender
@@ -146,7 +147,7 @@ class Sending:
             batch = await client.sync(None, full_state=True, wait_s=0)
             await client.upkeep()
             copies = Copies(client, database, clock, new_id)
-            sender = Sender(client, stores, copies, clock, NOBODY)
+            sender = Sender(client, stores, copies, clock, NOBODY, Drafts(clock, shows=True))
             running = [group.create_task(sender.run())]
             running.append(group.create_task(listening(client, batch.next_batch)))
             yield Post(database, clock, client, stores.outbox, stores.conversations, sender)

@@ -88,11 +88,11 @@ async def test_what_is_known_here_is_asked_of_nobody(tmp_path: Path, model: Mode
         assert found == f"{shown(f'Ben ({BEN}): which?')}Ann ({ANN}): that?"
         found = await last_asked(house, model, "you?", replies_to=ours["event_id"], **told)
         assert found == f"{shown(f'you: echo: Ben ({BEN}): which?')}Ann ({ANN}): you?"
-        assert not [what for what, _ in house.speaker.shown if what.startswith("quote")]
+        assert not [what for what, _ in house.speaker.noted if what.startswith("quote")]
         elsewhere = await house.incoming("secret", room="!other:test", kind="context")
         found = await last_asked(house, model, "and that?", replies_to=elsewhere, **told)
         assert found == f"{shown(UNREADABLE)}Ann ({ANN}): and that?"
-        assert (f"quote {elsewhere}", ROOM) in house.speaker.shown  # of this room, which has it not
+        assert (f"quote {elsewhere}", ROOM) in house.speaker.noted  # of this room, which has it not
 
 
 async def test_what_was_never_believed_or_is_an_event_of_ours_is_not_shown(
@@ -114,7 +114,7 @@ async def test_what_was_never_believed_or_is_an_event_of_ours_is_not_shown(
         for target in ("$refused", "result_turn/sub", "$locked", "$held"):
             found = await last_asked(house, model, "that", replies_to=target)
             assert found == f"{shown(UNREADABLE)}that"
-        asked = [what for what, _ in house.speaker.shown if what.startswith("quote")]
+        asked = [what for what, _ in house.speaker.noted if what.startswith("quote")]
         assert asked == ["quote result_turn/sub"]
 
 

@@ -229,7 +229,7 @@ async def test_a_run_that_was_interrupted_too_often_is_told_at_once(
         for times in range(1, 4):
             async with house.working():
                 await model.request_arrived(times)
-        house.speaker.shown.clear()
+        house.speaker.noted.clear()
         async with house.working():
             await ended(house)
             await house.until(lambda: _spoken_in(house))
@@ -238,7 +238,7 @@ async def test_a_run_that_was_interrupted_too_often_is_told_at_once(
 async def _spoken_in(house: House) -> bool:
     async with house.database.transaction() as tx:
         held = await house.conversations.of_room(tx, ROOM)
-    return held is not None and ("speak", held.id) in house.speaker.shown
+    return held is not None and ("speak", held.id) in house.speaker.noted
 
 
 async def test_the_moment_that_was_claimed_counts_once_however_often_it_comes(

@@ -148,7 +148,7 @@ async def test_a_stop_reaches_a_cast_that_waits_for_its_turn(
 
 
 async def attended(house: House, room_id: str) -> bool:
-    return ("attend", room_id) in house.speaker.shown
+    return ("attend", room_id) in house.speaker.noted
 
 
 async def test_the_room_sees_that_somebody_is_at_work(tmp_path: Path, model: ModelServer) -> None:
@@ -164,7 +164,7 @@ async def test_the_room_sees_that_somebody_is_at_work(tmp_path: Path, model: Mod
         await house.incoming("/help")
         await house.said(3)
         await house.settled()
-    shown = [what for what, _ in house.speaker.shown]
+    shown = [what for what, _ in house.speaker.noted]
     went_wrong = ["attend", "gate echo", "rest", "speak"]
     assert shown == [*went_wrong, "attend", "rest", "speak", "speak"]
 

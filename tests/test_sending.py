@@ -22,6 +22,7 @@ from tests.world.warm import Interpreter
 from wintermute.config.schema import Matrix
 from wintermute.ids import new_id
 from wintermute.matrix.copies import Copies
+from wintermute.matrix.drafts import Drafts
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.speaker import LINGER_SECONDS, MatrixSpeaker
 
@@ -286,9 +287,11 @@ async def test_conversations_of_one_room_are_sent_beside_each_other_below_one_ty
 
         proxy.before = holds
         copies = Copies(desk.client, desk.stores.database, desk.clock, new_id)
-        sender = Sender(desk.client, desk.stores, copies, desk.clock, POLICY)
+        drafts = Drafts(desk.clock, shows=True)
+        sender = Sender(desk.client, desk.stores, copies, desk.clock, POLICY, drafts)
         settings = Matrix(homeserver="", user_id=BOT, owner=ANN)
-        speaker = MatrixSpeaker(desk.client, desk.stores, sender, POLICY, settings, desk.clock)
+        parts = (desk.client, desk.stores, sender, POLICY, settings, desk.clock, drafts)
+        speaker = MatrixSpeaker(*parts)
         one, other = await two_conversations(desk)
         async with asyncio.TaskGroup() as group:
             work = [group.create_task(part.run()) for part in (sender, speaker)]

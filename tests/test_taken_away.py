@@ -6,10 +6,10 @@ from urllib.parse import quote
 import pytest
 
 from tests.world.bot import Bot
-from tests.world.model import ModelServer, Reads, Text
+from tests.world.model import Drip, ModelServer, Reads, Text
 from tests.world.person import Person
 from tests.world.scene import NewBot, NewPerson, NewRoom
-from tests.world.user import CLIENT
+from tests.world.user import CLIENT, WITHIN
 
 V1 = CLIENT.replace("v3", "v1")
 
@@ -26,10 +26,9 @@ async def left_of(ann: Person, chat: str, event_id: str) -> list[object]:
 
 async def nothing_left(daemon: Bot, ann: Person, chat: str, event_id: str) -> None:
     """Until all of them are gone, and nothing is to be sent."""
-    async with asyncio.timeout(10):
-        while found := await left_of(ann, chat, event_id):
-            print("LEFT", found, daemon.rows("SELECT id, state, problem, reacts_to, edits_of, changes FROM outbox"))
-            await asyncio.sleep(2.05)
+    async with asyncio.timeout(WITHIN):
+        while await left_of(ann, chat, event_id):
+            await asyncio.sleep(0.05)
     await daemon.said_all()
 
 
@@ -63,3 +62,35 @@ async def test_a_notice_that_a_person_redacts_leaves_none_of_its_wordings(
     assert not daemon.rows("SELECT 1 FROM outbox WHERE body LIKE '%still waiting%'")
     query = "SELECT 1 FROM outbox_parts WHERE content LIKE '%still waiting%'"
     assert not daemon.rows(query)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_an_answer_that_is_taken_back_while_it_grows_leaves_nothing(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, encrypted: bool
+) -> None:
+    """X-054, F-027: its question, or the growing message itself, and thoughts that were no text (X-040)."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=encrypted)
+    words = " ".join(f"secret{n}" for n in range(200))
+    thoughts = " ".join(f"secret{n}" for n in range(60))
+    model.script(
+        Drip(words, interval=0.1),
+        Drip(words, interval=0.1),
+        Drip(f"{thoughts} </think> All is well."),
+    )
+    for n, takes in enumerate(("question", "answer", "")):
+        before = len(ann.messages(chat, daemon.user_id))
+        asked = await ann.send(chat, f"question {n}")
+        await ann.until(lambda b=before: len(ann.messages(chat, daemon.user_id)) > b + 1)  # type: ignore[misc]
+        shown = ann.messages(chat, daemon.user_id)[before]
+        assert "secret" in shown.body
+        if takes:
+            await ann.redact(chat, asked if takes == "question" else shown.event_id)
+        else:
+            await ann.wait_for(chat, lambda message: message.body.endswith("All is well."))
+        await nothing_left(daemon, ann, chat, shown.event_id)
+        assert not daemon.rows("SELECT 1 FROM inbox WHERE state IN ('waiting', 'casting')")
+    for table, column in (("outbox", "body"), ("outbox_parts", "content"), ("turns", "utterance")):
+        assert not daemon.rows(f"SELECT 1 FROM {table} WHERE {column} LIKE '%secret%'")

@@ -238,7 +238,7 @@ async def test_what_is_waited_for_is_said_from_the_second_second_on() -> None:
         speaker.wait(ROOM, Wait("local", 2, 4, "local answered 500: \x1b[2J no"))
         again = "· waiting for local, 14 s · attempt 2 of 4: answered 500: [2J no"
         assert await passes(1) == again
-        speaker.gate(ROOM, "recall")
+        speaker.gate(ROOM, "recall", "reading a page")
         assert glass.text == "· recall"
         assert await passes(3) == "· recall\n· recall, 3 s"
         speaker.draft(ROOM, "")

@@ -86,7 +86,7 @@ async def test_two_doors_at_once_get_each_its_own_answer_and_a_page_sees_both_be
         await house.settled()
         assert await all_sent(house) == [(ROOM, "waiting"), (PAGE, "sent")]
         assert await house.outbox.conversations_waiting() == [(await held(house, ROOM), ROOM)]
-        shown = {room for word, room in house.speaker.shown if word in ("attend", "rest")}
+        shown = {room for word, room in house.speaker.noted if word in ("attend", "rest")}
         assert shown == {ROOM}
         async with asyncio.timeout(WITHIN), asyncio.TaskGroup() as streams:
             shown_in = await held(house, PAGE)

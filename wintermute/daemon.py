@@ -46,6 +46,7 @@ from wintermute.llm.embeddings import open_embedder
 from wintermute.llm.models import Models
 from wintermute.matrix.client import open_client
 from wintermute.matrix.copies import Copies
+from wintermute.matrix.drafts import Drafts
 from wintermute.matrix.inbox import Policy
 from wintermute.matrix.kept_login import Session
 from wintermute.matrix.login import logged_in, successor
@@ -272,8 +273,9 @@ async def open_wintermute(
         hide(*client.secrets)
         await stores.health.note("casts", "ok", "no internal error since the start")
         copies = Copies(client, database, clock, ids, take_over=externals.take_over)
-        sender = Sender(client, stores, copies, clock, policy)
-        speaker = MatrixSpeaker(client, stores, sender, policy, matrix, clock)
+        drafts = Drafts(clock, shows=matrix.streaming)
+        sender = Sender(client, stores, copies, clock, policy, drafts)
+        speaker = MatrixSpeaker(client, stores, sender, policy, matrix, clock, drafts)
         web = WebSpeaker(stores.outbox, clock)
         speakers = Speakers(speaker, web)
         verifications = Verifications(client, stores, policy, clock)

@@ -65,7 +65,6 @@ class Stores:
     inbox: Inbox
     outbox: Outbox
     notices: Notices
-    retractions: Retractions
     known: KnownRooms
     conversations: Conversations
     casts: Casts
@@ -89,6 +88,11 @@ class Stores:
     skills: Skills
     wiki: WikiStore
     undo: Undo
+
+    @property
+    def retractions(self) -> Retractions:
+        """What of ours is taken away again."""
+        return Retractions(self.outbox, self.database)
 
     @classmethod
     def of(
@@ -129,7 +133,6 @@ class Stores:
             inbox=Inbox(database, clock, redact),
             outbox=outbox,
             notices=Notices(outbox, database, clock, redact),
-            retractions=Retractions(outbox, database),
             known=KnownRooms(database, clock),
             conversations=Conversations(database, clock, new_id),
             casts=Casts(database, clock, new_id, redact),

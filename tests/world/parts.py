@@ -57,7 +57,7 @@ class SilentSpeaker:
     def __init__(self) -> None:
         self.rests_badly = False
         self.changed = asyncio.Event()
-        self.shown: list[tuple[str, str]] = []
+        self.noted: list[tuple[str, str]] = []
         self.drafts: list[str] = []
         self.waits: list[Wait] = []
         self.drafted: defaultdict[str, str] = defaultdict(str)
@@ -66,6 +66,8 @@ class SilentSpeaker:
         self.rooms: dict[str, str] = {}
         self.quotes: dict[str, Quote] = {}
         """What a homeserver has of earlier messages, by their ids."""
+        self.growing: dict[str, str] = {}
+        """The text so far of answers that people see growing, by their messages."""
         self.elsewhere: set[str] = set()
         """Rooms that another program serves."""
 
@@ -102,12 +104,15 @@ class SilentSpeaker:
         self.waits.append(wait)
         self.changed.set()
 
-    def gate(self, conversation_id: str, name: str) -> None:
+    def shown(self, row: Waiting) -> str:
+        return self.growing.get(row.event_id, "")
+
+    def gate(self, conversation_id: str, name: str, doing: str) -> None:
         self._note(f"gate {name}", conversation_id)
 
     def speak(self, conversation_id: str) -> None:
         self._note("speak", conversation_id)
 
     def _note(self, what: str, where: str) -> None:
-        self.shown.append((what, where))
+        self.noted.append((what, where))
         self.changed.set()

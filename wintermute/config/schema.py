@@ -110,7 +110,7 @@ class Matrix:
         "NAME:PASSWORD for the homeserver's proxy; {env: NAME} or {file: PATH}.", None
     )
     mention_in_groups: bool = key("In rooms with several people answer only when mentioned.", True)
-    streaming: bool = key("Show answers while they are written.", True, later=True)
+    streaming: bool = key("Show answers while they are written.", True)
 
     @property
     def people(self) -> frozenset[str]:

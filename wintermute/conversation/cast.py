@@ -191,7 +191,7 @@ class Loop:
         for n, call in enumerate(turn.calls):
             if (ended := await self._ended(running)) is not None:
                 return ended
-            running.watch.gate(call.name)
+            running.watch.gate(call.name, running.settings.toolbox.doing(call.name))
             observation = await self._gates.observe(
                 running.settings.toolbox, running.at(turn, n), turn, n
             )

@@ -27,6 +27,7 @@ from wintermute.conversation.trouble import ANSWERED, UNFIT, Trouble
 from wintermute.conversation.view import is_shown
 from wintermute.db import Transaction
 from wintermute.loom.records import Cast
+from wintermute.mailbox.growing import draft_scope
 from wintermute.mailbox.inbox import OVERSIZE, SEED, Waiting
 from wintermute.mailbox.notices import EVER
 from wintermute.mailbox.outbox import ANYBODY
@@ -405,10 +406,12 @@ class Casting:
         cast_id: str | None = None,
         *,
         meant_for: str = ANYBODY,
+        in_place: bool = False,
     ) -> None:
         """Answer a row, in the transaction of what led to the answer.
 
         `meant_for`: the scope that the answer was made of, unless it tells nothing of anybody.
+        `in_place`: it may take the place of the answer to an earlier wording.
         """
         if text.strip():
             await self._outbox.enqueue(
@@ -418,8 +421,23 @@ class Casting:
                 cast_id=cast_id,
                 answers=row.event_id,
                 meant_for=meant_for,
+                in_place=in_place,
             )
         await self._inbox.mark(tx, row.event_id, "answered")
+
+    async def seen(
+        self, tx: Transaction, row: Waiting, cast: Cast | None
+    ) -> tuple[str, str] | None:
+        """The text so far of an answer that people see growing, and for whom it is made.
+
+        None: none is to be seen. After a restart the text is not known any more.
+        """
+        shown, scope = self._speaker.shown(row), await draft_scope(tx, row.event_id)
+        if scope is None and not shown:
+            return None
+        if scope is None and cast is not None:  # it grows in the place of a former answer
+            scope = await self._conversations.scope_of(cast.branch_id)
+        return shown, scope or await self.scope(row)
 
     @property
     def seconds(self) -> float:
@@ -545,11 +563,14 @@ class Casting:
             casts = await self._casts.of_branch(cast.branch_id) if is_over else ()
             turns = [turn for each in casts if each.key == cast.key for turn in each.turns]
             turns = [*filter(is_shown, turns)]
-            said = words.reply_text(outcome, when, turns)
-            if not turns and (key := self._trouble.once(row, outcome)):
+            seen = await self.seen(tx, row, cast)
+            shown, _ = seen or ("", "")
+            said = words.reply_text(outcome, when, turns, shown)
+            if not turns and not seen and (key := self._trouble.once(row, outcome)):
                 await self._notices.notice_once(tx, key, EVER, row.conversation_id, said)
                 said = ""
-            await self.reply(tx, row, said, cast.id, meant_for=scope)
+            by_model = outcome.state == "terminated" or bool(shown)
+            await self.reply(tx, row, said, cast.id, meant_for=scope, in_place=by_model)
 
     async def tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:
         """Say something about a row in its room, and never again under the same key."""

@@ -12,7 +12,9 @@ from wintermute.conversation.state import Speaker, Stop
 from wintermute.conversation.trouble import Trouble
 from wintermute.db import Transaction
 from wintermute.errors import StorageBlocked, WintermuteError
+from wintermute.loom.records import Cast
 from wintermute.mailbox.inbox import LAST, Waiting
+from wintermute.mailbox.outbox import ANYBODY
 from wintermute.stores import Stores
 
 KEEP_PLACE = frozenset({"/new", "/compact", "/undo"})
@@ -214,8 +216,10 @@ class Rooms:
         given_up = await self._stores.inbox.give_up(
             tx, conversation_id, row.seq, taken=taken, also_new=conversation_id not in self._bells
         )
-        await self._end(tx, conversation_id, given_up, "stopped")
+        said = await self._end(tx, conversation_id, given_up, "stopped")
         ended = await self._sub_sessions.end(tx, conversation_id)
+        if said:
+            return ""
         return words.STOPPED if given_up or ended else words.NOTHING_RUNNING
 
     async def _stop_if_edited(self, conversation_id: str) -> None:
@@ -266,16 +270,36 @@ class Rooms:
 
     async def _end(
         self, tx: Transaction, conversation_id: str, events: Sequence[str], reason: str
-    ) -> None:
-        """End the casts of these events, with that at work among them."""
+    ) -> str:
+        """End the casts of these events, with that at work among them.
+
+        Returns what was said of a stopped one whose answer people saw growing; "": it is still to
+        be said.
+        """
         self._trouble.drop(events)
+        said = ""
         for event_id in events:
             cast = await self._stores.casts.running(event_id)
+            told = await self._stopped(tx, event_id, cast) if reason == "stopped" else ""
             if cast is not None:
-                await self._stores.casts.end(tx, cast.id, "truncated", reason, cast.last_words)
+                result = told or cast.last_words
+                await self._stores.casts.end(tx, cast.id, "truncated", reason, result)
+            said = said or told
         taken, stop = self._running.get(conversation_id, (None, None))
         if stop is not None and taken in events:
             stop.press()  # before anybody else may write: the cast takes no further step
+        return said
+
+    async def _stopped(self, tx: Transaction, event_id: str, cast: Cast | None) -> str:
+        """End an answer that people see growing; what they read then, "" where none is to be seen."""
+        row = await self._stores.inbox.find(tx, event_id)
+        seen = await self._casting.seen(tx, row, cast) if row else None
+        if row is None or seen is None:
+            return ""
+        shown, scope = seen
+        said, of = words.below(shown, words.STOPPED_HERE), cast.id if cast else None
+        await self._casting.reply(tx, row, said, of, meant_for=scope, in_place=bool(shown))
+        return said
 
     async def _take(self, row: Waiting) -> None:
         stop = Stop()
@@ -329,8 +353,10 @@ class Rooms:
     async def _broken(self, row: Waiting) -> None:
         cast = await self._stores.casts.running(row.event_id)
         async with self._stores.database.transaction() as tx:
+            shown, scope = await self._casting.seen(tx, row, cast) or ("", ANYBODY)
             if cast is not None:
-                await self._stores.casts.end(tx, cast.id, "truncated", "internal_error", "")
+                await self._stores.casts.end(tx, cast.id, "truncated", "internal_error", shown)
             if await self._stores.inbox.begin(tx, row.event_id):  # else it has its answer
-                await self._casting.reply(tx, row, words.INTERNAL, cast.id if cast else None)
+                said, of = words.below(shown, words.INTERNAL), cast.id if cast else None
+                await self._casting.reply(tx, row, said, of, meant_for=scope, in_place=bool(shown))
             await self._stores.health.note_in(tx, "casts", "fail", "internal error, see the log")

@@ -48,9 +48,12 @@ class Speakers:
         for door in self._both:
             door.wait(conversation_id, wait)
 
-    def gate(self, conversation_id: str, name: str) -> None:
+    def gate(self, conversation_id: str, name: str, doing: str) -> None:
         for door in self._both:
-            door.gate(conversation_id, name)
+            door.gate(conversation_id, name, doing)
+
+    def shown(self, row: Waiting) -> str:
+        return (self._web if self._web.serves(row.room_id) else self._matrix).shown(row)
 
     def speak(self, conversation_id: str) -> None:
         for door in self._both:

@@ -140,15 +140,15 @@ class CastSettings:
 class Watch(Listener, Protocol):
     """Somebody who sees a cast being made."""
 
-    def gate(self, name: str) -> None:
-        """A gate starts."""
+    def gate(self, name: str, doing: str) -> None:
+        """A gate starts; `doing`: what it does, in words for people."""
         ...
 
 
 class Unwatched(Unheard):
     """Nobody sees the cast being made. Implements `Watch`."""
 
-    def gate(self, name: str) -> None:
+    def gate(self, name: str, doing: str) -> None:
         pass
 
 
@@ -390,8 +390,12 @@ class Speaker(Protocol):
         """Show what is waited for before the model says anything."""
         ...
 
-    def gate(self, conversation_id: str, name: str) -> None:
-        """Show that a tool is used."""
+    def gate(self, conversation_id: str, name: str, doing: str) -> None:
+        """Show that a tool is used, and what for."""
+        ...
+
+    def shown(self, row: Waiting) -> str:
+        """The text so far of an answer that people see growing; "" where none is to be seen."""
         ...
 
     def speak(self, conversation_id: str) -> None:
@@ -422,5 +426,5 @@ class Shown(Unheard):
     def was_reasoning(self) -> None:
         self.speaker.retract(self.conversation_id)
 
-    def gate(self, name: str) -> None:
-        self.speaker.gate(self.conversation_id, name)
+    def gate(self, name: str, doing: str) -> None:
+        self.speaker.gate(self.conversation_id, name, doing)

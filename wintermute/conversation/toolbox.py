@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from wintermute.db import Transaction
 from wintermute.loom.records import Wards
 from wintermute.messages import UNREADABLE, Call, Json, Origin, Size
-from wintermute.text import is_blank
+from wintermute.text import display_name, is_blank
 
 DONE = "done"
 NO_CALL = "what stood at the end of your answer is no call of a tool: not shown, not run"
@@ -118,6 +118,16 @@ class ScopedTool(Protocol):
 
 
 @runtime_checkable
+class WordedTool(Protocol):
+    """A gate with words for who sees an answer grow."""
+
+    @property
+    def doing(self) -> str:
+        """What is done while it runs, as in "reading a page"; never for or with what."""
+        ...
+
+
+@runtime_checkable
 class BriefTool(Protocol):
     """A gate with other words for small models."""
 
@@ -161,6 +171,11 @@ class Toolbox:
     def names(self) -> tuple[str, ...]:
         """The names that exist here."""
         return tuple(self._tools)
+
+    def doing(self, name: str) -> str:
+        """What a tool does, for people; of one without words its name."""
+        tool = self._tools.get(name)
+        return tool.doing if isinstance(tool, WordedTool) else display_name(name)
 
     def offered(self, size: Size) -> tuple[str, ...]:
         """The names that models of a size are told of."""

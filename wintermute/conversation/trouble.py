@@ -518,10 +518,10 @@ class _Watched:
         self._trouble.came(self._row, "begun")
         self._watch.begun()
 
-    def gate(self, name: str) -> None:
+    def gate(self, name: str, doing: str) -> None:
         self._trouble.works(self._row)
         self._trouble.came(self._row, "answered")
-        self._watch.gate(name)
+        self._watch.gate(name, doing)
 
     def failed(self, problem: str, *, unreachable: bool) -> None:
         self._trouble.failed(self._row, self._stop, problem, unreachable=unreachable)

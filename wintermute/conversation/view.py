@@ -249,6 +249,8 @@ def _said(
             _add(found, turn.block)
     if cast.reason == "text" and cast.result and any(map(recalls_in_vain, cast.turns[-1:])):
         found.append({"role": "assistant", "content": cast.result})  # W-032
+    if cast.reason == "stopped" and cast.result and cast.result != cast.last_words:
+        found.append({"role": "assistant", "content": cast.result})  # seen while it grew
     return found
 
 

@@ -29,6 +29,12 @@ JOINED = (
 LEFT = "Somebody left before I could answer what was said here; nothing of it was done."
 RESULT = "Work that was handed out here before this room changed has ended:\n\n{result}"
 STOPPED = "Stopped."
+STOPPED_HERE = "*Stopped.*"
+"""The end of an answer that was stopped while it grew."""
+BELOW = "My answer is below."
+WITHHELD = "I kept this answer back."
+ELSEWHERE = "My answer is in the room that replaced this one."
+"""The text of what grew, where the answer is a message of its own."""
 NOTHING_RUNNING = "Nothing was running."
 NO_SUCH_SUB_SESSION = "No sub-session `{id}` is at work here. `/sessions` lists them."
 EDITED = "[This message was changed. For its earlier wording you had already done: {effects}. That still stands.]\n\n"
@@ -79,18 +85,28 @@ PROBLEMS = {
 }
 
 
-def reply_text(outcome: Outcome, when: str = "", turns: Sequence[Turn] = ()) -> str:
+def below(shown: str, told: str) -> str:
+    """What is told about an answer, below the text of it that people have seen so far."""
+    return f"{shown}\n\n{told}".strip()
+
+
+def reply_text(
+    outcome: Outcome, when: str = "", turns: Sequence[Turn] = (), shown: str = ""
+) -> str:
     """The text that a person reads at the end of a cast, as Markdown.
 
     `when`: that of its message. `turns`: of one that is not tried again, those that were answered.
+    `shown`: the text so far that people have seen growing.
     """
     if outcome.state == "terminated" and outcome.part_read and outcome.text:
-        shown, whole = outcome.part_read
-        return f"{outcome.text}\n\n{PART_READ.format(shown=shown, whole=whole)}"
+        read, whole = outcome.part_read
+        return f"{outcome.text}\n\n{PART_READ.format(shown=read, whole=whole)}"
     if outcome.state == "terminated":
         return outcome.text or UNSAID
     if outcome.reason in LIMITS:
         said = f"\n\nWhat I had so far:\n\n{outcome.text}" if outcome.text else ""
+        if shown:
+            return below(outcome.text or shown, LIMITS[outcome.reason])
         return LIMITS[outcome.reason] + said
     if outcome.reason in BROKEN_OFF:
         return f"{outcome.text}\n\n{BROKEN_OFF[outcome.reason]}".strip()
@@ -98,7 +114,7 @@ def reply_text(outcome: Outcome, when: str = "", turns: Sequence[Turn] = ()) -> 
     blamed = f"what a tool gave me for {message}" if turns else message
     told = PROBLEMS.get(outcome.reason, "{problem}")
     told = told.format(problem=outcome.text, message=message, blamed=blamed)
-    return f"{told}\n\n{done_so_far(turns)}".strip()
+    return below(shown, f"{told}\n\n{done_so_far(turns)}".strip())
 
 
 def waiting_for(name: str, seconds: int, wait: Wait | None = None) -> str:

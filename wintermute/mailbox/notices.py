@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 from wintermute.clock import Clock, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
+from wintermute.mailbox.growing import TAKEN_AWAY
 from wintermute.mailbox.outbox import ANYBODY, Outbox
-from wintermute.mailbox.retractions import TAKEN_AWAY
 
 EVER = timedelta(days=3650)
 """For a notice that is said once."""

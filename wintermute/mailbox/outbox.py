@@ -12,6 +12,7 @@ from wintermute.db import Database, Transaction
 from wintermute.db.text_search import OF_TALKS, OURS_SINCE, SCOPES, Kept, Traces
 from wintermute.db.values import columns, insert, reader
 from wintermute.ids import NewId
+from wintermute.mailbox.growing import ENDED, REFUSED_EDIT, drop_draft, former_row, taken_over
 from wintermute.messages import REFUSED, Json
 
 OutKind = Literal["reply", "notice", "event"]
@@ -28,7 +29,8 @@ NOT_ALONE = "made for others than those who can read there now"
 """Why a message is kept back."""
 NEXT = (
     "SELECT seq, id, room_id, kind, body, late_after AS after, late_mark AS mark, meant_for,"
-    " reacts_to, apart, answers, cause, changes, edits_of, iif((SELECT reason FROM casts WHERE id = cast_id)"
+    " reacts_to, apart, answers, cause, changes, grows, continues, edits_of, conversation_id,"
+    " iif((SELECT reason FROM casts WHERE id = cast_id)"
     f"  IN {REFUSED}, coalesce((SELECT edits FROM inbox"
     "   WHERE event_id = answers), iif(answers LIKE '$%', answers, NULL)), NULL) AS replies_to FROM outbox"
     " WHERE room_id = ? AND conversation_id = ? AND state = 'waiting'"
@@ -84,7 +86,13 @@ class Outgoing:
     """An event of ours that has this text from now on; without a text it is taken away."""
     replies_to: str | None = None
     """The message that has no answer, so that its author sees which one it is."""
-
+    grows: str | None = None
+    """The message whose answer begins here, as it was first written: a draft (X-036)."""
+    continues: str | None = None
+    """The row whose event says this from now on, by an edit, if `may_continue` says so."""
+    conversation_id: str = ""
+    live: bool = False
+    """No row of its own: more of the answer that grows in `changes`."""
     edits_of: str | None = None
     """In place of signs: an event whose edits go, or the row of a draft that does (`retractions`)."""
 
@@ -128,10 +136,15 @@ ANSWERS = Kept("outbox", ("body",), fixed=True, of=OF_TALKS, ours=OURS_SINCE)
 MEANT_FOR_THEM = replace(ANSWERS, of=f"meant_for IN {SCOPES}")
 _part = reader(OutboxPart, "of")
 _late = reader(Late)
-_outgoing = reader(Outgoing, "late")
+_outgoing = reader(Outgoing, "late", "live")
 _spoken = reader(Spoken)
 AfterSending = Callable[[Transaction, str], Awaitable[Sequence[str]]]
 """What else is over in the transaction that notes a message as said; signs to put on it."""
+
+
+async def always(_tx: Transaction) -> bool:
+    """Nothing has changed."""
+    return True
 
 
 async def nothing_more(_tx: Transaction, _outbox_id: str) -> Sequence[str]:
@@ -170,18 +183,22 @@ class Outbox:
         apart: bool = False,
         cause: str | None = None,
         signs: Sequence[str] = (),
+        in_place: bool = False,
     ) -> str:
         """Promise to say something in a conversation; from the commit on it will be said, once.
 
         `meant_for`: the scope it was made of, which all must fit who can read it when it is sent
         (F-002). `apart`: before all that waits, in an encryption session of its own. `cause`: the
-        due moment it is of. `signs`: what is put on it once it is said.
+        due moment it is of. `signs`: what is put on it once it is said. `in_place`: it may take
+        the place of the answer to an earlier wording, too (X-062).
         """
         row = await tx.row("SELECT room_id FROM conversations WHERE id = ?", (conversation_id,))
         if row is None:
             raise LookupError(conversation_id)
+        continues = None
         if answers is not None:
             await self._drop_notices(tx, answers)
+            continues = await taken_over(tx, answers, meant_for if in_place else None)
         return await self._add(
             tx,
             conversation_id,
@@ -195,7 +212,51 @@ class Outbox:
             meant_for=meant_for,
             apart=apart,
             cause=cause,
+            continues=continues,
             signs=" ".join(signs),
+        )
+
+    async def begin_draft(
+        self, tx: Transaction, where: tuple[str, str], event_id: str, body: str, scope: str
+    ) -> tuple[str, bool]:
+        """The row whose event shows the answer to a message while it grows, and whether it is new.
+
+        An earlier cast may have begun it, or answered an earlier wording.
+        """
+        former = await former_row(tx, event_id, scope)
+        if former is not None:
+            return former.id, False
+        (message,) = await tx.scalars(
+            "SELECT coalesce((SELECT edits FROM inbox WHERE event_id = :event), :event)",
+            {"event": event_id},
+        )
+        more = {"grows": message, "meant_for": scope}
+        return await self._add(tx, *where, "event", self._redact(body), **more), True
+
+    async def close_draft(
+        self, tx: Transaction, outbox_id: str, body: str, *, grew: bool = False
+    ) -> None:
+        """A draft whose answer is a message of its own says so, once.
+
+        So does a former answer whose text has begun to grow anew (`grew`); else it stays as it is.
+        """
+        rows = await tx.rows(
+            "UPDATE outbox SET problem = ? WHERE id = ? AND coalesce(problem, ?) = ?"
+            " AND (grows IS NOT NULL OR ?) RETURNING conversation_id, room_id",
+            (ENDED, outbox_id, REFUSED_EDIT, REFUSED_EDIT, grew),
+        )
+        for row in rows:
+            query = (
+                "SELECT event_id FROM outbox_parts WHERE outbox_id = ? AND n = 0 AND event_id <> ''"
+            )
+            for event_id in await tx.scalars(query, (outbox_id,)):
+                where = row["conversation_id"], row["room_id"]
+                await self.change(tx, *where, event_id, body)
+        await drop_draft(tx, outbox_id)
+        await tx.execute(
+            "UPDATE outbox SET continues = NULL WHERE continues = ? AND state <> 'sent' AND NOT EXISTS"
+            " (SELECT 1 FROM outbox d WHERE d.id = outbox.continues AND d.grows IS NOT NULL)",
+            (outbox_id,),
         )
 
     async def react(
@@ -319,11 +380,16 @@ class Outbox:
         return [_part(row, of=len(rows)) for row in rows]
 
     async def store_parts(
-        self, outbox_id: str, contents: Sequence[tuple[str, Json]], device_id: str
+        self,
+        outbox_id: str,
+        contents: Sequence[tuple[str, Json]],
+        device_id: str,
+        still: Callable[[Transaction], Awaitable[bool]] = always,
     ) -> list[OutboxPart]:
         """Fix how a message is split and under which transaction ids it is sent.
 
-        The first part counts as attempted with this: one commit less before it goes out.
+        The first part counts as attempted with this: one commit less before it goes out. Nothing is
+        stored of what waits no longer, or is not to be sent like this any more (`still`).
         """
         now, of = self._clock.now(), len(contents)
         parts = [
@@ -334,6 +400,9 @@ class Outbox:
             for n, (txn_id, content) in enumerate(contents)
         ]
         async with self._database.transaction() as tx:
+            waits = "SELECT 1 FROM outbox WHERE id = ? AND state = 'waiting'"
+            if not (await tx.exists(waits, (outbox_id,)) and await still(tx)):
+                return []
             for part in parts:
                 values = columns(part, "of", "sent") | {"state": "waiting"}
                 await tx.execute(*insert("outbox_parts", values))
@@ -407,9 +476,11 @@ class Outbox:
             "UPDATE outbox SET state = 'sent', sent_at = ?, problem = NULL WHERE id = ?"
             " AND state <> 'sent' AND NOT EXISTS (SELECT 1 FROM outbox_parts"
             "  WHERE outbox_id = outbox.id AND state = 'waiting')"
-            " RETURNING conversation_id, room_id, signs",
+            " RETURNING conversation_id, room_id, signs, continues",
             (stamp(self._clock.now()), outbox_id),
         )
+        if row and row["continues"]:
+            await drop_draft(tx, row["continues"])
         signs = [*await self._said(tx, outbox_id), *row["signs"].split()] if row else ()
         if row and event_id and signs:
             await self.react(tx, row["conversation_id"], row["room_id"], event_id, signs)
@@ -427,12 +498,19 @@ class Outbox:
         )
 
     async def sent_event(self, tx: Transaction, room_id: str, event_id: str) -> Spoken | None:
-        """The message of ours that an event of a room is a part of (X-026)."""
+        """The message of ours that an event of a room is a part of (X-026).
+
+        An event whose text another row has taken over stands for the newest that did.
+        """
         row = await tx.row(
-            "SELECT o.id, o.cast_id, o.meant_for,"
-            " coalesce(json_extract(p.content, '$.body'), o.body) AS body"
-            " FROM outbox_parts p JOIN outbox o ON o.id = p.outbox_id"
-            " WHERE p.event_id = ? AND o.room_id = ? LIMIT 1",
+            "SELECT o.id, o.cast_id, o.meant_for, coalesce(p.content ->> '$.\"m.new_content\".body',"
+            " p.content ->> '$.body', o.body) AS body"
+            " FROM outbox_parts s JOIN outbox w ON w.id = s.outbox_id JOIN outbox o"
+            "  ON o.id = coalesce(iif(s.n = 0, (SELECT c.id FROM outbox c"
+            "   WHERE c.continues = coalesce(w.continues, w.id) AND c.room_id = w.room_id"
+            "   ORDER BY c.seq DESC LIMIT 1), NULL), w.id)"
+            " LEFT JOIN outbox_parts p ON p.outbox_id = o.id AND p.n = s.n"
+            " WHERE s.event_id = ? AND w.room_id = ? LIMIT 1",
             (event_id, room_id),
         )
         return _spoken(row) if row else None
@@ -521,7 +599,15 @@ class Outbox:
         )
 
     async def keep_back(self, tx: Transaction, outbox_id: str) -> None:
-        """It waits until who can read in its room may read it, or another room is found for it."""
+        """It waits until who can read in its room may read it, or another room is found for it.
+
+        What has not begun is split anew then: an edit would not ring (X-052).
+        """
+        await tx.execute(
+            "DELETE FROM outbox_parts WHERE outbox_id = :id AND NOT EXISTS (SELECT 1"
+            " FROM outbox_parts WHERE outbox_id = :id AND event_id IS NOT NULL)",
+            {"id": outbox_id},
+        )
         query = "UPDATE outbox SET state = 'stuck', problem = ? WHERE id = ?"
         await tx.execute(query, (NOT_ALONE, outbox_id))
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from wintermute.db import Database, Transaction
 from wintermute.db.values import reader
+from wintermute.mailbox.growing import TAKEN_AWAY
 from wintermute.mailbox.outbox import Outbox, Spoken
 
-TAKEN_AWAY = "it was taken away"
 PLACE = (  # which row owns an event, or the one that it edits
     "SELECT w.conversation_id, p.n, coalesce("
     " (SELECT outbox_id FROM outbox_parts WHERE event_id = w.changes AND w.body <> ''),"

@@ -17,6 +17,12 @@ from wintermute.messages import Json
 CONTENT_MOST = 40_000
 """Bytes of a content as JSON. Synapse refused encrypted events beyond 48,368."""
 
+EDIT_MOST = CONTENT_MOST // 2
+"""An edit says its content twice."""
+GROWS_MOST = 8_000
+"""Bytes of Markdown up to which a message grows, and of the first part of what may be an edit."""
+LIVE: Json = {"org.matrix.msc4357.live": {}}
+
 ESCAPED = re.compile(
     r"(?P<code>(?<!`)(?P<run>`+)(?!`).*?(?<!`)(?P=run)(?!`))|\\(?P<mark>[!-/:-@\[-`{-~])"
 )
@@ -27,10 +33,11 @@ def content(
     msgtype: Literal["m.text", "m.notice"] = "m.text",
     *,
     literally: bool = False,
+    most: int = CONTENT_MOST,
 ) -> Json:
     """The content of the event that says it. HTML is left out where it adds or fits nothing.
 
-    `literally`: it is no Markdown, and each mark in it is meant.
+    `literally`: it is no Markdown, and each mark in it is meant. `most`: bytes it may have.
     The empty `m.mentions` says that nobody is mentioned, whatever the text looks like.
     """
     plainly: Json = {"msgtype": msgtype, "body": plain(markdown), "m.mentions": {}}
@@ -41,7 +48,18 @@ def content(
     inner = formatted.removeprefix("<p>").removesuffix("</p>").replace("<br>\n", "\n")
     # One paragraph of the same text says no more than the body.
     adds = "<" in inner or entities.unescape(inner) != plainly["body"].strip()
-    return richly if adds and json_size(richly) <= CONTENT_MOST else plainly
+    return richly if adds and json_size(richly) <= most else plainly
+
+
+def edit(new: Json, event_id: str, *, live: bool = False) -> Json:
+    """The content of an event that gives an earlier one this content.
+
+    `live`: the text still grows, so that clients may show that it does (MSC4357).
+    """
+    new = new | (LIVE if live else {})
+    relation = {"rel_type": "m.replace", "event_id": event_id}
+    shown = {**new, "body": f"* {new['body']}"}
+    return shown | {"m.new_content": new, "m.relates_to": relation}
 
 
 def json_size(value: Json) -> int:
@@ -78,21 +96,33 @@ Cut = tuple[int, Fence | None]
 """A place to cut, and the code block that is open there."""
 
 
-def parts(markdown: str, limit: int = 10_000) -> list[str]:
+def parts(markdown: str, limit: int = 10_000, *, edits: bool = False) -> list[str]:
     """The Markdown in pieces of at most `limit` bytes (no less than 512), in order.
+
+    `edits`: the first of them is small enough for an edit.
 
     Cut between paragraphs; where there is none between lines, then words, then characters.
     """
     rest, fence = without_blank_ends(text.clean(markdown)), None
-    found = []
+    found = list[str]()
     while rest:
-        part, rest, fence = first_part(rest, fence, max(limit, LEAST))
+        most, bytes_ = (EDIT_MOST, GROWS_MOST) if edits and not found else (CONTENT_MOST, limit)
+        part, rest, fence = first_part(rest, fence, max(bytes_, LEAST), most)
         if part.strip():
             found.append(part)
     return found
 
 
-def first_part(rest: str, fence: Fence | None, limit: int) -> tuple[str, str, Fence | None]:
+def grown(markdown: str) -> tuple[str, bool]:
+    """The beginning of a text as it grows, and whether it is all that will be shown of it."""
+    said = without_blank_ends(text.clean(markdown[: 2 * GROWS_MOST]))
+    part, rest, _ = first_part(said, None, GROWS_MOST, EDIT_MOST)
+    return part, bool(rest)
+
+
+def first_part(
+    rest: str, fence: Fence | None, limit: int, most: int = CONTENT_MOST
+) -> tuple[str, str, Fence | None]:
     """The next piece, what is left, and the code block that is open across the cut.
 
     A piece that grows too large as HTML is made smaller; the smallest goes without HTML.
@@ -100,7 +130,7 @@ def first_part(rest: str, fence: Fence | None, limit: int) -> tuple[str, str, Fe
     while True:
         part, left, still_open = divided(rest, fence, limit)
         rendered = {"body": plain(part), "formatted_body": html(part)} if limit > LEAST else {}
-        if json_size(rendered) + ENVELOPE <= CONTENT_MOST:
+        if json_size(rendered) + ENVELOPE <= most:
             return part, left, still_open
         limit = max(limit * 3 // 4, LEAST)
 

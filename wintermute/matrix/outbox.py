@@ -6,12 +6,14 @@ How fast signs may follow each other, so that what a homeserver takes is left fo
 import asyncio
 import hashlib
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
 from wintermute.clock import Clock, until_set
-from wintermute.db import Transaction
+from wintermute.conversation import words
+from wintermute.db import Database, Transaction
 from wintermute.errors import (
     AccountBlocked,
     AudienceChanged,
@@ -19,11 +21,13 @@ from wintermute.errors import (
     KeyStoreBlocked,
     SendRefused,
 )
+from wintermute.mailbox.growing import drop_draft, may_continue, open_event, refuse_edits
 from wintermute.mailbox.notices import EVER
 from wintermute.mailbox.outbox import OutboxPart, Outgoing
 from wintermute.matrix.client import MatrixClient
-from wintermute.matrix.content import content, parts
+from wintermute.matrix.content import EDIT_MOST, LIVE, content, edit, parts
 from wintermute.matrix.copies import Copies
+from wintermute.matrix.drafts import DraftRow, Drafts, GrowingAnswer
 from wintermute.matrix.inbox import OUTBOX_KEY, Policy, RoomView, mapping, may_read
 from wintermute.matrix.marks import Mark
 from wintermute.messages import Json
@@ -65,6 +69,11 @@ class Pace:
         self.sent(now)
         return 0.0
 
+    def edit(self, now: float) -> float:
+        """Seconds until more of an answer that grows may go: before signs, and after all else."""
+        over = self._still_counted(now) - (BURST - SPARE)
+        return over / PER_SECOND if self._limited and over > 0 else 0.0
+
     def _still_counted(self, now: float) -> float:
         """What a homeserver still counts at this time."""
         self._counted = max(0.0, self._counted - (now - self._at) * PER_SECOND)
@@ -96,12 +105,21 @@ def must_look(part: OutboxPart, device_id: str, now: datetime) -> bool:
     return part.device_id != device_id or not timedelta() <= since <= REMEMBERED
 
 
-def events_of(row: Outgoing) -> list[tuple[str, Json]]:
-    """The events a message becomes, each with its transaction id; or the signs that a row holds."""
-    pieces = parts(row.body) if row.reacts_to is None else row.body.split()
+def events_of(row: Outgoing, event_id: str | None = None) -> list[tuple[str, Json]]:
+    """The events a message becomes, each with its transaction id; or the signs that a row holds.
+
+    `event_id`: the event of ours that the first of them is an edit of.
+    """
+    is_split = row.continues is not None or row.grows is not None
+    pieces = parts(row.body, edits=is_split) if row.reacts_to is None else row.body.split()
     if row.changes is not None:
         pieces = [row.body]
-    return [(f"wm-{row.id}-{n}", content_of(row, piece)) for n, piece in enumerate(pieces)]
+    elif row.grows is not None:
+        pieces = pieces[:1]
+    said = [content_of(row, piece) for piece in pieces]
+    if said and event_id is not None:
+        said[0] = edit(content(pieces[0], most=EDIT_MOST), event_id)
+    return [(f"wm-{row.id}-{n}", each) for n, each in enumerate(said)]
 
 
 def content_of(row: Outgoing, piece: str) -> Json:
@@ -109,14 +127,12 @@ def content_of(row: Outgoing, piece: str) -> Json:
     if row.redacts:
         return {"redacts": row.changes}
     if row.changes is not None:
-        new, relation = content(piece, "m.notice"), {"rel_type": "m.replace"}
-        said = {**new, "body": f"* {new['body']}", "m.new_content": new}
-        return said | {"m.relates_to": relation | {"event_id": row.changes}}
+        return edit(content(piece, "m.notice"), row.changes)
     if row.reacts_to is None:
         msgtype: Literal["m.text", "m.notice"] = "m.notice" if row.kind == "notice" else "m.text"
         said = content(piece, msgtype, literally=row.late is not None)
         reply = {"m.relates_to": {"m.in_reply_to": {"event_id": row.replies_to}}}
-        return said | (reply if row.replies_to else {})
+        return said | (reply if row.replies_to else {}) | (LIVE if row.grows else {})
     relation = {"rel_type": "m.annotation", "event_id": row.reacts_to, "key": piece}
     return {"m.relates_to": relation}
 
@@ -142,8 +158,11 @@ class Sender:
         copies: Copies,
         clock: Clock,
         policy: Policy,
+        drafts: Drafts,
     ) -> None:
         self._client = client
+        self._drafts = drafts
+        self._shown: dict[str, GrowingAnswer] = {}  # as it is in an edit, by the draft's row
         self._copies = copies
         self._policy = policy
         self._stores = stores
@@ -161,6 +180,10 @@ class Sender:
         """Something new is in the outbox."""
         self._bell.set()
 
+    def grow(self, conversation_id: str, room_id: str) -> None:
+        """More of an answer that grows is due there."""
+        self._busy.get((conversation_id, room_id), self._bell).set()
+
     async def drain(self, seconds: float) -> None:
         """Begin no more sends, and let those in progress end (L-023)."""
         self._closing = True
@@ -176,7 +199,8 @@ class Sender:
             while True:
                 self._bell.clear()
                 await self._stores.notices.end_waits()
-                for where in await self._stores.outbox.conversations_waiting():
+                waiting = await self._stores.outbox.conversations_waiting()
+                for where in dict.fromkeys([*waiting, *self._drafts.growing()]):
                     if where in self._busy:
                         self._busy[where].set()
                     else:
@@ -185,16 +209,16 @@ class Sender:
                 await self._bell.wait()
 
     async def _say(self, where: tuple[str, str]) -> None:
-        """All that a conversation has to say in a room."""
+        """All that a conversation has to say in a room, as long as something grows there."""
         wait, held = SHORTEST_WAIT, False
         try:
             # Read anew for each attempt: what there is to say, and how, may have changed meanwhile.
-            while not self._closing and (row := await self._stores.outbox.next(*where)):
+            while not self._closing and (row := await self._next(where)):
                 held = self._client.is_held(row.room_id) and not row.apart
                 if held:
                     return
-                if row.reacts_to is not None and (pause := self._pace.sign(self._now())):
-                    await self._rest(where, pause)
+                if pause := self._pause(row):
+                    await self._rest(where, pause, row)
                     continue
                 try:
                     await self._deliver(row)
@@ -210,6 +234,70 @@ class Sender:
             if not self._closing and not held:
                 self._bell.set()  # what came in since `next` found nothing
 
+    async def _next(self, where: tuple[str, str]) -> Outgoing | None:
+        """What is to be said next; more of an answer that grows when nothing else waits but signs.
+
+        None: nothing is, nor will more be said of an answer.
+        """
+        while True:
+            self._busy[where].clear()
+            if event_id := self._drafts.take_retracted(where):
+                async with self._stores.database.transaction() as tx:
+                    await self._stores.retractions.take_drafts(tx, [event_id])
+            row = await self._stores.outbox.next(*where)
+            growth = self._drafts.at(where)
+            if growth is None or (row is not None and row.reacts_to is None):
+                return row
+            due = self._drafts.due_in(where)
+            if due == 0:
+                if grown := await self._grown(where, growth):
+                    return grown
+            elif row is not None or self._closing:
+                return row
+            else:
+                await until_set(
+                    self._busy[where], self._clock, LONGEST_WAIT if due is None else due
+                )
+
+    async def _grown(self, where: tuple[str, str], growth: GrowingAnswer) -> Outgoing | None:
+        """The edit that shows more of an answer; None: its draft goes out first, or nothing does."""
+        stores, conversation_id = self._stores, where[0]
+        text = await asyncio.to_thread(self._drafts.text, growth)
+        draft = growth.draft
+        if draft is None:
+            await self._begin(where, growth, text)
+            return None
+        runs, in_scope = await stores.casts.goes_on(draft.cast_id)
+        event_id = await open_event(stores.database, draft.id, where[1])
+        if not (runs and in_scope and event_id):
+            self._drafts.finish(conversation_id)
+            return None
+        self._shown[draft.id] = growth
+        row = Outgoing(0, draft.id, where[1], "event", text, meant_for=draft.scope, live=True)
+        return replace(row, changes=event_id, conversation_id=conversation_id)
+
+    async def _begin(self, where: tuple[str, str], growth: GrowingAnswer, text: str) -> None:
+        """Store the draft of an answer while its cast runs, or find what it goes on in."""
+        stores = self._stores
+        async with stores.database.transaction() as tx:
+            cast = await stores.casts.running(growth.row.event_id)
+            if cast is None:
+                self._drafts.finish(where[0])
+                return
+            scope = await stores.conversations.scope_of(cast.branch_id)
+            outbox_id, is_new = await stores.outbox.begin_draft(
+                tx, where, growth.row.event_id, text, scope
+            )
+        self._drafts.show_in(where[0], DraftRow(outbox_id, cast.id, scope))
+        if is_new:
+            self._drafts.went_out(where[0], growth)
+
+    def _pause(self, row: Outgoing) -> float:
+        """Seconds that it waits for what is said before it; a sign that waits no longer is counted."""
+        if row.reacts_to is not None:
+            return self._pace.sign(self._now())
+        return self._pace.edit(self._now()) if row.grows or row.live else 0.0
+
     async def _failed(
         self, where: tuple[str, str], row: Outgoing, error: HomeserverUnavailable, wait: float
     ) -> None:
@@ -221,10 +309,10 @@ class Sender:
         elif error.retry_after:
             self._pace.slowed(self._now())
         failed_in = self._client.poll.begun
-        if row.reacts_to is None:
-            await self._clock.sleep(wait)
+        if row.reacts_to or row.live:
+            await self._rest(where, wait, row)
         else:
-            await self._rest(where, wait)
+            await self._clock.sleep(wait)
         await self._client.poll.heard_since(failed_in)
 
     async def _note_account(self, problem: str) -> None:
@@ -244,16 +332,18 @@ class Sender:
         self._delayed = {reason: now}
         return True
 
-    async def _rest(self, where: tuple[str, str], seconds: float) -> None:
-        """Wait with the signs of a conversation, but not with what is to be said there meanwhile.
+    async def _rest(self, where: tuple[str, str], seconds: float, row: Outgoing) -> None:
+        """Wait with a sign or a draft, but not with what is to be said there meanwhile.
 
         Each sync rings, so also the one for which a failed sign has just asked.
         """
         news, until = self._busy[where], self._now() + seconds
         while (left := until - self._now()) > 0:
             news.clear()
-            row = await self._stores.outbox.next(*where)
-            if row is None or row.reacts_to is None:
+            first = await self._stores.outbox.next(*where)
+            if first is None and not row.live:
+                return
+            if first is not None and first.reacts_to is None and first.id != row.id:
                 return
             await until_set(news, self._clock, left)
 
@@ -264,19 +354,19 @@ class Sender:
         if row.edits_of is not None:
             await self._take_edit(row, row.edits_of)
             return
-        if (home := self._home(row)) != row.room_id:
+        if row.live or row.grows is not None:
+            if not await self._may_grow(row):
+                return
+        elif (home := self._home(row)) != row.room_id:
             await self._follow(row, home)
             return
-        if not self._may_read(row, self._client.room(row.room_id)):
+        elif not self._may_read(row, self._client.room(row.room_id)):
             await self._keep_back(row)
             return
-        found = await self._stores.outbox.parts(row.id)
-        if not found:
-            device_id = self._client.account.device_id
-            events = await asyncio.to_thread(events_of, row)  # long Markdown takes its time
-            found = await self._stores.outbox.store_parts(row.id, events, device_id)
-        if not found:
-            await self._stores.outbox.stuck(row.id, "nothing in it can be shown")
+        if row.live:
+            await self._edit(row)
+            return
+        found = await self._stores.outbox.parts(row.id) or await self._split(row)
         for part in found:
             if not part.sent and (self._closing or not await self._send(row, part)):
                 return
@@ -302,6 +392,68 @@ class Sender:
             log.warning("edits not taken away room=%s reason=%s", row.room_id, error.code)
         await store.done(row.id, event_id)
 
+    async def _split(self, row: Outgoing) -> list[OutboxPart]:
+        """Store the parts of a message; none when it can say nothing, or is another by now."""
+        stores, owner = self._stores, row.continues
+        since = self._drafts.begun(row.conversation_id, row.answers)
+
+        async def continued(source: Transaction | Database) -> str | None:
+            now = self._clock.now()
+            return owner and await may_continue(source, owner, row.room_id, now, since)
+
+        event_id = await continued(stores.database)
+
+        async def still(tx: Transaction) -> bool:
+            if await continued(tx) != event_id:
+                return False
+            if event_id is None:
+                await self._close(tx, row, words.BELOW)
+            return True
+
+        events = await asyncio.to_thread(events_of, row, event_id)  # long Markdown takes its time
+        if not events:
+            await stores.outbox.stuck(row.id, "nothing in it can be shown")
+        device_id = self._client.account.device_id
+        return await stores.outbox.store_parts(row.id, events, device_id, still)
+
+    async def _close(self, tx: Transaction, row: Outgoing, body: str) -> None:
+        """The draft of an answer says no more than this, for the answer is a message of its own."""
+        if row.continues is not None:
+            grew = self._drafts.begun(row.conversation_id, row.answers) is not None
+            await self._stores.outbox.close_draft(tx, row.continues, body, grew=grew)
+
+    async def _may_grow(self, row: Outgoing) -> bool:
+        """Whether more of an answer may be seen here. A draft is said here and now, or not at all."""
+        moved = self._client.moves.home(row.room_id) != row.room_id
+        if not moved and self._may_read(row, self._client.room(row.room_id)):
+            return True
+        self._drafts.finish(row.conversation_id)
+        found = list[bool]()
+        with suppress(SendRefused):  # nobody lets us look
+            found = [] if row.live else await self._find_parts(row)
+        if not (row.live or any(found)):
+            async with self._stores.database.transaction() as tx:
+                await drop_draft(tx, row.id)
+        return False
+
+    async def _edit(self, row: Outgoing) -> None:
+        """Show more of an answer. An edit that is refused is the last one; a failed one is dropped."""
+        now, new = self._clock.now(), await asyncio.to_thread(content, row.body, most=EDIT_MOST)
+        txn_id = f"wm-{row.id}-e{int(now.timestamp() * 1_000_000)}"
+        said = edit(new, str(row.changes), live=True)
+        part = OutboxPart(row.id, 0, 1, txn_id, said, False, 0, None, None)
+        try:
+            await self._once(row, part)
+        except SendRefused as error:
+            log.warning(
+                "grows no more room=%s outbox=%s reason=%s", row.room_id, row.id, error.code
+            )
+            self._drafts.finish(row.conversation_id)
+            async with self._stores.database.transaction() as tx:
+                await refuse_edits(tx, row.id)
+        else:
+            self._drafts.went_out(row.conversation_id, self._shown.pop(row.id))
+
     def _home(self, row: Outgoing) -> str:
         """Where it belongs by now; a sign stays with what it is on."""
         return row.room_id if row.reacts_to or row.changes else self._client.moves.home(row.room_id)
@@ -316,6 +468,7 @@ class Sender:
         events = await asyncio.to_thread(events_of, replace(row, room_id=home))
         async with self._stores.database.transaction() as tx:
             await self._stores.outbox.follow(tx, row.id, home, events)
+            await self._close(tx, row, words.ELSEWHERE)
         log.info("follows room=%s to=%s outbox=%s", row.room_id, home, row.id)
         self.wake()
 
@@ -357,6 +510,7 @@ class Sender:
             else:
                 home = await self._stores.conversations.in_room(tx, other, scope)
                 await self._stores.outbox.move(tx, row.id, home, ELSEWHERE)
+            await self._close(tx, row, words.WITHHELD)
             await self._tell_kept_back(tx, row.room_id)
         self.wake()
 
@@ -380,7 +534,11 @@ class Sender:
                 log.warning(
                     "send refused room=%s outbox=%s reason=%s", row.room_id, row.id, error.code
                 )
-            if row.reacts_to is None and row.changes is None:
+            if row.continues is not None and "m.new_content" in part.content:
+                async with self._stores.database.transaction() as tx:
+                    await refuse_edits(tx, row.continues, row.id)
+                return False
+            if row.reacts_to is None and row.changes is None and row.grows is None:
                 if not await self._stores.outbox.stuck(
                     row.id, str(error), lambda: self._home(row) == row.room_id
                 ):
@@ -406,7 +564,8 @@ class Sender:
                 if not self._may_read(row, view) or self._home(row) != row.room_id:
                     raise AudienceChanged(row.room_id)
                 event_id = await self._put(row, part, content, view, encrypted=encrypted)
-            await self._stores.outbox.sent(part, event_id)
+            if not row.live:
+                await self._stores.outbox.sent(part, event_id)
             if row.reacts_to is None:
                 self._pace.sent(self._now())
             log.debug("sent room=%s part=%s event=%s", row.room_id, part.txn_id, event_id)
@@ -436,7 +595,9 @@ class Sender:
         if row.reacts_to is not None:
             return said
         marks = self._client.marks
-        mark = Mark(part.txn_id, marks.tag(row.room_id, *row.made_for), part.n, part.of)
+        is_final = row.grows is None and not row.live
+        tag = marks.tag(row.room_id, *row.made_for)
+        mark = Mark(part.txn_id, tag, part.n, part.of, is_final)
         return said | {OUTBOX_KEY: marks.make(row.room_id, mark)}
 
     async def _find(self, room_id: str, part: OutboxPart) -> str | None:

@@ -15,6 +15,7 @@ from wintermute.loom.conversations import Conversation
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import is_matrix
 from wintermute.matrix.client import MatrixClient
+from wintermute.matrix.drafts import Drafts
 from wintermute.matrix.inbox import Policy, mapping, may_read, readable, string, time_sent
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import NOT_THEIRS
@@ -41,6 +42,7 @@ class MatrixSpeaker:
         policy: Policy,
         settings: Matrix,
         clock: Clock,
+        drafts: Drafts,
     ) -> None:
         self._client = client
         self._stores = stores
@@ -48,6 +50,7 @@ class MatrixSpeaker:
         self._policy = policy
         self._accepts = settings.unsigned_devices == "accept"
         self._clock = clock
+        self._drafts = drafts
         self._wanted: dict[str, tuple[str, str, bool]] = {}  # room, event and whether to write
         self._bells: dict[str, asyncio.Event] = {}
         self._changed: asyncio.Queue[str] = asyncio.Queue()
@@ -68,23 +71,35 @@ class MatrixSpeaker:
 
     def attend(self, row: Waiting) -> None:
         """Mark the event as read and write on its room."""
+        self._drafts.attend(row)
         self._want(row, typing=True)
 
     def rest(self, row: Waiting) -> None:
         """Write no more."""
+        self._drafts.rest(row)
         self._want(row, typing=False)
 
     def draft(self, conversation_id: str, piece: str) -> None:
-        """Nothing: a Matrix room gets the whole answer."""
+        """Let the answer grow before people's eyes."""
+        if room_id := self._drafts.say(conversation_id, piece):
+            self._sender.grow(conversation_id, room_id)
+
+    def shown(self, row: Waiting) -> str:
+        """The text so far of an answer that people see growing."""
+        return self._drafts.shown(row)
 
     def retract(self, conversation_id: str) -> None:
-        """Nothing yet."""
+        """Take away what was seen of it; what follows is shown in an event of its own."""
+        if room_id := self._drafts.retract(conversation_id):
+            self._sender.grow(conversation_id, room_id)
 
     def wait(self, conversation_id: str, wait: Wait) -> None:
         """Nothing: the typing sign goes on, and a long wait has a notice of its own."""
 
-    def gate(self, conversation_id: str, name: str) -> None:
-        """Nothing: the typing sign goes on."""
+    def gate(self, conversation_id: str, name: str, doing: str) -> None:
+        """Show below the text so far what is done, if there is some."""
+        if room_id := self._drafts.use(conversation_id, doing):
+            self._sender.grow(conversation_id, room_id)
 
     def speak(self, conversation_id: str) -> None:
         """Something is in the outbox."""

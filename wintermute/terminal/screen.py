@@ -248,7 +248,7 @@ class TerminalSpeaker:
         """Say more of what is waited for, with the next second."""
         self._wait = wait
 
-    def gate(self, conversation_id: str, name: str) -> None:
+    def gate(self, conversation_id: str, name: str, doing: str) -> None:
         """One dim line for a tool."""
         if self._screen.live:
             self._page.end()
@@ -257,6 +257,10 @@ class TerminalSpeaker:
             self._drafted = ""
             self.spoke.set()
             self._wait_for(display_name(name))
+
+    def shown(self, row: Waiting) -> str:
+        """Nothing that an answer would take the place of."""
+        return ""
 
     def speak(self, conversation_id: str) -> None:
         """Something is in the outbox."""

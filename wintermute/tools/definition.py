@@ -49,6 +49,7 @@ class Done:
     """`done(answer)`: the answer is the result of the cast."""
 
     name = "done"
+    doing = "finishing"
     durable = True
 
     def __init__(self) -> None:

@@ -22,6 +22,7 @@ class SpawnSubSession:
     """`spawn_sub_session(objective, ...)`: its result comes later, as an event (L-058)."""
 
     name = "spawn_sub_session"
+    doing = "handing out work"
 
     brief = None
 
@@ -64,6 +65,7 @@ class CallAgent:
     """`call_agent(intent, ...)`: waits for the result (L-057)."""
 
     name = "call_agent"
+    doing = "working on a part of it"
     durable = True
 
     def __init__(self, delegation: Delegation, *, for_small: bool) -> None:
@@ -83,6 +85,7 @@ class CallAgentBatch:
     """`call_agent_batch(calls)`: several at once, their results in the same order (L-057)."""
 
     name = "call_agent_batch"
+    doing = "working on several parts"
     durable = True
     brief = None
 

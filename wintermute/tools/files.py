@@ -174,6 +174,7 @@ class ReadFile:
     """`read_file(path, offset, limit)`: a text file, or one page of it."""
 
     name = "read_file"
+    doing = "reading a file"
     durable = True
 
     def __init__(self, roots: Roots, memories: MemoriesFile | None = None) -> None:
@@ -213,6 +214,7 @@ class WriteFile:
     """`write_file(path, content)`: a whole text file, new or replaced in one step."""
 
     name = "write_file"
+    doing = "writing a file"
     durable = False
 
     def __init__(self, roots: Roots, memories: MemoriesFile | None = None) -> None:

@@ -41,6 +41,7 @@ class AppendMemory:
     """`append_memory(entry, source)`: one fact of the scope in which it is called (M-004)."""
 
     name = "append_memory"
+    doing = "remembering"
 
     def __init__(self, facts: Facts, casts: Casts, jobs: Jobs) -> None:
         self.description, self.parameters = definition(self.name)
@@ -83,6 +84,7 @@ class SearchMemory:
     """`search_memory(query, n, when)`: facts of the scope in which it is called (M-009)."""
 
     name = "search_memory"
+    doing = "searching my memory"
     durable = True
     brief: tuple[str, Json] | None = None
 
@@ -155,6 +157,7 @@ class AddSkill:
     """`add_skill(skill_name, summary, documentation)`: a new skill, or its new text (P-037)."""
 
     name = "add_skill"
+    doing = "keeping a skill"
     durable = True
 
     def __init__(self, skills: Skills, owner: Owner) -> None:

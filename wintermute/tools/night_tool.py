@@ -43,6 +43,7 @@ class NightTool:
     """`night(action, item)`: as if the person had typed `/night`, in their scope alone (M-078, M-079)."""
 
     name = NIGHT
+    doing = "seeing to what I tidied"
     durable = True
 
     def __init__(self, nights: NightAnswers, casts: Casts, database: Database) -> None:

@@ -14,6 +14,7 @@ class RecallTool:
     """`recall(title)`: a page, at most three in one cast (W-026 to W-035)."""
 
     name = RECALL
+    doing = "reading a page"
     durable = True
 
     def __init__(self, pages: WikiStore, casts: Casts, owner: Owner) -> None:

@@ -54,6 +54,7 @@ class TaskTool:
     """`task(action, ...)`: one tool for all that can be done with tasks (T-001)."""
 
     name = "task"
+    doing = "looking after tasks"
 
     def __init__(self, tasks: Tasks) -> None:
         self.description, self.parameters = definition(self.name)

@@ -124,13 +124,17 @@ class WebSpeaker:
         if known := self._making.get(conversation_id):
             self._keep(conversation_id, replace(known, waiting=wait))
 
-    def gate(self, conversation_id: str, name: str) -> None:
+    def gate(self, conversation_id: str, name: str, doing: str) -> None:
         """Keep that a tool is used; what was said before it stays until more is said."""
         if known := self._making.get(conversation_id):
             tool = display_name(name)
             gates = (*known.gates, tool)[-GATES_MOST:]
             made = replace(known, gates=gates, waiting=None, since=self._now(), tool=tool)
             self._keep(conversation_id, made)
+
+    def shown(self, row: Waiting) -> str:
+        """Nothing that an answer would take the place of."""
+        return ""
 
     def speak(self, conversation_id: str) -> None:
         """Something is in the outbox."""
