@@ -247,7 +247,7 @@ async def test_both_commands_are_there_in_the_browser(tmp_path: Path, model: Mod
     """X-048, V-005: for whoever holds its token, who is the owner."""
     async with ModelServer(default=lambda _: Text("clever")) as cloud:
         opened = open_house(tmp_path, None, llm=models(usual=model.url, cloud=cloud.url))
-        async with opened as house, house.working(), web_served(house, house.config) as web:
+        async with opened as house, house.working(), web_served(house) as web:
             for n, line in enumerate(("/model cloud", "hello", "/usage")):
                 await say(web, line, f"k{n}")
                 await house.settled()

@@ -101,8 +101,8 @@ def test_what_is_said_again_after_a_restore_has_the_same_name(
 A, B, C = Owed(10, "a"), Owed(20, "b"), Owed(30, "c")
 
 
-def said(tag: str, n: int = 0, of: int = 1) -> Mark:
-    return Mark("wm", tag, n, of)
+def said(tag: str, n: int = 0, of: int = 1, *, final: bool = True) -> Mark:
+    return Mark("wm", tag, n, of, final)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,7 @@ def said(tag: str, n: int = 0, of: int = 1) -> Mark:
         ((A, B), [], ""),
         ((A, B), [(15, said("a"))], "a"),
         ((A, B), [(15, said("z"))], ""),
+        ((A, B), [(15, said("a", final=False)), (25, said("b"))], "b"),  # a draft
         ((A, B), [(15, said("a", 0, 3))], "a"),  # the other parts are missing
         ((A, B), [(15, said("a")), (25, None)], "ab"),
         ((A, B), [(25, None)], "b"),  # the newest before it

@@ -17,7 +17,7 @@ from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.upgrades import upgrade
 from wintermute.conversation import words
 from wintermute.mailbox.inbox import OpenRow
-from wintermute.matrix.copies import PASSED, Tags, answered, quoted, said_in
+from wintermute.matrix.copies import PASSED, Tags, answered, quoted, said_in, unended
 from wintermute.matrix.inbox import OUTBOX_KEY
 from wintermute.matrix.marks import Mark, Marks
 from wintermute.schedule.firing import REMINDER
@@ -269,8 +269,17 @@ def ours(event_id: str, answers: str, marks: Marks = MARKS, room_id: str = CHAT)
     return {"type": "m.room.encrypted", "sender": US, "event_id": event_id, "content": content}
 
 
-def gone(event_id: str) -> Json:
-    unsigned = {"redacted_because": {"type": "m.room.redaction"}}
+def drafted(event_id: str, owner: str = "d", edits: str = "", *, final: bool = False) -> Json:
+    """A draft of ours, by its mark, or an edit of it, or what that ends with."""
+    txn_id = f"wm-out_{owner}-0" if final or not edits else f"wm-out_{owner}-e{event_id}"
+    mark = Mark(txn_id, MARKS.tag(CHAT, "other", owner), 0, 1, final)
+    content: Json = {OUTBOX_KEY: MARKS.make(CHAT, mark)}
+    content |= {"m.relates_to": {"rel_type": "m.replace", "event_id": edits}} if edits else {}
+    return {"type": "m.room.message", "sender": US, "event_id": event_id, "content": content}
+
+
+def gone(event_id: str, by: str = "@ann:test") -> Json:
+    unsigned = {"redacted_because": {"type": "m.room.redaction", "sender": by}}
     bare = {"type": "m.room.encrypted", "sender": US, "event_id": event_id, "content": {}}
     return bare | {"unsigned": unsigned}
 
@@ -299,6 +308,16 @@ CASES: dict[str, tuple[list[OpenRow], list[Json], list[str]]] = {
         [theirs("$1"), gone("$r"), theirs("$2")],
         ["$1"],
     ),
+    "taken back by ourselves (X-055)": (
+        [row(1, "$1"), row(2, "$2")],
+        [theirs("$1"), gone("$r", US), theirs("$2"), gone("$e", US)],
+        [],
+    ),
+    "growing (X-055)": (
+        [row(1, "$1")],
+        [theirs("$1"), drafted("$d"), drafted("$e", edits="$d")],
+        [],
+    ),
     "forged": ([row(1, "$1")], [FORGED], []),
     "made for another room": ([row(1, "$1")], [ELSEWHERE], []),
     "garbage": ([row(1, "$1")], [FORGED | {"content": {OUTBOX_KEY: ["wm-1"]}}], []),
@@ -312,8 +331,28 @@ def test_what_was_answered_is_known_by_our_marks(
 ) -> None:
     """F-009: also what was given up before it, and what we said and somebody has taken back."""
     said = said_in(MARKS, CHAT, events)
-    tags = Tags(MARKS, {CHAT: {each.mark.tag for each in said}})
+    tags = Tags(MARKS, {CHAT: {each.mark.tag for each in said if each.mark.final}})
     assert [each.event_id for each in answered(rows, tags, {CHAT: events}, US)] == expected
+
+
+@pytest.mark.parametrize(
+    ("events", "left"),
+    [
+        ([drafted("$d"), drafted("$e", edits="$d")], ["$d"]),
+        ([drafted("$d"), drafted("$e", edits="$d"), drafted("$f", "a", "$d", final=True)], []),
+        ([ours("$a", "$1"), drafted("$e", "a", "$a")], ["$e"]),  # a former answer (X-062)
+        ([ours("$a", "$1"), drafted("$e", "a", "$a"), drafted("$f", "b", "$a", final=True)], []),
+        ([drafted("$d"), drafted("$f", "a", "$d", final=True), drafted("$g", edits="$d")], ["$g"]),
+        ([drafted("$d"), drafted("$c", "x"), drafted("$f", "a", "$c", final=True)], ["$d"]),
+    ],
+)
+def test_what_grew_and_has_no_end_is_known_by_its_marks_and_relations(
+    events: list[Json], left: list[str]
+) -> None:
+    """X-055: a relation is in clear. An edit by which something grows is no part of a message."""
+    said = said_in(MARKS, CHAT, events)
+    assert [each.event_id for each in unended(said)] == left
+    assert [each.is_part for each in said] == ["-e$" not in each.mark.txn_id for each in said]
 
 
 def test_what_is_named_is_short_and_formats_nothing() -> None:

@@ -11,10 +11,10 @@ from tests.world.bot import write_settings
 from tests.world.clock import SYSTEM
 from tests.world.homeserver import Login
 from tests.world.house import Gate, House, open_house
-from tests.world.model import Calls, ModelServer, Text, Use
+from tests.world.model import Calls, Drip, ModelServer, Text, Use
 from tests.world.warm import Interpreter
 from wintermute.db import open_database
-from wintermute.llm.spelled import Spellings, may_be_calls, spelled_calls
+from wintermute.llm.spelled import Habit, may_be_calls, spelled_calls
 from wintermute.messages import Json
 
 NOWHERE = "http://127.0.0.1:9"
@@ -171,13 +171,13 @@ async def test_what_check_found_counts_unless_the_configuration_says_else(
     model.script(Text(BARE), Text("done"))
     house = open_house(tmp_path, model.url, gates=[gate], calls_as_text=configured)
     async with house as at, at.working():
-        spellings = Spellings(at.database, at.clock)
-        await spellings.found("scripted", model.url, spells=True)
+        habit = Habit(at.database, at.clock, "spelled_calls", "scripted", model.url)
+        await habit.found(has=True)
         await at.incoming("go")
         await at.said(1)
         assert len(gate.taken) == taken
-        await spellings.found("scripted", model.url, spells=False)
-        assert not await spellings.known("scripted", model.url)
+        await habit.found(has=False)
+        assert not await habit.known()
 
 
 async def test_what_looks_like_a_call_and_is_none_is_shown_at_its_end(
@@ -191,19 +191,36 @@ async def test_what_looks_like_a_call_and_is_none_is_shown_at_its_end(
         assert await drafted(house) == text
 
 
+async def test_a_model_that_thinks_aloud_does_so_before_eyes_once_and_at_no_later_start(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """F-020, X-040: two lives of one data folder."""
+    said = "Let me see.</think> Seven"
+    model.script(*(Drip(said, interval=0.01),) * 3)
+    shown = []
+    for questions in (2, 1):
+        async with open_house(tmp_path, model.url) as house, house.working():
+            for n in range(questions):
+                await house.incoming("how many?")
+                assert (await house.said(n + 1))[-1].strip() == "Seven"
+                shown.append(await drafted(house))
+                house.speaker.drafts.clear()
+    assert [text.strip() for text in shown] == ["Let me Seven", "Seven", "Seven"]
+
+
 @pytest.mark.slow
 async def test_check_tells_of_such_a_model_and_keeps_it_for_the_daemon(
     tmp_path: Path, python: Interpreter
 ) -> None:
-    """Once it calls as others do, that is forgotten again."""
+    """Once it calls as others do, that is forgotten again; X-040: so with thoughts without beginning."""
     login = Login("@bot:test", "token", "DEVICE", "secret")
     written, called = Text(BARE.replace("echo", "done")), Calls((Use("done", {"answer": "ok"}),))
     async with ModelServer() as server:
         config = write_settings(tmp_path / "bot", NOWHERE, login, server.url, "@ann:test")
         path = tmp_path / "bot" / "data" / "wintermute.db"
-        found: list[tuple[str, bool]] = []
-        for step in (written, called):
-            server.script(step)
+        found: list[tuple[str, bool, bool]] = []
+        for steps in ((written, Text("so </think>done")), (called, called, Text("done"))):
+            server.script(*steps)
             async with open_database(path):
                 pass
             done = await asyncio.to_thread(
@@ -213,11 +230,13 @@ async def test_check_tells_of_such_a_model_and_keeps_it_for_the_daemon(
             [line] = [each for each in done.stdout.decode().splitlines() if "  model " in each]
             async with open_database(path, read_only=True) as database:
                 model = server.requests[-1].body["model"]
-                known = await Spellings(database, SYSTEM).known(model, server.url)
-            found.append((line[:4], known))
+                known = await Habit(database, SYSTEM, "spelled_calls", model, server.url).known()
+                aloud = await Habit(database, SYSTEM, "thoughts_aloud", model, server.url).known()
+            found.append((line[:4], known, aloud))
             told = "calls_as_text: true" in line
             assert told is known
-    assert found == [("warn", True), ("ok  ", False)]
+            assert ("it thinks before it answers" in line) is aloud
+    assert found == [("warn", True, True), ("ok  ", False, False)]
 
 
 async def test_check_before_the_first_start_says_what_to_write_for_it_is_kept_nowhere(

@@ -28,6 +28,7 @@ from wintermute.loom.threads import Threads
 from wintermute.mailbox.inbox import Inbox
 from wintermute.mailbox.notices import Notices
 from wintermute.mailbox.outbox import Outbox
+from wintermute.mailbox.retractions import Retractions
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.memory.backend import Listed, MemoryBackend, Ranked
 from wintermute.memory.core import Core, Places
@@ -90,6 +91,11 @@ class Stores:
     skills: Skills
     wiki: WikiStore
     undo: Undo
+
+    @property
+    def retractions(self) -> Retractions:
+        """What of ours is taken away again."""
+        return Retractions(self.outbox, self.database)
 
     @classmethod
     def of(

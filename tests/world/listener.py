@@ -29,5 +29,8 @@ class Listening:
         if self._notice:
             self._notice(piece)
 
+    def was_reasoning(self) -> None:
+        self.events.append("was reasoning")
+
     def failed(self, problem: str, *, unreachable: bool) -> None:
         self.events.append("unreachable" if unreachable else "failed")

@@ -97,6 +97,9 @@ class SilentSpeaker:
         self.drafted[conversation_id] += piece
         self.changed.set()
 
+    def retract(self, conversation_id: str) -> None:
+        self.draft(conversation_id, "")
+
     def wait(self, conversation_id: str, wait: Wait) -> None:
         self.waits.append(wait)
         self.changed.set()

@@ -37,7 +37,7 @@ from wintermute.llm.embeddings import open_embedder
 from wintermute.llm.fixed import counted, fits
 from wintermute.llm.fixed import probe as ask_model
 from wintermute.llm.models import FRAME, Models
-from wintermute.llm.spelled import Spellings
+from wintermute.llm.spelled import Habit, HabitTable
 from wintermute.llm.tokens import Counted, TokenCounts
 from wintermute.llm.windows import CUTS, compared, server_window
 from wintermute.matrix.login import probe as ask_homeserver
@@ -329,10 +329,11 @@ async def _model(
         probed = await ask_model(name, backend, seconds)
         answered = Finding(part, probed.state, probed.told)
         if backend.calls_as_text is None:
-            kept = await _keep(path, backend, probed.spells)
+            kept = await _keep(path, backend, "spelled_calls", probed.spells)
             told = (KEPT if kept else SPELLS).format(name=name)
             if probed.spells:
                 answered = Finding(part, "warn", f"{probed.told}; {told}")
+        await _keep(path, backend, "thoughts_aloud", probed.aloud)
     except ModelUnavailable as error:
         advice = f"see that it runs, and check base_url of {name} in config.yaml"
         return (Finding(part, "fail", f"{error} -> {advice}"),)
@@ -378,17 +379,17 @@ async def _counts(path: Path, backend: Backend, now: Counted) -> Counted:
     return now
 
 
-async def _keep(path: Path, backend: Backend, spells: bool | None) -> bool:
-    """Keep whether a model writes its calls as text; whether that is on record now."""
-    asked = backend.model, backend.base_url
-    if spells is None or not path.exists():  # noqa: ASYNC240  one look, nothing else runs
+async def _keep(path: Path, backend: Backend, habit: HabitTable, has: bool | None) -> bool:
+    """Keep whether a model has a habit, if that was found; whether it is on record now."""
+    asked = habit, backend.model, backend.base_url
+    if has is None or not path.exists():  # noqa: ASYNC240  one look, nothing else runs
         return False
     with suppress(WintermuteError):
         async with open_database(path, read_only=True) as database:
-            if await Spellings(database, SystemClock()).known(*asked) == spells:
+            if await Habit(database, SystemClock(), *asked).known() == has:
                 return True
         async with open_database(path) as database:
-            await Spellings(database, SystemClock()).found(*asked, spells=spells)
+            await Habit(database, SystemClock(), *asked).found(has=has)
             return True
     return False
 

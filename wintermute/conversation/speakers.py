@@ -40,6 +40,10 @@ class Speakers:
         for door in self._both:
             door.draft(conversation_id, piece)
 
+    def retract(self, conversation_id: str) -> None:
+        for door in self._both:
+            door.retract(conversation_id)
+
     def wait(self, conversation_id: str, wait: Wait) -> None:
         for door in self._both:
             door.wait(conversation_id, wait)

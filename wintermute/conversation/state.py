@@ -230,6 +230,11 @@ class CastState:
         self.so_far += piece
         self.watch.said(piece)
 
+    def was_reasoning(self) -> None:
+        """What it said so far is not to be read by anybody."""
+        self.so_far = ""
+        self.watch.was_reasoning()
+
     def failed(self, problem: str, *, unreachable: bool) -> None:
         """It will not answer this time."""
         self.fell_silent = self.so_far
@@ -377,6 +382,10 @@ class Speaker(Protocol):
         """Show what the model says; an empty piece begins an utterance, or a new attempt at it."""
         ...
 
+    def retract(self, conversation_id: str) -> None:
+        """Take away what was shown of an utterance: it was reasoning (F-020)."""
+        ...
+
     def wait(self, conversation_id: str, wait: Wait) -> None:
         """Show what is waited for before the model says anything."""
         ...
@@ -413,6 +422,9 @@ class Shown(Unheard):
 
     def said(self, piece: str) -> None:
         self.speaker.draft(self.conversation_id, piece)
+
+    def was_reasoning(self) -> None:
+        self.speaker.retract(self.conversation_id)
 
     def gate(self, name: str, doing: str) -> None:
         self.speaker.gate(self.conversation_id, name, doing)

@@ -540,6 +540,9 @@ class _Watched:
         self._trouble.silent(self._row)
         self._watch.said(piece)
 
+    def was_reasoning(self) -> None:
+        self._watch.was_reasoning()
+
     def begun(self) -> None:
         self._trouble.came(self._row, "begun")
         self._watch.begun()

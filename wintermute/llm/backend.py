@@ -4,7 +4,7 @@ import asyncio
 import gc
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -71,6 +71,10 @@ class Listener(Protocol):
         """More of the text, without secrets (L-089)."""
         ...
 
+    def was_reasoning(self) -> None:
+        """What was said in this attempt was reasoning, as it turns out: nobody was to read it (F-020)."""
+        ...
+
     def failed(self, problem: str, *, unreachable: bool) -> None:
         """An attempt failed; another may follow. `unreachable`: nobody is there to ask (F-036)."""
         ...
@@ -91,6 +95,9 @@ class Unheard:
     def said(self, piece: str) -> None:
         """Nothing."""
 
+    def was_reasoning(self) -> None:
+        """Nothing."""
+
     def failed(self, problem: str, *, unreachable: bool) -> None:
         """Nothing."""
 
@@ -98,9 +105,29 @@ class Unheard:
 UNHEARD = Unheard()
 
 
-async def never() -> bool:
-    """It is not."""
-    return False
+class BackendHabit(Protocol):
+    """A way to answer that this model may have, as it is on record. See `llm.spelled.Habit`."""
+
+    async def known(self) -> bool:
+        """Whether it has."""
+        ...
+
+    async def found(self, *, has: bool) -> None:
+        """Keep what was found now."""
+        ...
+
+
+class Unrecorded:
+    """No record: nothing is known, nor kept. Implements `BackendHabit`."""
+
+    async def known(self) -> bool:
+        return False
+
+    async def found(self, *, has: bool) -> None:
+        pass
+
+
+UNRECORDED = Unrecorded()
 
 
 class Endpoint:
@@ -112,21 +139,23 @@ class Endpoint:
         settings: Backend,
         new_id: NewId,
         redact: Redaction = UNHIDDEN,
-        spells: Callable[[], Awaitable[bool]] = never,
+        spells: BackendHabit = UNRECORDED,
+        aloud: BackendHabit = UNRECORDED,
     ) -> None:
-        """`spells`: whether this model is known by now to write its calls as text."""
+        """`spells`: this model writes its calls as text. `aloud`: see `Markup`."""
         self.name = name
         self.settings = settings
         self.measure = Measure()
         self.sender = sender(name, settings)
         self._redact = redact
         self._new_id = new_id
-        self._found_to_spell = spells
+        self._spelling, self._aloud = spells, aloud
         self._key = settings.api_key.reveal() if settings.api_key else ""
         self._client: Client | None = None
         self._opening = asyncio.Lock()
         self._dialect = Dialect(calls_in_turn=settings.size == "small")
-        self._thinks_aloud = False
+        self.thinks_aloud = False
+        """As it did since this process began."""
         self._names_ends = False  # has said of an answer that it is whole, since this process began
 
     async def ask(
@@ -222,10 +251,11 @@ class Endpoint:
     async def _answer(
         self, client: "Client", body: Json, request: Request, listener: Listener, longest: int
     ) -> Answer:
+        aloud = self.thinks_aloud or await self._aloud.known()
         gathering = Gathering(
             self._redact,
             offered(request),
-            aloud=self._thinks_aloud,
+            aloud=aloud,
             spells=await self._spells(),
             view=context_of(request),
         )
@@ -259,21 +289,25 @@ class Endpoint:
                 raise
         named, self._names_ends = self._names_ends, self._names_ends or gathering.complete
         answer = gathering.answer(self._new_id, longest, named=named)
-        self._thinks_aloud = gathering.aloud
         self._show(gathering, shown, listener)
         shown.end()
+        await self._learn(aloud=gathering.aloud)
         return answer
+
+    async def _learn(self, *, aloud: bool) -> None:
+        if aloud and not (self.thinks_aloud or await self._aloud.known()):
+            await self._aloud.found(has=True)
+        self.thinks_aloud = aloud
 
     async def _spells(self) -> bool:
         configured = self.settings.calls_as_text
-        return await self._found_to_spell() if configured is None else configured
+        return await self._spelling.known() if configured is None else configured
 
     def _show(self, gathering: Gathering, shown: StreamRedactor, listener: Listener) -> None:
         piece = gathering.fresh()
         if piece is None:  # reasoning, as it turned out
             shown.end()
-            listener.asked()
-            listener.begun()
+            listener.was_reasoning()
             piece = gathering.fresh()
         if piece:
             shown.feed(piece)

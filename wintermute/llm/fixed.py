@@ -30,6 +30,7 @@ AGAIN = {"role": "user", "content": "Call the tool `done` once more, with the an
 MOST_TOKENS, MOST_STEPS = 256, 3
 """Limits of one answer, and of the requests for one question: some models never stop."""
 THOUGHT = f"; tool calls not tried: it came to no end within {MOST_TOKENS} tokens"
+ALOUD = "; it thinks before it answers: an answer shows once the thoughts have ended"
 WORDS = "; tool calls not tried: it answered in words where it was told to call a tool"
 
 
@@ -37,12 +38,14 @@ WORDS = "; tool calls not tried: it answered in words where it was told to call 
 class Probed:
     """A backend's answer in one line; `warn` if its calls were not tried or its prompt is cut.
 
-    `spells`: whether it wrote its call as text; None: it called nothing at all.
+    `spells`: whether it wrote its call as text; None: it called nothing at all. `aloud`: whether it
+    ended reasoning that it never began; None: it said nothing to tell that by.
     """
 
     state: Literal["ok", "warn"]
     told: str
     spells: bool | None
+    aloud: bool | None
 
 
 async def probe(name: str, backend: Backend, seconds: float) -> Probed:
@@ -63,11 +66,14 @@ async def probe(name: str, backend: Backend, seconds: float) -> Probed:
         await endpoint.aclose()
     first, took = heard[0], (loop.time() - began) / len(heard)
     spells, asked = _spells(first), f", asked {endpoint.learnt}" if endpoint.learnt else ""
+    words = any(each.text.strip() and each.finish_reason == "stop" for each in heard)
+    aloud = endpoint.thinks_aloud or (False if words else None)
     told = f"{name} answered in {took:.1f} s (model {first.model or backend.model}{asked})"
     if spells is None and not first.calls:
         told += THOUGHT if first.finish_reason == "length" else WORDS
-        return Probed("warn", told, spells)
-    return Probed("warn" if CUTS in asked else "ok", told, spells)
+        return Probed("warn", told, spells, aloud)
+    told += ALOUD if aloud else ""
+    return Probed("warn" if CUTS in asked else "ok", told, spells, aloud)
 
 
 async def _round(endpoint: Endpoint) -> list[Answer]:

@@ -55,7 +55,7 @@ from wintermute.llm.failures import (
     pause_before,
 )
 from wintermute.llm.kept import KEPT
-from wintermute.llm.spelled import Spellings
+from wintermute.llm.spelled import Habit
 from wintermute.llm.tokens import BYTES_PER_TOKEN, Counted, TokenCounts, believed, said
 from wintermute.llm.windows import has_one_slot, room, too_small
 from wintermute.llm.wire import Answer
@@ -144,6 +144,10 @@ class _Trial:
         """Pass it on, and count it: what was said before a failure has been paid."""
         self._heard += len(piece.encode("utf-8", "replace"))
         self.question.listener.said(piece)
+
+    def was_reasoning(self) -> None:
+        """It is paid all the same."""
+        self.question.listener.was_reasoning()
 
     def failed(self, problem: str, *, unreachable: bool) -> None:
         """Whoever tries again tells that."""
@@ -293,14 +297,15 @@ class Models:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._unasked = asyncio.Lock()
-        spellings = Spellings(database, clock)
+        habit = partial(Habit, database, clock)
         self._endpoints = {
             name: Endpoint(
                 name,
                 settings,
                 new_id,
                 redact,
-                partial(spellings.known, settings.model, settings.base_url),
+                habit("spelled_calls", settings.model, settings.base_url),
+                habit("thoughts_aloud", settings.model, settings.base_url),
             )
             for name, settings in llm.backends.items()
         }

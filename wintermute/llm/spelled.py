@@ -4,20 +4,23 @@
     <tools><NAME ARGUMENT="…"/></tools>, <tools><function name="…" arguments='{…}'/></tools>
 
 Only for a backend that is known to need it: elsewhere a person who asks to see the JSON of a call
-gets to see it. Pure but for `Spellings`, which keeps which backends those are.
+gets to see it. Pure but for `Habit`, which keeps which backends those are.
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, Literal
 
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database
 from wintermute.llm.wording import repaired, unaliased
 from wintermute.messages import Json
 
+HabitTable = Literal["spelled_calls", "thoughts_aloud"]
+"""Writes its calls as text · ends reasoning that it never began (F-020)."""
 LONGEST = 200_000
 """Characters of an answer that may be calls; no call of ours needs as many."""
 OPEN = r"```[a-z_]*[ \t]*\n?"
@@ -154,28 +157,26 @@ def calls_in(value: Any, missing: Json | None = None) -> Iterator[tuple[str, str
     yield unaliased(name, repaired(arguments))
 
 
-class Spellings:
-    """The store of which models write their calls so, as `check` has found them."""
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """The record that a model at an address answers in a certain way; `table` says in which."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
+    database: Database
+    clock: Clock
+    table: HabitTable
+    model: str
+    base_url: str
 
-    async def known(self, model: str, base_url: str) -> bool:
-        """Whether a model at this address needs it."""
-        row = await self._database.row(
-            "SELECT 1 FROM spelled_calls WHERE model = ? AND base_url = ?", (model, base_url)
-        )
-        return row is not None
+    async def known(self) -> bool:
+        """Whether it does."""
+        query = f"SELECT 1 FROM {self.table} WHERE model = ? AND base_url = ?"
+        return await self.database.row(query, (self.model, self.base_url)) is not None
 
-    async def found(self, model: str, base_url: str, *, spells: bool) -> None:
+    async def found(self, *, has: bool) -> None:
         """Keep what was found now."""
-        async with self._database.transaction() as tx:
-            await tx.execute(
-                "DELETE FROM spelled_calls WHERE model = ? AND base_url = ?", (model, base_url)
-            )
-            if spells:
-                await tx.execute(
-                    "INSERT INTO spelled_calls (model, base_url, found_at) VALUES (?, ?, ?)",
-                    (model, base_url, stamp(self._clock.now())),
-                )
+        asked = (self.model, self.base_url)
+        async with self.database.transaction() as tx:
+            await tx.execute(f"DELETE FROM {self.table} WHERE model = ? AND base_url = ?", asked)
+            if has:
+                query = f"INSERT INTO {self.table} (model, base_url, found_at) VALUES (?, ?, ?)"
+                await tx.execute(query, (*asked, stamp(self.clock.now())))

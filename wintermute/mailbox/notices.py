@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from wintermute.clock import Clock, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
+from wintermute.mailbox.growing import TAKEN_AWAY
 from wintermute.mailbox.outbox import ANYBODY, Outbox
 
 EVER = timedelta(days=3650)
@@ -12,16 +13,23 @@ EVER = timedelta(days=3650)
 SHOWN = (
     "SELECT o.id, o.conversation_id, o.room_id, p.event_id FROM outbox o JOIN outbox_parts p"
     " ON p.outbox_id = o.id AND p.event_id IS NOT NULL WHERE o.awaits = ?"
+    f" AND o.problem IS NOT '{TAKEN_AWAY}'"
 )
 EDITS = (
     "SELECT o.conversation_id, o.room_id, p.event_id FROM outbox o JOIN outbox_parts p"
     " ON p.outbox_id = o.id AND p.event_id IS NOT NULL WHERE o.room_id = ? AND o.changes = ?"
 )
+GREW = (
+    "EXISTS (SELECT 1 FROM outbox d JOIN outbox_parts q ON q.outbox_id = d.id AND q.event_id IS NOT NULL"
+    " WHERE d.seq > o.seq AND d.grows = coalesce((SELECT edits FROM inbox WHERE event_id = o.awaits),"
+    "  o.awaits))"
+)
+"""An answer to the message has begun to grow since."""
 OVER = SHOWN.replace("o.awaits = ?", "o.awaits IS NOT NULL") + (
     " AND NOT EXISTS (SELECT 1 FROM inbox i WHERE i.event_id = o.awaits"
-    "  AND i.state IN ('waiting', 'casting'))"
+    f"  AND i.state IN ('waiting', 'casting') AND NOT {GREW})"
     " AND NOT EXISTS (SELECT 1 FROM outbox a WHERE a.room_id = o.room_id AND a.state = 'waiting'"
-    "  AND a.answers = o.awaits)"
+    f"  AND a.answers = o.awaits AND NOT {GREW})"
 )
 
 
@@ -85,7 +93,7 @@ class Notices:
         return bool(changed)
 
     async def end_waits(self) -> None:
-        """Notices whose messages have their answers, sent, are taken away.
+        """Notices whose messages have their answers, sent or growing, are taken away.
 
         Also where there will be none: it was stopped, taken back or said otherwise.
         """

@@ -35,7 +35,7 @@ NEXT = (
     "SELECT outbox.seq, outbox.id, outbox.room_id, outbox.kind, outbox.body,"
     " outbox.late_after AS after, outbox.late_mark AS mark,"
     " outbox.meant_for, outbox.reacts_to, outbox.apart, outbox.answers, outbox.cause, outbox.changes,"
-    " outbox.grows, outbox.continues, outbox.conversation_id,"
+    " outbox.grows, outbox.continues, outbox.edits_of, outbox.conversation_id,"
     " iif(c.room_id = outbox.room_id AND c.thread_id GLOB '$*', c.thread_id, NULL) AS thread,"
     f" iif({ASKED} AND NOT i.direct, i.sender, NULL) AS mentions,"
     f" iif({ASKED} AND (NOT i.direct OR c.thread_id <> '' OR (SELECT reason FROM casts"
@@ -107,6 +107,8 @@ class Outgoing:
     conversation_id: str = ""
     live: bool = False
     """No row of its own: more of the answer that grows in `changes`."""
+    edits_of: str | None = None
+    """In place of signs: an event whose edits go, or the row of a draft that does (`retractions`)."""
 
     @property
     def redacts(self) -> bool:
@@ -527,17 +529,6 @@ class Outbox:
         )
         return _spoken(row) if row else None
 
-    async def unsay(self, tx: Transaction, outbox_id: str) -> str:
-        """Keep nothing of what we said, unless the rest is still to be sent; what it was."""
-        said = await tx.scalars(
-            "SELECT body FROM outbox WHERE id = ? AND state <> 'waiting'", (outbox_id,)
-        )
-        if said:
-            await tx.execute("UPDATE outbox SET body = '' WHERE id = ?", (outbox_id,))
-            parts = "UPDATE outbox_parts SET content = '{}' WHERE outbox_id = ?"
-            await tx.execute(parts, (outbox_id,))
-        return "".join(said)
-
     async def answer_to(self, tx: Transaction, event_id: str) -> str:
         """What we said in answer to an event, whatever kind of answer it was."""
         found = await tx.scalars(
@@ -669,3 +660,15 @@ class Outbox:
             " AND body <> ''",
             (room_id,),
         )
+
+    async def drop(self, tx: Transaction, outbox_id: str) -> None:
+        """Keep nothing of what we said, and say no more of it."""
+        await tx.execute("UPDATE outbox SET body = '' WHERE id = ?", (outbox_id,))
+        parts = "UPDATE outbox_parts SET content = '{}', state = 'sent' WHERE outbox_id = ?"
+        await tx.execute(parts, (outbox_id,))
+        await self._end(tx, outbox_id, None)
+
+    async def withdraw(self, tx: Transaction, conversation_id: str, room_id: str, of: str) -> None:
+        """Take away the edits of an event of ours, or a draft by its row, as signs are put (X-054)."""
+        more = {"reacts_to": of, "edits_of": of}
+        await self._add(tx, conversation_id, room_id, "event", "", **more)

@@ -56,6 +56,7 @@ from wintermute.matrix.keys import Keys, keep_before_upload
 from wintermute.matrix.login import NO_KEYS, renewed, store_problem
 from wintermute.matrix.marks import Marks, load_marks
 from wintermute.matrix.people import Device, People, Verdict, fingerprint
+from wintermute.matrix.relations import edited_by
 from wintermute.matrix.renewal import inherit
 from wintermute.matrix.sessions import KeyFile, Opened, Sessions, bound, take
 from wintermute.matrix.sieve import NO_OLM, GroupSession, SyncBatch, page, session_of, sift
@@ -341,6 +342,22 @@ class MatrixClient:
             if start is None:
                 return
             events, start = await self.page(room_id, start, limit=50)
+
+    async def edits(self, room_id: str, event_id: str) -> AsyncIterator[str]:
+        """Our edits of an event that are still there, oldest first.
+
+        The homeserver names no edits of what is redacted, and shows them in the room all the same.
+        """
+        around = await call(self._nio, "GET", path("rooms", room_id, "context", event_id))
+        start, rest = around.get("end"), {"dir": "f", "limit": 100}
+        rest["filter"] = json.dumps({"senders": [self.account.user_id]})
+        while isinstance(start, str):
+            query = urlencode({"from": start} | rest)
+            answer = await call(self._nio, "GET", f"{path('rooms', room_id, 'messages')}?{query}")
+            events, start = page(answer)
+            for event in reversed(events):
+                if edited_by(event) == event_id and event["sender"] == self.account.user_id:
+                    yield str(event["event_id"])
 
     async def event(self, room_id: str, event_id: str) -> Json:
         """One event of a room, as it came."""

@@ -23,10 +23,11 @@ from wintermute.ids import NewId
 from wintermute.mailbox.inbox import RESULT, Inbox, OpenRow
 from wintermute.mailbox.outbox import ANYBODY, Purpose
 from wintermute.matrix.client import MatrixClient
-from wintermute.matrix.inbox import Policy, RoomView, is_direct, mapping, scope_of
+from wintermute.matrix.inbox import Policy, RoomView, is_direct, scope_of
 from wintermute.matrix.instances import Installation, Installations
 from wintermute.matrix.key_store import MOST_EPOCHS, standing
 from wintermute.matrix.marks import Mark, Marks, Owed, settled
+from wintermute.matrix.relations import edited_by, is_gone, redactor
 from wintermute.matrix.sieve import SyncBatch
 from wintermute.messages import PERSON, Incoming, Json
 from wintermute.stores import Stores
@@ -270,16 +271,22 @@ NEW_SESSION = (
 
 @dataclass(frozen=True, slots=True)
 class OwnEvent:
-    """An event of ours in a room, by its mark."""
+    """An event of ours in a room, by its mark. `edits`: the one that has its text from then on."""
 
     room_id: str
     event_id: str
     mark: Mark
+    edits: str | None = None
 
     @property
     def outbox_id(self) -> str:
         """The message that it is a part of."""
         return self.mark.txn_id.removeprefix(TRANSACTION).rpartition("-")[0]
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a part of that message, and not one of the edits by which a draft grows."""
+        return self.mark.txn_id == f"{TRANSACTION}{self.outbox_id}-{self.mark.n}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +305,20 @@ class Tags:
 def said_in(marks: Marks, room_id: str, events: Iterable[Json]) -> list[OwnEvent]:
     """What we said among the events of a room."""
     return [
-        OwnEvent(room_id, str(event["event_id"]), mark)
+        OwnEvent(room_id, str(event["event_id"]), mark, edited_by(event))
         for event in events
         if (mark := marks.read(room_id, event)) is not None and mark.txn_id.startswith(TRANSACTION)
+    ]
+
+
+def unended(said: Sequence[OwnEvent]) -> list[OwnEvent]:
+    """Drafts of which no answer is an edit, and edits that grew what was said before they ended (X-055)."""
+    ended = {each.edits: n for n, each in enumerate(said) if each.mark.final and each.edits}
+    left = [each for n, each in enumerate(said) if ended.get(each.edits or each.event_id, -1) < n]
+    growing = [each for each in left if not each.mark.final]
+    drafts = {each.event_id for each in growing if each.edits is None} - ended.keys()
+    return [
+        each for each in growing if each.event_id in drafts or each.edits not in {None, *drafts}
     ]
 
 
@@ -330,21 +348,21 @@ def answered(
 def _redacted(
     rows: Sequence[OpenRow], tags: Tags, room_id: str, events: Sequence[Json], us: str
 ) -> set[str]:
-    """What was answered by something of ours that was taken back since."""
+    """What was answered by something of ours that somebody else took back since."""
     place = {str(event["event_id"]): n for n, event in enumerate(events)}
     here = [row for row in rows if row.room_id == room_id and row.kind in ("message", "command")]
     by_tag = {tags.marks.tag(room_id, "answer", row.event_id): row for row in here}
     owed = [Owed(place.get(row.event_id, -1), tag) for tag, row in by_tag.items()]
     ours = [(n, event) for n, event in enumerate(events) if event.get("sender") == us]
-    said = [(n, tags.marks.read(room_id, event), is_gone(event)) for n, event in ours]
-    told = [(n, mark) for n, mark, gone in said if mark or gone]
+    said = [(n, tags.marks.read(room_id, event), is_taken(event, us)) for n, event in ours]
+    told = [(n, mark) for n, mark, taken in said if mark or taken]
     return {by_tag[tag].event_id for tag in settled(owed, told)}
 
 
-def is_gone(event: Json) -> bool:
-    """Whether an event is a message that was redacted."""
+def is_taken(event: Json, us: str) -> bool:
+    """Whether an event is a message that somebody else redacted: what we did stands for no answer."""
     is_message = event.get("type") in ("m.room.message", "m.room.encrypted")
-    return is_message and "redacted_because" in mapping(event.get("unsigned"))
+    return is_message and is_gone(event) and redactor(event) != us
 
 
 class Restored:
@@ -367,10 +385,12 @@ class Restored:
             if not unknown:
                 return
             copy = await self._shown(tx, unknown[0])
+        final = [each for each in said if each.mark.final]
         tags = Tags(
-            marks, {room: {s.mark.tag for s in said if s.room_id == room} for room in rooms}
+            marks, {room: {s.mark.tag for s in final if s.room_id == room} for room in rooms}
         )
-        await self._said(tx, [each for each in said if each.outbox_id in promised])
+        await self._said(tx, [s for s in said if s.outbox_id in promised and s.is_part])
+        await self._take_away(tx, [s for s in unended(said) if s.outbox_id not in promised])
         await self._occurrences(tx, tags)
         await self._results(tx, tags)
         rows = answered(
@@ -416,6 +436,13 @@ class Restored:
             numbered = {each.mark.n: (each.mark.txn_id, each.event_id) for each in parts}
             room_id, of = parts[0].room_id, parts[0].mark.of
             await self._stores.outbox.found(tx, outbox_id, room_id, numbered, of)
+
+    async def _take_away(self, tx: Transaction, begun: Sequence[OwnEvent]) -> None:
+        """What grew in a room and will have no end goes: its message is answered anew (X-055)."""
+        for each in begun:
+            scope = scope_of(self._client.room(each.room_id), self._client.account, self._policy)
+            home = await self._stores.conversations.in_room(tx, each.room_id, scope)
+            await self._stores.retractions.take_away(tx, home, each.room_id, each.event_id)
 
     async def _occurrences(self, tx: Transaction, tags: Tags) -> None:
         """What tasks said at their times, and what their runs told, is done."""

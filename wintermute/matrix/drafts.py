@@ -68,6 +68,8 @@ class GrowingAnswer:
     """When its first text could be seen."""
     is_over: bool = False
     """Nothing more of it goes out before its end."""
+    retracted: bool = False
+    """What was shown of it was reasoning, and is to be taken away."""
 
     @property
     def said(self) -> str:
@@ -145,6 +147,23 @@ class Drafts:
         self._growing[conversation_id] = now
         return now.row.room_id if is_first or self._is_due(now) else ""
 
+    def retract(self, conversation_id: str) -> str:
+        """Forget what was said: it was reasoning. Returns the room where it may have been seen, or ""."""
+        known = self._growing.get(conversation_id)
+        if known is None or known.first_at is None:
+            return ""
+        anew = GrowingAnswer(known.row, at_work=known.at_work, retracted=True)
+        self._growing[conversation_id] = anew
+        return known.row.room_id
+
+    def take_retracted(self, where: tuple[str, str]) -> str | None:
+        """The message of whose answer all that was shown there is taken away now; None: nothing is."""
+        known = self._growing.get(where[0])
+        if known is None or not known.retracted or known.row.room_id != where[1]:
+            return None
+        self._growing[where[0]] = replace(known, retracted=False)
+        return known.row.event_id
+
     def use(self, conversation_id: str, doing: str) -> str:
         """Note what a tool does. Returns the room where that is due to be shown, or else ""."""
         known = self._growing.get(conversation_id)
@@ -159,8 +178,9 @@ class Drafts:
         return known.said if known is not None and known.begun is not None else ""
 
     def growing(self) -> list[tuple[str, str]]:
-        """The conversations in which something grows, each with its room."""
-        return [(each, g.row.room_id) for each, g in self._growing.items() if g.grows]
+        """The conversations in which something grows, or is to be taken away, each with its room."""
+        due = [(each, g) for each, g in self._growing.items() if g.grows or g.retracted]
+        return [(each, g.row.room_id) for each, g in due]
 
     def at(self, where: tuple[str, str]) -> GrowingAnswer | None:
         """The answer that grows in a conversation of a room, if any."""

@@ -7,8 +7,9 @@ when our data folder went back to an earlier copy. Its key outlives devices and 
 It reveals nothing but how many parts there are: whatever it names is hashed with the key. A
 reaction carries none, as its event is in clear and its relation says it all.
 
-What is redacted loses its mark. It counts as the newest thing owed before it that nothing else of
-ours settles (see `settled`): better an answer missing that somebody deleted than one said twice.
+What somebody else redacts loses its mark. It counts as the newest thing owed before it that nothing
+else of ours settles (see `settled`): better an answer missing that somebody deleted than one said
+twice. What we redact ourselves was no answer: a draft, an edit, a notice of a wait (X-055).
 """
 
 import base64
@@ -52,7 +53,7 @@ WHAT_TO_DO = (
 class Mark:
     """What we wrote into an event: part `n` of `of`, counted from 0, of what `tag` stands for.
 
-    `final`: not a draft that another text replaces.
+    `final`: not a draft that another text replaces, which settles nothing.
     """
 
     txn_id: str
@@ -143,7 +144,7 @@ def settled(owed: Sequence[Owed], said: Iterable[tuple[int, Mark | None]]) -> se
     `owed` and the places count the same, be it milliseconds or positions.
     """
     events = sorted(said, key=lambda each: each[0])
-    found = {mark.tag for _, mark in events if mark is not None}
+    found = {mark.tag for _, mark in events if mark is not None and mark.final}
     for place in (at for at, mark in events if mark is None):
         open_ = [each for each in owed if each.at < place and each.tag not in found]
         if open_:

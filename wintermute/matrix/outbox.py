@@ -4,6 +4,7 @@ How fast signs may follow each other, so that what a homeserver takes is left fo
 """
 
 import asyncio
+import hashlib
 import logging
 from contextlib import suppress
 from dataclasses import replace
@@ -251,6 +252,9 @@ class Sender:
         """
         while True:
             self._busy[where].clear()
+            if event_id := self._drafts.take_retracted(where):
+                async with self._stores.database.transaction() as tx:
+                    await self._stores.retractions.take_drafts(tx, [event_id])
             row = await self._stores.outbox.next(*where)
             growth = self._drafts.at(where)
             if growth is None or (row is not None and row.reacts_to is None):
@@ -358,6 +362,9 @@ class Sender:
         return self._clock.monotonic()
 
     async def _deliver(self, row: Outgoing) -> None:
+        if row.edits_of is not None:
+            await self._take_edit(row, row.edits_of)
+            return
         if row.live or row.grows is not None:
             if not await self._may_grow(row):
                 return
@@ -376,6 +383,25 @@ class Sender:
                 return
             if not part.sent and row.reacts_to is not None:
                 return  # what came in meanwhile goes before the next sign
+
+    async def _take_edit(self, row: Outgoing, of: str) -> None:
+        """Take one edit of an event of ours away; the row is over when there is none left (X-054).
+
+        Of a draft it must be known first which event it is, if it has become one.
+        """
+        store, event_id = self._stores.retractions, None
+        try:
+            if not of.startswith("$"):
+                parts = await self._stores.outbox.parts(of)
+                event_id = await store.event_of(of) or await self._find(row.room_id, parts[0])
+            else:
+                async for edit in self._client.edits(row.room_id, of):
+                    name = hashlib.sha256(edit.encode()).hexdigest()[:16]
+                    await self._client.redact(row.room_id, edit, f"wm-{row.id}-{name}")
+                    return  # what came in meanwhile goes before the next one
+        except SendRefused as error:
+            log.warning("edits not taken away room=%s reason=%s", row.room_id, error.code)
+        await store.done(row.id, event_id)
 
     async def _split(self, row: Outgoing) -> list[OutboxPart]:
         """Store the parts of a message; none when it can say nothing, or is another by now."""

@@ -16,7 +16,8 @@ from wintermute.conversation.casting import without, without_quote
 from wintermute.conversation.rooms import REDONE
 from wintermute.db import Transaction
 from wintermute.loom.conversations import Reward
-from wintermute.mailbox.inbox import Waiting
+from wintermute.mailbox.inbox import LAST, Waiting
+from wintermute.mailbox.retractions import Retracted
 from wintermute.matrix.inbox import (
     Account,
     Policy,
@@ -217,21 +218,27 @@ class Relations:
         """Keep nothing of answers of ours that were taken back; the conversations they were in."""
         changed, texts = set[str](), defaultdict[str, list[str]](list)
         for event_id in sorted(events):
-            ours = await self._stores.outbox.sent_event(tx, room_id, event_id)
-            if ours is None or not ours.body:
+            found = await self._stores.retractions.redacted(tx, room_id, event_id)
+            if found is None:
                 continue
             conversation = await self._stores.conversations.of_room(tx, room_id)
-            scope = ours.meant_for or (conversation.scope if conversation else "")
-            texts[scope] += filter(None, [await self._stores.outbox.unsay(tx, ours.id)])
-            if ours.cast_id is None:
-                continue
-            await self._stores.casts.unsay(tx, ours.cast_id)
-            if conversation is not None:
-                changed |= await self._ask_anew(tx, conversation.id, [ours.cast_id])
+            for ours in found.said:
+                texts[ours.meant_for or (conversation.scope if conversation else "")] += [ours.body]
+            casts = {ours.cast_id for ours in found.said if ours.cast_id}
+            casts |= await self._stop_growing(tx, found) if found.growing else set()
+            for cast_id in sorted(casts):
+                await self._stores.casts.unsay(tx, cast_id)
+            changed |= await self._ask_anew(tx, found.conversation_id, sorted(casts))
         for scope, said in texts.items():
             if said:
                 await owe_unsaying(self._stores, tx, scope, said)
         return changed
+
+    async def _stop_growing(self, tx: Transaction, found: Retracted) -> set[str]:
+        """End the answer that somebody took back while it grew, without a word; its casts (F-027)."""
+        ended = await self._stores.inbox.give_up_versions(tx, found.growing, LAST)
+        await self._work.take_back(tx, found.conversation_id, ended)
+        return {*await self._stores.casts.of_events(tx, ended)}
 
     async def _unquote(self, tx: Transaction, room_id: str, events: Collection[str]) -> set[str]:
         """Take the text of these out of what was asked in reply to them; the conversations."""
@@ -251,6 +258,7 @@ class Relations:
         await self._work.take_back(tx, conversation_id, events)
         # What nobody has heard of goes with all that was done for it; what was answered stays so.
         unheard = await stores.outbox.take_back(tx, events)
+        await stores.retractions.take_drafts(tx, events)
         unheard += await stores.inbox.take_back(tx, events)
         touched = await stores.casts.take_back(tx, events)
         if unheard:

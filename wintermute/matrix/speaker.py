@@ -88,6 +88,11 @@ class MatrixSpeaker:
         """The text so far of an answer that people see growing."""
         return self._drafts.shown(row)
 
+    def retract(self, conversation_id: str) -> None:
+        """Take away what was seen of it; what follows is shown in an event of its own."""
+        if room_id := self._drafts.retract(conversation_id):
+            self._sender.grow(conversation_id, room_id)
+
     def wait(self, conversation_id: str, wait: Wait) -> None:
         """Nothing: the typing sign goes on, and a long wait has a notice of its own."""
 

@@ -240,6 +240,10 @@ class TerminalSpeaker:
         self._take_back()
         self._page.begin(loose=not self._is_known)
 
+    def retract(self, conversation_id: str) -> None:
+        """Take back what it said so far."""
+        self.draft(conversation_id, "")
+
     def wait(self, conversation_id: str, wait: Wait) -> None:
         """Say more of what is waited for, with the next second."""
         self._wait = wait

@@ -115,6 +115,10 @@ class WebSpeaker:
             made = replace(known, text=text, waiting=None, since=since, tool="")
             self._keep(conversation_id, made)
 
+    def retract(self, conversation_id: str) -> None:
+        """Take back what it said so far."""
+        self.draft(conversation_id, "")
+
     def wait(self, conversation_id: str, wait: Wait) -> None:
         """Keep what is waited for."""
         if known := self._making.get(conversation_id):

@@ -1,0 +1,132 @@
+"""What of ours is taken away with its edits, which stay readable where only the event goes (X-054).
+
+    a person redacts an event of ours   ─▶ nothing of its rows is kept or sent, its edits go
+    we take an event away               ─▶ a redaction of it (`Outbox.change`), its edits go
+    a draft that may be on its way      ─▶ a row that names the draft, until its event is known
+
+Edits go by a row with `edits_of`, one after the other until there are none: a kill leaves none behind.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wintermute.db import Database, Transaction
+from wintermute.db.values import reader
+from wintermute.mailbox.growing import TAKEN_AWAY
+from wintermute.mailbox.outbox import Outbox, Spoken
+
+PLACE = (  # which row owns an event, or the one that it edits
+    "SELECT w.conversation_id, p.n, coalesce("
+    " (SELECT outbox_id FROM outbox_parts WHERE event_id = w.changes AND w.body <> ''),"
+    " iif(p.n = 0 AND p.content ->> '$.\"m.relates_to\".rel_type' = 'm.replace', w.continues, NULL),"
+    " w.id) AS owner FROM outbox_parts p JOIN outbox w ON w.id = p.outbox_id"
+    " WHERE p.event_id = ? AND w.room_id = ?"
+)
+SHOWN = (  # the rows whose text an event of ours has had: an answer below its draft is none
+    "SELECT id, cast_id, body, meant_for FROM outbox WHERE id = :owner OR changes = :event"
+    " OR continues = :owner AND NOT EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id"
+    "  AND n = 0 AND content ->> '$.\"m.relates_to\".rel_type' IS NOT 'm.replace')"
+)
+GROWING = (  # drafts of messages whose answer has no other text in the room yet
+    "SELECT id, grows FROM outbox o WHERE (id = :owner OR grows IN (SELECT value FROM json_each(:events)"
+    "  UNION SELECT edits FROM inbox WHERE event_id IN (SELECT value FROM json_each(:events))))"
+    f" AND grows IS NOT NULL AND problem IS NOT '{TAKEN_AWAY}' AND NOT EXISTS (SELECT 1 FROM outbox a"
+    "  JOIN outbox_parts p ON p.outbox_id = a.id AND p.event_id IS NOT NULL WHERE a.continues = o.id)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Retracted:
+    """What somebody took back of ours. `growing`: the message that it was about to answer."""
+
+    conversation_id: str
+    said: tuple[Spoken, ...]
+    growing: str = ""
+
+
+_spoken = reader(Spoken)
+
+
+class Retractions:
+    """The store of what is to be taken away, among what must be said."""
+
+    def __init__(self, outbox: Outbox, database: Database) -> None:
+        self._outbox = outbox
+        self._database = database
+
+    async def redacted(self, tx: Transaction, room_id: str, event_id: str) -> Retracted | None:
+        """Somebody redacted an event of ours: keep nothing of its rows, and take its edits away.
+
+        Whoever redacts the newest of its edits means its text, so the event goes as well.
+        """
+        place = await tx.row(PLACE, (event_id, room_id))
+        if place is None:
+            return None
+        where, owner, event = (place["conversation_id"], room_id), place["owner"], event_id
+        if place["n"] == 0:
+            first = "SELECT event_id FROM outbox_parts WHERE outbox_id = ? AND n = 0"
+            [event] = await tx.scalars(first, (owner,))
+        asked = {"owner": owner, "event": event}
+        growing = await tx.rows(GROWING, asked | {"events": "[]"})
+        said = [_spoken(row) for row in await tx.rows(SHOWN, asked)]
+        for each in said:
+            await self._outbox.drop(tx, each.id)
+        await tx.execute("UPDATE outbox SET problem = ? WHERE id = ?", (TAKEN_AWAY, owner))
+        if event != event_id:
+            await self._outbox.change(tx, *where, event, "")
+        await self.take_edits(tx, *where, event)
+        found = "".join(row["grows"] for row in growing)
+        return Retracted(where[0], tuple(each for each in said if each.body), found)
+
+    async def take_edits(
+        self, tx: Transaction, conversation_id: str, room_id: str, event_id: str
+    ) -> None:
+        """Take the edits of an event of ours away, unless that is about to be done."""
+        waits = "SELECT 1 FROM outbox WHERE edits_of = ? AND state = 'waiting'"
+        if not await tx.exists(waits, (event_id,)):
+            await self._outbox.withdraw(tx, conversation_id, room_id, event_id)
+
+    async def take_away(
+        self, tx: Transaction, conversation_id: str, room_id: str, event_id: str
+    ) -> None:
+        """Take an event of ours away, and its edits."""
+        await self._outbox.change(tx, conversation_id, room_id, event_id, "")
+        await self.take_edits(tx, conversation_id, room_id, event_id)
+
+    async def take_drafts(self, tx: Transaction, events: Sequence[str]) -> None:
+        """Take away what was growing for these messages, which were taken back."""
+        asked = {"owner": None, "events": json.dumps(list(events))}
+        for row in await tx.rows(GROWING, asked):
+            await self.take_draft(tx, row["id"])
+
+    async def take_draft(self, tx: Transaction, outbox_id: str) -> None:
+        """Take a draft away, also one of which is not known yet if it came into its room."""
+        await self._outbox.drop(tx, outbox_id)
+        rows = await tx.rows(
+            "UPDATE outbox SET problem = ? WHERE id = ? RETURNING conversation_id, room_id,"
+            " (SELECT coalesce(event_id, outbox_id) FROM outbox_parts WHERE outbox_id = id AND n = 0"
+            "  AND attempts > 0) AS event",
+            (TAKEN_AWAY, outbox_id),
+        )
+        for row in [each for each in rows if each["event"]]:
+            take = self._outbox.withdraw if row["event"] == outbox_id else self.take_away
+            await take(tx, row["conversation_id"], row["room_id"], row["event"])
+
+    async def event_of(self, outbox_id: str) -> str | None:
+        """The event that a row has become, as far as that is known."""
+        query = "SELECT event_id FROM outbox_parts WHERE outbox_id = ? AND n = 0"
+        return "".join(filter(None, await self._database.scalars(query, (outbox_id,)))) or None
+
+    async def done(self, outbox_id: str, event_id: str | None = None) -> None:
+        """A row that names a draft is over; the draft's event, if there is one, goes with its edits.
+
+        So is a row of which no edits are left.
+        """
+        async with self._database.transaction() as tx:
+            query = (
+                "UPDATE outbox SET state = 'sent' WHERE id = ? RETURNING conversation_id, room_id"
+            )
+            for row in await tx.rows(query, (outbox_id,)):
+                if event_id is not None:
+                    await self.take_away(tx, row["conversation_id"], row["room_id"], event_id)
