@@ -200,9 +200,9 @@ async def test_a_model_that_thinks_aloud_does_so_before_eyes_once_and_at_no_late
     shown = []
     for questions in (2, 1):
         async with open_house(tmp_path, model.url) as house, house.working():
-            for n in range(questions):
+            for _ in range(questions):
                 await house.incoming("how many?")
-                assert (await house.said(n + 1))[-1].strip() == "Seven"
+                assert (await house.said(len(shown) + 1))[-1].strip() == "Seven"
                 shown.append(await drafted(house))
                 house.speaker.drafts.clear()
     assert [text.strip() for text in shown] == ["Let me Seven", "Seven", "Seven"]

@@ -27,7 +27,7 @@ async def left_of(ann: Person, chat: str, event_id: str) -> list[object]:
 async def nothing_left(daemon: Bot, ann: Person, chat: str, event_id: str) -> None:
     """Until all of them are gone, and nothing is to be sent."""
     async with asyncio.timeout(WITHIN):
-        while await left_of(ann, chat, event_id):
+        while await left_of(ann, chat, event_id):  # noqa: ASYNC110  the homeserver is asked
             await asyncio.sleep(0.05)
     await daemon.said_all()
 
