@@ -6,10 +6,11 @@ from urllib.parse import quote
 import pytest
 
 from tests.world.bot import Bot
+from tests.world.clock import WITHIN
 from tests.world.model import Drip, ModelServer, Reads, Text
 from tests.world.person import Person
 from tests.world.scene import NewBot, NewPerson, NewRoom
-from tests.world.user import CLIENT, WITHIN
+from tests.world.user import CLIENT
 
 V1 = CLIENT.replace("v3", "v1")
 
