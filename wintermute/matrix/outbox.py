@@ -410,13 +410,13 @@ class Sender:
     async def _take_edits(self, row: Outgoing, of: str) -> bool:
         """Take away what is no answer of ours; False when other things go before the rest."""
         news, may_go = self._busy[row.conversation_id, row.room_id], True
-        async for edit in self._client.edits(row.room_id, of):
-            if await self._stores.retractions.stays(edit):
+        async for event_id in self._client.edits(row.room_id, of):
+            if await self._stores.retractions.stays(event_id):
                 continue
             if not may_go:
                 return False
-            name = hashlib.sha256(edit.encode()).hexdigest()[:16]
-            await self._client.redact(row.room_id, edit, f"wm-{row.id}-{name}")
+            name = hashlib.sha256(event_id.encode()).hexdigest()[:16]
+            await self._client.redact(row.room_id, event_id, f"wm-{row.id}-{name}")
             may_go = not (self._closing or news.is_set() or self._pace.sign(self._now()))
         return True
 
@@ -572,7 +572,8 @@ class Sender:
                 async with self._stores.database.transaction() as tx:
                     await refuse_edits(tx, row.continues, row.id)
                 return False
-            if row.reacts_to is None and row.changes is None and row.grows is None:
+            is_over = error.code == IS_GONE if row.redacts else row.changes is not None
+            if row.reacts_to is None and not is_over and row.grows is None:
                 if not await self._stores.outbox.stuck(
                     row.id, str(error), lambda: self._home(row) == row.room_id
                 ):
