@@ -50,6 +50,7 @@ torture:  ## kill a real daemon at random points, KILLS times, and at each step 
 
 bench:  ## the figures of docs/benchmarks.md
 	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench_growing
 	$(BIN)/python -m tests.bench_web
 
 real-model:  ## a day with a real model: MODEL=FOLDER SERVER=PROGRAM, or WINTERMUTE_MODEL_URL

@@ -28,6 +28,7 @@ from packaging.requirements import Requirement
 from tests import bench_loop, bench_promises, bench_prompt, bench_readers, bench_tokens, bench_wiki
 from tests.world.bot import Bot, write_settings
 from tests.world.homeserver import Homeserver, Login
+from tests.world.killing import take_a_breath
 from tests.world.model import ModelServer
 from tests.world.user import MatrixUser
 
@@ -99,6 +100,7 @@ class Bench:
 
     async def answer(self, room: str, bot: Login, text: str) -> float:
         """Seconds from sending a message to seeing its answer."""
+        await take_a_breath(self._ann, room)
         began = time.monotonic()
         await self._ann.send(room, text)
         await self._ann.until(
