@@ -18,7 +18,7 @@ TAKEN_AWAY = "it was taken away"
 ENDED = "its answer is a message of its own"
 """Why no text may take the place of what was said: the `problem` of its row."""
 DRAFT = (
-    "SELECT o.id, o.meant_for, EXISTS (SELECT 1 FROM outbox_parts p WHERE p.outbox_id = o.id"
+    "SELECT o.id, o.meant_for, o.body, EXISTS (SELECT 1 FROM outbox_parts p WHERE p.outbox_id = o.id"
     "  AND p.attempts > 0) AS attempted FROM outbox o WHERE grows ="
     " coalesce((SELECT edits FROM inbox WHERE event_id = :event), :event)"
     f" AND body <> '' AND coalesce(problem, '') NOT IN ('{TAKEN_AWAY}', '{ENDED}')"
@@ -51,10 +51,10 @@ class Former:
 _former = reader(Former, "attempted")
 
 
-async def draft_scope(tx: Transaction, event_id: str) -> str | None:
-    """For whom the answer to a message is that has begun to grow; None: none has, or it is said."""
+async def open_draft(tx: Transaction, event_id: str) -> tuple[str, str] | None:
+    """How the answer to a message began that may be growing in its room, and for whom it is made."""
     draft = await tx.row(DRAFT, {"event": event_id})
-    return draft["meant_for"] if draft else None
+    return (draft["body"], draft["meant_for"]) if draft else None
 
 
 async def former_row(tx: Transaction, event_id: str, scope: str | None) -> Former | None:

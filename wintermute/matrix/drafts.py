@@ -69,7 +69,7 @@ class GrowingAnswer:
     is_over: bool = False
     """Nothing more of it goes out before its end."""
     retracted: bool = False
-    """What was shown of it was reasoning, and is to be taken away."""
+    """What was shown of it was reasoning: nobody is to read that again."""
 
     @property
     def said(self) -> str:
@@ -110,6 +110,7 @@ class Drafts:
         self._clock = clock
         self._shows = shows
         self._growing: dict[str, GrowingAnswer] = {}
+        self._to_take: dict[str, Waiting] = {}  # whose answer is to be taken away, by conversation
 
     def attend(self, row: Waiting) -> None:
         """An answer to a message is being made; it may have been before."""
@@ -154,15 +155,16 @@ class Drafts:
             return ""
         anew = GrowingAnswer(known.row, at_work=known.at_work, retracted=True)
         self._growing[conversation_id] = anew
+        self._to_take[conversation_id] = known.row
         return known.row.room_id
 
     def take_retracted(self, where: tuple[str, str]) -> str | None:
         """The message of whose answer all that was shown there is taken away now; None: nothing is."""
-        known = self._growing.get(where[0])
-        if known is None or not known.retracted or known.row.room_id != where[1]:
+        row = self._to_take.get(where[0])
+        if row is None or row.room_id != where[1]:
             return None
-        self._growing[where[0]] = replace(known, retracted=False)
-        return known.row.event_id
+        del self._to_take[where[0]]
+        return row.event_id
 
     def use(self, conversation_id: str, doing: str) -> str:
         """Note what a tool does. Returns the room where that is due to be shown, or else ""."""
@@ -172,15 +174,17 @@ class Drafts:
         self._growing[conversation_id] = now = replace(known, doing=doing)
         return now.row.room_id if self._is_due(now) else ""
 
-    def shown(self, row: Waiting) -> str:
-        """The text so far of an answer that people see growing; "": none is to be seen."""
+    def shown(self, row: Waiting) -> str | None:
+        """The text so far of an answer that people see growing; None: not known since the start."""
         known = self._of(row)
-        return known.said if known is not None and known.begun is not None else ""
+        if known is None or known.begun is None:
+            return "" if known is not None and known.retracted else None
+        return known.said
 
     def growing(self) -> list[tuple[str, str]]:
         """The conversations in which something grows, or is to be taken away, each with its room."""
-        due = [(each, g) for each, g in self._growing.items() if g.grows or g.retracted]
-        return [(each, g.row.room_id) for each, g in due]
+        rows = {each: g.row for each, g in self._growing.items() if g.grows} | self._to_take
+        return [(each, row.room_id) for each, row in rows.items()]
 
     def at(self, where: tuple[str, str]) -> GrowingAnswer | None:
         """The answer that grows in a conversation of a room, if any."""

@@ -273,23 +273,27 @@ class Sender:
     async def _grown(self, where: tuple[str, str], growth: GrowingAnswer) -> Outgoing | None:
         """The edit that shows more of an answer; None: its draft goes out first, or nothing does."""
         stores, conversation_id = self._stores, where[0]
-        text = await asyncio.to_thread(self._drafts.text, growth)
         draft = growth.draft
         if draft is None:
-            await self._begin(where, growth, text)
+            await self._begin(where, growth)
             return None
         runs, in_scope = await stores.casts.goes_on(draft.cast_id)
         event_id = await open_event(stores.database, draft.id, where[1])
         if not (runs and in_scope and event_id):
             self._drafts.finish(conversation_id)
             return None
+        text = await asyncio.to_thread(self._drafts.text, growth)
         self._shown[draft.id] = growth
         row = Outgoing(0, draft.id, where[1], "event", text, meant_for=draft.scope, live=True)
         return replace(row, changes=event_id, conversation_id=conversation_id)
 
-    async def _begin(self, where: tuple[str, str], growth: GrowingAnswer, text: str) -> None:
-        """Store the draft of an answer while its cast runs, or find what it goes on in."""
-        stores = self._stores
+    async def _begin(self, where: tuple[str, str], growth: GrowingAnswer) -> None:
+        """Store the draft of an answer while its cast runs, or find what it goes on in.
+
+        It begins with words alone: they stay when it is stopped after a restart (X-062).
+        """
+        stores, growth = self._stores, replace(growth, doing="")
+        text = await asyncio.to_thread(self._drafts.text, growth)
         async with stores.database.transaction() as tx:
             cast = await stores.casts.running(growth.row.event_id)
             if cast is None:
