@@ -235,6 +235,25 @@ async def test_nobody_who_comes_in_sees_more_of_an_answer_that_grows(
     assert not any("until all" in event.body for event in events)
 
 
+async def test_nobody_who_comes_in_sees_what_took_the_place_of_a_former_answer(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """X-037, X-062: it does not stay as it was when they came."""
+    ann, eve = await person("ann"), await person("eve")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    talk = await asked(ann, daemon, chat, model, begun=30)
+    first = await ann.wait_for(chat, lambda m: m.body.strip() == WORDS)
+    question = next(m for m in ann.messages(chat) if m.body == "hello")
+    gate = asyncio.Semaphore(6)
+    model.script(Drip(f"Anew: {WORDS}", gate))
+    await ann.edit(chat, question.event_id, "hello again")
+    await ann.until(lambda: talk.texts()[-1] == "* Anew: These words come one by")
+    await come_in(eve, ann, chat)
+    await talk.ends(words.JOINED, f"* {words.BELOW}")
+    assert first.event_id in {m.event_id for m in await ann.history(chat)}
+
+
 async def test_a_late_answer_is_a_message_of_its_own_and_a_long_one_goes_on_in_more(
     current: NewCurrent, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:

@@ -66,6 +66,8 @@ class GrowingAnswer:
     draft: DraftRow | None = None
     begun: datetime | None = None
     """When its first text could be seen."""
+    owner: str | None = None
+    """The outbox row in whose event that was, the last time."""
     is_over: bool = False
     """Nothing more of it goes out before its end."""
     retracted: bool = False
@@ -204,7 +206,7 @@ class Drafts:
     def show_in(self, conversation_id: str, draft: DraftRow) -> None:
         """An answer grows in the event of this row."""
         if known := self._growing.get(conversation_id):
-            self._growing[conversation_id] = replace(known, draft=draft)
+            self._growing[conversation_id] = replace(known, draft=draft, owner=draft.id)
 
     def went_out(self, conversation_id: str, growth: GrowingAnswer) -> None:
         """So much of an answer, as it was then, has been said."""
@@ -232,6 +234,11 @@ class Drafts:
         """When the answer to a message began to be seen; None: nothing of it was, since the start."""
         known = self._growing.get(conversation_id)
         return known.begun if known and known.row.event_id == event_id else None
+
+    def grew_in(self, conversation_id: str, event_id: str | None) -> str | None:
+        """The row in whose event the answer to a message was seen growing, since the start."""
+        known = self._growing.get(conversation_id)
+        return known.owner if known and known.begun and known.row.event_id == event_id else None
 
     def _of(self, row: Waiting) -> GrowingAnswer | None:
         known = self._growing.get(row.conversation_id)

@@ -311,7 +311,12 @@ class Sender:
         """Seconds that it waits for what is said before it; a sign that waits no longer is counted."""
         if row.reacts_to is not None:
             return self._pace.sign(self._now())
-        return self._pace.edit(self._now()) if row.grows or row.live else 0.0
+        waits = row.live or (row.grows and self._is_growing(row))
+        return self._pace.edit(self._now()) if waits else 0.0
+
+    def _is_growing(self, row: Outgoing) -> bool:
+        """Whether nothing waits yet for what began with this row: its answer goes before all else."""
+        return self._drafts.at((row.conversation_id, row.room_id)) is not None
 
     async def _failed(
         self, where: tuple[str, str], row: Outgoing, error: HomeserverUnavailable, wait: float
@@ -356,7 +361,7 @@ class Sender:
         while (left := until - self._now()) > 0:
             news.clear()
             first = await self._stores.outbox.next(*where)
-            if first is None and not row.live:
+            if (first is None and not row.live) or (row.grows and not self._is_growing(row)):
                 return
             if first is not None and first.reacts_to is None and first.id != row.id:
                 return
@@ -433,9 +438,10 @@ class Sender:
 
     async def _close(self, tx: Transaction, row: Outgoing, body: str) -> None:
         """The draft of an answer says no more than this, for the answer is a message of its own."""
-        if row.continues is not None:
-            grew = self._drafts.begun(row.conversation_id, row.answers) is not None
-            await self._stores.outbox.close_draft(tx, row.continues, body, grew=grew)
+        grew_in = self._drafts.grew_in(row.conversation_id, row.answers)
+        if owner := row.continues or grew_in:
+            grew = grew_in is not None
+            await self._stores.outbox.close_draft(tx, owner, body, grew=grew)
 
     async def _may_grow(self, row: Outgoing) -> bool:
         """Whether more of an answer may be seen here. A draft is said here and now, or not at all."""
