@@ -101,20 +101,18 @@ async def may_continue(
     outbox_id: str,
     room_id: str,
     now: datetime,
-    since: datetime | None,
 ) -> str | None:
     """The event that the first part of an answer is an edit of; None: it is a message of its own.
 
-    Asked when its parts are stored. `outbox_id`: the row that it continues. `since`: when the text
-    of a former answer began to grow anew, if that is known; a draft's beginning is in its row.
+    Asked when its parts are stored. `outbox_id`: the row that it continues.
     """
     began = await source.scalars(
         "SELECT p.first_attempt_at FROM outbox o JOIN outbox_parts p ON p.outbox_id = o.id"
-        " AND p.n = 0 WHERE o.id = ? AND o.grows IS NOT NULL AND p.first_attempt_at IS NOT NULL",
+        " AND p.n = 0 WHERE o.id = ? AND o.grows IS NOT NULL AND o.body <> ''"
+        " AND p.first_attempt_at IS NOT NULL",
         (outbox_id,),
     )
-    begun = moment(began[0]) if began else since
-    if begun is not None and now - begun > RINGS_AFTER:
+    if began and now - moment(began[0]) > RINGS_AFTER:
         return None
     return await open_event(source, outbox_id, room_id)
 

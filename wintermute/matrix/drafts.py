@@ -5,7 +5,6 @@ The model's pieces come by conversation. The sender asks what is due, between th
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from wintermute.clock import Clock
 from wintermute.mailbox.inbox import Waiting
@@ -64,10 +63,8 @@ class GrowingAnswer:
     sent: int = 0
     sent_doing: str = ""
     draft: DraftRow | None = None
-    begun: datetime | None = None
-    """When its first text could be seen."""
-    owner: str | None = None
-    """The outbox row in whose event that was, the last time."""
+    begun: bool = False
+    """Whether some of it could be seen."""
     is_over: bool = False
     """Nothing more of it goes out before its end."""
     retracted: bool = False
@@ -179,7 +176,7 @@ class Drafts:
     def shown(self, row: Waiting) -> str | None:
         """The text so far of an answer that people see growing; None: not known since the start."""
         known = self._of(row)
-        if known is None or known.begun is None:
+        if known is None or not known.begun:
             return "" if known is not None and known.retracted else None
         return known.said
 
@@ -206,7 +203,7 @@ class Drafts:
     def show_in(self, conversation_id: str, draft: DraftRow) -> None:
         """An answer grows in the event of this row."""
         if known := self._growing.get(conversation_id):
-            self._growing[conversation_id] = replace(known, draft=draft, owner=draft.id)
+            self._growing[conversation_id] = replace(known, draft=draft)
 
     def went_out(self, conversation_id: str, growth: GrowingAnswer) -> None:
         """So much of an answer, as it was then, has been said."""
@@ -221,7 +218,7 @@ class Drafts:
             times=(*known.times, self._clock.monotonic()),
             sent=sent,
             sent_doing=growth.doing,
-            begun=known.begun or self._clock.now(),
+            begun=True,
             is_over=known.is_over or is_all,
         )
 
@@ -229,16 +226,6 @@ class Drafts:
         """Nothing more of what grows goes out before its end."""
         if known := self._growing.get(conversation_id):
             self._growing[conversation_id] = replace(known, is_over=True)
-
-    def begun(self, conversation_id: str, event_id: str | None) -> datetime | None:
-        """When the answer to a message began to be seen; None: nothing of it was, since the start."""
-        known = self._growing.get(conversation_id)
-        return known.begun if known and known.row.event_id == event_id else None
-
-    def grew_in(self, conversation_id: str, event_id: str | None) -> str | None:
-        """The row in whose event the answer to a message was seen growing, since the start."""
-        known = self._growing.get(conversation_id)
-        return known.owner if known and known.begun and known.row.event_id == event_id else None
 
     def _of(self, row: Waiting) -> GrowingAnswer | None:
         known = self._growing.get(row.conversation_id)

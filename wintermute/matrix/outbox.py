@@ -415,11 +415,9 @@ class Sender:
     async def _split(self, row: Outgoing) -> list[OutboxPart]:
         """Store the parts of a message; none when it can say nothing, or is another by now."""
         stores, owner = self._stores, row.continues
-        since = self._drafts.begun(row.conversation_id, row.answers)
 
         async def continued(source: Transaction | Database) -> str | None:
-            now = self._clock.now()
-            return owner and await may_continue(source, owner, row.room_id, now, since)
+            return owner and await may_continue(source, owner, row.room_id, self._clock.now())
 
         event_id = await continued(stores.database)
 
@@ -438,10 +436,8 @@ class Sender:
 
     async def _close(self, tx: Transaction, row: Outgoing, body: str) -> None:
         """The draft of an answer says no more than this, for the answer is a message of its own."""
-        grew_in = self._drafts.grew_in(row.conversation_id, row.answers)
-        if owner := row.continues or grew_in:
-            grew = grew_in is not None
-            await self._stores.outbox.close_draft(tx, owner, body, grew=grew)
+        if row.continues is not None:
+            await self._stores.outbox.close_draft(tx, row.continues, body)
 
     async def _may_grow(self, row: Outgoing) -> bool:
         """Whether more of an answer may be seen here. A draft is said here and now, or not at all."""
