@@ -30,13 +30,13 @@ REQUESTS = [(number, phase) for number in (1, 2, 3) for phase in ("before", "aft
 """The draft, an edit, and in most cases the last one."""
 
 
-def arm(proxy: Proxy, daemon: Bot, number: int, phase: str) -> None:
+def arm(proxy: Proxy, daemon: Bot, number: int, phase: str, what: str = "/send/m.room.") -> None:
     """Kill the daemon around a send of its, counted from 1."""
     seen = 0
 
     def strike(request: Request, *_: object) -> Action:
         nonlocal seen
-        seen += request.method == "PUT" and "/send/m.room." in request.path
+        seen += request.method == "PUT" and what in request.path
         if seen == number:
             proxy.before, proxy.after = pass_before, pass_after
             os.kill(daemon.pid, signal.SIGKILL)

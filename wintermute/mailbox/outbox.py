@@ -667,7 +667,7 @@ class Outbox:
         """Try again what was stuck in a room (we were let in again), unless it was erased since."""
         await tx.execute(
             "UPDATE outbox SET state = 'waiting' WHERE room_id = ? AND state = 'stuck'"
-            " AND body <> ''",
+            " AND (body <> '' OR edits_of IS NOT NULL OR changes IS NOT NULL)",
             (room_id,),
         )
 

@@ -35,6 +35,14 @@ GROWING = (  # drafts of messages whose answer has no other text in the room yet
     f" AND grows IS NOT NULL AND problem IS NOT '{TAKEN_AWAY}' AND NOT EXISTS (SELECT 1 FROM outbox a"
     "  JOIN outbox_parts p ON p.outbox_id = a.id AND p.event_id IS NOT NULL WHERE a.continues = o.id)"
 )
+FORMER = (  # answers to earlier wordings, whose event may show some of what was to follow (X-062)
+    "SELECT DISTINCT o.conversation_id, o.room_id, p.event_id FROM inbox i"
+    " JOIN inbox v ON (v.event_id = i.edits OR v.edits = i.edits) AND v.seq < i.seq"
+    " JOIN outbox a ON a.answers = v.event_id AND a.kind = 'reply' AND a.body <> ''"
+    " JOIN outbox o ON o.id = coalesce(a.continues, a.id) AND o.room_id = i.room_id"
+    " JOIN outbox_parts p ON p.outbox_id = o.id AND p.n = 0 AND p.event_id IS NOT NULL"
+    " WHERE i.event_id IN (SELECT value FROM json_each(?)) AND i.state IN ('waiting', 'casting')"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +100,22 @@ class Retractions:
     async def take_away(
         self, tx: Transaction, conversation_id: str, room_id: str, event_id: str
     ) -> None:
-        """Take an event of ours away, and its edits."""
+        """Take an event of ours away, and its edits, also one that was to close it."""
+        for row in await tx.scalars("SELECT id FROM outbox WHERE changes = ?", (event_id,)):
+            await self._outbox.drop(tx, row)
         await self._outbox.change(tx, conversation_id, room_id, event_id, "")
         await self.take_edits(tx, conversation_id, room_id, event_id)
 
     async def take_drafts(self, tx: Transaction, events: Sequence[str]) -> None:
-        """Take away what was growing for these messages, which were taken back."""
+        """Take away what was growing for these messages, and was taken back.
+
+        Where it grew in the answer to an earlier wording, that has its text again.
+        """
         asked = {"owner": None, "events": json.dumps(list(events))}
         for row in await tx.rows(GROWING, asked):
             await self.take_draft(tx, row["id"])
+        for row in await tx.rows(FORMER, (asked["events"],)):
+            await self.take_edits(tx, row["conversation_id"], row["room_id"], row["event_id"])
 
     async def take_draft(self, tx: Transaction, outbox_id: str) -> None:
         """Take a draft away, also one of which is not known yet if it came into its room."""
@@ -119,6 +134,14 @@ class Retractions:
         """The event that a row has become, as far as that is known."""
         query = "SELECT event_id FROM outbox_parts WHERE outbox_id = ? AND n = 0"
         return "".join(filter(None, await self._database.scalars(query, (outbox_id,)))) or None
+
+    async def stays(self, event_id: str) -> bool:
+        """Whether an edit is what we say there, and not a step on the way to that."""
+        query = (
+            "SELECT 1 FROM outbox_parts p JOIN outbox o ON o.id = p.outbox_id"
+            " WHERE p.event_id = ? AND p.content <> '{}' AND o.body <> '' AND o.grows IS NULL"
+        )
+        return bool(await self._database.scalars(query, (event_id,)))
 
     async def done(self, outbox_id: str, event_id: str | None = None) -> None:
         """A row that names a draft is over; the draft's event, if there is one, goes with its edits.

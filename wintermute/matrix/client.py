@@ -349,15 +349,18 @@ class MatrixClient:
         The homeserver names no edits of what is redacted, and shows them in the room all the same.
         """
         around = await call(self._nio, "GET", path("rooms", room_id, "context", event_id))
-        start, rest = around.get("end"), {"dir": "f", "limit": 100}
+        found, start = page({"chunk": around.get("events_after"), "end": around.get("end")})
+        rest = {"dir": "f", "limit": 100}
         rest["filter"] = json.dumps({"senders": [self.account.user_id]})
-        while isinstance(start, str):
-            query = urlencode({"from": start} | rest)
-            answer = await call(self._nio, "GET", f"{path('rooms', room_id, 'messages')}?{query}")
-            events, start = page(answer)
-            for event in reversed(events):
+        while True:
+            for event in reversed(found):
                 if edited_by(event) == event_id and event["sender"] == self.account.user_id:
                     yield str(event["event_id"])
+            if start is None:
+                return
+            query = urlencode({"from": start} | rest)
+            answer = await call(self._nio, "GET", f"{path('rooms', room_id, 'messages')}?{query}")
+            found, start = page(answer)
 
     async def event(self, room_id: str, event_id: str) -> Json:
         """One event of a room, as it came."""

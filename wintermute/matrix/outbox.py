@@ -90,6 +90,8 @@ LONGEST_WAIT = 5.0
 TOLD_SECONDS = 60.0
 IS_THERE = "M_DUPLICATE_ANNOTATION"
 """The sign is on its event already."""
+IS_GONE = "M_NOT_FOUND"
+"""The homeserver has no such event any more."""
 NO_ROOT = "M_UNKNOWN"
 """How Synapse refuses a message in a thread whose root it does not have, or not in this room."""
 KEPT_BACK = (
@@ -257,7 +259,8 @@ class Sender:
                     await self._stores.retractions.take_drafts(tx, [event_id])
             row = await self._stores.outbox.next(*where)
             growth = self._drafts.at(where)
-            if growth is None or (row is not None and row.reacts_to is None):
+            is_sign = row is not None and row.reacts_to is not None and row.edits_of is None
+            if growth is None or (row is not None and not is_sign):
                 return row
             due = self._drafts.due_in(where)
             if due == 0:
@@ -372,7 +375,7 @@ class Sender:
 
     async def _deliver(self, row: Outgoing) -> None:
         if row.edits_of is not None:
-            await self._take_edit(row, row.edits_of)
+            await self._withdraw(row, row.edits_of)
             return
         if row.live or row.grows is not None:
             if not await self._may_grow(row):
@@ -393,24 +396,38 @@ class Sender:
             if not part.sent and row.reacts_to is not None:
                 return  # what came in meanwhile goes before the next sign
 
-    async def _take_edit(self, row: Outgoing, of: str) -> None:
-        """Take one edit of an event of ours away; the row is over when there is none left (X-054).
+    async def _withdraw(self, row: Outgoing, of: str) -> None:
+        """Take the edits of an event of ours away; the row is over when there are none left (X-054).
 
-        Of a draft it must be known first which event it is, if it has become one.
+        Of a draft it must be known first which event it is, if it has become one. While we may not,
+        as after a kick, the row waits until we are let in again; `status` names it.
         """
         store, event_id = self._stores.retractions, None
         try:
             if not of.startswith("$"):
                 parts = await self._stores.outbox.parts(of)
                 event_id = await store.event_of(of) or await self._find(row.room_id, parts[0])
-            else:
-                async for edit in self._client.edits(row.room_id, of):
-                    name = hashlib.sha256(edit.encode()).hexdigest()[:16]
-                    await self._client.redact(row.room_id, edit, f"wm-{row.id}-{name}")
-                    return  # what came in meanwhile goes before the next one
+            elif not await self._take_edits(row, of):
+                return
         except SendRefused as error:
             log.warning("edits not taken away room=%s reason=%s", row.room_id, error.code)
+            if error.code != IS_GONE:
+                await self._stores.outbox.stuck(row.id, str(error))
+                return
         await store.done(row.id, event_id)
+
+    async def _take_edits(self, row: Outgoing, of: str) -> bool:
+        """Take away what is no answer of ours; False when other things go before the rest."""
+        news, may_go = self._busy[row.conversation_id, row.room_id], True
+        async for event_id in self._client.edits(row.room_id, of):
+            if await self._stores.retractions.stays(event_id):
+                continue
+            if not may_go:
+                return False
+            name = hashlib.sha256(event_id.encode()).hexdigest()[:16]
+            await self._client.redact(row.room_id, event_id, f"wm-{row.id}-{name}")
+            may_go = not (self._closing or news.is_set() or self._pace.sign(self._now()))
+        return True
 
     async def _split(self, row: Outgoing) -> list[OutboxPart]:
         """Store the parts of a message; none when it can say nothing, or is another by now."""
@@ -561,7 +578,8 @@ class Sender:
                 async with self._stores.database.transaction() as tx:
                     await refuse_edits(tx, row.continues, row.id)
                 return False
-            if row.reacts_to is None and row.changes is None and row.grows is None:
+            is_over = error.code == IS_GONE if row.redacts else row.changes is not None
+            if row.reacts_to is None and not is_over and row.grows is None:
                 if not await self._stores.outbox.stuck(
                     row.id, str(error), lambda: self._home(row) == row.room_id
                 ):
