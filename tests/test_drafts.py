@@ -10,7 +10,7 @@ from tests.test_scopes_at_the_door import come_in
 from tests.world.bot import Bot
 from tests.world.clock import HeldClock
 from tests.world.desk import ROOM
-from tests.world.model import Calls, Drip, ModelServer, Slow, Text, Use
+from tests.world.model import Calls, Drip, Fail, Hang, ModelServer, Slow, Text, Use
 from tests.world.person import Person
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
@@ -156,6 +156,53 @@ async def test_what_was_seen_of_an_answer_that_is_stopped_stays_and_the_model_kn
     assert "Stopped." not in talk.texts()
 
 
+async def test_what_an_answer_began_with_stays_when_it_is_stopped_after_a_restart(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """X-062: more of the text is not known then, and the end of it takes nothing away."""
+    ann = await person("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    talk = await asked(ann, daemon, chat, model)
+    first = await talk.first()
+    await daemon.kill()
+    model.script(Hang())
+    await daemon.start()
+    await model.request_arrived(2)
+    await ann.send(chat, "/stop")
+    events = await talk.ends(f"* {first.body}\n\n{words.STOPPED_HERE}")
+    only_edits(events, first)
+    await ann.send(chat, "next")
+    await ann.wait_for(chat, lambda m: m.body == "echo: next")
+    said = [m["content"] for m in model.requests[-1].messages if m["role"] == "assistant"]
+    assert said[-1].startswith(first.body)
+
+
+async def test_a_former_answer_gives_way_to_a_new_one_and_to_no_other_words(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """X-062: an edited question's new answer is an edit; what is said in place of one is none."""
+    ann = await person("ann")
+    daemon = await bot(ann, llm={"max_retries": 0})
+    chat = await room(ann, daemon)
+    talk = await asked(ann, daemon, chat, model)
+    first = await talk.first()
+    await talk.say(30)
+    await talk.ends(f"* {WORDS}")
+    question = next(m for m in ann.messages(chat) if m.body == "hello")
+    daemon.pass_time(61)  # counted from the new text
+    model.script(Text("Another answer, to another question."))
+    await ann.edit(chat, question.event_id, "hello again")
+    events = await talk.ends("* Another answer, to another question.")
+    only_edits(events, first)
+    model.script(Fail(400, {"error": {"message": "no"}}))
+    await ann.edit(chat, question.event_id, "hello once more")
+    await ann.until(lambda: len(talk.texts()) > len(events))
+    events = await talk.ends(talk.texts()[-1])
+    assert events[-2].body == "* Another answer, to another question."
+    assert "m.relates_to" not in events[-1].content
+
+
 async def test_an_answer_that_fails_keeps_its_text_and_the_words_follow_it(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
@@ -189,6 +236,24 @@ async def test_nobody_who_comes_in_sees_more_of_an_answer_that_grows(
     events = await talk.ends(f"* {words.JOINED}")
     assert [content["body"] for content in only_edits(events, first)][-1] == words.JOINED
     assert not any("until all" in event.body for event in events)
+
+
+async def test_nobody_who_comes_in_sees_what_took_the_place_of_a_former_answer(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+) -> None:
+    """X-037, X-062: it does not stay as it was when they came."""
+    ann, eve = await person("ann"), await person("eve")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon)
+    talk = await asked(ann, daemon, chat, model, begun=30)
+    first = await ann.wait_for(chat, lambda m: m.body.strip() == WORDS)
+    question = next(m for m in ann.messages(chat) if m.body == "hello")
+    gate = asyncio.Semaphore(6)
+    model.script(Drip(f"Anew: {WORDS}", gate))
+    await ann.edit(chat, question.event_id, "hello again")
+    await ann.until(lambda: talk.texts()[-1] == "* Anew: These words come one by")
+    await come_in(eve, ann, chat)
+    only_edits(await talk.ends(f"* {words.JOINED}"), first)
 
 
 async def test_a_late_answer_is_a_message_of_its_own_and_a_long_one_goes_on_in_more(

@@ -104,8 +104,8 @@ class SilentSpeaker:
         self.waits.append(wait)
         self.changed.set()
 
-    def shown(self, row: Waiting) -> str:
-        return self.growing.get(row.event_id, "")
+    def shown(self, row: Waiting) -> str | None:
+        return self.growing.get(row.event_id)
 
     def gate(self, conversation_id: str, name: str, doing: str) -> None:
         self._note(f"gate {name}", conversation_id)

@@ -27,7 +27,7 @@ from wintermute.conversation.trouble import ANSWERED, UNFIT, Trouble
 from wintermute.conversation.view import is_shown
 from wintermute.db import Transaction
 from wintermute.loom.records import Cast
-from wintermute.mailbox.growing import draft_scope
+from wintermute.mailbox.growing import open_draft
 from wintermute.mailbox.inbox import OVERSIZE, SEED, Waiting
 from wintermute.mailbox.notices import EVER
 from wintermute.mailbox.outbox import ANYBODY
@@ -434,14 +434,16 @@ class Casting:
     ) -> tuple[str, str] | None:
         """The text so far of an answer that people see growing, and for whom it is made.
 
-        None: none is to be seen. After a restart the text is not known any more.
+        None: none is to be seen. After a restart no more of the text is known than it began with.
         """
-        shown, scope = self._speaker.shown(row), await draft_scope(tx, row.event_id)
-        if scope is None and not shown:
+        shown, draft = self._speaker.shown(row), await open_draft(tx, row.event_id)
+        if draft is not None:
+            return (draft[0] if shown is None else shown), draft[1]
+        if not shown:
             return None
-        if scope is None and cast is not None:  # it grows in the place of a former answer
-            scope = await self._conversations.scope_of(cast.branch_id)
-        return shown, scope or await self.scope(row)
+        if cast is not None:  # it grows in the place of a former answer
+            return shown, await self._conversations.scope_of(cast.branch_id)
+        return shown, await self.scope(row)
 
     @property
     def seconds(self) -> float:
@@ -552,6 +554,8 @@ class Casting:
         """Answer the row, or keep it for a model that is away, or for those who are in the room now."""
         if outcome is JOINED and not row.is_unasked:
             await self._inbox.mark(tx, row.event_id, "waiting")
+            if not row.direct:  # it is tried again, for others: they see nothing of this
+                self._speaker.retract(row.conversation_id)
         elif row.is_unasked and outcome.reason not in ANSWERED:  # nobody waits for it (P-061)
             await self._inbox.mark(tx, row.event_id, "answered")
         elif outcome.reason in WAITS:
@@ -569,13 +573,13 @@ class Casting:
             turns = [turn for each in casts if each.key == cast.key for turn in each.turns]
             turns = [*filter(is_shown, turns)]
             seen = await self.seen(tx, row, cast)
-            shown, _ = seen or ("", "")
+            shown = seen[0] if seen and seen[1] == scope else ""  # not what was for other readers
             chosen = await self._conversations.backend(row.conversation_id)
             said = words.reply_text(outcome, when, turns, shown, chosen)
             if not turns and not seen and (key := self._trouble.once(row, outcome, chosen)):
                 await self._notices.notice_once(tx, key, EVER, row.conversation_id, said)
                 said = ""
-            by_model = outcome.state == "terminated" or bool(shown)
+            by_model = (outcome.state == "terminated" and bool(outcome.text.strip())) or bool(shown)
             await self.reply(tx, row, said, cast.id, meant_for=scope, in_place=by_model)
 
     async def tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:

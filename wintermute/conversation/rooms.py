@@ -356,9 +356,10 @@ class Rooms:
         cast = await self._stores.casts.running(row.event_id)
         async with self._stores.database.transaction() as tx:
             shown, scope = await self._casting.seen(tx, row, cast) or ("", ANYBODY)
+            said, of = words.below(shown, words.INTERNAL), cast.id if cast else None
             if cast is not None:
-                await self._stores.casts.end(tx, cast.id, "truncated", "internal_error", shown)
+                result = said if shown else ""
+                await self._stores.casts.end(tx, cast.id, "truncated", "internal_error", result)
             if await self._stores.inbox.begin(tx, row.event_id):  # else it has its answer
-                said, of = words.below(shown, words.INTERNAL), cast.id if cast else None
                 await self._casting.reply(tx, row, said, of, meant_for=scope, in_place=bool(shown))
             await self._stores.health.note_in(tx, "casts", "fail", "internal error, see the log")

@@ -52,7 +52,7 @@ class Speakers:
         for door in self._both:
             door.gate(conversation_id, name, doing)
 
-    def shown(self, row: Waiting) -> str:
+    def shown(self, row: Waiting) -> str | None:
         return (self._web if self._web.serves(row.room_id) else self._matrix).shown(row)
 
     def speak(self, conversation_id: str) -> None:

@@ -394,8 +394,11 @@ class Speaker(Protocol):
         """Show that a tool is used, and what for."""
         ...
 
-    def shown(self, row: Waiting) -> str:
-        """The text so far of an answer that people see growing; "" where none is to be seen."""
+    def shown(self, row: Waiting) -> str | None:
+        """The text so far of an answer that people see growing; "": none is to be seen.
+
+        None: that is not known, as nothing of it went out since the start.
+        """
         ...
 
     def speak(self, conversation_id: str) -> None:

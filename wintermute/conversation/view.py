@@ -55,6 +55,8 @@ BETWEEN = re.compile(r"(?s)<event kind=.*?\n</event>\n\n|<room_context>\n.*?</ro
 """The part of an intent that stands before its message."""
 UNSEEN = {*REFUSED, "model_unavailable"}
 """Ends of casts after which no later request shows what was asked in vain, unless it is tried again."""
+SEEN = ("stopped", "internal_error")
+"""Ends of casts whose result may be what people saw of an answer, with the words below it."""
 NOT_SHOWN = "[what it gave is not shown any more]"
 PAGE = re.compile(r'<memory name="([^"]*)"')
 RECALLED = (*BEGINNINGS, f"[ephemeral:{RECALL}]")
@@ -249,7 +251,7 @@ def _said(
             _add(found, turn.block)
     if cast.reason == "text" and cast.result and any(map(recalls_in_vain, cast.turns[-1:])):
         found.append({"role": "assistant", "content": cast.result})  # W-032
-    if cast.reason == "stopped" and cast.result and cast.result != cast.last_words:
+    if cast.reason in SEEN and cast.result and cast.result != cast.last_words:
         found.append({"role": "assistant", "content": cast.result})  # seen while it grew (X-062)
     return found
 

@@ -18,7 +18,7 @@ TAKEN_AWAY = "it was taken away"
 ENDED = "its answer is a message of its own"
 """Why no text may take the place of what was said: the `problem` of its row."""
 DRAFT = (
-    "SELECT o.id, o.meant_for, EXISTS (SELECT 1 FROM outbox_parts p WHERE p.outbox_id = o.id"
+    "SELECT o.id, o.meant_for, o.body, EXISTS (SELECT 1 FROM outbox_parts p WHERE p.outbox_id = o.id"
     "  AND p.attempts > 0) AS attempted FROM outbox o WHERE grows ="
     " coalesce((SELECT edits FROM inbox WHERE event_id = :event), :event)"
     f" AND body <> '' AND coalesce(problem, '') NOT IN ('{TAKEN_AWAY}', '{ENDED}')"
@@ -51,10 +51,10 @@ class Former:
 _former = reader(Former, "attempted")
 
 
-async def draft_scope(tx: Transaction, event_id: str) -> str | None:
-    """For whom the answer to a message is that has begun to grow; None: none has, or it is said."""
+async def open_draft(tx: Transaction, event_id: str) -> tuple[str, str] | None:
+    """How the answer to a message began that may be growing in its room, and for whom it is made."""
     draft = await tx.row(DRAFT, {"event": event_id})
-    return draft["meant_for"] if draft else None
+    return (draft["body"], draft["meant_for"]) if draft else None
 
 
 async def former_row(tx: Transaction, event_id: str, scope: str | None) -> Former | None:
@@ -101,20 +101,18 @@ async def may_continue(
     outbox_id: str,
     room_id: str,
     now: datetime,
-    since: datetime | None,
 ) -> str | None:
     """The event that the first part of an answer is an edit of; None: it is a message of its own.
 
-    Asked when its parts are stored. `outbox_id`: the row that it continues. `since`: when the text
-    of a former answer began to grow anew, if that is known; a draft's beginning is in its row.
+    Asked when its parts are stored. `outbox_id`: the row that it continues.
     """
     began = await source.scalars(
         "SELECT p.first_attempt_at FROM outbox o JOIN outbox_parts p ON p.outbox_id = o.id"
-        " AND p.n = 0 WHERE o.id = ? AND o.grows IS NOT NULL AND p.first_attempt_at IS NOT NULL",
+        " AND p.n = 0 WHERE o.id = ? AND o.grows IS NOT NULL AND o.body <> ''"
+        " AND p.first_attempt_at IS NOT NULL",
         (outbox_id,),
     )
-    begun = moment(began[0]) if began else since
-    if begun is not None and now - begun > RINGS_AFTER:
+    if began and now - moment(began[0]) > RINGS_AFTER:
         return None
     return await open_event(source, outbox_id, room_id)
 

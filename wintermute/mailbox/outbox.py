@@ -233,31 +233,41 @@ class Outbox:
     async def begin_draft(
         self, tx: Transaction, where: tuple[str, str], event_id: str, body: str, scope: str
     ) -> tuple[str, bool]:
-        """The row whose event shows the answer to a message while it grows, and whether it is new.
+        """The draft that shows the answer to a message while it grows, and whether its event is new.
 
-        An earlier cast may have begun it, or answered an earlier wording.
+        An earlier cast may have begun it. What grows in the place of an answer to an earlier wording
+        is a draft that has the same event.
         """
+        if (draft := await former_row(tx, event_id, None)) is not None:
+            return draft.id, False
         former = await former_row(tx, event_id, scope)
-        if former is not None:
-            return former.id, False
         (message,) = await tx.scalars(
             "SELECT coalesce((SELECT edits FROM inbox WHERE event_id = :event), :event)",
             {"event": event_id},
         )
         more = {"grows": message, "meant_for": scope}
-        return await self._add(tx, *where, "event", self._redact(body), **more), True
+        outbox_id = await self._add(tx, *where, "event", self._redact(body), **more)
+        if former is not None:
+            await tx.execute("UPDATE outbox SET state = 'sent' WHERE id = ?", (outbox_id,))
+            await tx.execute(
+                "INSERT INTO outbox_parts (outbox_id, n, txn_id, content, state, event_id, attempts,"
+                " first_attempt_at) SELECT :id, 0, :txn, '{}', 'sent', event_id, 1, :now"
+                " FROM outbox_parts WHERE outbox_id = :former AND n = 0",
+                {
+                    "id": outbox_id,
+                    "txn": f"wm-{outbox_id}-0",
+                    "now": stamp(self._clock.now()),
+                    "former": former.id,
+                },
+            )
+        return outbox_id, former is None
 
-    async def close_draft(
-        self, tx: Transaction, outbox_id: str, body: str, *, grew: bool = False
-    ) -> None:
-        """A draft whose answer is a message of its own says so, once.
-
-        So does a former answer whose text has begun to grow anew (`grew`); else it stays as it is.
-        """
+    async def close_draft(self, tx: Transaction, outbox_id: str, body: str) -> None:
+        """A draft whose answer is a message of its own says so, once; a former answer stays."""
         rows = await tx.rows(
             "UPDATE outbox SET problem = ? WHERE id = ? AND coalesce(problem, ?) = ?"
-            " AND (grows IS NOT NULL OR ?) RETURNING conversation_id, room_id",
-            (ENDED, outbox_id, REFUSED_EDIT, REFUSED_EDIT, grew),
+            " AND grows IS NOT NULL AND body <> '' RETURNING conversation_id, room_id",
+            (ENDED, outbox_id, REFUSED_EDIT, REFUSED_EDIT),
         )
         for row in rows:
             query = (
@@ -269,8 +279,8 @@ class Outbox:
         await drop_draft(tx, outbox_id)
         await tx.execute(
             "UPDATE outbox SET continues = NULL WHERE continues = ? AND state <> 'sent' AND NOT EXISTS"
-            " (SELECT 1 FROM outbox d WHERE d.id = outbox.continues AND d.grows IS NOT NULL)",
-            (outbox_id,),
+            " (SELECT 1 FROM outbox d WHERE d.id = outbox.continues AND d.problem = ?)",
+            (outbox_id, ENDED),
         )
 
     async def react(
@@ -524,7 +534,7 @@ class Outbox:
             "   WHERE c.continues = coalesce(w.continues, w.id) AND c.room_id = w.room_id"
             "   ORDER BY c.seq DESC LIMIT 1), NULL), w.id)"
             " LEFT JOIN outbox_parts p ON p.outbox_id = o.id AND p.n = s.n"
-            " WHERE s.event_id = ? AND w.room_id = ? LIMIT 1",
+            " WHERE s.event_id = ? AND w.room_id = ? ORDER BY w.seq DESC LIMIT 1",
             (event_id, room_id),
         )
         return _spoken(row) if row else None

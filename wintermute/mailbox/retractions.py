@@ -21,11 +21,12 @@ PLACE = (  # which row owns an event, or the one that it edits
     " (SELECT outbox_id FROM outbox_parts WHERE event_id = w.changes AND w.body <> ''),"
     " iif(p.n = 0 AND p.content ->> '$.\"m.relates_to\".rel_type' = 'm.replace', w.continues, NULL),"
     " w.id) AS owner FROM outbox_parts p JOIN outbox w ON w.id = p.outbox_id"
-    " WHERE p.event_id = ? AND w.room_id = ?"
+    " WHERE p.event_id = ? AND w.room_id = ? ORDER BY w.seq DESC LIMIT 1"
 )
+OWNERS = "(SELECT outbox_id FROM outbox_parts WHERE event_id = :event UNION SELECT :owner)"
 SHOWN = (  # the rows whose text an event of ours has had: an answer below its draft is none
-    "SELECT id, cast_id, body, meant_for FROM outbox WHERE id = :owner OR changes = :event"
-    " OR continues = :owner AND NOT EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id"
+    f"SELECT id, cast_id, body, meant_for FROM outbox WHERE id IN {OWNERS} OR changes = :event"
+    f" OR continues IN {OWNERS} AND NOT EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id"
     "  AND n = 0 AND content ->> '$.\"m.relates_to\".rel_type' IS NOT 'm.replace')"
 )
 GROWING = (  # drafts of messages whose answer has no other text in the room yet
@@ -80,7 +81,8 @@ class Retractions:
         said = [_spoken(row) for row in await tx.rows(SHOWN, asked)]
         for each in said:
             await self._outbox.drop(tx, each.id)
-        await tx.execute("UPDATE outbox SET problem = ? WHERE id = ?", (TAKEN_AWAY, owner))
+        query = f"UPDATE outbox SET problem = :problem WHERE id IN {OWNERS}"
+        await tx.execute(query, asked | {"problem": TAKEN_AWAY})
         if event != event_id:
             await self._outbox.change(tx, *where, event, "")
         await self.take_edits(tx, *where, event)

@@ -20,6 +20,7 @@ from wintermute.db.values import reader
 from wintermute.errors import AnotherCopyRuns, KeyStoreBlocked, SendRefused
 from wintermute.health.health import Health
 from wintermute.ids import NewId
+from wintermute.mailbox.growing import drop_draft, former_row
 from wintermute.mailbox.inbox import RESULT, Inbox, OpenRow
 from wintermute.mailbox.outbox import ANYBODY, Purpose
 from wintermute.matrix.client import MatrixClient
@@ -401,6 +402,8 @@ class Restored:
             await self._end(tx, cast.id if cast else None)
             if row.edits is not None:
                 await self._stores.inbox.give_up_versions(tx, row.edits, row.seq)
+            if (draft := await former_row(tx, row.event_id, None)) is not None:
+                await drop_draft(tx, draft.id)
         await self._stores.inbox.close(tx, rows)
         if copy is not None and copy.since is not None:
             passed = {row.event_id for row in rows if not tags.has("answer", row.event_id)}

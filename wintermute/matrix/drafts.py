@@ -5,7 +5,6 @@ The model's pieces come by conversation. The sender asks what is due, between th
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from wintermute.clock import Clock
 from wintermute.mailbox.inbox import Waiting
@@ -64,12 +63,12 @@ class GrowingAnswer:
     sent: int = 0
     sent_doing: str = ""
     draft: DraftRow | None = None
-    begun: datetime | None = None
-    """When its first text could be seen."""
+    begun: bool = False
+    """Whether some of it could be seen."""
     is_over: bool = False
     """Nothing more of it goes out before its end."""
     retracted: bool = False
-    """What was shown of it was reasoning, and is to be taken away."""
+    """What was shown of it was reasoning: nobody is to read that again."""
 
     @property
     def said(self) -> str:
@@ -110,6 +109,7 @@ class Drafts:
         self._clock = clock
         self._shows = shows
         self._growing: dict[str, GrowingAnswer] = {}
+        self._to_take: dict[str, Waiting] = {}  # whose answer is to be taken away, by conversation
 
     def attend(self, row: Waiting) -> None:
         """An answer to a message is being made; it may have been before."""
@@ -154,15 +154,16 @@ class Drafts:
             return ""
         anew = GrowingAnswer(known.row, at_work=known.at_work, retracted=True)
         self._growing[conversation_id] = anew
+        self._to_take[conversation_id] = known.row
         return known.row.room_id
 
     def take_retracted(self, where: tuple[str, str]) -> str | None:
         """The message of whose answer all that was shown there is taken away now; None: nothing is."""
-        known = self._growing.get(where[0])
-        if known is None or not known.retracted or known.row.room_id != where[1]:
+        row = self._to_take.get(where[0])
+        if row is None or row.room_id != where[1]:
             return None
-        self._growing[where[0]] = replace(known, retracted=False)
-        return known.row.event_id
+        del self._to_take[where[0]]
+        return row.event_id
 
     def use(self, conversation_id: str, doing: str) -> str:
         """Note what a tool does. Returns the room where that is due to be shown, or else ""."""
@@ -172,15 +173,17 @@ class Drafts:
         self._growing[conversation_id] = now = replace(known, doing=doing)
         return now.row.room_id if self._is_due(now) else ""
 
-    def shown(self, row: Waiting) -> str:
-        """The text so far of an answer that people see growing; "": none is to be seen."""
+    def shown(self, row: Waiting) -> str | None:
+        """The text so far of an answer that people see growing; None: not known since the start."""
         known = self._of(row)
-        return known.said if known is not None and known.begun is not None else ""
+        if known is None or not known.begun:
+            return "" if known is not None and known.retracted else None
+        return known.said
 
     def growing(self) -> list[tuple[str, str]]:
         """The conversations in which something grows, or is to be taken away, each with its room."""
-        due = [(each, g) for each, g in self._growing.items() if g.grows or g.retracted]
-        return [(each, g.row.room_id) for each, g in due]
+        rows = {each: g.row for each, g in self._growing.items() if g.grows} | self._to_take
+        return [(each, row.room_id) for each, row in rows.items()]
 
     def at(self, where: tuple[str, str]) -> GrowingAnswer | None:
         """The answer that grows in a conversation of a room, if any."""
@@ -215,7 +218,7 @@ class Drafts:
             times=(*known.times, self._clock.monotonic()),
             sent=sent,
             sent_doing=growth.doing,
-            begun=known.begun or self._clock.now(),
+            begun=True,
             is_over=known.is_over or is_all,
         )
 
@@ -223,11 +226,6 @@ class Drafts:
         """Nothing more of what grows goes out before its end."""
         if known := self._growing.get(conversation_id):
             self._growing[conversation_id] = replace(known, is_over=True)
-
-    def begun(self, conversation_id: str, event_id: str | None) -> datetime | None:
-        """When the answer to a message began to be seen; None: nothing of it was, since the start."""
-        known = self._growing.get(conversation_id)
-        return known.begun if known and known.row.event_id == event_id else None
 
     def _of(self, row: Waiting) -> GrowingAnswer | None:
         known = self._growing.get(row.conversation_id)

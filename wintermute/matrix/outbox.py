@@ -276,23 +276,27 @@ class Sender:
     async def _grown(self, where: tuple[str, str], growth: GrowingAnswer) -> Outgoing | None:
         """The edit that shows more of an answer; None: its draft goes out first, or nothing does."""
         stores, conversation_id = self._stores, where[0]
-        text = await asyncio.to_thread(self._drafts.text, growth)
         draft = growth.draft
         if draft is None:
-            await self._begin(where, growth, text)
+            await self._begin(where, growth)
             return None
         runs, in_scope = await stores.casts.goes_on(draft.cast_id)
         event_id = await open_event(stores.database, draft.id, where[1])
         if not (runs and in_scope and event_id):
             self._drafts.finish(conversation_id)
             return None
+        text = await asyncio.to_thread(self._drafts.text, growth)
         self._shown[draft.id] = growth
         row = Outgoing(0, draft.id, where[1], "event", text, meant_for=draft.scope, live=True)
         return replace(row, changes=event_id, conversation_id=conversation_id)
 
-    async def _begin(self, where: tuple[str, str], growth: GrowingAnswer, text: str) -> None:
-        """Store the draft of an answer while its cast runs, or find what it goes on in."""
-        stores = self._stores
+    async def _begin(self, where: tuple[str, str], growth: GrowingAnswer) -> None:
+        """Store the draft of an answer while its cast runs, or find what it goes on in.
+
+        It begins with words alone: they stay when it is stopped after a restart (X-062).
+        """
+        stores, growth = self._stores, replace(growth, doing="")
+        text = await asyncio.to_thread(self._drafts.text, growth)
         async with stores.database.transaction() as tx:
             cast = await stores.casts.running(growth.row.event_id)
             if cast is None:
@@ -310,7 +314,12 @@ class Sender:
         """Seconds that it waits for what is said before it; a sign that waits no longer is counted."""
         if row.reacts_to is not None:
             return self._pace.sign(self._now())
-        return self._pace.edit(self._now()) if row.grows or row.live else 0.0
+        waits = row.live or (row.grows and self._is_growing(row))
+        return self._pace.edit(self._now()) if waits else 0.0
+
+    def _is_growing(self, row: Outgoing) -> bool:
+        """Whether nothing waits yet for what began with this row: its answer goes before all else."""
+        return self._drafts.at((row.conversation_id, row.room_id)) is not None
 
     async def _failed(
         self, where: tuple[str, str], row: Outgoing, error: HomeserverUnavailable, wait: float
@@ -355,7 +364,7 @@ class Sender:
         while (left := until - self._now()) > 0:
             news.clear()
             first = await self._stores.outbox.next(*where)
-            if first is None and not row.live:
+            if (first is None and not row.live) or (row.grows and not self._is_growing(row)):
                 return
             if first is not None and first.reacts_to is None and first.id != row.id:
                 return
@@ -423,11 +432,9 @@ class Sender:
     async def _split(self, row: Outgoing) -> list[OutboxPart]:
         """Store the parts of a message; none when it can say nothing, or is another by now."""
         stores, owner = self._stores, row.continues
-        since = self._drafts.begun(row.conversation_id, row.answers)
 
         async def continued(source: Transaction | Database) -> str | None:
-            now = self._clock.now()
-            return owner and await may_continue(source, owner, row.room_id, now, since)
+            return owner and await may_continue(source, owner, row.room_id, self._clock.now())
 
         event_id = await continued(stores.database)
 
@@ -447,8 +454,7 @@ class Sender:
     async def _close(self, tx: Transaction, row: Outgoing, body: str) -> None:
         """The draft of an answer says no more than this, for the answer is a message of its own."""
         if row.continues is not None:
-            grew = self._drafts.begun(row.conversation_id, row.answers) is not None
-            await self._stores.outbox.close_draft(tx, row.continues, body, grew=grew)
+            await self._stores.outbox.close_draft(tx, row.continues, body)
 
     async def _may_grow(self, row: Outgoing) -> bool:
         """Whether more of an answer may be seen here. A draft is said here and now, or not at all."""

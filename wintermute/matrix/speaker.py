@@ -84,8 +84,8 @@ class MatrixSpeaker:
         if room_id := self._drafts.say(conversation_id, piece):
             self._sender.grow(conversation_id, room_id)
 
-    def shown(self, row: Waiting) -> str:
-        """The text so far of an answer that people see growing."""
+    def shown(self, row: Waiting) -> str | None:
+        """The text so far of an answer that people see growing, if that is known."""
         return self._drafts.shown(row)
 
     def retract(self, conversation_id: str) -> None:
