@@ -139,24 +139,29 @@ async def test_thoughts_that_were_shown_go_and_are_not_shown_again(
 async def test_an_answer_to_an_earlier_wording_has_its_text_again(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
-    """X-062, X-040, F-027: where thoughts were shown in its place, or the question goes meanwhile."""
+    """X-062, X-040, F-027: where thoughts were shown in its place, or the question goes meanwhile.
+
+    X-054: where that answer itself goes meanwhile, nothing is left, and nothing more is shown.
+    """
     ann = await person("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon)
-    for text in (WORDS, THOUGHTS):
-        asked = await ann.send(chat, text[-4:])
-        answer = await ann.wait_for(chat, lambda message, t=text: echoed(message.body) == t[-4:])  # type: ignore[misc]
+    for n, text in enumerate((WORDS, WORDS, THOUGHTS)):
+        asked = await ann.send(chat, f"question {n}")
+        known = f"echo: question {n}"
+        answer = await ann.wait_for(chat, lambda message, known=known: message.body == known)  # type: ignore[misc]
         await daemon.said_all()
         model.script(Drip(text, interval=0.1))
         await ann.edit(chat, asked, "another wording")
         await ann.wait_for_count(chat, daemon.user_id, len(ann.messages(chat, daemon.user_id)) + 2)
         assert await left_of(ann, chat, answer.event_id, "secret")
-        if text == WORDS:
-            await ann.redact(chat, asked)
-        else:
+        if text == THOUGHTS:
             await ann.wait_for(chat, lambda message: message.body == "* All is well.")
+        else:
+            await ann.redact(chat, answer.event_id if n else asked)
         await nothing_left(daemon, ann, chat, answer.event_id, "secret")
-        assert await left_of(ann, chat, answer.event_id, "echo" if text == WORDS else "All is well")
+        left = ("echo", "", "All is well")[n]
+        assert bool(await left_of(ann, chat, answer.event_id, left)) is bool(left)
     none_kept(daemon)
 
 
