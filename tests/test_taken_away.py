@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from functools import partial
 from urllib.parse import quote
 
 import pytest
@@ -146,21 +147,24 @@ async def test_an_answer_to_an_earlier_wording_has_its_text_again(
     ann = await person("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon)
+    said = partial(ann.messages, chat, daemon.user_id)
     for n, text in enumerate((WORDS, WORDS, THOUGHTS)):
+        former, known = " ".join(f"word{n}{at:02}" for at in range(25)), len(said())
+        model.script(Drip(former, interval=0.1))
         asked = await ann.send(chat, f"question {n}")
-        known = f"echo: question {n}"
-        answer = await ann.wait_for(chat, lambda message, known=known: message.body == known)  # type: ignore[misc]
+        [answer, *_] = (await ann.wait_for_count(chat, daemon.user_id, known + 1))[known:]
+        await ann.wait_for(chat, lambda message, end=former[-6:]: message.body.endswith(end))  # type: ignore[misc]
         await daemon.said_all()
         model.script(Drip(text, interval=0.1))
         await ann.edit(chat, asked, "another wording")
-        await ann.wait_for_count(chat, daemon.user_id, len(ann.messages(chat, daemon.user_id)) + 2)
+        await ann.wait_for_count(chat, daemon.user_id, len(said()) + 2)
         assert await left_of(ann, chat, answer.event_id, "secret")
         if text == THOUGHTS:
             await ann.wait_for(chat, lambda message: message.body == "* All is well.")
         else:
             await ann.redact(chat, answer.event_id if n else asked)
         await nothing_left(daemon, ann, chat, answer.event_id, "secret")
-        left = ("echo", "", "All is well")[n]
+        left = (former, "", "All is well")[n]
         assert bool(await left_of(ann, chat, answer.event_id, left)) is bool(left)
     none_kept(daemon)
 
