@@ -145,9 +145,9 @@ def test_the_tags_of_a_block_cannot_be_written_by_anybody(typed: str) -> None:
 
 
 LINES = st.lists(
-    st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1).map(
-        lambda text: "- " + " ".join(text.split())
-    ),
+    st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp")))
+    .filter(str.split)  # no memory is blank
+    .map(lambda text: "- " + " ".join(text.split())),
     max_size=6,
     unique=True,
 )

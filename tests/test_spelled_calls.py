@@ -197,12 +197,14 @@ async def test_a_model_that_thinks_aloud_does_so_before_eyes_once_and_at_no_late
     """F-020, X-040: two lives of one data folder."""
     said = "Let me see.</think> Seven"
     model.script(*(Drip(said, interval=0.01),) * 3)
-    shown = []
+    shown = list[str]()
     for questions in (2, 1):
         async with open_house(tmp_path, model.url) as house, house.working():
             for _ in range(questions):
                 await house.incoming("how many?")
-                assert (await house.said(len(shown) + 1))[-1].strip() == "Seven"
+                await house.settled()
+                last = "SELECT body FROM outbox WHERE kind = 'reply' ORDER BY seq DESC LIMIT 1"
+                assert (await house.one(last))["body"].strip() == "Seven"
                 shown.append(await drafted(house))
                 house.speaker.drafts.clear()
     assert [text.strip() for text in shown] == ["Let me Seven", "Seven", "Seven"]

@@ -256,7 +256,8 @@ class House:
 
     async def spoken(self, room: str = ROOM) -> list[str]:
         """All that is in a room's outbox now."""
-        found = await self.rows("SELECT body FROM outbox WHERE room_id = ? ORDER BY seq", room)
+        said = "SELECT body FROM outbox WHERE room_id = ? AND edits_of IS NULL ORDER BY seq"
+        found = await self.rows(said, room)
         return [row["body"] for row in found]
 
     async def settled(self) -> None:
