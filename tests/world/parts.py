@@ -45,7 +45,7 @@ class Idle:
         """Nothing ends."""
 
     def shows(self, row: Waiting) -> bool:
-        """Not anything."""
+        """Nobody sees anything."""
         return False
 
     def ask_anew(self, conversation_id: str) -> None:
