@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from functools import partial
 from urllib.parse import quote
 
 import pytest
@@ -19,7 +20,7 @@ from tests.world.user import CLIENT, Message
 pytestmark = pytest.mark.slow
 
 WORDS = " ".join(f"secret{n}" for n in range(200))
-THOUGHTS = f"{' '.join(f'secret{n}' for n in range(60))} </think> All is well."
+THOUGHTS = f"{' '.join(f'secret{n}' for n in range(30))} </think> All is well."
 V1 = CLIENT.replace("v3", "v1")
 
 
@@ -44,12 +45,13 @@ async def nothing_left(daemon: Bot, ann: Person, chat: str, event_id: str, text:
     assert not daemon.rows("SELECT 1 FROM inbox WHERE state IN ('waiting', 'casting')")
 
 
-async def grown(daemon: Bot, ann: Person, chat: str, question: str) -> tuple[str, Message]:
-    """Ask, and see the answer grow until it has an edit: the question's event and the first of ours."""
+async def grown(
+    daemon: Bot, ann: Person, chat: str, question: str, events: int = 2
+) -> tuple[str, Message]:
+    """Ask, and see the answer grow to so many events: the question's event and the first of ours."""
     before = len(ann.messages(chat, daemon.user_id))
     asked = await ann.send(chat, question)
-    await ann.until(lambda: len(ann.messages(chat, daemon.user_id)) > before + 1)
-    shown = ann.messages(chat, daemon.user_id)[before]
+    shown = (await ann.wait_for_count(chat, daemon.user_id, before + events))[before]
     assert "secret" in shown.body
     return asked, shown
 
@@ -138,25 +140,32 @@ async def test_thoughts_that_were_shown_go_and_are_not_shown_again(
 async def test_an_answer_to_an_earlier_wording_has_its_text_again(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
 ) -> None:
-    """X-062, X-040, F-027: where thoughts were shown in its place, or the question goes meanwhile."""
+    """X-062, X-040, F-027: where thoughts were shown in its place, or the question goes meanwhile.
+
+    X-054: where that answer itself goes meanwhile, nothing is left, and nothing more is shown.
+    """
     ann = await person("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon)
-    asked = await ann.send(chat, "first")
-    answer = await ann.wait_for(chat, lambda message: echoed(message.body) == "first")
-    await daemon.said_all()
-    for n, steps in enumerate((THOUGHTS, WORDS)):
-        model.script(Drip(steps, interval=0.1))
-        before = len(ann.messages(chat, daemon.user_id))
-        await ann.edit(chat, asked, f"wording {n}")
-        await ann.until(lambda b=before: len(ann.messages(chat, daemon.user_id)) > b + 1)  # type: ignore[misc]
+    said = partial(ann.messages, chat, daemon.user_id)
+    for n, text in enumerate((WORDS, WORDS, THOUGHTS)):
+        former, known = " ".join(f"word{n}{at:02}" for at in range(25)), len(said())
+        model.script(Drip(former, interval=0.1))
+        asked = await ann.send(chat, f"question {n}")
+        [answer, *_] = (await ann.wait_for_count(chat, daemon.user_id, known + 1))[known:]
+        await ann.wait_for(chat, lambda message, end=former[-6:]: message.body.endswith(end))  # type: ignore[misc]
+        await daemon.said_all()
+        model.script(Drip(text, interval=0.1))
+        await ann.edit(chat, asked, "another wording")
+        await ann.wait_for_count(chat, daemon.user_id, len(said()) + 2)
         assert await left_of(ann, chat, answer.event_id, "secret")
-        if steps == THOUGHTS:
-            await ann.wait_for(chat, lambda message: message.body.endswith("All is well."))
-            await nothing_left(daemon, ann, chat, answer.event_id, "secret")
-    await ann.redact(chat, asked)
-    await nothing_left(daemon, ann, chat, answer.event_id, "secret")
-    assert len(await left_of(ann, chat, answer.event_id, "* All is well.")) > 0
+        if text == THOUGHTS:
+            await ann.wait_for(chat, lambda message: message.body == "* All is well.")
+        else:
+            await ann.redact(chat, answer.event_id if n else asked)
+        await nothing_left(daemon, ann, chat, answer.event_id, "secret")
+        left = (former, "", "All is well")[n]
+        assert bool(await left_of(ann, chat, answer.event_id, left)) is bool(left)
     none_kept(daemon)
 
 
@@ -195,13 +204,22 @@ async def test_a_kill_while_something_is_taken_away_leaves_none_of_it(
     chat = await room(ann, daemon)
     for number, phase in ((1, "before"), (1, "after"), (2, "before"), (2, "after")):
         model.script(Drip(WORDS, interval=0.1))
-        asked, shown = await grown(daemon, ann, chat, f"question {number} {phase}")
+        asked, shown = await grown(daemon, ann, chat, f"question {number} {phase}", 3)
         arm(proxy, daemon, number, phase, "/redact/")
         await ann.redact(chat, asked)
         assert await daemon.ended() == -signal.SIGKILL
         assert await left_of(ann, chat, shown.event_id), (number, phase)
         await daemon.start()
         await nothing_left(daemon, ann, chat, shown.event_id)
+    model.script(Drip(WORDS, interval=0.1))
+    before = len(ann.messages(chat, daemon.user_id))
+    arm(proxy, daemon, 1, "after")  # nothing here knows that the draft is in its room
+    asked = await ann.send(chat, "in flight")
+    assert await daemon.ended() == -signal.SIGKILL
+    await ann.redact(chat, asked)
+    shown = (await ann.wait_for_count(chat, daemon.user_id, before + 1))[-1]
+    await daemon.start()
+    await nothing_left(daemon, ann, chat, shown.event_id)
     none_kept(daemon)
 
 
@@ -213,12 +231,13 @@ def refuse_redactions(request: Request) -> Action:
 
 
 async def test_what_may_not_be_taken_away_now_goes_when_we_are_in_the_room_again(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy, model: ModelServer
+    person: NewPerson, bot: NewBot, proxy: Proxy, model: ModelServer
 ) -> None:
     """X-054: kicked between a redaction and the edits; `status` names what is readable until then."""
     ann = await person("ann")
     daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon)
+    chat = await ann.create_room([daemon.user_id], preset="private_chat")
+    await ann.wait_joined(chat, daemon.user_id)
     model.script(Drip(WORDS, interval=0.1))
     asked, shown = await grown(daemon, ann, chat, "question")
     proxy.before = refuse_redactions
@@ -226,6 +245,7 @@ async def test_what_may_not_be_taken_away_now_goes_when_we_are_in_the_room_again
     await daemon.until(lambda: len(daemon.rows("SELECT 1 FROM outbox WHERE state = 'stuck'")) == 2)
     assert "2 in " in (await daemon.command("status"))[1]
     await ann.kick(chat, daemon.user_id)
+    await ann.until(lambda: daemon.user_id not in ann.members(chat))
     proxy.before = pass_before
     await ann.invite(chat, daemon.user_id)
     await ann.wait_joined(chat, daemon.user_id)

@@ -44,6 +44,10 @@ class Idle:
     async def take_back(self, tx: Transaction, conversation_id: str, events: Sequence[str]) -> None:
         """Nothing ends."""
 
+    def shows(self, row: Waiting) -> bool:
+        """Nobody sees anything."""
+        return False
+
     def ask_anew(self, conversation_id: str) -> None:
         """Nobody asks."""
 

@@ -123,6 +123,10 @@ class Rooms:
         await self._end(tx, conversation_id, events, "redacted")
         await self._sub_sessions.take_back(tx, conversation_id, events)
 
+    def shows(self, row: Waiting) -> bool:
+        """Whether people see some of the answer to a message, which is being made."""
+        return bool(self._speaker.shown(row))
+
     def ask_anew(self, conversation_id: str) -> None:
         """Less is in view in a conversation when it is woken: the model is asked without that (F-027)."""
         self._outdated.add(conversation_id)

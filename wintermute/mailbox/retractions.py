@@ -43,15 +43,24 @@ FORMER = (  # answers to earlier wordings, whose event may show some of what was
     " JOIN outbox_parts p ON p.outbox_id = o.id AND p.n = 0 AND p.event_id IS NOT NULL"
     " WHERE i.event_id IN (SELECT value FROM json_each(?)) AND i.state IN ('waiting', 'casting')"
 )
+ANEW = (  # messages whose answer may be growing in that of an earlier wording
+    "SELECT DISTINCT i.event_id FROM outbox a JOIN inbox v ON v.event_id = a.answers"
+    " JOIN inbox i ON i.edits = coalesce(v.edits, v.event_id) AND i.seq > v.seq"
+    " WHERE coalesce(a.continues, a.id) = ? AND i.state = 'casting'"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Retracted:
-    """What somebody took back of ours. `growing`: the message that it was about to answer."""
+    """What somebody took back of ours. `growing`: the message that it was about to answer.
+
+    `perhaps`: messages of which that is so if any of their answer is to be seen.
+    """
 
     conversation_id: str
     said: tuple[Spoken, ...]
     growing: str = ""
+    perhaps: tuple[str, ...] = ()
 
 
 _spoken = reader(Spoken)
@@ -78,6 +87,7 @@ class Retractions:
             [event] = await tx.scalars(first, (owner,))
         asked = {"owner": owner, "event": event}
         growing = await tx.rows(GROWING, asked | {"events": "[]"})
+        anew = await tx.scalars(ANEW, (owner,))
         said = [_spoken(row) for row in await tx.rows(SHOWN, asked)]
         for each in said:
             await self._outbox.drop(tx, each.id)
@@ -85,17 +95,10 @@ class Retractions:
         await tx.execute(query, asked | {"problem": TAKEN_AWAY})
         if event != event_id:
             await self._outbox.change(tx, *where, event, "")
-        await self.take_edits(tx, *where, event)
+        await self._outbox.withdraw(tx, *where, event)
         found = "".join(row["grows"] for row in growing)
-        return Retracted(where[0], tuple(each for each in said if each.body), found)
-
-    async def take_edits(
-        self, tx: Transaction, conversation_id: str, room_id: str, event_id: str
-    ) -> None:
-        """Take the edits of an event of ours away, unless that is about to be done."""
-        waits = "SELECT 1 FROM outbox WHERE edits_of = ? AND state = 'waiting'"
-        if not await tx.exists(waits, (event_id,)):
-            await self._outbox.withdraw(tx, conversation_id, room_id, event_id)
+        kept = tuple(each for each in said if each.body)
+        return Retracted(where[0], kept, found, tuple(anew))
 
     async def take_away(
         self, tx: Transaction, conversation_id: str, room_id: str, event_id: str
@@ -104,7 +107,7 @@ class Retractions:
         for row in await tx.scalars("SELECT id FROM outbox WHERE changes = ?", (event_id,)):
             await self._outbox.drop(tx, row)
         await self._outbox.change(tx, conversation_id, room_id, event_id, "")
-        await self.take_edits(tx, conversation_id, room_id, event_id)
+        await self._outbox.withdraw(tx, conversation_id, room_id, event_id)
 
     async def take_drafts(self, tx: Transaction, events: Sequence[str]) -> None:
         """Take away what was growing for these messages, and was taken back.
@@ -115,7 +118,7 @@ class Retractions:
         for row in await tx.rows(GROWING, asked):
             await self.take_draft(tx, row["id"])
         for row in await tx.rows(FORMER, (asked["events"],)):
-            await self.take_edits(tx, row["conversation_id"], row["room_id"], row["event_id"])
+            await self._outbox.withdraw(tx, row["conversation_id"], row["room_id"], row["event_id"])
 
     async def take_draft(self, tx: Transaction, outbox_id: str) -> None:
         """Take a draft away, also one of which is not known yet if it came into its room."""

@@ -143,6 +143,9 @@ class Work(Protocol):
     async def take_back(self, tx: Transaction, conversation_id: str, events: Sequence[str]) -> None:
         """End all that was begun for these events, without a word."""
 
+    def shows(self, row: Waiting) -> bool:
+        """Whether people see some of the answer to a message, which is being made."""
+
     def ask_anew(self, conversation_id: str) -> None:
         """Once it is woken: what is under way must not be asked with what it was asked with."""
 
@@ -225,7 +228,7 @@ class Relations:
             for ours in found.said:
                 texts[ours.meant_for or (conversation.scope if conversation else "")] += [ours.body]
             casts = {ours.cast_id for ours in found.said if ours.cast_id}
-            casts |= await self._stop_growing(tx, found) if found.growing else set()
+            casts |= await self._stop_growing(tx, found)
             for cast_id in sorted(casts):
                 await self._stores.casts.unsay(tx, cast_id)
             changed |= await self._ask_anew(tx, found.conversation_id, sorted(casts))
@@ -236,7 +239,11 @@ class Relations:
 
     async def _stop_growing(self, tx: Transaction, found: Retracted) -> set[str]:
         """End the answer that somebody took back while it grew, without a word; its casts (F-027)."""
-        ended = await self._stores.inbox.give_up_versions(tx, found.growing, LAST)
+        rows = [await self._stores.inbox.find(tx, event_id) for event_id in found.perhaps]
+        growing = {str(row.edits) for row in rows if row and self._work.shows(row)}
+        ended = list[str]()
+        for event_id in sorted(growing | {found.growing} - {""}):
+            ended += await self._stores.inbox.give_up_versions(tx, event_id, LAST)
         await self._work.take_back(tx, found.conversation_id, ended)
         return {*await self._stores.casts.of_events(tx, ended)}
 
