@@ -166,6 +166,7 @@ async def test_an_answer_to_an_earlier_wording_has_its_text_again(
         await nothing_left(daemon, ann, chat, answer.event_id, "secret")
         left = (former, "", "All is well")[n]
         assert bool(await left_of(ann, chat, answer.event_id, left)) is bool(left)
+    assert not [m for m in said() if "echo" in m.body]  # the model was not asked once more
     none_kept(daemon)
 
 
