@@ -35,14 +35,6 @@ GROWING = (  # drafts of messages whose answer has no other text in the room yet
     f" AND grows IS NOT NULL AND problem IS NOT '{TAKEN_AWAY}' AND NOT EXISTS (SELECT 1 FROM outbox a"
     "  JOIN outbox_parts p ON p.outbox_id = a.id AND p.event_id IS NOT NULL WHERE a.continues = o.id)"
 )
-FORMER = (  # answers to earlier wordings, whose event may show some of what was to follow (X-062)
-    "SELECT DISTINCT o.conversation_id, o.room_id, p.event_id FROM inbox i"
-    " JOIN inbox v ON (v.event_id = i.edits OR v.edits = i.edits) AND v.seq < i.seq"
-    " JOIN outbox a ON a.answers = v.event_id AND a.kind = 'reply' AND a.body <> ''"
-    " JOIN outbox o ON o.id = coalesce(a.continues, a.id) AND o.room_id = i.room_id"
-    " JOIN outbox_parts p ON p.outbox_id = o.id AND p.n = 0 AND p.event_id IS NOT NULL"
-    " WHERE i.event_id IN (SELECT value FROM json_each(?)) AND i.state IN ('waiting', 'casting')"
-)
 ANEW = (  # messages whose answer may be growing in that of an earlier wording
     "SELECT DISTINCT i.event_id FROM outbox a JOIN inbox v ON v.event_id = a.answers"
     " JOIN inbox i ON i.edits = coalesce(v.edits, v.event_id) AND i.seq > v.seq"
@@ -117,8 +109,6 @@ class Retractions:
         asked = {"owner": None, "events": json.dumps(list(events))}
         for row in await tx.rows(GROWING, asked):
             await self.take_draft(tx, row["id"])
-        for row in await tx.rows(FORMER, (asked["events"],)):
-            await self._outbox.withdraw(tx, row["conversation_id"], row["room_id"], row["event_id"])
 
     async def take_draft(self, tx: Transaction, outbox_id: str) -> None:
         """Take a draft away, also one of which is not known yet if it came into its room."""
@@ -131,6 +121,9 @@ class Retractions:
         )
         for row in [each for each in rows if each["event"]]:
             take = self._outbox.withdraw if row["event"] == outbox_id else self.take_away
+            owners = "SELECT 1 FROM outbox_parts WHERE event_id = ? AND outbox_id <> ?"
+            if await tx.exists(owners, (row["event"], outbox_id)):  # a former answer, which stays
+                take = self.take_edits
             await take(tx, row["conversation_id"], row["room_id"], row["event"])
 
     async def event_of(self, outbox_id: str) -> str | None:
