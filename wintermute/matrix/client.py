@@ -347,17 +347,21 @@ class MatrixClient:
         """Our edits of an event that are still there, oldest first.
 
         The homeserver names no edits of what is redacted, and shows them in the room all the same.
+        The first page is what it shows around the event: `end` is the token after all of that.
         """
-        around = await call(self._nio, "GET", path("rooms", room_id, "context", event_id))
-        start, rest = around.get("end"), {"dir": "f", "limit": 100}
+        answer = await call(self._nio, "GET", path("rooms", room_id, "context", event_id))
+        answer = {"chunk": answer.get("events_after"), "end": answer.get("end")}
+        rest: Json = {"dir": "f", "limit": 100}
         rest["filter"] = json.dumps({"senders": [self.account.user_id]})
-        while isinstance(start, str):
-            query = urlencode({"from": start} | rest)
-            answer = await call(self._nio, "GET", f"{path('rooms', room_id, 'messages')}?{query}")
+        while True:
             events, start = page(answer)
             for event in reversed(events):
                 if edited_by(event) == event_id and event["sender"] == self.account.user_id:
                     yield str(event["event_id"])
+            if start is None:
+                return
+            query = urlencode({"from": start} | rest)
+            answer = await call(self._nio, "GET", f"{path('rooms', room_id, 'messages')}?{query}")
 
     async def event(self, room_id: str, event_id: str) -> Json:
         """One event of a room, as it came."""
