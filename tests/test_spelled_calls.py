@@ -212,7 +212,9 @@ async def test_a_model_that_thinks_aloud_no_more_is_shown_growing_again(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """X-024: one thought is not for ever; five texts in a row are without any."""
-    model.script(Drip("Hm.</think> Seven", interval=0.01), *(Drip("it is seven now", interval=0.01),) * 7)
+    model.script(
+        Drip("Hm.</think> Seven", interval=0.01), *(Drip("it is seven now", interval=0.01),) * 7
+    )
     pieces = []
     async with open_house(tmp_path, model.url) as house, house.working():
         for n in range(8):
