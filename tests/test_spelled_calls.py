@@ -197,7 +197,7 @@ async def test_a_model_that_thinks_aloud_does_so_before_eyes_once_and_at_no_late
     """F-020, X-040: two lives of one data folder."""
     said = "Let me see.</think> Seven"
     model.script(*(Drip(said, interval=0.01),) * 3)
-    shown = []
+    shown: list[str] = []
     for questions in (2, 1):
         async with open_house(tmp_path, model.url) as house, house.working():
             for _ in range(questions):
@@ -215,7 +215,7 @@ async def test_a_model_that_thinks_aloud_no_more_is_shown_growing_again(
     model.script(
         Drip("Hm.</think> Seven", interval=0.01), *(Drip("it is seven now", interval=0.01),) * 7
     )
-    pieces = []
+    pieces: list[int] = []
     async with open_house(tmp_path, model.url) as house, house.working():
         for n in range(8):
             house.speaker.drafts.clear()
