@@ -210,6 +210,23 @@ async def test_a_model_that_thinks_aloud_does_so_before_eyes_once_and_at_no_late
     assert [text.strip() for text in shown] == ["Let me Seven", "Seven", "Seven"]
 
 
+async def test_a_model_that_thinks_aloud_no_more_is_shown_growing_again(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """X-024: one thought is not for ever; five texts in a row are without any."""
+    model.script(
+        Drip("Hm.</think> Seven", interval=0.01), *(Drip("it is seven now", interval=0.01),) * 7
+    )
+    pieces: list[int] = []
+    async with open_house(tmp_path, model.url) as house, house.working():
+        for _ in range(8):
+            house.speaker.drafts.clear()
+            await house.incoming("how many?")
+            await house.settled()
+            pieces.append(len(list(filter(None, house.speaker.drafts))))
+    assert [count > 1 for count in pieces[1:]] == [False] * 5 + [True] * 2
+
+
 @pytest.mark.slow
 async def test_check_tells_of_such_a_model_and_keeps_it_for_the_daemon(
     tmp_path: Path, python: Interpreter

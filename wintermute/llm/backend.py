@@ -34,6 +34,8 @@ LAST_BYTES = 0.3
 """Seconds for the end of a stream that has said all: read to its end, a connection serves again."""
 LAST_WORD = 5.0
 """Seconds for the last word of a stream, and its usage, once it has named its reason (F-062)."""
+PLAIN_MOST = 5
+"""Texts in a row without thoughts, after which a model is shown again while it speaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,7 @@ class Endpoint:
         self._dialect = Dialect(calls_in_turn=settings.size == "small")
         self.thinks_aloud = False
         """As it did since this process began."""
+        self._plain = 0
         self._names_ends = False  # has said of an answer that it is whole, since this process began
 
     async def ask(
@@ -291,13 +294,16 @@ class Endpoint:
         answer = gathering.answer(self._new_id, longest, named=named)
         self._show(gathering, shown, listener)
         shown.end()
-        await self._learn(aloud=gathering.aloud)
+        await self._learn(aloud=gathering.aloud, said=bool(answer.text.strip()))
         return answer
 
-    async def _learn(self, *, aloud: bool) -> None:
-        if aloud and not (self.thinks_aloud or await self._aloud.known()):
-            await self._aloud.found(has=True)
-        self.thinks_aloud = aloud
+    async def _learn(self, *, aloud: bool, said: bool) -> None:
+        known = self.thinks_aloud or await self._aloud.known()
+        self._plain = 0 if aloud else self._plain + said
+        still = aloud or (known and self._plain < PLAIN_MOST)
+        if still is not known:
+            await self._aloud.found(has=still)
+        self.thinks_aloud = still
 
     async def _spells(self) -> bool:
         configured = self.settings.calls_as_text

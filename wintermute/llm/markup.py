@@ -137,7 +137,7 @@ class Markup:
         """Calls, and blanks, that nothing has followed yet."""
         self.titles: list[str] = []
         """The pages that were asked for."""
-        self.aloud = aloud
+        self.aloud = False
         """Whether reasoning ended that had not begun: all before it was reasoning."""
         self._waits = aloud
         self._recalls = recalls

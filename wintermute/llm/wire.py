@@ -156,7 +156,7 @@ class Gathering:
 
     @property
     def aloud(self) -> bool:
-        """Whether this model ends reasoning that it never began."""
+        """Whether reasoning ended in this answer that never began."""
         return self._markup.aloud
 
     def fresh(self) -> str | None:

@@ -123,7 +123,7 @@ class Retractions:
             take = self._outbox.withdraw if row["event"] == outbox_id else self.take_away
             owners = "SELECT 1 FROM outbox_parts WHERE event_id = ? AND outbox_id <> ?"
             if await tx.exists(owners, (row["event"], outbox_id)):  # a former answer, which stays
-                take = self.take_edits
+                take = self._outbox.withdraw
             await take(tx, row["conversation_id"], row["room_id"], row["event"])
 
     async def event_of(self, outbox_id: str) -> str | None:

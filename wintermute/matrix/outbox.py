@@ -57,8 +57,12 @@ class Pace:
         self._counted = self._still_counted(now) + 1
 
     def slowed(self, now: float) -> None:
-        """The homeserver asks us to slow down: by its own count we have had all there is."""
-        self._counted = max(self._still_counted(now), BURST)
+        """The homeserver asks us to slow down: by its own count we have had all there is.
+
+        What it took before it first did so was within its limits, however much that was.
+        """
+        counted = self._still_counted(now)
+        self._counted = max(counted, BURST) if self._limited else BURST
         self._limited = True
 
     def sign(self, now: float) -> float:
