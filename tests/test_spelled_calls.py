@@ -238,7 +238,8 @@ async def test_check_tells_of_such_a_model_and_keeps_it_for_the_daemon(
         config = write_settings(tmp_path / "bot", NOWHERE, login, server.url, "@ann:test")
         path = tmp_path / "bot" / "data" / "wintermute.db"
         found: list[tuple[str, bool, bool]] = []
-        for steps in ((written, Text("so </think>done")), (called, called, Text("done"))):
+        thinks = called, called, Text("so </think>done")
+        for steps in ((written,), thinks, (called, called, Text("done"))):
             server.script(*steps)
             async with open_database(path):
                 pass
@@ -255,7 +256,7 @@ async def test_check_tells_of_such_a_model_and_keeps_it_for_the_daemon(
             told = "calls_as_text: true" in line
             assert told is known
             assert ("it thinks before it answers" in line) is aloud
-    assert found == [("warn", True, True), ("ok  ", False, False)]
+    assert found == [("warn", True, False), ("ok  ", False, True), ("ok  ", False, False)]
 
 
 async def test_check_before_the_first_start_says_what_to_write_for_it_is_kept_nowhere(
