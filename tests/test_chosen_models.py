@@ -54,7 +54,7 @@ async def test_a_chosen_model_answers_alone_in_its_conversation_until_it_is_rese
             assert (await tell(house, "/model")).splitlines() == [
                 *("This conversation asks the usual models: `usual`.", ""),
                 *("- `usual`: usual_one", "- `cloud`: clever_one", ""),
-                "`/model NAME` chooses one of these for this conversation.",
+                "The owner chooses one of these for this conversation with `/model NAME`.",
             ]
             assert "There is no model `nowhere`." in await tell(house, "/model nowhere")
             assert await tell(house, "again") == "echo: again"
