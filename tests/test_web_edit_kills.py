@@ -48,7 +48,8 @@ async def saved(
             before = len(tape.read_text().splitlines())
             body = {"path": GARDEN, "before": found[1], "text": MINE}
             assert (await client.post(f"{base}/api/wiki/save", json=body)).status_code == 200
-    process.send_signal(signal.SIGTERM)
+    with suppress(ProcessLookupError):  # it has died
+        process.send_signal(signal.SIGTERM)
     died = await process.wait() == -signal.SIGKILL
     assert process.stdin is not None
     process.stdin.close()
@@ -81,7 +82,9 @@ async def test_a_page_is_that_of_before_or_of_after_whenever_a_save_dies(
     assert (code, shelf_of(bot).read(GARDEN)) == (0, PAGES[GARDEN]), said
     every = max(1, int(request.config.getoption("every")) // 8)
     last = max(n for n, step in enumerate(steps) if step.startswith("os.remove applying"))
-    points = [n for n in range(first, last + 1) if not steps[n].startswith(LOOKS)]
+    # A step that names an id of its own does not come again.
+    known = [n for n, step in enumerate(steps) if ".undo_page_" not in step]
+    points = [n for n in known if first <= n <= last and not steps[n].startswith(LOOKS)]
     points = sorted({points[0], points[-1], *points[random.randrange(every) :: every]})
     came = 0
     for at in points:
