@@ -229,7 +229,7 @@ async def test_an_answer_is_shown_as_people_of_a_current_client_expect(
         Slow(gate, Text("one")), Text(RICH), Text(LONG), Text("half \ud83d a smile\0"), Text("ok")
     )
     ann = await person("ann")
-    daemon = await bot(ann)
+    daemon = await bot(ann, matrix={"streaming": False})
     chat = await room(ann, daemon, encrypted=True)
     assert ":" not in chat
     await typing_and_receipt(ann, chat, daemon.user_id, gate)
