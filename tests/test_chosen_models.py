@@ -34,7 +34,7 @@ def models(**known: Backend | str) -> Llm:
 
 
 async def tell(house: House, line: str, room: str = "!room:test", **more: Any) -> str:
-    """What is said next in a room, where a line is said."""
+    """The next line said in a room, and the room."""
     before = len(await house.spoken(room))
     await house.incoming(line, room=room, **more)
     return (await house.said(before + 1, room))[-1]

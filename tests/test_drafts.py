@@ -52,11 +52,11 @@ class GrowingTalk:
             self.gate.release()
 
     def texts(self) -> list[str]:
-        """What the bot's events say, edits marked by `* `, in order."""
+        """Texts of the bot's events in order, edits marked by `* `."""
         return [m.body.strip() for m in self.person.messages(self.chat, self.daemon.user_id)]
 
     async def ends(self, *wanted: str) -> Sequence[Message]:
-        """What the homeserver has once these are the last texts of the bot, in this order."""
+        """Wait until these are the last texts of the bot, in this order; the homeserver's events."""
         await self.person.until(
             lambda: self.texts()[-len(wanted) :] == [*wanted], what=f"{wanted}, not {self.texts()}"
         )
@@ -350,7 +350,7 @@ STEADY = [0.8, 1.8, 2.8, 4.8, 6.8, 9.8, 13.8, 18.8, 25.8, 35.8, 45.8, 55.8]
 
 
 def went_out(pieces: dict[float, str], seconds: float) -> list[tuple[float, str]]:
-    """When something goes out, and what, of pieces that come at these seconds; "⚙" is a tool."""
+    """Times and texts of what goes out, of pieces that come at these seconds; "⚙" is a tool."""
     clock, found = HeldClock(), list[tuple[float, str]]()
     drafts, begun = Drafts(clock, shows=True), clock.monotonic()
     drafts.attend(ASKED)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from itertools import count
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.world.killing import take_a_breath
 from tests.world.model import Drip, ModelServer
 from tests.world.proxy import Action, Proxy, Request, pass_after, pass_before
 from tests.world.scene import NewBot, NewPerson, NewRoom
-from tests.world.user import MatrixUser
+from tests.world.user import MatrixUser, Message
 
 pytestmark = pytest.mark.slow
 
@@ -32,12 +33,10 @@ REQUESTS = [(number, phase) for number in (1, 2, 3) for phase in ("before", "aft
 
 def arm(proxy: Proxy, daemon: Bot, number: int, phase: str, what: str = "/send/m.room.") -> None:
     """Kill the daemon around a send of its, counted from 1."""
-    seen = 0
+    sends = count(1)
 
     def strike(request: Request, *_: object) -> Action:
-        nonlocal seen
-        seen += request.method == "PUT" and what in request.path
-        if seen == number:
+        if request.method == "PUT" and what in request.path and next(sends) == number:
             proxy.before, proxy.after = pass_before, pass_after
             os.kill(daemon.pid, signal.SIGKILL)
         return None
@@ -61,7 +60,7 @@ async def whole(ann: MatrixUser, daemon: Bot, chat: str, known: set[str]) -> Non
     assert "org.matrix.msc4357.live" not in last
 
 
-def new(ann: MatrixUser, daemon: Bot, chat: str, known: set[str]) -> list:  # type: ignore[type-arg]
+def new(ann: MatrixUser, daemon: Bot, chat: str, known: set[str]) -> list[Message]:
     return [m for m in ann.messages(chat, daemon.user_id) if m.event_id not in known]
 
 

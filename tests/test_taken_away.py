@@ -1,4 +1,4 @@
-"""What of ours is taken away goes with all its edits: in the rooms, and from what we keep (X-054, X-055)."""
+"""Texts of ours that are taken away go with all their edits: in the rooms, and from what we keep (X-054, X-055)."""
 
 import asyncio
 import signal

@@ -47,7 +47,7 @@ async def hears(person: Person, chat: str, text: str) -> Message:
 
 
 async def ends(person: Person, chat: str, text: str) -> Message:
-    """What somebody else says that ends so."""
+    """A message of somebody else that ends so."""
     return await person.wait_for(
         chat, lambda m: m.sender != person.user_id and m.body.endswith(text)
     )
@@ -65,7 +65,7 @@ async def ask(person: Person, chat: str, text: str, root: str = "", **more: Any)
 
 
 def seen(model: ModelServer) -> list[str]:
-    """All that the model was asked last, but for its instructions."""
+    """The last question to the model, without its instructions."""
     said = [str(message["content"]) for message in model.requests[-1].messages[1:]]
     return [text.partition("\n\n<context>")[0] for text in said]
 

@@ -94,7 +94,7 @@ class Stores:
 
     @property
     def retractions(self) -> Retractions:
-        """What of ours is taken away again."""
+        """The store of what is to be taken away, over the same outbox."""
         return Retractions(self.outbox, self.database)
 
     @classmethod

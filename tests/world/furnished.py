@@ -34,7 +34,7 @@ class Route:
     queries: tuple[str, ...]
     """Names that may follow a question mark."""
     threads: tuple[str, ...]
-    """What the framework would call in a thread, each time, to give it to the route."""
+    """Functions that the framework would call in a thread for each request."""
 
     @property
     def is_api(self) -> bool:

@@ -1,4 +1,4 @@
-"""Which model a conversation asks, and what models have used: `/model` and `/usage`."""
+"""The model that a conversation asks, and the use of all: `/model` and `/usage`."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, time

@@ -124,7 +124,7 @@ class Rooms:
         await self._sub_sessions.take_back(tx, conversation_id, events)
 
     def shows(self, row: Waiting) -> bool:
-        """Whether people see some of the answer to a message, which is being made."""
+        """People see some of the answer to a message that is being made."""
         return bool(self._speaker.shown(row))
 
     def ask_anew(self, conversation_id: str) -> None:

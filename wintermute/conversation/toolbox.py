@@ -123,7 +123,7 @@ class WordedTool(Protocol):
 
     @property
     def doing(self) -> str:
-        """What is done while it runs, as in "reading a page"; never for or with what."""
+        """Words for people while it runs, as "reading a page"; never for or with what."""
         ...
 
 
@@ -173,7 +173,7 @@ class Toolbox:
         return tuple(self._tools)
 
     def doing(self, name: str) -> str:
-        """What a tool does, for people; of one without words its name."""
+        """Give a person words for what a tool does; of one without words its name."""
         tool = self._tools.get(name)
         return tool.doing if isinstance(tool, WordedTool) else display_name(name)
 

@@ -93,7 +93,7 @@ GONE = (
 
 
 def below(shown: str, told: str) -> str:
-    """What is told about an answer, below the text of it that people have seen so far."""
+    """Put words about an answer below the text of it that people have seen so far."""
     return f"{shown}\n\n{told}".strip()
 
 

@@ -345,7 +345,7 @@ class ModelCalls:
         return {row["role"]: _spent(row) for row in rows}
 
     async def by_backend(self, tx: Transaction, since: datetime) -> Mapping[str, Spent]:
-        """What each backend used since then, whatever for."""
+        """Sum up what each backend used since then, whatever for."""
         rows = await tx.rows(
             f"SELECT m.backend, {SUMS} FROM model_calls m WHERE m.created_at >= ?"
             " GROUP BY m.backend ORDER BY m.backend",
@@ -354,7 +354,7 @@ class ModelCalls:
         return {row["backend"]: _spent(row) for row in rows}
 
     async def of_conversation(self, tx: Transaction, conversation_id: str) -> Mapping[str, Spent]:
-        """What each backend used for the casts of a conversation and of the sub-sessions it began."""
+        """Sum up what each backend used for the casts of a conversation and of the sub-sessions it began."""
         rows = await tx.rows(
             f"{BELOW} SELECT m.backend, {SUMS} FROM below JOIN branches b"
             " ON b.conversation_id = below.id JOIN casts c ON c.branch_id = b.id"

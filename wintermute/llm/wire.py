@@ -156,7 +156,7 @@ class Gathering:
 
     @property
     def aloud(self) -> bool:
-        """Whether reasoning ended in this answer that never began."""
+        """True once reasoning ended in this answer that never began."""
         return self._markup.aloud
 
     def fresh(self) -> str | None:

@@ -26,7 +26,7 @@ ConversationKind = Literal["room", "terminal", "job"]
 IN_BETWEEN = ""
 """The room of a conversation while two change places."""
 OVER = "over "
-"""What stands before the root of a thread whose room has moved; event ids begin with `$`."""
+"""Prefix of the root of a thread whose room has moved; event ids begin with `$`."""
 BranchReason = Literal["start", "new", "edit", "fork", "scope"]
 
 
@@ -247,7 +247,7 @@ class Conversations:
         return next(iter(await self.held_in(tx, room_id)), None)
 
     async def held_in(self, tx: Transaction, room_id: str) -> list[Conversation]:
-        """All that is held in a room: its own conversation first, then its threads."""
+        """List what is held in a room: its own conversation first, then its threads."""
         rows = await tx.rows(
             "SELECT id, room_id, scope FROM conversations WHERE room_id = ? ORDER BY thread_id",
             (room_id,),

@@ -98,7 +98,7 @@ class Threads:
         return found[0] if found else None
 
     async def is_with(self, tx: Transaction, conversation_id: str, sender: str) -> bool:
-        """Whether only this person and we have spoken in a thread that began with us."""
+        """Decide if only this person and we have spoken in a thread that began with us."""
         query = "SELECT 1 FROM conversations WHERE id = ? AND starter = ?"
         return await tx.exists(query, (conversation_id, sender))
 

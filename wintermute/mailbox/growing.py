@@ -16,7 +16,7 @@ RINGS_AFTER = timedelta(seconds=60)
 REFUSED_EDIT = "an edit of it was refused"
 TAKEN_AWAY = "it was taken away"
 ENDED = "its answer is a message of its own"
-"""Why no text may take the place of what was said: the `problem` of its row."""
+"""The `problem` of a row whose text nothing may take the place of."""
 DRAFT = (
     "SELECT o.id, o.meant_for, o.body, EXISTS (SELECT 1 FROM outbox_parts p WHERE p.outbox_id = o.id"
     "  AND p.attempts > 0) AS attempted FROM outbox o WHERE grows ="
@@ -52,7 +52,7 @@ _former = reader(Former, "attempted")
 
 
 async def open_draft(tx: Transaction, event_id: str) -> tuple[str, str] | None:
-    """How the answer to a message began that may be growing in its room, and for whom it is made."""
+    """The beginning of an answer that may be growing in its room, and for whom it is made."""
     draft = await tx.row(DRAFT, {"event": event_id})
     return (draft["body"], draft["meant_for"]) if draft else None
 

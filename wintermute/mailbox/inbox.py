@@ -648,7 +648,7 @@ class Inbox:
         return blanked, waiting
 
     async def bot_streak(self, tx: Transaction, conversation_id: str) -> int:
-        """How many messages of bots we took in a room, in whatever thread, since a person last spoke (X-004)."""
+        """Count the messages of bots taken in a room, in whatever thread, since a person last spoke (X-004)."""
         (streak,) = await tx.scalars(
             "WITH held (id) AS (SELECT :c UNION SELECT o.id FROM conversations v"
             "  JOIN conversations o ON o.room_id = v.room_id WHERE v.id = :c)"

@@ -99,7 +99,7 @@ class Outgoing:
     thread: str | None = None
     """The root of the thread that it is said in."""
     mentions: str | None = None
-    """Who asked, where others read it as well."""
+    """The person who asked, where others read it as well."""
     grows: str | None = None
     """The message whose answer begins here, as it was first written: a draft (X-036)."""
     continues: str | None = None

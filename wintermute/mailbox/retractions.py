@@ -1,4 +1,4 @@
-"""What of ours is taken away with its edits, which stay readable where only the event goes (X-054).
+"""Takes messages of ours away with their edits, which stay readable where only the event goes (X-054).
 
     a person redacts an event of ours   ─▶ nothing of its rows is kept or sent, its edits go
     we take an event away               ─▶ a redaction of it (`Outbox.change`), its edits go
@@ -44,7 +44,7 @@ ANEW = (  # messages whose answer may be growing in that of an earlier wording
 
 @dataclass(frozen=True, slots=True)
 class Retracted:
-    """What somebody took back of ours. `growing`: the message that it was about to answer.
+    """Rows of ours that somebody took back. `growing`: the message that they were about to answer.
 
     `perhaps`: messages of which that is so if any of their answer is to be seen.
     """
@@ -132,7 +132,7 @@ class Retractions:
         return "".join(filter(None, await self._database.scalars(query, (outbox_id,)))) or None
 
     async def stays(self, event_id: str) -> bool:
-        """Whether an edit is what we say there, and not a step on the way to that."""
+        """Decide if an edit is what we say there, and not a step on the way to that."""
         query = (
             "SELECT 1 FROM outbox_parts p JOIN outbox o ON o.id = p.outbox_id"
             " WHERE p.event_id = ? AND p.content <> '{}' AND o.body <> '' AND o.grows IS NULL"

@@ -286,7 +286,7 @@ class OwnEvent:
 
     @property
     def is_part(self) -> bool:
-        """Whether it is a part of that message, and not one of the edits by which a draft grows."""
+        """Decide if it is a part of that message, and not one of the edits by which a draft grows."""
         return self.mark.txn_id == f"{TRANSACTION}{self.outbox_id}-{self.mark.n}"
 
 
@@ -361,7 +361,7 @@ def _redacted(
 
 
 def is_taken(event: Json, us: str) -> bool:
-    """Whether an event is a message that somebody else redacted: what we did stands for no answer."""
+    """Decide if an event is a message that somebody else redacted: what we did stands for no answer."""
     is_message = event.get("type") in ("m.room.message", "m.room.encrypted")
     return is_message and is_gone(event) and redactor(event) != us
 
@@ -441,7 +441,7 @@ class Restored:
             await self._stores.outbox.found(tx, outbox_id, room_id, numbered, of)
 
     async def _take_away(self, tx: Transaction, begun: Sequence[OwnEvent]) -> None:
-        """What grew in a room and will have no end goes: its message is answered anew (X-055)."""
+        """Take away what grew in a room and will have no end: its message is answered anew (X-055)."""
         for each in begun:
             scope = scope_of(self._client.room(each.room_id), self._client.account, self._policy)
             home = await self._stores.conversations.in_room(tx, each.room_id, scope)

@@ -18,14 +18,14 @@ LEAST_NEW = 20
 GAPS = (1.0, 1.0, 2.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0)
 """Seconds between the events of one answer; the last one again and again."""
 MOST_EDITS = 40
-"""Of one answer, its last one among them: each makes a room slower to load."""
+"""Events of one answer, its last one among them: each makes a room slower to load."""
 KEPT_MOST = 40_000
 """Characters that are kept of an answer, for words that are to follow them."""
 TOOL = "{said}\n\n\N{GEAR} {doing} …"
 
 
 def next_at(first_at: float, times: Sequence[float]) -> float | None:
-    """When more may go out after events at these times; None: only the end of it does.
+    """Give the time at which more may go out after events at these times; None: only the end of it does.
 
     `first_at`: the time of the first text.
     """
@@ -64,11 +64,11 @@ class GrowingAnswer:
     sent_doing: str = ""
     draft: DraftRow | None = None
     begun: bool = False
-    """Whether some of it could be seen."""
+    """Some of it could be seen."""
     is_over: bool = False
     """Nothing more of it goes out before its end."""
     retracted: bool = False
-    """What was shown of it was reasoning: nobody is to read that again."""
+    """The text shown of it was reasoning: nobody is to read that again."""
 
     @property
     def said(self) -> str:
@@ -78,12 +78,12 @@ class GrowingAnswer:
 
     @property
     def grows(self) -> bool:
-        """Whether more of it may go out."""
+        """Decide if more of it may go out."""
         return self.at_work and not self.is_over and self.first_at is not None
 
     @property
     def has_news(self) -> bool:
-        """Whether there is more to show than what went out, and it is worth an event."""
+        """Decide if there is more to show than what went out, and it is worth an event."""
         if len(self.text.strip()) - self.sent >= LEAST_NEW:
             return True
         return bool(self.times and self.doing and self.doing != self.sent_doing)

@@ -104,7 +104,7 @@ class Arrival:
 
     @property
     def in_thread(self) -> bool:
-        """Whether it says that it belongs to a thread."""
+        """Decide if it says that it belongs to a thread."""
         return thread_of(self.opened.event)[1] != ""
 
 
@@ -492,7 +492,7 @@ class Intake:
         return await threads.open(tx, main, root, answer_of=cast_id, starter=starter)
 
     async def _is_with_us(self, tx: Transaction, came: Arrival) -> bool:
-        """Whether an event is in a thread in which only its sender and we have spoken (F-025)."""
+        """Decide if an event is in a thread in which only its sender and we have spoken (F-025)."""
         threads, room_id, sender = self._stores.threads, came.view.room_id, str(came.raw["sender"])
         about, root = thread_of(came.opened.event)
         if about:

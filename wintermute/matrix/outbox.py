@@ -97,7 +97,7 @@ IS_THERE = "M_DUPLICATE_ANNOTATION"
 IS_GONE = "M_NOT_FOUND"
 """The homeserver has no such event any more."""
 NO_ROOT = "M_UNKNOWN"
-"""How Synapse refuses a message in a thread whose root it does not have, or not in this room."""
+"""Synapse's refusal of a message in a thread whose root it does not have, or not in this room."""
 KEPT_BACK = (
     "I kept an answer back: it was not made for everybody who can read here now. Whom it was made "
     "for reads it in another chat with me alone, or here when this one is that again."
@@ -226,7 +226,7 @@ class Sender:
                 await self._bell.wait()
 
     async def _say(self, where: tuple[str, str]) -> None:
-        """All that a conversation has to say in a room, as long as something grows there."""
+        """Say all that a conversation has to say in a room, as long as something grows there."""
         wait, held = SHORTEST_WAIT, False
         try:
             # Read anew for each attempt: what there is to say, and how, may have changed meanwhile.
@@ -252,7 +252,7 @@ class Sender:
                 self._bell.set()  # what came in since `next` found nothing
 
     async def _next(self, where: tuple[str, str]) -> Outgoing | None:
-        """What is to be said next; more of an answer that grows when nothing else waits but signs.
+        """Find what is to be said next; more of an answer that grows when nothing else waits but signs.
 
         None: nothing is, nor will more be said of an answer.
         """
@@ -322,7 +322,7 @@ class Sender:
         return self._pace.edit(self._now()) if waits else 0.0
 
     def _is_growing(self, row: Outgoing) -> bool:
-        """Whether nothing waits yet for what began with this row: its answer goes before all else."""
+        """Decide if nothing waits yet for what began with this row: its answer goes before all else."""
         return self._drafts.at((row.conversation_id, row.room_id)) is not None
 
     async def _failed(
@@ -461,7 +461,7 @@ class Sender:
             await self._stores.outbox.close_draft(tx, row.continues, body)
 
     async def _may_grow(self, row: Outgoing) -> bool:
-        """Whether more of an answer may be seen here. A draft is said here and now, or not at all."""
+        """Decide if more of an answer may be seen here. A draft is said here and now, or not at all."""
         moved = self._client.moves.home(row.room_id) != row.room_id
         if not moved and self._may_read(row, self._client.room(row.room_id)):
             return True

@@ -144,7 +144,7 @@ class Work(Protocol):
         """End all that was begun for these events, without a word."""
 
     def shows(self, row: Waiting) -> bool:
-        """Whether people see some of the answer to a message, which is being made."""
+        """People see some of the answer to a message that is being made."""
 
     def ask_anew(self, conversation_id: str) -> None:
         """Once it is woken: what is under way must not be asked with what it was asked with."""

@@ -34,7 +34,7 @@ COPIES = "(SELECT COALESCE(MAX(seq), 0) FROM copies WHERE since IS NOT NULL)"
 
 @dataclass(eq=False, slots=True)
 class Visitor:
-    """Whoever sent a request, until it is answered. `session` None: a program, by its token.
+    """The sender of a request, until it is answered. `session` None: a program, by its token.
 
     `is_known` False: somebody who is not logged in. Streams end when it has `left`.
     """
