@@ -16,7 +16,7 @@ from tests.world.house import PROMPTS, House, open_house
 from tests.world.model import ModelServer
 from wintermute.answering import folder_answers
 from wintermute.config.schema import Web
-from wintermute.config.secrets import UNHIDDEN
+from wintermute.config.secrets import Redaction
 from wintermute.config.wiki import daemon_wiki
 from wintermute.ids import new_id
 from wintermute.prompt.gather import read_texts
@@ -73,12 +73,13 @@ async def web_served(house: House, *, is_store: bool = False, **web: Any) -> Asy
     config = replace(house.config, web=Web(**web))
     wiki = replace(daemon_wiki(config), runtime_prompt=PROMPTS / RUNTIME)
     texts = read_texts(PROMPTS, config.seed)
+    redact = Redaction(())
     folders = folder_answers(
-        *(config, house.stores, house.models, texts, house.checked, UNHIDDEN, wiki)
+        *(config, house.stores, house.models, texts, house.checked, redact, wiki)
     )
     rooms = None if is_store else house.rooms
     parts = WebParts(
-        *(config, house.stores, house.checked, new_id, UNHIDDEN, house.web, rooms), folders
+        *(config, house.stores, house.checked, new_id, redact, house.web, rooms), folders
     )
     listener = socket.create_server(("127.0.0.1", 0))
     base = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -16,7 +16,7 @@ from wintermute.cli.wiki_store import (
 )
 from wintermute.clock import CheckedClock, SystemClock
 from wintermute.config.schema import Config
-from wintermute.config.secrets import UNHIDDEN
+from wintermute.config.secrets import Redaction
 from wintermute.config.wiki import WikiSettings
 from wintermute.conversation.state import Unwatched
 from wintermute.llm.models import Models
@@ -82,7 +82,7 @@ def _answer(ctx: click.Context, settings: WikiSettings, folder: ConversationFold
     async def work(stores: Stores, config: Config, models: Models) -> str:
         prompts = config.data_dir / "prompts"
         texts = read_texts(prompts, config.opening, wiki=config.wiki)
-        redact, clock = ctx.meta.get(REDACT, UNHIDDEN), CheckedClock(SystemClock())
+        redact, clock = ctx.meta.get(REDACT) or Redaction(()), CheckedClock(SystemClock())
         answers = folder_answers(config, stores, models, texts, clock, redact, settings)
         return await answers(folder, Unwatched())
 

@@ -20,7 +20,7 @@ from wintermute.cli.wiki_store import conversation_of, local_now, settings_of, s
 from wintermute.clock import SystemClock
 from wintermute.config.read import environment
 from wintermute.config.schema import Config
-from wintermute.config.secrets import UNHIDDEN, Redaction, secret_values
+from wintermute.config.secrets import Redaction, secret_values
 from wintermute.config.wiki import WikiSettings
 from wintermute.errors import ConfigurationError, StoreMissing, WintermuteError
 from wintermute.llm.models import Models
@@ -62,7 +62,7 @@ class _Home:
         if not WikiStore(settings.store).exists:
             raise StoreMissing(missing(settings.store))
         config = open_config(ctx, spared="matrix") if need == "whole" else _config(ctx, need)
-        return cls(settings, config, ctx.meta.get(REDACT, UNHIDDEN))
+        return cls(settings, config, ctx.meta.get(REDACT) or Redaction(()))
 
     @property
     def wiki(self) -> WikiStore:

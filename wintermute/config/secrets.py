@@ -178,7 +178,16 @@ class StreamRedactor:
         self._held = ""
 
 
-UNHIDDEN = Redaction(())
+class NoRedaction(Redaction):
+    """Hides nothing. All who have no secrets share it, so that none can be added to it."""
+
+    def hide(self, *secrets: str) -> None:
+        if secrets:
+            raise TypeError("a secret needs a Redaction of its own, not the shared UNHIDDEN")
+        super().hide()
+
+
+UNHIDDEN = NoRedaction(())
 
 
 def _looks(secret: str) -> set[str]:
