@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 ACCEPTANCE = ROOT / "docs" / "acceptance"
 LINE = re.compile(r"^- ([A-Z]-\d{3})( \*\(open\)\*)? ", re.MULTILINE)
-CITED = re.compile(r"\b([AFLMPTVWX])-(\d{3})(?:(?:…|\.\.| to )\1-(\d{3}))?(?!\d)")
+CITED = re.compile(r"\b([AFLMPTUVWX])-(\d{3})(?:(?:…|\.\.| to )\1-(\d{3}))?(?!\d)")
 DECISION = re.compile(r"\bA-(\d{1,2})\b(?!-)")
 READ = {".py", ".md", ".sql", ".txt", ".yaml", ".js"}
 
