@@ -62,6 +62,14 @@ def test_always():
 def test_left_undone(n):
     pytest.skip("no bell: apt-get install bell")
 """
+SPENT = """
+def test_within(budget):
+    budget("lines of pages", {"a": 89, "b": 90, "c": 100}, 100, "Split it.")
+    budget("words of pages", {"a": 89}, {"a": 100}, "Shorten it.")
+
+def test_passed(budget):
+    budget("lines of books", {"a": 101, "b": 3, "c": 1_100}, {"a": 100, "b": 4, "c": 1_000}, "Split it.")
+"""
 BESIDE = """
 import os, pytest
 
@@ -174,6 +182,17 @@ def test_the_last_lines_say_what_was_left_out_and_the_first_how_it_was_shuffled(
     said = Suite(tmp_path, TESTS).run().stdout
     assert "2 slow tests were left out: `make test-all`" in said
     assert re.search(r"--randomly-seed=\d+", said)
+
+
+def test_a_budget_that_is_passed_says_what_to_do_and_one_nearly_spent_is_told_at_the_end(
+    tmp_path: Path,
+) -> None:
+    """U-032: also from workers; the limit itself is kept."""
+    ended = Suite(tmp_path, SPENT).run("-n", "1")
+    assert "\nlines of books. Split it.\n  c: 1,100 of 1,000\n  a: 101 of 100\n" in ended.stdout
+    assert "\nbudget nearly spent: lines of pages: c: 100 of 100; 2 in all\n" in ended.stdout
+    assert "1 failed, 1 passed" in ended.stdout
+    assert "words of pages" not in ended.stdout
 
 
 @pytest.mark.slow
