@@ -281,6 +281,14 @@ def test_two_cores_have_three_workers_for_much_is_waited(tmp_path: Path) -> None
     assert "created: 3/3 workers" in ended.stdout
 
 
+def report(
+    file: str, seconds: float, *marks: str, when: Literal["setup", "call"] = "call"
+) -> pytest.TestReport:
+    words: dict[str, Literal[1]] = dict.fromkeys(marks, 1)
+    name, place = f"{file}::test", (file, 1, "test")
+    return pytest.TestReport(name, place, words, "passed", None, when, duration=seconds)
+
+
 @pytest.mark.parametrize(
     ("when", "seconds", "marks", "told"),
     [
@@ -293,20 +301,10 @@ def test_two_cores_have_three_workers_for_much_is_waited(tmp_path: Path) -> None
 def test_a_quick_test_that_is_not_quick_is_told(
     when: Literal["setup", "call"], seconds: float, marks: tuple[str, ...], told: bool
 ) -> None:
-    place = ("test_it.py", 1, "test")
-    keywords: dict[str, Literal[1]] = dict.fromkeys(marks, 1)
-    report = pytest.TestReport("test", place, keywords, "passed", None, when, duration=seconds)
-    assert is_too_long(report) is told
+    assert is_too_long(report("test_it.py", seconds, *marks, when=when)) is told
 
 
 def test_a_file_whose_quick_tests_take_long_in_all_is_known() -> None:
-    def report(file: str, duration: float, *marks: str) -> pytest.TestReport:
-        keywords: dict[str, Literal[1]] = dict.fromkeys(marks, 1)
-        place = (file, 1, "test")
-        return pytest.TestReport(
-            f"{file}::test", place, keywords, "passed", None, "call", duration=duration
-        )
-
     reports = [report("a.py", 3), report("a.py", 4), report("b.py", 5), report("b.py", 9, "slow")]
     assert seconds_of_files(reports) == {"a.py": 7, "b.py": 5}
 
