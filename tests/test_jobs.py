@@ -97,8 +97,8 @@ async def test_three_equal_failures_stop_a_series_and_only_that(
         await became(house, **{"ann 1": "failed", "ann 2": "waiting", "bob 1": "done"})
         assert bench.begun == ["ann 1"] * 3 + ["bob 1"]
         assert (await house.said(2))[1:] == [
-            "`tidy` failed three times in the same way: no such file {x}. I stopped it, and try"
-            " again when I am started anew; everything else goes on."
+            "I couldn't finish some work in the background: it failed three times. I'll try again after"
+            " the next restart; `/status` has details."
         ]
         await house.incoming("/status", direct=True)
         assert (
@@ -132,10 +132,9 @@ async def test_failures_that_differ_stop_a_series_when_they_are_six_in_a_row(
         assert len(bench.begun) == 6
         pauses = [round((then - now) / 60) for now, then in pairwise(begun_at)]
         assert pauses == [1, 4, 16, 64, 64]
-        told = (
-            [] if times < 6 else ["`tidy` failed six times in a row, the last time: for reason 0"]
-        )
-        assert [text.partition(". ")[0] for text in (await house.spoken())[1:]] == told
+        told = [] if times < 6 else ["it failed six times"]
+        said = [text.partition(": ")[2] for text in (await house.spoken())[1:]]
+        assert [text.partition(". ")[0] for text in said] == told
 
 
 @pytest.mark.parametrize(
@@ -175,7 +174,7 @@ async def test_a_bug_in_one_job_ends_no_other_and_is_told_without_its_words(
         await owe(house, "good")
         await became(house, bad="failed", good="done")
         said = (await house.said(2))[1]
-        assert said.startswith("`tidy` failed three times in the same way for @bob:test: internal")
+        assert said.startswith("I couldn't finish some work in the background: it failed three times.")
         assert "private" not in said
         [note] = await house.rows("SELECT state FROM health WHERE part = 'casts'")
         assert note["state"] == "fail"
@@ -276,8 +275,8 @@ async def test_three_crashes_put_a_job_off_and_ordinary_restarts_do_not(
         async with opened(folders[3], model, bench, clock) as house, house.working():
             await became(house, a="waiting")
             assert (await house.said(2))[1:] == [
-                "A piece of `tidy` was interrupted by three crashes. I try it again after an hour, a"
-                " day, a week; everything else goes on."
+                "I couldn't finish some work in the background: I crashed three times while doing it."
+                " I'll try again after an hour, after a day, and then every week."
             ]
     clock.advance(3600)
     async with opened(folders[3], model, bench, clock) as house, house.working():
@@ -328,8 +327,8 @@ async def test_one_that_persists_is_tried_once_an_hour_after_three_crashes(
             await owe(house, *others)
             await became(house, a="waiting", **others)
             assert (await house.said(2))[1:] == [
-                "A piece of `tidy` was interrupted by three crashes. I try it once an hour;"
-                " everything else goes on."
+                "I couldn't finish some work in the background: I crashed three times while doing it."
+                " I'll try again every hour."
             ]
     clock.advance(3600)
     async with opened(folders[3], model, bench, clock) as house, house.working():
@@ -360,8 +359,8 @@ async def test_one_that_persists_is_never_stopped_by_failures(
         house.runner.ring("tidy")
         await became(house, a="done", b="done")
         assert (await house.said(2))[1:] == [
-            "`tidy` failed three times in the same way: the shed is locked. I go on trying, and"
-            " `/status` shows it."
+            "I couldn't finish some work in the background: it failed three times. I'll keep trying;"
+            " `/status` has details."
         ]
 
 

@@ -20,18 +20,31 @@ from wintermute.errors import (
     WintermuteError,
 )
 from wintermute.jobs import Job
-from wintermute.messages import PERSON
+from wintermute.messages import PERSON, ROOM
 from wintermute.stores import Stores
 from wintermute.work.deliveries import Deliveries
 from wintermute.work.runner import MOST_CRASHES, Look
 
-STOPPED = (
-    "`{name}` failed {often}{whose}: {error}. I stopped it, and try again when I"
-    " am started anew; everything else goes on."
+COULD_NOT: Mapping[str, str] = {
+    "harvest": "learn from {whose} messages",
+    "reconstruct": "combine {whose} new memories with older ones",
+    "core": "update my notes about {whom}",
+    "split": "split {whose} long memories into single facts",
+    "embeddings": "prepare new memories for search by meaning",
+    "night": "tidy up at night",
+    "morning": "send the morning report",
+    "forget": "forget everything I was asked to forget",
+    "scrub": "erase the last traces of what was forgotten",
+}
+"""What each job does for people, behind "I couldn't"."""
+OTHER = "finish some work in the background"
+STOPPED = "it failed {often}. I'll try again after the next restart; `/status` has details."
+CRASHED = (
+    "I crashed three times while doing it. I'll try again after an hour, after a day, and then every"
+    " week."
 )
-CRASHED = "A piece of `{name}` was interrupted by three crashes{whose}. I try it again after an hour, a day, a week; everything else goes on."
-GOES_ON = "`{name}` failed {often}{whose}: {error}. I go on trying, and `/status` shows it."
-INTERRUPTED = "A piece of `{name}` was interrupted by three crashes{whose}. I try it once an hour; everything else goes on."
+GOES_ON = "it failed {often}. I'll keep trying; `/status` has details."
+INTERRUPTED = "I crashed three times while doing it. I'll try again every hour."
 LATER = (timedelta(hours=1), timedelta(days=1), timedelta(weeks=1))
 """After three crashes, four, and each one more (M-095); what persists waits an hour each time."""
 AFTER_CRASHES = "a crash interrupted it each time"
@@ -86,6 +99,15 @@ Function = Callable[[Job], Awaitable[JobDone | JobPutOff | JobFailed]]
 """What is done for one job."""
 OweDue = Callable[[Transaction], Awaitable[datetime | None]]
 """Enqueues what is due; when to look again."""
+
+
+def could_not(name: str, scope: str, owner: str) -> str:
+    """Say to the owner what failed, without the job's name."""
+    whom = "a group" if scope.startswith(ROOM) else scope.removeprefix(PERSON)
+    whose = f"{whom}'s"
+    if scope in ("", owner):
+        whom, whose = "you", "your"
+    return f"I couldn't {COULD_NOT.get(name, OTHER).format(whom=whom, whose=whose)}"
 
 
 class JobKind:
@@ -182,15 +204,14 @@ class JobKind:
                 persists = self._policy.persists
                 if often := await jobs.failed(tx, piece, error, persists=persists):
                     text = GOES_ON if persists else STOPPED
-                    news = await self._tell_owner(tx, piece, text, error, often)
+                    news = await self._tell_owner(tx, piece, text, often)
         return news
 
     async def _tell_owner(
-        self, tx: Transaction, job: Job, text: str, error: str = "", often: str = ""
+        self, tx: Transaction, job: Job, text: str, often: str = ""
     ) -> Collection[str]:
         owner = self._stores.owner.scope
-        whose = "" if job.scope in ("", owner) else f" for {job.scope.removeprefix(PERSON)}"
-        told = text.format(name=self.name, whose=whose, error=error, often=often)
+        told = f"{could_not(self.name, job.scope, owner)}: {text.format(often=often)}"
         return await self._say(tx, owner, told)
 
     async def _say(self, tx: Transaction, scope: str, text: str) -> Collection[str]:
