@@ -174,7 +174,9 @@ async def test_a_bug_in_one_job_ends_no_other_and_is_told_without_its_words(
         await owe(house, "good")
         await became(house, bad="failed", good="done")
         said = (await house.said(2))[1]
-        assert said.startswith("I couldn't finish some work in the background: it failed three times.")
+        assert said.startswith(
+            "I couldn't finish some work in the background: it failed three times."
+        )
         assert "private" not in said
         [note] = await house.rows("SELECT state FROM health WHERE part = 'casts'")
         assert note["state"] == "fail"

@@ -146,7 +146,7 @@ class Morning:
         today = self._clock.now().astimezone(self._stores.tasks.zone).date()
         items = [item for _, of_night in told for item in of_night]
         said = message(told_of(nights, today), items, broken, left=waits)
-        await self._put(tx, home, scope, said, [night.id for night in nights])
+        await self._put(tx, home, scope, said, [night.id for night in nights], unasked=True)
 
     async def _put(
         self,
@@ -155,11 +155,17 @@ class Morning:
         scope: str,
         said: NightMessage,
         nights: Sequence[str],
+        *,
+        unasked: bool = False,
     ) -> None:
         """The message, and that these nights are told there; signs where it asks one thing."""
         signs, asks = (SIGNS, said.asks) if said.asks else ((), None)
         outbox_id = await self._stores.outbox.enqueue(
-            *(tx, home.id, said.text), kind="notice", meant_for=scope, signs=signs
+            *(tx, home.id, said.text),
+            kind="notice",
+            meant_for=scope,
+            signs=signs,
+            unasked=unasked,
         )
         for night in nights:
             of_it = asks.n if asks and asks.night == night else None

@@ -220,5 +220,7 @@ class JobKind:
         home = await homes.home(tx, scope, None) if text else None
         if home is None:
             return ()
-        await self._stores.outbox.enqueue(tx, home.id, text, kind="notice", meant_for=scope)
+        await self._stores.outbox.enqueue(
+            *(tx, home.id, text), kind="notice", meant_for=scope, unasked=True
+        )
         return (home.id,)
