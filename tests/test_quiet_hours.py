@@ -57,7 +57,9 @@ def test_quiet_hours_are_by_the_clock_and_may_pass_midnight(
 def test_a_report_that_is_set_within_them_comes_at_their_end(report_at: str, told: str) -> None:
     """U-017."""
     matrix = Matrix(homeserver="", user_id="", owner="")
-    config = Config(matrix=matrix, llm=Llm(backends={}), dreaming=Dreaming(report_at=report_at), quiet=NIGHTLY)
+    config = Config(
+        matrix=matrix, llm=Llm(backends={}), dreaming=Dreaming(report_at=report_at), quiet=NIGHTLY
+    )
     assert config.nights == replace(config.dreaming, report_at=told)
 
 

@@ -563,10 +563,10 @@ class Config:
     @property
     def nights(self) -> Dreaming:
         """Nightly tidying, whose report waits for the end of the quiet hours."""
-        late = self.quiet.to and self.quiet.covers(time.fromisoformat(self.dreaming.report_at))
-        return (
-            dataclasses.replace(self.dreaming, report_at=self.quiet.to) if late else self.dreaming
-        )
+        end = self.quiet.to
+        if end is None or not self.quiet.covers(time.fromisoformat(self.dreaming.report_at)):
+            return self.dreaming
+        return dataclasses.replace(self.dreaming, report_at=end)
 
     @property
     def wiki_store(self) -> Path:

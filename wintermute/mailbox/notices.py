@@ -64,10 +64,7 @@ class Notices:
         )
         if fresh:
             await self._outbox.enqueue(
-                *(tx, conversation_id, body),
-                kind="notice",
-                meant_for=meant_for,
-                unasked=unasked,
+                *(tx, conversation_id, body), kind="notice", meant_for=meant_for, unasked=unasked
             )
         return bool(fresh)
 

@@ -161,11 +161,7 @@ class Morning:
         """The message, and that these nights are told there; signs where it asks one thing."""
         signs, asks = (SIGNS, said.asks) if said.asks else ((), None)
         outbox_id = await self._stores.outbox.enqueue(
-            *(tx, home.id, said.text),
-            kind="notice",
-            meant_for=scope,
-            signs=signs,
-            unasked=unasked,
+            *(tx, home.id, said.text), kind="notice", meant_for=scope, signs=signs, unasked=unasked
         )
         for night in nights:
             of_it = asks.n if asks and asks.night == night else None

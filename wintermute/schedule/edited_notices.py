@@ -98,11 +98,7 @@ class EditedNotices:
             return
         text = LOST.format(asked=item_words(item), id=item.id)
         outbox_id = await stores.outbox.enqueue(
-            *(tx, home.id, text),
-            kind="notice",
-            meant_for=wish.scope,
-            signs=SIGNS,
-            unasked=True,
+            *(tx, home.id, text), kind="notice", meant_for=wish.scope, signs=SIGNS, unasked=True
         )
         await nights.tell(tx, item.night, wish.scope, outbox_id, item.n)
 

@@ -39,12 +39,9 @@ COULD_NOT: Mapping[str, str] = {
 """What each job does for people, behind "I couldn't"."""
 OTHER = "finish some work in the background"
 STOPPED = "it failed {often}. I'll try again after the next restart; `/status` has details."
-CRASHED = (
-    "I crashed three times while doing it. I'll try again after an hour, after a day, and then every"
-    " week."
-)
+CRASHED = "I crashed three times at it. I'll try again in an hour, then in a day, then every week."
 GOES_ON = "it failed {often}. I'll keep trying; `/status` has details."
-INTERRUPTED = "I crashed three times while doing it. I'll try again every hour."
+INTERRUPTED = "I crashed three times at it. I'll try again every hour."
 LATER = (timedelta(hours=1), timedelta(days=1), timedelta(weeks=1))
 """After three crashes, four, and each one more (M-095); what persists waits an hour each time."""
 AFTER_CRASHES = "a crash interrupted it each time"
