@@ -16,14 +16,16 @@ from tests.world.delegating import until
 from tests.world.house import ANN, House, open_house
 from tests.world.model import ModelServer
 from tests.world.schema import traces_of
+from wintermute.cli.night_report import tidying_of
 from wintermute.clock import Clock
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.errors import BudgetSpent, HomeserverUnavailable, ModelUnavailable, ToolFailed
 from wintermute.jobs import KEPT, Job
 from wintermute.messages import Json
+from wintermute.night.report import STEPS
 from wintermute.stores import Stores
-from wintermute.work.jobs import JobDone, JobFailed, JobKind, JobPolicy
+from wintermute.work.jobs import COULD_NOT, JobDone, JobFailed, JobKind, JobPolicy
 from wintermute.work.runner import Kind
 
 OWNER = f"person:{ANN}"
@@ -79,9 +81,21 @@ async def talked(house: House) -> None:
     await house.said(1)
 
 
+async def test_people_hear_of_each_job_and_step_in_their_own_words(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """U-014: there are words for all of them."""
+    async with opened(tmp_path, model, Bench(well)) as house:
+        kinds = {kind.name for kind in house.runner.kinds if isinstance(kind, JobKind)}
+        assert kinds == {*COULD_NOT, "tidy"}
+        assert {*tidying_of(house.stores, house.config, house.models).phases} <= {*STEPS}
+
+
 async def test_three_equal_failures_stop_a_series_and_only_that(
     tmp_path: Path, model: ModelServer
 ) -> None:
+    """U-014: its owner hears no name of a job, and where to find it."""
+
     async def do(key: str) -> JobDone:
         if key.startswith("ann"):
             raise ToolFailed("no such file {x}")

@@ -16,7 +16,9 @@ from tests.world.duties import in_, once, promise
 from tests.world.proxy import Proxy
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.config.schema import Config, Dreaming, Llm, Matrix, QuietHours
+from wintermute.db.text_search import Sought
 from wintermute.ids import new_id
+from wintermute.mailbox.outbox import ANSWERS
 from wintermute.matrix.copies import Copies
 from wintermute.matrix.drafts import Drafts
 from wintermute.matrix.outbox import Sender
@@ -64,7 +66,10 @@ def test_a_report_that_is_set_within_them_comes_at_their_end(report_at: str, tol
 
 
 async def test_what_nobody_asked_for_waits_in_a_row_of_its_own(tmp_path: Path) -> None:
-    """U-017: what is said behind it passes it, what has begun goes on, and it is said once, at the end."""
+    """U-017: what is said behind it passes it, what has begun goes on, and it is said once, at the end.
+
+    What is forgotten meanwhile is not said.
+    """
     clock = HeldClock()
     async with (
         Proxy("http://127.0.0.1:9") as proxy,
@@ -89,6 +94,10 @@ async def test_what_nobody_asked_for_waits_in_a_row_of_its_own(tmp_path: Path) -
 
         begun = await put("begun", unasked=True)
         await stores.outbox.store_parts(begun, [("t", {"msgtype": "m.text", "body": "begun"})], "D")
+        await put("a secret", unasked=True)
+        async with stores.database.looking() as look, stores.database.transaction() as tx:
+            found = await look.seek([Sought([ANSWERS], ["a secret"])])
+            assert await stores.outbox.forget(tx, [], found) == (1, 0)
         await put("a notice", unasked=True)
         await put("an answer")
         work = group.create_task(sender.run())

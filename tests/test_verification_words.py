@@ -62,11 +62,9 @@ async def test_somebody_at_the_machine_says_no(desk: Desk) -> None:
     store = VerificationStore(desk.stores.database, desk.clock)
     assert await store.comparison() is None
     await talk(desk, desk.phone(room=ROOM), "key")
-    await desk.until(lambda: bool(desk.clock.slept))
-    found = None
-    while found is None:
-        found = await store.comparison()
-    assert found.user_id == ANN
+    while not (found := await store.comparison()):
+        """Its row is about to be stored."""
+    assert found["user_id"] == ANN
     for answer in ("noted", "too late"):
         assert await store.refuse(found) == answer
         await desk.clock.move(LOOK_SECONDS)

@@ -26,15 +26,11 @@ from wintermute.matrix.reset import reset_identity
 from wintermute.matrix.sas import LASTS
 from wintermute.matrix.verifications import LOOK_SECONDS, VerificationStore
 
-WAITING = (
-    "Waiting up to ten minutes. Begin a verification in your client, or send the bot `/verify`."
-)
+WAITING = "Waiting up to ten minutes. Verify the bot in your client now, or send it `/verify`."
 NOT_RUNNING = "Wintermute is not running: start it with `wintermute run`, meanwhile this waits."
 CONFIRM = "Confirm it in your client, too."
 NOTHING_CAME = "no emojis came within ten minutes -> run this again, and begin in your client"
-CANCELLED = (
-    "cancelled: somebody may sit between you and the bot -> do not go on, see docs/encryption.md"
-)
+CANCELLED = "cancelled: somebody may sit between you and the bot -> see docs/encryption.md first"
 TOO_LATE = "it was over already -> if your client trusts the bot now, remove that trust there"
 NEVER_ENDED = "your client did not answer within ten minutes -> begin again"
 T = TypeVar("T")
@@ -112,7 +108,7 @@ def verify(ctx: click.Context, as_json: bool, only_show: bool) -> None:
     compared = _looked_for(config, VerificationStore.comparison)
     if compared is None:
         raise WintermuteError(NOTHING_CAME)
-    say(ctx, f"{compared.user_id}, session {compared.device_id}:", f"  {compared.shown}")
+    say(ctx, "{user_id}, session {device_id}:\n  {shown}".format(**compared))
     if not click.confirm("Does your client show the same?"):
         answer = partial(VerificationStore.refuse, compared=compared)
         raise WintermuteError(CANCELLED if _looked_for(config, answer) == "noted" else TOO_LATE)

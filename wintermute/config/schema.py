@@ -504,10 +504,7 @@ class Log:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuietHours:
     from_: str | None = key(
-        "When the quiet hours begin; empty: there are none.",
-        None,
-        pattern=OF_THE_CLOCK,
-        example="22:00",
+        "When they begin; empty: there are none.", None, pattern=OF_THE_CLOCK, example="22:00"
     )
     to: str | None = key("When they end.", None, pattern=OF_THE_CLOCK, example="07:00")
 

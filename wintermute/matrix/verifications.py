@@ -13,8 +13,7 @@ from functools import partial
 from typing import Literal, TypeVar
 
 from wintermute.clock import Clock, moment, stamp, until_set
-from wintermute.db import Database, Transaction
-from wintermute.db.values import reader
+from wintermute.db import Database, Row, Transaction
 from wintermute.errors import HomeserverUnavailable, SendRefused
 from wintermute.health.health import HealthState, verification_step
 from wintermute.mailbox.inbox import Waiting
@@ -30,19 +29,6 @@ from wintermute.stores import Stores
 
 DAY = timedelta(days=1)
 MISMATCHED = "m.mismatched_sas"
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Emojis, or numbers, that a person is to compare."""
-
-    txn_id: str
-    user_id: str
-    device_id: str
-    shown: str
-
-
-_comparison = reader(Comparison)
 
 
 class VerificationStore:
@@ -104,22 +90,20 @@ class VerificationStore:
             for row in rows
         ]
 
-    async def comparison(self) -> Comparison | None:
+    async def comparison(self) -> Row | None:
         """The newest that is at its emojis."""
-        row = await self._database.row(
+        return await self._database.row(
             "SELECT * FROM verifications WHERE phase = 'keyed' AND code = '' AND began_at > ?"
             " ORDER BY changed_at DESC LIMIT 1",
             (stamp(self._clock.now() - LASTS),),
         )
-        return _comparison(row) if row else None
 
-    async def refuse(self, compared: Comparison) -> Literal["noted", "too late"]:
+    async def refuse(self, compared: Row) -> Literal["noted", "too late"]:
         """Note that somebody at this machine said no, unless the client has said yes before."""
-        query = (
-            "UPDATE verifications SET code = ? WHERE user_id = ? AND txn_id = ? AND phase = 'keyed'"
-        )
+        query = "UPDATE verifications SET code = ? WHERE user_id = ? AND txn_id = ? AND phase = ?"
+        asked = (MISMATCHED, compared["user_id"], compared["txn_id"], "keyed")
         async with self._database.transaction() as tx:
-            noted = await tx.execute(query, (MISMATCHED, compared.user_id, compared.txn_id))
+            noted = await tx.execute(query, asked)
         return "noted" if noted else "too late"
 
     async def is_refused(self, verification: Verification) -> bool:
@@ -128,12 +112,12 @@ class VerificationStore:
         asked = (verification.their_user, verification.transaction_id)
         return await self._database.row(query, asked) is not None
 
-    async def ending(self, compared: Comparison) -> tuple[HealthState, str] | None:
+    async def ending(self, compared: Row) -> tuple[HealthState, str] | None:
         """How it ended, in words; None while it goes on."""
         row = await self._database.row(
             "SELECT * FROM verifications WHERE user_id = ? AND txn_id = ?"
             " AND phase IN ('done', 'cancelled')",
-            (compared.user_id, compared.txn_id),
+            (compared["user_id"], compared["txn_id"]),
         )
         return verification_step(row) if row else None
 

@@ -18,6 +18,7 @@ from wintermute.mailbox.outbox import is_matrix
 from wintermute.messages import ROOM
 from wintermute.night.nights import Night, NightItem, Nights
 from wintermute.night.report import (
+    STEPS,
     WAITS,
     NightMessage,
     failed,
@@ -35,8 +36,6 @@ MORNING = "morning"
 SIGNS = ("\N{WHITE HEAVY CHECK MARK}", "\N{CROSS MARK}")
 """Yes and no, under a message that asks one question."""
 DAY = timedelta(days=1)
-MOST_BROKEN = 5
-"""Phases that are named with what went wrong."""
 
 
 class Morning:
@@ -194,7 +193,8 @@ class Morning:
         lines += (
             [f"Why: {'; '.join(dict.fromkeys(tally.note for tally in waits))}."] if waits else []
         )
-        lines += [f"{tally.name} failed: {tally.note}" for tally in broken[:MOST_BROKEN]]
+        if steps := dict.fromkeys(STEPS.get(each.name, "finish all") for each in broken):
+            lines.append(f"I couldn't {', '.join(steps)}. I'll try again next night.")
         await self._put(tx, held, held.scope, NightMessage("\n".join(lines), said.asks), [night.id])
         return (held.id,)
 

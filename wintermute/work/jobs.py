@@ -26,10 +26,10 @@ from wintermute.work.deliveries import Deliveries
 from wintermute.work.runner import MOST_CRASHES, Look
 
 COULD_NOT: Mapping[str, str] = {
-    "harvest": "learn from {whose} messages",
-    "reconstruct": "combine {whose} new memories with older ones",
-    "core": "update my notes about {whom}",
-    "split": "split {whose} long memories into single facts",
+    "harvest": "learn from {your} messages",
+    "reconstruct": "combine {your} new memories with older ones",
+    "core": "update my notes about {you}",
+    "split": "split {your} long memories into single facts",
     "embeddings": "prepare new memories for search by meaning",
     "night": "tidy up at night",
     "morning": "send the morning report",
@@ -96,15 +96,6 @@ Function = Callable[[Job], Awaitable[JobDone | JobPutOff | JobFailed]]
 """What is done for one job."""
 OweDue = Callable[[Transaction], Awaitable[datetime | None]]
 """Enqueues what is due; when to look again."""
-
-
-def could_not(name: str, scope: str, owner: str) -> str:
-    """Say to the owner what failed, without the job's name."""
-    whom = "a group" if scope.startswith(ROOM) else scope.removeprefix(PERSON)
-    whose = f"{whom}'s"
-    if scope in ("", owner):
-        whom, whose = "you", "your"
-    return f"I couldn't {COULD_NOT.get(name, OTHER).format(whom=whom, whose=whose)}"
 
 
 class JobKind:
@@ -208,7 +199,10 @@ class JobKind:
         self, tx: Transaction, job: Job, text: str, often: str = ""
     ) -> Collection[str]:
         owner = self._stores.owner.scope
-        told = f"{could_not(self.name, job.scope, owner)}: {text.format(often=often)}"
+        whom = "a group" if job.scope.startswith(ROOM) else job.scope.removeprefix(PERSON)
+        you, your = ("you", "your") if job.scope in ("", owner) else (whom, f"{whom}'s")
+        work = COULD_NOT.get(self.name, OTHER).format(you=you, your=your)
+        told = f"I couldn't {work}: {text.format(often=often)}"
         return await self._say(tx, owner, told)
 
     async def _say(self, tx: Transaction, scope: str, text: str) -> Collection[str]:
