@@ -1,6 +1,9 @@
 """`wintermute matrix verify`, `trust` and `reset-crypto --identity`, as somebody at the machine uses them."""
 
+import asyncio
 import json
+import signal
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +13,7 @@ from tests.test_malformed_events import WRONG
 from tests.world.bot import Bot
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewBot, NewCurrent, NewPerson, NewRoom
+from wintermute.cli.matrix import NOT_RUNNING
 from wintermute.matrix.signing import FILE, NEXT, keep_seeds, new_seeds
 
 pytestmark = pytest.mark.slow
@@ -39,7 +43,7 @@ async def test_verify_shows_who_we_are_beside_the_daemon(
     chat = await room(ann, daemon, encrypted=True)
     await ann.send(chat, "hello")
     await ann.wait_for(chat, lambda m: m.body == "echo: hello")
-    shown = await facts(daemon, "matrix", "verify")
+    shown = await facts(daemon, "matrix", "verify", "--show")
     master = await ann.master_key(daemon.user_id)
     assert shown["user"]["text"] == daemon.user_id
     assert str(master) in shown["identity"]["text"].replace(" ", "")
@@ -50,6 +54,62 @@ async def test_verify_shows_who_we_are_beside_the_daemon(
         said = await facts(daemon, *command)
         assert said["identity"]["state"] == "ok", said["identity"]
         assert said["people"]["state"] == "ok", said["people"]
+
+
+async def at_the_machine(daemon: Bot) -> asyncio.subprocess.Process:
+    """`wintermute matrix verify`, typed where no password can be read; it waits."""
+    (daemon.config.parent / "password").unlink(missing_ok=True)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "wintermute", "--config", str(daemon.config), "matrix", "verify"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert (await process.stdout.readline()).startswith(b"Waiting up to ten minutes")
+    return process
+
+
+@pytest.mark.parametrize("same", [True, False])
+async def test_a_person_compares_at_the_machine(
+    current: NewCurrent, bot: NewBot, room: NewRoom, *, same: bool
+) -> None:
+    """U-025: the emojis of both; a no ends the verification before the client can say yes."""
+    ann = await current("ann")
+    daemon = await bot(ann)
+    chat = await room(ann, daemon, encrypted=True)
+    process = await at_the_machine(daemon)
+    check = await ann.verify(daemon.user_id, room=chat)
+    await check.until("ready")
+    await check.start()
+    emojis = await check.emojis()
+    assert process.stdout is not None
+    shown = (await process.stdout.readuntil(b"[y/N]: ")).decode()
+    assert all(sign in shown for sign, _ in emojis)
+    assert process.stdin is not None
+    process.stdin.write(b"y\n" if same else b"n\n")
+    if same:
+        await check.confirm()
+        await check.until("done")
+    else:
+        ended = (
+            "SELECT 1 FROM verifications WHERE code = 'm.mismatched_sas' AND phase = 'cancelled'"
+        )
+        await daemon.until(lambda: bool(daemon.rows(ended)))
+    out, err = (each.decode() for each in await process.communicate())
+    assert (process.returncode, "done" in out, "cancelled" in err) == (not same, same, not same)
+    assert await ann.trusts(daemon.user_id) == same
+
+
+async def test_who_waits_in_vain_is_told_why_and_can_leave(person: NewPerson, bot: NewBot) -> None:
+    """U-025: no daemon runs; Ctrl-C."""
+    daemon = await bot(await person("ann"))
+    assert await daemon.stop() == 0
+    process = await at_the_machine(daemon)
+    process.send_signal(signal.SIGINT)
+    _, err = await process.communicate()
+    assert err.decode().split("\n") == [NOT_RUNNING, "", "Aborted!", ""]
+    assert process.returncode == 1
 
 
 async def test_check_names_who_has_no_identity(person: NewPerson, bot: NewBot) -> None:

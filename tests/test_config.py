@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.tiers import examples
 from wintermute.config.read import environment, read_config
-from wintermute.config.schema import Config, Secret
+from wintermute.config.schema import Config, Secret, key_name
 from wintermute.config.secrets import Redaction, secret_values
 from wintermute.errors import ConfigurationError
 
@@ -173,6 +173,22 @@ def test_what_cannot_be_of_a_night_is_named_with_its_line(
 ) -> None:
     """L-082: an hour that no day has, and likenesses out of order."""
     assert problem(tmp_path, f"{GOOD}dreaming:\n  {written}\n").startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("{from: 22:00, to: 22:00}", "9:26: quiet.to: is when they begin: write another time"),
+        ("{from: 22:00}", "9:15: quiet.from: needs quiet.to as well: write both, or neither"),
+        ("{from: ten, to: 07:00}", "9:15: quiet.from: must be text like 22:00"),
+    ],
+)
+def test_what_cannot_be_quiet_hours_is_named_with_its_line(
+    tmp_path: Path, written: str, said: str
+) -> None:
+    """U-017: of both the one and the other, and not the whole day."""
+    assert problem(tmp_path, f"{GOOD}quiet: {written}\n").startswith(said)
+    assert read(tmp_path, f"{GOOD}quiet: {{from: 22:00, to: 07:00}}\n").quiet.from_ == "22:00"
 
 
 def test_off_no_and_times_are_text_and_only_true_and_false_are_truths(tmp_path: Path) -> None:
@@ -463,7 +479,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
 def sections(shape: Any) -> st.SearchStrategy[Any]:
     """Some of the section's keys, and sometimes one that it does not have."""
     fields = {
-        field.name: st.deferred(lambda kind=field.type: values(kind) | LEAVES)  # type: ignore[misc]  # the default fixes the type
+        key_name(field): st.deferred(lambda kind=field.type: values(kind) | LEAVES)  # type: ignore[misc]  # the default fixes the type
         for field in dataclasses.fields(shape)
     }
     return st.fixed_dictionaries({}, optional={**fields, "naem": LEAVES})

@@ -16,14 +16,16 @@ from tests.world.delegating import until
 from tests.world.house import ANN, House, open_house
 from tests.world.model import ModelServer
 from tests.world.schema import traces_of
+from wintermute.cli.night_report import tidying_of
 from wintermute.clock import Clock
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.errors import BudgetSpent, HomeserverUnavailable, ModelUnavailable, ToolFailed
 from wintermute.jobs import KEPT, Job
 from wintermute.messages import Json
+from wintermute.night.report import STEPS
 from wintermute.stores import Stores
-from wintermute.work.jobs import JobDone, JobFailed, JobKind, JobPolicy
+from wintermute.work.jobs import COULD_NOT, JobDone, JobFailed, JobKind, JobPolicy
 from wintermute.work.runner import Kind
 
 OWNER = f"person:{ANN}"
@@ -79,9 +81,21 @@ async def talked(house: House) -> None:
     await house.said(1)
 
 
+async def test_people_hear_of_each_job_and_step_in_their_own_words(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """U-014: there are words for all of them."""
+    async with opened(tmp_path, model, Bench(well)) as house:
+        kinds = {kind.name for kind in house.runner.kinds if isinstance(kind, JobKind)}
+        assert kinds == {*COULD_NOT, "tidy"}
+        assert {*tidying_of(house.stores, house.config, house.models).phases} <= {*STEPS}
+
+
 async def test_three_equal_failures_stop_a_series_and_only_that(
     tmp_path: Path, model: ModelServer
 ) -> None:
+    """U-014: its owner hears no name of a job, and where to find it."""
+
     async def do(key: str) -> JobDone:
         if key.startswith("ann"):
             raise ToolFailed("no such file {x}")
@@ -97,8 +111,8 @@ async def test_three_equal_failures_stop_a_series_and_only_that(
         await became(house, **{"ann 1": "failed", "ann 2": "waiting", "bob 1": "done"})
         assert bench.begun == ["ann 1"] * 3 + ["bob 1"]
         assert (await house.said(2))[1:] == [
-            "`tidy` failed three times in the same way: no such file {x}. I stopped it, and try"
-            " again when I am started anew; everything else goes on."
+            "I couldn't finish some work in the background: it failed three times. I'll try again after"
+            " the next restart; `/status` has details."
         ]
         await house.incoming("/status", direct=True)
         assert (
@@ -132,10 +146,9 @@ async def test_failures_that_differ_stop_a_series_when_they_are_six_in_a_row(
         assert len(bench.begun) == 6
         pauses = [round((then - now) / 60) for now, then in pairwise(begun_at)]
         assert pauses == [1, 4, 16, 64, 64]
-        told = (
-            [] if times < 6 else ["`tidy` failed six times in a row, the last time: for reason 0"]
-        )
-        assert [text.partition(". ")[0] for text in (await house.spoken())[1:]] == told
+        told = [] if times < 6 else ["it failed six times"]
+        said = [text.partition(": ")[2] for text in (await house.spoken())[1:]]
+        assert [text.partition(". ")[0] for text in said] == told
 
 
 @pytest.mark.parametrize(
@@ -175,7 +188,9 @@ async def test_a_bug_in_one_job_ends_no_other_and_is_told_without_its_words(
         await owe(house, "good")
         await became(house, bad="failed", good="done")
         said = (await house.said(2))[1]
-        assert said.startswith("`tidy` failed three times in the same way for @bob:test: internal")
+        assert said.startswith(
+            "I couldn't finish some work in the background: it failed three times."
+        )
         assert "private" not in said
         [note] = await house.rows("SELECT state FROM health WHERE part = 'casts'")
         assert note["state"] == "fail"
@@ -276,8 +291,8 @@ async def test_three_crashes_put_a_job_off_and_ordinary_restarts_do_not(
         async with opened(folders[3], model, bench, clock) as house, house.working():
             await became(house, a="waiting")
             assert (await house.said(2))[1:] == [
-                "A piece of `tidy` was interrupted by three crashes. I try it again after an hour, a"
-                " day, a week; everything else goes on."
+                "I couldn't finish some work in the background: I crashed three times at it. I'll"
+                " try again in an hour, then in a day, then every week."
             ]
     clock.advance(3600)
     async with opened(folders[3], model, bench, clock) as house, house.working():
@@ -328,8 +343,8 @@ async def test_one_that_persists_is_tried_once_an_hour_after_three_crashes(
             await owe(house, *others)
             await became(house, a="waiting", **others)
             assert (await house.said(2))[1:] == [
-                "A piece of `tidy` was interrupted by three crashes. I try it once an hour;"
-                " everything else goes on."
+                "I couldn't finish some work in the background: I crashed three times at it. I'll"
+                " try again every hour."
             ]
     clock.advance(3600)
     async with opened(folders[3], model, bench, clock) as house, house.working():
@@ -360,8 +375,8 @@ async def test_one_that_persists_is_never_stopped_by_failures(
         house.runner.ring("tidy")
         await became(house, a="done", b="done")
         assert (await house.said(2))[1:] == [
-            "`tidy` failed three times in the same way: the shed is locked. I go on trying, and"
-            " `/status` shows it."
+            "I couldn't finish some work in the background: it failed three times. I'll keep trying;"
+            " `/status` has details."
         ]
 
 

@@ -334,7 +334,8 @@ async def test_signs_come_after_everything_that_waits(mailbox: Mailbox) -> None:
         [part] = await mailbox.outbox.store_parts(out.id, [(out.id, {})], "DEVICE")
         await mailbox.outbox.sent(part, None if out.reacts_to else "$e")
     assert await mailbox.outbox.next(mailbox.conversation, ROOM) is None
-    plan = await mailbox.database.rows(f"EXPLAIN QUERY PLAN {NEXT}", (ROOM, mailbox.conversation))
+    asked = {"room": ROOM, "conversation": mailbox.conversation, "quiet": True}
+    plan = await mailbox.database.rows(f"EXPLAIN QUERY PLAN {NEXT}", asked)
     assert plan[0]["detail"] == "SEARCH outbox USING INDEX outbox_next (room_id=?)"
     assert not any("TEMP" in row["detail"] or "SCAN" in row["detail"] for row in plan)
 

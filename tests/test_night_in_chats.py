@@ -451,7 +451,7 @@ async def test_what_went_wrong_stands_in_the_report(tmp_path: Path, model: Model
     async with opened(tmp_path, model, clock, night=SmallNight(more=[Fails()])) as house:
         await begin(house, "Likes tea", "Likes tea, again")
         await slept(house, clock)
-        assert "2 memories merged; 1 phase failed." in (await house.spoken())[1]
+        assert "2 memories merged; 1 step failed." in (await house.spoken())[1]
         assert "- fails failed: the disk is upside down" in await says(house, "/night")
 
 
@@ -488,7 +488,7 @@ async def test_only_the_owner_starts_a_night(tmp_path: Path, model: ModelServer)
         assert told == "Only a verified session of the owner can start a night."
         await look(house)
         assert await nights(house) == []
-        assert (await says(house, "/dream")).startswith("I tidy what I know now")
+        assert (await says(house, "/dream")).startswith("I'm tidying up what I know.")
         await look(house)
         assert (await house.spoken())[2].startswith("Done: 2 memories merged.")
         await look(house)

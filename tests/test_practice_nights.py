@@ -86,7 +86,7 @@ async def test_a_night_is_asked_for_read_and_taken_back(
         asked, shown, undone, known = await talk(
             house, "what time is it?", "/night", "/night undo", "/memory"
         )
-    assert begun.startswith("I tidy what I know now: ")
+    assert begun.startswith("I'm tidying up what I know.")
     assert over == "Done: 2 memories merged. `/night` shows all, `/night undo` takes it back."
     assert asked.startswith("It is ")
     assert f"→ “The user said: {long}.” (they say the same" in shown

@@ -31,7 +31,8 @@ async def test_a_copy_that_is_put_back_is_noticed_and_nothing_is_said_twice(
     """F-009: stopped, copied, lived on, put back, lived on, as in README, Backup."""
     ann = await anybody("ann")
     daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=True)
+    chat, silent = [await room(ann, daemon, encrypted=True) for _ in range(2)]
+    await talk(ann, silent, "nothing since")
     await talk(ann, chat, "before")
     await remind(ann, chat, "drink water")
     assert await daemon.stop() == 0
@@ -55,6 +56,7 @@ async def test_a_copy_that_is_put_back_is_noticed_and_nothing_is_said_twice(
     await daemon.restart()
     await talk(ann, chat, "the end")
     assert noticed(daemon) == 1
+    assert not [m for m in ann.messages(silent) if RESTORED in m.body]
 
     said = await heard(ann, chat, daemon)
     assert set(said.values()) == {1}, said

@@ -105,9 +105,8 @@ async def test_refused_answers_are_counted_and_a_stop_is_told_once(
         await looked(house, stopped, clock)
         told = [text for text in await house.spoken() if "failed three times" in text]
         assert told == [
-            "`harvest` failed three times in the same way: the model's answer cannot be used:"
-            " something in it does not belong there. I stopped it, and try again when I am started"
-            " anew; everything else goes on."
+            "I couldn't learn from your messages: it failed three times. I'll try again after the next"
+            " restart; `/status` has details."
         ]
         assert "1 stopped: harvest of" in await line(house, "jobs")
         learning = await line(house, "learning")

@@ -457,7 +457,7 @@ async def test_a_bug_leaves_everything_as_it_was_and_is_told_once(tmp_path: Path
             await talk.clock.move(3600)
             talk.house.runner.ring(KIND)
         assert len(talk.asked) == 3
-        assert "`reconstruct` failed three times" in (await talk.house.spoken(ASIDE))[-1]
+        assert "combine your new memories" in (await talk.house.spoken(ASIDE))[-1]
         assert "1 stopped: reconstruct" in await talk.says("/status")
         await talk.told("Rex is a dog")
         await talk.clock.move(3600)

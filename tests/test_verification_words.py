@@ -15,7 +15,15 @@ from tests.world.proxy import Proxy
 from wintermute.clock import stamp
 from wintermute.health.health import untrusted, verifications
 from wintermute.matrix.sas import REASONS
-from wintermute.matrix.verifications import COMPARE, DIFFERENT, FAILURES, NO_METHOD, UNFIT
+from wintermute.matrix.verifications import (
+    COMPARE,
+    DIFFERENT,
+    FAILURES,
+    LOOK_SECONDS,
+    NO_METHOD,
+    UNFIT,
+    VerificationStore,
+)
 
 
 @pytest.fixture
@@ -47,6 +55,22 @@ async def test_a_room_hears_once_that_what_was_sent_does_not_fit(desk: Desk) -> 
     await desk.hear(desk.message("cancel", {"code": "m.key_mismatch"}, room=ROOM))
     await desk.settled()
     assert await notices(desk) == [COMPARE, UNFIT]
+
+
+async def test_somebody_at_the_machine_says_no(desk: Desk) -> None:
+    """U-025: the daemon cancels it within a second, and says why; later a no counts for nothing."""
+    store = VerificationStore(desk.stores.database, desk.clock)
+    assert await store.comparison() is None
+    await talk(desk, desk.phone(room=ROOM), "key")
+    while not (found := await store.comparison()):
+        """Its row is about to be stored."""
+    assert found["user_id"] == ANN
+    for answer in ("noted", "too late"):
+        assert await store.refuse(found) == answer
+        await desk.clock.move(LOOK_SECONDS)
+        await desk.settled()
+    assert desk.kinds[-1] == "cancel m.mismatched_sas"
+    assert await notices(desk) == [COMPARE, DIFFERENT]
 
 
 @pytest.mark.parametrize("code", [*REASONS, "m.other"])

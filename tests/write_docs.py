@@ -11,7 +11,7 @@ import click
 from wintermute.cli.main import cli
 from wintermute.commands.chat import NAMES
 from wintermute.config.document import expected
-from wintermute.config.schema import Config, Secret, Wiki, starter_config
+from wintermute.config.schema import Config, Secret, Wiki, key_name, starter_config
 
 DOCS = Path(__file__).parent.parent / "docs"
 WIDTH = 100
@@ -81,8 +81,10 @@ def configuration() -> str:
     parts += ["## At the top\n", _table([row for field in alone for row in _rows(field, "")])]
     for field in _present(Config):
         if dataclasses.is_dataclass(field.type):
-            rows = [row for inner in _present(field.type) for row in _rows(inner, f"{field.name}.")]
-            parts += [f"## {field.name}\n\n{field.metadata['doc']}\n", _table(rows)]
+            rows = [
+                row for inner in _present(field.type) for row in _rows(inner, f"{key_name(field)}.")
+            ]
+            parts += [f"## {key_name(field)}\n\n{field.metadata['doc']}\n", _table(rows)]
             parts += [CATHEDRAL] if field.type is Wiki else []
     names = ", ".join(f"`{name}`" for name in later(Config, ""))
     return "\n".join([*parts, LATER, names, ""])
@@ -97,7 +99,7 @@ def keys() -> Iterator[str]:
 def later(shape: Any, before: str) -> Iterator[str]:
     """Keys whose feature does not exist, the outermost of each branch."""
     for field in dataclasses.fields(shape):
-        name = before + field.name
+        name = before + key_name(field)
         inner, deeper = _inside(field.type)
         if field.metadata.get("later"):
             yield name
@@ -120,7 +122,7 @@ def _inside(kind: Any) -> tuple[Any, str]:
 
 
 def _rows(field: "dataclasses.Field[Any]", before: str) -> Iterator[tuple[str, str, str, str]]:
-    name = before + field.name
+    name = before + key_name(field)
     inner, between = _inside(field.type)
     if inner is None:
         yield name, _kind(field), _default(field), field.metadata["doc"]

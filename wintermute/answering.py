@@ -166,7 +166,7 @@ def answering(
     runs = Runs(stores, loop, workers, texts.task_run, of_run, speaker, clock)
     embedding = JobKind(stores, OWED, partial(_embed, stores, clock), JobPolicy(), speaker, clock)
     unasked = learning(background, speaker)
-    unasked += nightly(stores, tidied, config.dreaming, speaker, clock)
+    unasked += nightly(stores, tidied, config.nights, speaker, clock)
     runner = Runner(
         stores, toolbox, speaker, clock, [delegation, runs, embedding, *unasked, *kinds]
     )

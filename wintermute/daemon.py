@@ -460,6 +460,7 @@ def _stores(
         memory=config.memory,
         embedder=open_embedder(config.memory, models, clock),
         wiki=config.wiki_store,
+        quiet=config.quiet,
     )
 
 

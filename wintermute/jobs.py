@@ -233,9 +233,9 @@ class Jobs:
             },
         )
         if attempts == MOST_FAILURES:
-            return "three times in the same way"
+            return "three times"
         is_mixed = attempts < MOST_FAILURES and failures == MOST_OF_ANY
-        return "six times in a row, the last time" if is_mixed else ""
+        return "six times" if is_mixed else ""
 
     async def emptied(self, tx: Transaction, job_id: str) -> None:
         """Nothing is kept of what it was to do."""

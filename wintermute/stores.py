@@ -12,7 +12,7 @@ from wintermute.changes.change_sets import ChangeSets, ItemKind
 from wintermute.changes.proposals import Proposals
 from wintermute.changes.undo import FileItems, Undo
 from wintermute.clock import Clock
-from wintermute.config.schema import WIKI, Memory
+from wintermute.config.schema import WIKI, Memory, QuietHours
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database
 from wintermute.health.health import ClockMarks, EditedFiles, Health
@@ -111,6 +111,7 @@ class Stores:
         memory: Memory | None = None,
         embedder: Embedder | None = None,
         wiki: Path | None = None,
+        quiet: QuietHours | None = None,
     ) -> "Stores":
         """The owner's days are those of `timezone`; without `memory` it is kept as a list."""
         memory, wiki = memory or Memory(), wiki or data_dir / WIKI
@@ -119,7 +120,8 @@ class Stores:
         facts = Facts(database, changes, clock, new_id, _owed(memory, jobs), health)
         meaning = _meaning(memory, database, new_id, embedder, health)
         tasks, occurrences = _promised(database, changes, clock, new_id, owner, timezone)
-        outbox = Outbox(database, clock, new_id, redact, occurrences.delivered)
+        hours = partial((quiet or QuietHours()).until, zone=tasks.zone)
+        outbox = Outbox(database, clock, new_id, redact, occurrences.delivered, hours)
         skills, pages = _written_files(places, database, changes)
         return cls(
             database=database,

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.world.bot import Bot, said
 from tests.world.person import Person
 
-RESTORED = "restored from an earlier copy"
+RESTORED = "I was restored from a backup"
 
 
 def copied(daemon: Bot, name: str = "copy") -> Path:

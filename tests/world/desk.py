@@ -12,7 +12,7 @@ from tests.world.clock import WITHIN, HeldClock
 from tests.world.phone import NEW, Phone
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.schema import open_migrated
-from wintermute.config.schema import Matrix
+from wintermute.config.schema import Matrix, QuietHours
 from wintermute.ids import new_id
 from wintermute.mailbox.inbox import Waiting
 from wintermute.matrix.client import MatrixClient, open_client
@@ -138,7 +138,9 @@ def command(desk: Desk) -> Waiting:
 
 
 @asynccontextmanager
-async def at_desk(folder: Path, proxy: Proxy, clock: HeldClock) -> AsyncIterator[Desk]:
+async def at_desk(
+    folder: Path, proxy: Proxy, clock: HeldClock, quiet: QuietHours | None = None
+) -> AsyncIterator[Desk]:
     """One run of the bot; the next in the same folder finds what it left."""
     matrix = Matrix(homeserver=proxy.url, user_id=BOT, owner=ANN)
     session = Session(BOT, "BOTDEVICE", "token", "a pickle key")
@@ -147,7 +149,8 @@ async def at_desk(folder: Path, proxy: Proxy, clock: HeldClock) -> AsyncIterator
         open_client(matrix, session, folder, new_id, clock, People(POLICY.allowed)) as client,
         asyncio.TaskGroup() as group,
     ):
-        stores = Stores.of(database, folder, Owner(ANN), clock, new_id, timezone="UTC")
+        shared = (database, folder, Owner(ANN), clock, new_id)
+        stores = Stores.of(*shared, timezone="UTC", quiet=quiet)
         desk = Desk(proxy, client, stores, clock)
         work = group.create_task(desk.work.run())
         yield desk

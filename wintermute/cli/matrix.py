@@ -4,24 +4,36 @@
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import click
 
 from wintermute.cli.check import show
-from wintermute.cli.opening import open_config
+from wintermute.cli.opening import open_config, open_with_gaps
 from wintermute.cli.options import config_option, reporting, say
 from wintermute.clock import SystemClock
-from wintermute.config.lock import hold
+from wintermute.config.lock import hold, holder
 from wintermute.config.schema import Config
 from wintermute.db import open_database
+from wintermute.errors import WintermuteError
 from wintermute.health.health import Finding, Health, HealthState, people, verifications
 from wintermute.ids import new_id
 from wintermute.matrix import login
 from wintermute.matrix.people import PeopleStore, fingerprint
 from wintermute.matrix.reset import reset_identity
+from wintermute.matrix.sas import LASTS
+from wintermute.matrix.verifications import LOOK_SECONDS, VerificationStore
 
+WAITING = "Waiting up to ten minutes. Verify the bot in your client now, or send it `/verify`."
+NOT_RUNNING = "Wintermute is not running: start it with `wintermute run`, meanwhile this waits."
+CONFIRM = "Confirm it in your client, too."
+NOTHING_CAME = "no emojis came within ten minutes -> run this again, and begin in your client"
+CANCELLED = "cancelled: somebody may sit between you and the bot -> see docs/encryption.md first"
+TOO_LATE = "it was over already -> if your client trusts the bot now, remove that trust there"
+NEVER_ENDED = "your client did not answer within ten minutes -> begin again"
+T = TypeVar("T")
 NOT_YET: Final[tuple[HealthState, str]] = ("warn", "none yet -> start it with `wintermute run`")
 
 
@@ -73,17 +85,57 @@ def reset_crypto(ctx: click.Context, identity: bool) -> None:
 
 
 @command.command("verify")
+@click.option("--show", "only_show", is_flag=True, help="Print keys and verifications, and leave.")
 @reporting
-def verify(ctx: click.Context, as_json: bool) -> None:
-    """Show the bot's keys, and the emojis of a verification under way.
+def verify(ctx: click.Context, as_json: bool, only_show: bool) -> None:
+    """Compare emojis with your client, so that it knows the bot for sure.
 
-    Compare the emojis with those that your client shows: if they differ, somebody sits between.
-    Fingerprints are for clients that compare these instead. Works beside the running daemon.
+    Run it beside the daemon, then begin a verification in your client. The command waits up to ten
+    minutes for one, shows the emojis and asks you if they are the same. Ctrl-C ends it.
+
+    --show prints the fingerprints of the bot's keys, for clients that compare these instead, and
+    who has verified it. --json does too.
 
     Example: wintermute matrix verify
     """
-    config = open_config(ctx)
-    show(ctx, asyncio.run(_shown(config)), as_json=as_json)
+    config, _ = open_with_gaps(ctx, level="warning")
+    if only_show or as_json:
+        show(ctx, asyncio.run(_shown(config)), as_json=as_json)
+        return
+    if holder(config.data_dir) is None:
+        click.echo(NOT_RUNNING, err=True)
+    say(ctx, WAITING)
+    compared = _looked_for(config, VerificationStore.comparison)
+    if compared is None:
+        raise WintermuteError(NOTHING_CAME)
+    say(ctx, "{user_id}, session {device_id}:\n  {shown}".format(**compared))
+    if not click.confirm("Does your client show the same?"):
+        answer = partial(VerificationStore.refuse, compared=compared)
+        raise WintermuteError(CANCELLED if _looked_for(config, answer) == "noted" else TOO_LATE)
+    say(ctx, CONFIRM)
+    ended = _looked_for(config, partial(VerificationStore.ending, compared=compared))
+    state, text = ended or ("fail", NEVER_ENDED)
+    if state != "ok":
+        raise WintermuteError(text)
+    say(ctx, text)
+
+
+def _looked_for(
+    config: Config, look: Callable[[VerificationStore], Awaitable[T | None]]
+) -> T | None:
+    """Look until there is something, for as long as a verification lasts. Ctrl-C ends it."""
+
+    async def found() -> T | None:
+        clock = SystemClock()
+        until = clock.monotonic() + LASTS.total_seconds()
+        async with open_database(config.data_dir / "wintermute.db") as database:
+            while not (one := await look(VerificationStore(database, clock))):
+                if clock.monotonic() > until:
+                    return None
+                await clock.sleep(LOOK_SECONDS)
+        return one
+
+    return asyncio.run(found())
 
 
 async def _shown(config: Config) -> list[Finding]:

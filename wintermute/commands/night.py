@@ -44,10 +44,8 @@ from wintermute.text import counted, plain
 
 NOT_YOURS = "Only a verified session of the owner can start a night."
 UNVOUCHED = "Here only a verified session of the owner can answer or take back what a night did."
-BEGUN = "I tidy what I know now: {phases}. I tell you here when it is done."
-FOLLOWS = (
-    "The night {night} is under way. Yours begins when it is over, and I tell you here how it went."
-)
+BEGUN = "I'm tidying up what I know. I'll tell you when I'm done."
+FOLLOWS = "Another night is under way. Yours begins after it, and I'll tell you how it went."
 OWED = "A night was asked for already: it begins as soon as it can."
 NO_NIGHT = "No night has run yet."
 NOTHING_HERE = "It changed nothing here and asks nothing."
@@ -75,7 +73,6 @@ class NightVerbs:
         self._stores = stores
         self._dreaming = dreaming
         self._nights = tidying.nights
-        self._phases = tidying.phases
         self._deeds = tidying.deeds
         self._questions = Questions(stores, tidying.nights)
         self._clock = clock
@@ -94,9 +91,7 @@ class NightVerbs:
         running = await self._nights.running(tx)
         if not await owe_asked(self._stores, tx, row, self._clock.now()):
             return OWED
-        if running:
-            return FOLLOWS.format(night=running[0].id)
-        return BEGUN.format(phases=", ".join(self._phases) or "there is nothing that could be done")
+        return FOLLOWS if running else BEGUN
 
     async def prepared(self, row: Waiting, scope: str) -> str:
         """What `/night` and its words come to; all of it takes transactions of its own."""

@@ -39,6 +39,7 @@ from wintermute.config.schema import (
     Web,
     Wiki,
     is_loopback,
+    key_name,
 )
 from wintermute.config.secrets import Sources, read_secret
 from wintermute.errors import ConfigurationError
@@ -49,6 +50,7 @@ MEMORY = "memory.backend"
 PROVIDER = "memory.embeddings.provider"
 EMBEDDINGS = "memory.embeddings.backend"
 DEDUP = "dreaming.dedup_similarity"
+QUIET = "quiet.from", "quiet.to"
 CONTRADICTION = "dreaming.contradiction_similarity"
 SECRET = "{env: NAME} or {file: PATH}"
 
@@ -66,7 +68,7 @@ class FoundValue:
 def check_all(found: Mapping[str, FoundValue], reported: set[str]) -> list[Problem]:
     """What does not fit together in what could be read, except below the keys reported before."""
     problems = [*_login(found), *_owner(found), *_backends(found), *_references(found)]
-    problems += [*_memory(found), *_likeness(found), *_web(found)]
+    problems += [*_memory(found), *_likeness(found), *_web(found), *_quiet(found)]
     return [problem for problem in problems if not reported & set(_upwards(problem.key))]
 
 
@@ -161,6 +163,15 @@ def _web(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
             f"is shorter than {SHORTEST_TOKEN} characters, and other machines could try them all:"
         )
         yield _problem(found, "web.token", f"{text} write a longer one, or none")
+
+
+def _quiet(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
+    given = [key for key in QUIET if key in found]
+    if len(given) == 1:
+        (missing,) = {*QUIET} - {*given}
+        yield _problem(found, given[0], f"needs {missing} as well: write both, or neither")
+    elif given and (begin := _value(found, QUIET[0])) == _value(found, QUIET[1]) and begin:
+        yield _problem(found, QUIET[1], "is when they begin: write another time, or neither")
 
 
 def _number(found: Mapping[str, FoundValue], key: str, usual: float) -> float | None:
@@ -276,7 +287,7 @@ class _Walk:
 
     def section(self, shape: Any, node: Node, key: str) -> Any:
         """The frozen value of a section and, in `problems`, what is wrong with it."""
-        fields = {field.name: field for field in dataclasses.fields(shape)}
+        fields = {key_name(field): field for field in dataclasses.fields(shape)}
         given = self._entries(node, key)
         for name in given.keys() - fields.keys():
             text = f"unknown key; the nearest known one is {nearest(name, fields)}"
@@ -287,7 +298,7 @@ class _Walk:
             else self._absent(field, node.place, _dotted(key, name))
             for name, field in fields.items()
         }
-        return shape(**values)
+        return shape(**{fields[name].name: value for name, value in values.items()})
 
     def _report(self, place: Position, key: str, text: str) -> None:
         self.problems.append(Problem(place, key, text))

@@ -10,10 +10,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
 from urllib.parse import quote, urlsplit
+from zoneinfo import ZoneInfo
 
 from wintermute.messages import Size
 from wintermute.owner import Owner
@@ -34,6 +36,11 @@ def key(doc: str, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
     if default is not dataclasses.MISSING and callable(default):
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def key_name(field: "dataclasses.Field[Any]") -> str:
+    """Name the key of a field: `from` is no name in Python."""
+    return field.name.rstrip("_")
 
 
 class Secret:
@@ -336,6 +343,9 @@ class Seed:
     )
 
 
+OF_THE_CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dreaming:
     enabled: bool = key("Tidy every night what is remembered.", True)
@@ -345,7 +355,7 @@ class Dreaming:
     report_at: str = key(
         "When that is, by the clock.",
         "08:00",
-        pattern=r"([01][0-9]|2[0-3]):[0-5][0-9]",
+        pattern=OF_THE_CLOCK,
         example="08:00",
     )
     budget_tokens: int | None = key("Most tokens for one night; empty: no limit.", 200_000, least=1)
@@ -491,6 +501,30 @@ class Log:
     level: Literal["debug", "info", "warning", "error"] = key("How much to log.", "info")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuietHours:
+    from_: str | None = key(
+        "When they begin; empty: there are none.", None, pattern=OF_THE_CLOCK, example="22:00"
+    )
+    to: str | None = key("When they end.", None, pattern=OF_THE_CLOCK, example="07:00")
+
+    def covers(self, at: time) -> bool:
+        """Decide if a time of day is within them; they may pass midnight."""
+        if self.from_ is None or self.to is None:
+            return False
+        begin, end = time.fromisoformat(self.from_), time.fromisoformat(self.to)
+        return begin <= at < end if begin < end else not end <= at < begin
+
+    def until(self, now: datetime, zone: ZoneInfo) -> datetime | None:
+        """Their end, if `now` is within them."""
+        here = now.astimezone(zone)
+        if self.to is None or not self.covers(here.time()):
+            return None
+        end = time.fromisoformat(self.to).replace(fold=here.fold)
+        day = here.date() + timedelta(days=here.time() >= end)
+        return datetime.combine(day, end, zone).astimezone(UTC)
+
+
 DATA = Path("data")
 WIKI = "wiki"
 
@@ -513,12 +547,23 @@ class Config:
     wiki: Wiki = key("Pages that link, and grow out of conversations.", Wiki)
     tools: Tools = key("What the assistant may do.", Tools)
     web: Web = key("The web pages: chat and wiki in a browser.", Web)
+    quiet: QuietHours = key(
+        "Hours in which reports and notices wait; reminders and answers do not.", QuietHours
+    )
     log: Log = key("Logging.", Log)
 
     @property
     def owner(self) -> Owner:
         """Whose assistant this is."""
         return Owner(self.matrix.owner)
+
+    @property
+    def nights(self) -> Dreaming:
+        """Nightly tidying, whose report waits for the end of the quiet hours."""
+        end = self.quiet.to
+        if end is None or not self.quiet.covers(time.fromisoformat(self.dreaming.report_at)):
+            return self.dreaming
+        return dataclasses.replace(self.dreaming, report_at=end)
 
     @property
     def wiki_store(self) -> Path:
@@ -591,20 +636,20 @@ def _is_edited(field: "dataclasses.Field[Any]") -> bool:
 
 
 def _key(field: "dataclasses.Field[Any]", indent: str, chosen: Mapping[str, str]) -> Iterator[str]:
-    deeper = f"{indent}  "
+    deeper, name = f"{indent}  ", key_name(field)
     if dataclasses.is_dataclass(field.type):
-        below = f"{field.name}."
+        below = f"{name}."
         within = {k.removeprefix(below): v for k, v in chosen.items() if k.startswith(below)}
-        yield f"{indent}{field.name}:"
+        yield f"{indent}{name}:"
         yield from _section(field.type, deeper, within)
     elif get_origin(field.type) is Mapping and _is_edited(field):
-        yield f"{indent}{field.name}:"
+        yield f"{indent}{name}:"
         yield f"{deeper}{field.metadata['example']}:"
         yield from _section(get_args(field.type)[1], f"{deeper}  ", {})
     else:
         default = field.metadata["example"] if _is_edited(field) else _default(field)
-        value = chosen.get(field.name, default)
-        yield f"{indent}{field.name}: {SECRETS.get(field.name) or _written(value)}"
+        value = chosen.get(name, default)
+        yield f"{indent}{name}: {SECRETS.get(name) or _written(value)}"
 
 
 def _default(field: "dataclasses.Field[Any]") -> object:

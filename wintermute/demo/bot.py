@@ -19,7 +19,7 @@ import httpx2
 
 from wintermute.clock import SystemClock
 from wintermute.config.read import read_config
-from wintermute.config.schema import URL, WIKI, Config, Secret
+from wintermute.config.schema import URL, WIKI, Config, Secret, key_name
 from wintermute.demo.homeserver import Child, free_port, leashed, write
 from wintermute.errors import ConfigurationError
 from wintermute.memory.status import Machine, first_backend
@@ -137,7 +137,7 @@ def _plain(value: Any, secrets: dict[str, str]) -> Any:
         return {"env": name}
     if dataclasses.is_dataclass(value):
         fields = dataclasses.fields(value)
-        return {field.name: _plain(getattr(value, field.name), secrets) for field in fields}
+        return {key_name(field): _plain(getattr(value, field.name), secrets) for field in fields}
     if isinstance(value, Mapping):
         return {name: _plain(item, secrets) for name, item in value.items()}
     if isinstance(value, tuple):

@@ -182,10 +182,11 @@ async def verifications(database: Database) -> list[tuple[str, HealthState, str]
         "SELECT user_id, device_id, phase, shown, code, max(began_at) AS began FROM verifications"
         " GROUP BY user_id ORDER BY began DESC LIMIT 5"
     )
-    return [(f"verification with {row['user_id']}", *_step(row)) for row in rows]
+    return [(f"verification with {row['user_id']}", *verification_step(row)) for row in rows]
 
 
-def _step(row: Row) -> tuple[HealthState, str]:
+def verification_step(row: Row) -> tuple[HealthState, str]:
+    """Say how far a verification has come."""
     device = f" (session {row['device_id']})" if row["device_id"] else ""
     if row["phase"] == "done":
         return "ok", f"done{device}"

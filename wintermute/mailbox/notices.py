@@ -53,8 +53,9 @@ class Notices:
         body: str,
         *,
         meant_for: str = ANYBODY,
+        unasked: bool = False,
     ) -> bool:
-        """Say a notice unless the same `key` was said within `every`."""
+        """Say a notice unless the same `key` was said within `every`; `unasked`: not in quiet hours."""
         now = self._clock.now()
         fresh = await tx.execute(
             "INSERT INTO notices (key, said_at) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET"
@@ -63,7 +64,7 @@ class Notices:
         )
         if fresh:
             await self._outbox.enqueue(
-                tx, conversation_id, body, kind="notice", meant_for=meant_for
+                *(tx, conversation_id, body), kind="notice", meant_for=meant_for, unasked=unasked
             )
         return bool(fresh)
 

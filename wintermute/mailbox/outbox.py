@@ -31,6 +31,8 @@ ASKED = (
     "i.event_id GLOB '$*' AND iif(json_valid(i.raw), i.raw ->> '$.type', '') IS NOT 'm.reaction'"
 )
 """A message of a person that is answered: no sign, and no event of ours."""
+HELD = "outbox.unasked AND NOT EXISTS (SELECT 1 FROM outbox_parts p WHERE p.outbox_id = outbox.id)"
+"""Nobody asked for it, and nothing of it has begun: in quiet hours it waits."""
 NEXT = (
     "SELECT outbox.seq, outbox.id, outbox.room_id, outbox.kind, outbox.body,"
     " outbox.late_after AS after, outbox.late_mark AS mark,"
@@ -43,7 +45,8 @@ NEXT = (
     " FROM outbox LEFT JOIN conversations c ON c.id = outbox.conversation_id"
     " LEFT JOIN inbox i ON i.event_id = coalesce(outbox.answers, outbox.grows)"
     "  AND i.room_id = outbox.room_id"
-    " WHERE outbox.room_id = ? AND outbox.conversation_id = ? AND outbox.state = 'waiting'"
+    " WHERE outbox.room_id = :room AND outbox.conversation_id = :conversation"
+    f" AND outbox.state = 'waiting' AND NOT (:quiet AND {HELD})"
     " ORDER BY outbox.apart DESC, outbox.reacts_to IS NOT NULL, outbox.seq LIMIT 1"
 )
 
@@ -176,7 +179,10 @@ class Outbox:
         new_id: NewId,
         redact: Redaction = UNHIDDEN,
         said: AfterSending = nothing_more,
+        quiet: Callable[[datetime], datetime | None] = lambda _now: None,
     ) -> None:
+        """`quiet`: when the quiet hours end that a moment is in."""
+        self._quiet = quiet
         self._said = said
         self._redact = redact
         self._database = database
@@ -198,13 +204,14 @@ class Outbox:
         cause: str | None = None,
         signs: Sequence[str] = (),
         in_place: bool = False,
+        unasked: bool = False,
     ) -> str:
         """Promise to say something in a conversation; from the commit on it will be said, once.
 
         `meant_for`: the scope it was made of, which all must fit who can read it when it is sent
         (F-002). `apart`: before all that waits, in an encryption session of its own. `cause`: the
         due moment it is of. `signs`: what is put on it once it is said. `in_place`: it may take
-        the place of the answer to an earlier wording, too (X-062).
+        the place of the answer to an earlier wording, too (X-062). `unasked`: it waits in quiet hours.
         """
         row = await tx.row("SELECT room_id FROM conversations WHERE id = ?", (conversation_id,))
         if row is None:
@@ -228,6 +235,7 @@ class Outbox:
             cause=cause,
             continues=continues,
             signs=" ".join(signs),
+            unasked=unasked,
         )
 
     async def begin_draft(
@@ -337,13 +345,13 @@ class Outbox:
     ) -> tuple[int, int]:
         """Blank what was said in answer to these events or holds one of the `traces`.
 
-        What still waits to be sent is left alone. Returns how many were blanked, and how many wait.
+        What waits to be sent soon is left alone. Returns how many were blanked, and how many wait.
         """
         asked = {"events": json.dumps(list(events))} | traces.asked(ANSWERS)
         meant = f"(answers IN (SELECT value FROM json_each(:events)) OR {ANSWERS.rows()})"
         blanked = await tx.rows(
-            f"UPDATE outbox SET body = '' WHERE state <> 'waiting' AND body <> '' AND {meant}"
-            " RETURNING id",
+            "UPDATE outbox SET body = '', state = iif(state = 'waiting', 'sent', state)"
+            f" WHERE (state <> 'waiting' OR {HELD}) AND body <> '' AND {meant} RETURNING id",
             asked,
         )
         await tx.execute(
@@ -379,9 +387,14 @@ class Outbox:
         """Conversations with something to be said in a Matrix room, each with that room."""
         rows = await self._database.rows(
             "SELECT DISTINCT conversation_id, room_id FROM outbox WHERE state = 'waiting'"
-            " AND room_id GLOB '!*'"
+            f" AND room_id GLOB '!*' AND NOT (? AND {HELD})",
+            (self.quiet_until() is not None,),
         )
         return [(row["conversation_id"], row["room_id"]) for row in rows]
+
+    def quiet_until(self) -> datetime | None:
+        """When the quiet hours end, if it is within them."""
+        return self._quiet(self._clock.now())
 
     async def waiting_for_pages(self) -> list[str]:
         """Messages to be said in the browser, whose list of messages is this store."""
@@ -392,7 +405,9 @@ class Outbox:
 
     async def next(self, conversation_id: str, room_id: str) -> Outgoing | None:
         """What a conversation has to say next in a room; signs when there is nothing else."""
-        row = await self._database.row(NEXT, (room_id, conversation_id))
+        quiet = is_matrix(room_id) and self.quiet_until() is not None
+        asked = {"room": room_id, "conversation": conversation_id, "quiet": quiet}
+        row = await self._database.row(NEXT, asked)
         return _outgoing(row, late=_late(row) if row["after"] else None) if row else None
 
     async def parts(self, outbox_id: str) -> list[OutboxPart]:

@@ -253,20 +253,16 @@ MOST_TASKS = 10_000
 """Overdue at once; more would be said again."""
 MOST_QUOTED = 20
 MOST_CHARACTERS = 120
-TIME = "what was said between {since} and {until}"
 RESTORED = (
-    "My data were restored from an earlier copy, so {time} is unknown to me. Reminders and facts asked"
-    " for in that time must be said again."
+    "I was restored from a backup and have lost everything said between {time}. Please repeat any"
+    " reminder or fact from that time."
 )
-QUOTED = "These I had answered:"
-PASSED = (
-    "These I had passed over, as they were stopped or I could not read them; say them again if they "
-    "still count:"
-)
-UNREADABLE = "{count} of that time, which I had answered, I cannot decrypt any more."
+QUOTED = "I had answered these:"
+PASSED = "I had not answered these. Please send them again if they still matter:"
+UNREADABLE = "I had also answered {count} that I can no longer decrypt."
 NEW_SESSION = (
-    "Should I say that I cannot decrypt what you write from now on, let your app begin a new session"
-    " (in Element: `/discardsession`)."
+    "If I say that I can't decrypt your new messages, start a new session in your app (in Element:"
+    " `/discardsession`)."
 )
 
 
@@ -407,7 +403,8 @@ class Restored:
         await self._stores.inbox.close(tx, rows)
         if copy is not None and copy.since is not None:
             passed = {row.event_id for row in rows if not tags.has("answer", row.event_id)}
-            await self._tell(tx, copy, copy.since, rows, passed)
+            spoken_in = {room for room, events in rooms.items() if events}
+            await self._tell(tx, copy, copy.since, rows, passed, spoken_in)
         await self._copies.settle(tx)
 
     async def unknown(self, rooms: Mapping[str, Sequence[Json]]) -> str:
@@ -506,17 +503,18 @@ class Restored:
         since: datetime,
         rows: Sequence[OpenRow],
         passed: Collection[str],
+        spoken_in: Collection[str],
     ) -> None:
-        """Tell each room from when to when, and what must be said again; status the rest."""
+        """Tell rooms with new events from when to when, and what must be said again; status the rest."""
         zone = self._stores.tasks.zone
         still = [row for row in await self._stores.inbox.all_open(tx) if row.is_locked]
         lost = len(still) + sum(row.is_locked for row in rows)
-        time = TIME.format(since=in_words(since, zone), until=in_words(copy.noticed_at, zone))
+        time = _between(since, copy.noticed_at, self._clock.now(), zone)
         named = f"; {counted(lost, 'message')} of it cannot be decrypted any more" if lost else ""
-        text = f"from an earlier copy: {time} is unknown{named}"
+        text = f"from a backup: everything said between {time} is lost{named}"
         await self._stores.health.note_in(tx, "restored", "warn" if lost else "ok", text)
         home = self._client.moves.home  # what is said in a room that is over is said there
-        for room_id in sorted({home(room_id) for room_id in self._client.rooms}):
+        for room_id in sorted({home(each) for each in self._client.rooms if each in spoken_in}):
             view = self._client.room(room_id)
             if not self._policy.allowed.isdisjoint(view.members):
                 there = [row for row in rows if home(row.room_id) == room_id]
@@ -544,6 +542,14 @@ class Restored:
             kind="notice",
             meant_for=f"{PERSON}{person}" if direct else ANYBODY,
         )
+
+
+def _between(since: datetime, until: datetime, now: datetime, zone: ZoneInfo) -> str:
+    """The lost time in words, short where all of it is today."""
+    begun, ended, today = (moment.astimezone(zone) for moment in (since, until, now))
+    if begun.date() == ended.date() == today.date():
+        return f"{begun:%H:%M} and {ended:%H:%M} today"
+    return f"{in_words(since, zone)} and {in_words(until, zone)}"
 
 
 def notice(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from wintermute.clock import Clock, until_set
+from wintermute.clock import LONGEST_NAP, Clock, until_set
 from wintermute.conversation import words
 from wintermute.db import Database, Transaction
 from wintermute.errors import (
@@ -224,7 +224,16 @@ class Sender:
                     else:
                         self._busy[where] = asyncio.Event()
                         conversations.create_task(self._say(where))
-                await self._bell.wait()
+                await self._news()
+
+    async def _news(self) -> None:
+        """Wait for something to say; what waited for the end of the quiet hours is that too."""
+        until = self._stores.outbox.quiet_until()
+        if until is None:
+            await self._bell.wait()
+        else:
+            left = (until - self._clock.now()).total_seconds()
+            await until_set(self._bell, self._clock, min(left, LONGEST_NAP))
 
     async def _say(self, where: tuple[str, str]) -> None:
         """Say all that a conversation has to say in a room, as long as something grows there."""

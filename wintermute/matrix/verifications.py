@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from wintermute.clock import Clock, moment, stamp, until_set
-from wintermute.db import Database, Transaction
+from wintermute.db import Database, Row, Transaction
 from wintermute.errors import HomeserverUnavailable, SendRefused
+from wintermute.health.health import HealthState, verification_step
 from wintermute.mailbox.inbox import Waiting
 from wintermute.matrix import sas
 from wintermute.matrix.client import MatrixClient
@@ -27,6 +28,7 @@ from wintermute.messages import Json
 from wintermute.stores import Stores
 
 DAY = timedelta(days=1)
+MISMATCHED = "m.mismatched_sas"
 
 
 class VerificationStore:
@@ -88,6 +90,37 @@ class VerificationStore:
             for row in rows
         ]
 
+    async def comparison(self) -> Row | None:
+        """The newest that is at its emojis."""
+        return await self._database.row(
+            "SELECT * FROM verifications WHERE phase = 'keyed' AND code = '' AND began_at > ?"
+            " ORDER BY changed_at DESC LIMIT 1",
+            (stamp(self._clock.now() - LASTS),),
+        )
+
+    async def refuse(self, compared: Row) -> Literal["noted", "too late"]:
+        """Note that somebody at this machine said no, unless the client has said yes before."""
+        query = "UPDATE verifications SET code = ? WHERE user_id = ? AND txn_id = ? AND phase = ?"
+        asked = (MISMATCHED, compared["user_id"], compared["txn_id"], "keyed")
+        async with self._database.transaction() as tx:
+            noted = await tx.execute(query, asked)
+        return "noted" if noted else "too late"
+
+    async def is_refused(self, verification: Verification) -> bool:
+        """Decide if somebody at this machine said no to it."""
+        query = "SELECT 1 FROM verifications WHERE user_id = ? AND txn_id = ? AND code <> ''"
+        asked = (verification.their_user, verification.transaction_id)
+        return await self._database.row(query, asked) is not None
+
+    async def ending(self, compared: Row) -> tuple[HealthState, str] | None:
+        """How it ended, in words; None while it goes on."""
+        row = await self._database.row(
+            "SELECT * FROM verifications WHERE user_id = ? AND txn_id = ?"
+            " AND phase IN ('done', 'cancelled')",
+            (compared["user_id"], compared["txn_id"]),
+        )
+        return verification_step(row) if row else None
+
     async def sweep(self) -> None:
         """Forget what has been over for a day."""
         async with self._database.transaction() as tx:
@@ -115,6 +148,8 @@ MOST_WAITING = 20  # messages of one verification; a whole one has six
 MOST_OF_ONE = 5  # verifications of one person, all but the last about to end
 MOST_AN_HOUR = 30  # strangers who are declined, or unknown transactions that are cancelled
 LONGEST_WAIT = 5.0
+LOOK_SECONDS = 1.0
+"""How often it is looked for an answer that is given at this machine."""
 COMMAND = "/verify "
 """How the id of a transaction begins whose request has no event yet, followed by the command's."""
 
@@ -141,7 +176,7 @@ UNFIT = (
 )
 FAILURES = {
     "m.unknown_method": NO_METHOD,
-    "m.mismatched_sas": DIFFERENT,
+    MISMATCHED: DIFFERENT,
     "m.key_mismatch": UNFIT,
     "m.mismatched_commitment": UNFIT,
     "m.invalid_message": UNFIT,
@@ -431,8 +466,12 @@ class Verifications:
                     served = partial(self._client.fresh_keys, now.their_user)
                     keys = await self._patiently(now, served)
                 return sas.receive(now, message.kind, message.content, keys)
-            left = now.began_at + LASTS - self._clock.now()
-            await until_set(exchange.bell, self._clock, left.total_seconds())
+            left = (now.began_at + LASTS - self._clock.now()).total_seconds()
+            if now.phase == "keyed":
+                if await self._rows.is_refused(now):
+                    return sas.cancel(now, MISMATCHED)
+                left = min(left, LOOK_SECONDS)
+            await until_set(exchange.bell, self._clock, left)
 
     async def _take(self, exchange: Exchange, step: SasStep) -> None:
         """A step is kept before it is said; an end after, or a kill between would leave it unsaid."""

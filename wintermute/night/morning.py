@@ -18,6 +18,7 @@ from wintermute.mailbox.outbox import is_matrix
 from wintermute.messages import ROOM
 from wintermute.night.nights import Night, NightItem, Nights
 from wintermute.night.report import (
+    STEPS,
     WAITS,
     NightMessage,
     failed,
@@ -35,8 +36,6 @@ MORNING = "morning"
 SIGNS = ("\N{WHITE HEAVY CHECK MARK}", "\N{CROSS MARK}")
 """Yes and no, under a message that asks one question."""
 DAY = timedelta(days=1)
-MOST_BROKEN = 5
-"""Phases that are named with what went wrong."""
 
 
 class Morning:
@@ -146,7 +145,7 @@ class Morning:
         today = self._clock.now().astimezone(self._stores.tasks.zone).date()
         items = [item for _, of_night in told for item in of_night]
         said = message(told_of(nights, today), items, broken, left=waits)
-        await self._put(tx, home, scope, said, [night.id for night in nights])
+        await self._put(tx, home, scope, said, [night.id for night in nights], unasked=True)
 
     async def _put(
         self,
@@ -155,11 +154,13 @@ class Morning:
         scope: str,
         said: NightMessage,
         nights: Sequence[str],
+        *,
+        unasked: bool = False,
     ) -> None:
         """The message, and that these nights are told there; signs where it asks one thing."""
         signs, asks = (SIGNS, said.asks) if said.asks else ((), None)
         outbox_id = await self._stores.outbox.enqueue(
-            *(tx, home.id, said.text), kind="notice", meant_for=scope, signs=signs
+            *(tx, home.id, said.text), kind="notice", meant_for=scope, signs=signs, unasked=unasked
         )
         for night in nights:
             of_it = asks.n if asks and asks.night == night else None
@@ -192,7 +193,8 @@ class Morning:
         lines += (
             [f"Why: {'; '.join(dict.fromkeys(tally.note for tally in waits))}."] if waits else []
         )
-        lines += [f"{tally.name} failed: {tally.note}" for tally in broken[:MOST_BROKEN]]
+        if steps := dict.fromkeys(STEPS.get(each.name, "finish all") for each in broken):
+            lines.append(f"I couldn't {', '.join(steps)}. I'll try again next night.")
         await self._put(tx, held, held.scope, NightMessage("\n".join(lines), said.asks), [night.id])
         return (held.id,)
 

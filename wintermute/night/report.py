@@ -39,6 +39,20 @@ DONE: Mapping[str, tuple[str, str]] = {
     ),
 }
 """What a kind of item did, one of it and several."""
+STEPS: Mapping[str, str] = {
+    "learn": "learn from messages",
+    "dedup": "merge similar memories",
+    "contradictions": "settle contradictions",
+    "stale": "put unused memories to rest",
+    "export": "write the list of memories",
+    "memories": "tidy the list of memories",
+    "tasks": "review tasks",
+    "skills": "review skills",
+    "pages": "update pages",
+    "folds": "sum up long conversations",
+    "housekeeping": "clean up old files",
+}
+"""What each step does for people, behind "I couldn't"."""
 COUNTS_MEMBERS = frozenset({"merged", "rest"})
 """Kinds of which what they were made of is counted."""
 NAMES = frozenset({"page"})
@@ -231,7 +245,7 @@ def message(
     if not done and not asked:
         return NightMessage("")
     said = [part for part in (done, counted(len(asked), "question") if asked else "") if part]
-    broken = [f"{counted(failed, 'phase')} failed"] if failed else []
+    broken = [f"{counted(failed, 'step')} failed"] if failed else []
     broken += [WAITS] if left else []
     can_undo = any(item.state == "done" and item.change_set for item in items)
     back = ", `/night undo` takes it back" if can_undo else ""

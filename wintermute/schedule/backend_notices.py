@@ -51,6 +51,8 @@ class BackendNotices:
         async with stores.database.transaction() as tx:
             home = await (await Deliveries.now(tx, stores, self._speaker)).home(tx, owner, None)
             if home:
-                await stores.notices.notice_once(tx, key, EVER, home.id, text, meant_for=owner)
+                await stores.notices.notice_once(
+                    *(tx, key, EVER, home.id, text), meant_for=owner, unasked=True
+                )
         if home:
             self._speaker.speak(home.id)

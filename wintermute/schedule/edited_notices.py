@@ -77,7 +77,9 @@ class EditedNotices:
             home = await (await Deliveries.now(tx, stores, self._speaker)).home(tx, owner, None)
             if home is not None:  # else as soon as there is a chat with nobody else in it
                 for text in [*texts, *_kept(kept, stores.places)]:
-                    await stores.outbox.enqueue(tx, home.id, text, kind="notice", meant_for=owner)
+                    await stores.outbox.enqueue(
+                        *(tx, home.id, text), kind="notice", meant_for=owner, unasked=True
+                    )
                 known |= set(news)
                 await stores.versions.tell(tx, kept)
                 for wish in lost:
@@ -96,7 +98,7 @@ class EditedNotices:
             return
         text = LOST.format(asked=item_words(item), id=item.id)
         outbox_id = await stores.outbox.enqueue(
-            *(tx, home.id, text), kind="notice", meant_for=wish.scope, signs=SIGNS
+            *(tx, home.id, text), kind="notice", meant_for=wish.scope, signs=SIGNS, unasked=True
         )
         await nights.tell(tx, item.night, wish.scope, outbox_id, item.n)
 

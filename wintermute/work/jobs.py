@@ -20,18 +20,28 @@ from wintermute.errors import (
     WintermuteError,
 )
 from wintermute.jobs import Job
-from wintermute.messages import PERSON
+from wintermute.messages import PERSON, ROOM
 from wintermute.stores import Stores
 from wintermute.work.deliveries import Deliveries
 from wintermute.work.runner import MOST_CRASHES, Look
 
-STOPPED = (
-    "`{name}` failed {often}{whose}: {error}. I stopped it, and try again when I"
-    " am started anew; everything else goes on."
-)
-CRASHED = "A piece of `{name}` was interrupted by three crashes{whose}. I try it again after an hour, a day, a week; everything else goes on."
-GOES_ON = "`{name}` failed {often}{whose}: {error}. I go on trying, and `/status` shows it."
-INTERRUPTED = "A piece of `{name}` was interrupted by three crashes{whose}. I try it once an hour; everything else goes on."
+COULD_NOT: Mapping[str, str] = {
+    "harvest": "learn from {your} messages",
+    "reconstruct": "combine {your} new memories with older ones",
+    "core": "update my notes about {you}",
+    "split": "split {your} long memories into single facts",
+    "embeddings": "prepare new memories for search by meaning",
+    "night": "tidy up at night",
+    "morning": "send the morning report",
+    "forget": "forget everything I was asked to forget",
+    "scrub": "erase the last traces of what was forgotten",
+}
+"""What each job does for people, behind "I couldn't"."""
+OTHER = "finish some work in the background"
+STOPPED = "it failed {often}. I'll try again after the next restart; `/status` has details."
+CRASHED = "I crashed three times at it. I'll try again in an hour, then in a day, then every week."
+GOES_ON = "it failed {often}. I'll keep trying; `/status` has details."
+INTERRUPTED = "I crashed three times at it. I'll try again every hour."
 LATER = (timedelta(hours=1), timedelta(days=1), timedelta(weeks=1))
 """After three crashes, four, and each one more (M-095); what persists waits an hour each time."""
 AFTER_CRASHES = "a crash interrupted it each time"
@@ -182,15 +192,17 @@ class JobKind:
                 persists = self._policy.persists
                 if often := await jobs.failed(tx, piece, error, persists=persists):
                     text = GOES_ON if persists else STOPPED
-                    news = await self._tell_owner(tx, piece, text, error, often)
+                    news = await self._tell_owner(tx, piece, text, often)
         return news
 
     async def _tell_owner(
-        self, tx: Transaction, job: Job, text: str, error: str = "", often: str = ""
+        self, tx: Transaction, job: Job, text: str, often: str = ""
     ) -> Collection[str]:
         owner = self._stores.owner.scope
-        whose = "" if job.scope in ("", owner) else f" for {job.scope.removeprefix(PERSON)}"
-        told = text.format(name=self.name, whose=whose, error=error, often=often)
+        whom = "a group" if job.scope.startswith(ROOM) else job.scope.removeprefix(PERSON)
+        you, your = ("you", "your") if job.scope in ("", owner) else (whom, f"{whom}'s")
+        work = COULD_NOT.get(self.name, OTHER).format(you=you, your=your)
+        told = f"I couldn't {work}: {text.format(often=often)}"
         return await self._say(tx, owner, told)
 
     async def _say(self, tx: Transaction, scope: str, text: str) -> Collection[str]:
@@ -199,5 +211,7 @@ class JobKind:
         home = await homes.home(tx, scope, None) if text else None
         if home is None:
             return ()
-        await self._stores.outbox.enqueue(tx, home.id, text, kind="notice", meant_for=scope)
+        await self._stores.outbox.enqueue(
+            *(tx, home.id, text), kind="notice", meant_for=scope, unasked=True
+        )
         return (home.id,)
