@@ -493,7 +493,7 @@ async def test_the_new_wording_of_a_command_takes_the_place_of_what_it_did(
     one = await ann.send(chat, "/remind tomorrow 09:00 Call Ana")
     await answer(1)
     await ann.edit(chat, one, "/remind tomorrow 10:00 Call Anna")
-    assert (await answer(2)).startswith(f"{TAKEN_BACK}\n\nI will remind you on")
+    assert (await answer(2)).startswith(f"{TAKEN_BACK}\n\nI'll remind you")
     await task()
     await ann.edit(chat, one, "/remind whenever Call Anna")
     assert (await answer(3)).startswith(f"{FIRST_STAYS}\n\nWrite when and what")
