@@ -22,9 +22,9 @@ from wintermute.owner import is_owner
 from wintermute.stores import Stores
 from wintermute.tasks.due import clock, in_short, tomorrow
 from wintermute.tasks.occurrences import LATE, Occurrence
-from wintermute.tasks.parse import has_offset, timed
+from wintermute.tasks.parse import spoken, timed
 from wintermute.tasks.schedules import PlanRequest
-from wintermute.tasks.tasks import EVERYWHERE, Target, Task, Tasks
+from wintermute.tasks.tasks import EVERYWHERE, Status, Target, Task, Tasks
 from wintermute.text import plain
 
 MOST = 160  # characters of one side of a change
@@ -243,17 +243,19 @@ def _lately(task: Task, last: Occurrence | None, now: datetime, zone: ZoneInfo) 
 
 EMPTY = "No tasks or reminders here. Try: remind me tomorrow at 9 to call mum"
 SNOOZE = timedelta(minutes=10)
+TASK_ID = re.compile(r"task_\w+")
 AROUND = "`#()[].,:;"
 """What people copy with an id."""
 VERBS = """\
-- `/tasks`: what is to be done here
-- `/tasks done ID`: it is done; what comes again is done until then
-- `/tasks snooze ID`: again in 10 minutes
-- `/tasks tomorrow ID`: again tomorrow at the same time
-- `/tasks cancel ID`: delete it
-- `/tasks pause ID`, `/tasks resume ID`: nothing comes of it in between
+- `/tasks`: list the tasks of this chat
+- `/tasks done TASK`: mark it as done; a series goes on at its next time
+- `/tasks snooze TASK`: remind again in 10 minutes
+- `/tasks tomorrow TASK`: remind again tomorrow at the same time
+- `/tasks cancel TASK`: delete it
+- `/tasks pause TASK`, `/tasks resume TASK`: stop it for a while
 
-Without an ID the first four mean the last reminder here."""
+TASK is the id in the list, or words of the task, as in `/tasks done call mum`.
+Without it the first four mean the last reminder here."""
 
 
 class TaskVerbs:
@@ -282,24 +284,41 @@ class TaskVerbs:
         if len(words) == 1 and words[0].lower() in ("done", "snooze", "tomorrow", "cancel"):
             last = await self._occurrences.last_told(tx, row.conversation_id)
             words += [last] if last else []
-        if verb is None or len(words) != 2:
+        if verb is None or len(words) < 2:
             return VERBS
-        task_id = words[1].strip(AROUND).lower()
         why = Reason("command", scope, evidence=(row.event_id,))  # `/undo` here takes it back
         try:
+            task_id = await self._named(" ".join(words[1:]), {scope, *told.values()})
             its_scope, by_owner = told.get(task_id, scope), is_owner(row.origin)
             return await verb(tx, Target(task_id, its_scope, why, by_owner))
         except ToolFailed as problem:
             return str(problem)
 
-    async def _listed(self, scopes: Collection[str]) -> str:
+    async def _named(self, name: str, scopes: Collection[str]) -> str:
+        """The id of the one task that is called so, by its id or by words of it."""
+        if TASK_ID.fullmatch(name.strip(AROUND).lower()):
+            return name.strip(AROUND).lower()
+        for statuses in (("active", "paused"), ("completed",)):
+            found = await self._of(scopes, *statuses)
+            named = [task for task in found if name.casefold() in task.content.casefold()]
+            if len(named) > 1:
+                which = "\n".join(f"- `{task.id}` {_named(task)}" for task in named[:MOST_LINES])
+                raise ToolFailed(f"Several tasks say that. Give the id of one:\n{which}")
+            if named:
+                return named[0].id
+        raise ToolFailed(f"No task here says {plain(brief(name))}. `/tasks` lists them.")
+
+    async def _of(self, scopes: Collection[str], *statuses: Status) -> list[Task]:
         found = [
             task
             for scope in sorted(scopes)
-            for status in ("active", "paused")
+            for status in statuses
             for task in await self._tasks.listed(scope, status)
         ]
-        tasks = list({task.id: task for task in found}.values())  # those of all rooms come twice
+        return list({task.id: task for task in found}.values())  # those of all rooms come twice
+
+    async def _listed(self, scopes: Collection[str]) -> str:
+        tasks = await self._of(scopes, "active", "paused")
         last = await self._occurrences.last([task.id for task in tasks])
         listed = task_list(tasks, last, self._clock.now(), self._tasks.zone)
         return listed or EMPTY
@@ -382,7 +401,7 @@ class Reminding:
             read = timed(TO_ME.sub("", line, 1), now, self._tasks.zone)
             if read is None or not read.rest:
                 forms = (f"- `/remind {form}`" for form in FORMS)
-                return "\n".join(["I found no time and text in that. Write for example:", *forms])
+                return "\n".join(["I need a time and a text. Write for example:", *forms])
             task = await self._tasks.add(
                 tx,
                 Reason("command", scope, evidence=(row.event_id,)),
@@ -395,16 +414,16 @@ class Reminding:
             )
         except ToolFailed as problem:
             return str(problem)
-        return self._promise(task, now, has_offset(read.at))
+        return self._promise(task, now, *spoken(read.at))
 
-    def _promise(self, task: Task, now: datetime, with_zone: bool) -> str:
+    def _promise(self, task: Task, now: datetime, often: str, zoned: bool) -> str:
         schedule, due, zone = task.plan.schedule, task.next_due, self._tasks.zone
         whom = "this room" if task.scope.startswith("room:") else "you"
         if schedule is None or due is None:
             return f"Done: {plain(task.content)}"
-        when = in_short(due, now, zone) + (f" {due.astimezone(zone):%Z}" if with_zone else "")
+        when = in_short(due, now, zone) + (f" {due.astimezone(zone):%Z}" if zoned else "")
         if due <= now:
             return f"That was due {when}, before I read it. I'll remind {whom} now."
         remark = schedule.remark(due, zone)
-        said = f"I'll remind {whom} {when}, {schedule.often()}: {plain(task.content)}"
+        said = f"I'll remind {whom} {when}, {often}: {plain(task.content)}"
         return f"{said}\n{remark[0].upper()}{remark[1:]}." if remark else said

@@ -7,7 +7,7 @@ import tomllib
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
@@ -76,13 +76,16 @@ def _read() -> Iterator[_Word]:
 
 WORDS = tuple(_read())
 MEANING = {kind: {word.text: word.value for word in WORDS if word.kind == kind} for kind in VALUES}
+DAYS = MEANING["weekday"] | MEANING["plural"] | MEANING["short"]
 
 
-def languages(text: str) -> set[str]:
-    """The languages in which this is a number, or stands before an hour."""
-    return {
-        word.language for word in WORDS if word.text == text and word.kind in ("number", "glue")
-    }
+def share(kind: str, text: str, other: str, word: str) -> bool:
+    """Whether two words are of one language: `at once` is not eleven o'clock in Spanish."""
+    one, two = (
+        {known.language for known in WORDS if (known.kind, known.text) == named}
+        for named in ((kind, text), (other, word))
+    )
+    return not one.isdisjoint(two)
 
 
 def any_of(kind: str, *values: Any) -> str:
@@ -162,8 +165,7 @@ PATTERNS = (
     ),
     ("clock", f"(?:(?:{AT}|{NEAR}){_})?(?P<noon>{any_of('clock', 'noon')})"),
 )
-SLOTS = tuple((slot, re.compile(pattern + EDGE)) for slot, pattern in PATTERNS)
-"""The parts of a time, in the order in which they are tried."""
+
 SPANS = re.compile(
     rf"(?:(?P<count>{FIGURE}|{ONE}){_}|(?<![a-z]))(?P<unit>{UNIT})|(?P<more>[0-9]{{2}})"
     rf"|(?P<half>{any_of('after', 30)})"
@@ -171,7 +173,18 @@ SPANS = re.compile(
 EACH_DAY = re.compile(rf"(?P<to>-|–|{TO})?{_}(?P<day>{WEEKDAY})")
 BETWEEN = re.compile("(?: |,|の|的)*")
 STOP = f"(?:{any_of('stop')}|{EACH}|{OTHER})"
-STOPS, STOPPED = re.compile(rf"[ ,]*{STOP}"), re.compile(rf"{BEGIN}{STOP}[ ,]*$")
+STOPS = re.compile(rf"[ ,]*{STOP}")
+NO_DAY = (
+    rf"{any_of('next')}|{any_of('day')}|{any_of('weekday')}|[0-9]+{ORDINAL}?\.?{_}{any_of('month')}"
+)
+STOPPED = re.compile(rf"{BEGIN}(?:{STOP}|{NO_DAY}|[0-9]+[/.][0-9]+)[ ,.]*$")
+"""A time is not read right after such a word; `30 february` is a day that cannot be."""
 AFTER = re.compile(f"{_}{UNIT}")
 """`tomorrow 5 minutes` says no hour."""
 BEGINS = re.compile(BEGIN + "(?=[^ ])")
+
+
+@cache
+def slots() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """The parts of a time, in the order in which they are tried."""
+    return tuple((slot, re.compile(pattern + EDGE)) for slot, pattern in PATTERNS)

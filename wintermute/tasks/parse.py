@@ -14,13 +14,15 @@ from itertools import product
 from typing import Any, NoReturn
 from zoneinfo import ZoneInfo
 
+from dateutil.relativedelta import relativedelta
+
+from wintermute.clock import DAYS as NAMES
 from wintermute.errors import ToolFailed
 from wintermute.tasks import grammar
 from wintermute.tasks.due import MONTHS, clock, instant, shown
 from wintermute.tasks.grammar import MEANING, folded
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-NAMES = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 ELAPSED = {"minute": 60, "hour": 3600, "half": 1800}
 DAYS_OF, MONTHS_OF = {"day": 1, "week": 7}, {"month": 1, "year": 12}
 """Seconds of the units that are elapsed time; days and more keep the time of day."""
@@ -28,6 +30,8 @@ FURTHEST = timedelta(days=36_525)
 EXAMPLES = "tomorrow at 9, in 20 minutes or every monday at 8"
 WINDOW = 200
 """Characters at either end of a text in which a time is looked for."""
+SOUND = re.compile(r"(?=.)(?:i|e|h|a?c?|(?:D\+?|W[wvo]|W\+[wo]|Md|Ym|[ym]w?|d|n?w|v|o|t)c?)")
+"""Parts that go together: an instant, elapsed time, or days, dates and their rhythm, with a clock."""
 EITHER = 2
 """`next friday`: of this week or of the next."""
 Slots = dict[str, tuple[Any, ...]]
@@ -58,60 +62,54 @@ class When:
     """On every such day, although nothing says `every`."""
 
     @property
-    def elapses(self) -> bool:
-        """Whether it counts minutes or hours, and so has no time of day of its own."""
-        spans = self.ahead or ((self.rhythm,) if self.rhythm else ())
-        return any(unit in ELAPSED for unit, _ in spans)
-
-    @property
     def is_whole(self) -> bool:
         """Whether nothing is missing: a day needs a time of day."""
-        return self.clock is not None or self.iso is not None or self.elapses or bool(self.ahead)
+        return self.parts()[-1:] in "iaehc"
 
     @property
     def recurs(self) -> bool:
         """Whether it comes again and again."""
         return self.rhythm is not None or self.often or len(self.days) > 1
 
-    def is_sound(self) -> bool:
-        """Whether its parts go together."""
-        named = [self.day is not None, bool(self.days), self.date is not None, bool(self.ahead)]
-        given = sum(named) + (self.iso is not None) + (self.rhythm is not None)
-        if self.iso or self.elapses:
-            return given == 1 and self.clock is None and not self.week
-        if self.ahead or self.day is not None:
-            return given == 1 and not self.week
-        if self.week and (not self.days or self.recurs or self.date):
-            return False
-        if self.rhythm is None:
-            dated = self.date is not None and self.date[1] is None
-            return not (self.days and self.date and (self.recurs or dated))
-        unit, count = self.rhythm
-        if unit == "day":
-            return not self.days and not self.date
-        if unit == "week":
-            return bool(self.days) and not self.date and (count == 1 or len(self.days) == 1)
-        if self.days or self.date is None or count > 1:
-            return False
-        return self.date[0] is None and (self.date[1] is None) == (unit == "month")
+    def parts(self) -> str:
+        """A letter for each part that is named, in order, as in `SOUND`."""
+        unit, count = self.rhythm or ("", 0)
+        year, month, _ = self.date or (None, None, 0)
+        named = (
+            (self.iso, "i"),
+            (self.ahead, "e" if any(unit in ELAPSED for unit, _ in self.ahead) else "a"),
+            (unit, "h" if unit in ELAPSED else unit[:1].upper() + "+" * (count > 1)),
+            (self.date, "y" if year else "m" if month else "d"),
+            (self.week, "n"),
+            (self.days, "v" if len(self.days) > 1 else "o" if self.often else "w"),
+            (self.day is not None, "t"),
+            (self.clock is not None, "c"),
+        )
+        return "".join(letter for part, letter in named if part)
 
     def words(self) -> str:
         """What may be written for it, so that it cannot be misread."""
         if self.ahead:
             spans = " ".join(f"{count} {unit}{'s' * (count != 1)}" for unit, count in self.ahead)
             return f"in {spans}" + (f" at {self.clock:%H:%M}" if self.clock else "")
-        named = ",".join(NAMES[day] for day in self.days)
+        named = " and ".join(NAMES[day] for day in self.days)
         if self.day is not None:
             named = ("today", "tomorrow", "day after tomorrow")[self.day]
         if self.date:
             year, month, day = self.date
             named = f"{day} {MONTHS[month - 1]}" if month else f"day {day}"
             named += f" {year}" if year else ""
-        if self.rhythm:
-            named = f"{every(*self.rhythm, bool(self.days))} {named}".strip()
-        elif self.recurs:
-            named = f"every {named}"
+        if self.recurs:
+            named = f"{self._every()} {named}".strip()
         return f"{named} at {clock(self.clock.isoformat())}".strip() if self.clock else named
+
+    def _every(self) -> str:
+        unit, count = self.rhythm or ("week", 1)
+        if self.days and count < 3:
+            return "every other" if count == 2 else "every"
+        unit = "half hour" if unit == "half" else unit
+        every = f"every {count} {unit}s" if count > 1 else f"every {unit}"
+        return f"{every} on" if self.days or self.date else every
 
     def asked(self) -> dict[str, Any]:
         """As the parts of a `PlanRequest`, if it recurs."""
@@ -124,27 +122,18 @@ class When:
             days = ",".join(DAYS[day] for day in self.days)
             given = {"day_of_week": days, "day_of_month": self.date and self.date[2]}
             kind = {"day": "daily", "week": "weekly", "month": "monthly"}[unit]
-            return {"schedule_type": kind, "at": at} | {
-                n: part for n, part in given.items() if part
+            return {
+                "schedule_type": kind,
+                "at": at,
+                **{n: part for n, part in given.items() if part},
             }
+        first = replace(self, rhythm=None, often=False).words()
         rule = f"FREQ={RULES[unit]};INTERVAL={count}"
         rule += f";BYDAY={DAYS[self.days[0]][:2].upper()}" if self.days else ""
-        return {
-            "schedule_type": "rrule",
-            "rrule": rule,
-            "at": replace(self, rhythm=None, often=False).words(),
-        }
+        return {"schedule_type": "rrule", "rrule": rule, "at": first}
 
 
 RULES = {"day": "DAILY", "week": "WEEKLY", "year": "YEARLY"}
-
-
-def every(unit: str, count: int = 1, days: bool = False) -> str:
-    """`every day`, `every 2 hours`; before days of the week `every`, `every other`."""
-    if days:
-        return "every" if count == 1 else "every other" if count == 2 else f"every {count} weeks on"
-    unit = "half hour" if unit == "half" else unit
-    return f"every {unit}" if count == 1 else f"every {count} {unit}s"
 
 
 def _iso(found: re.Match[str], slots: Slots) -> Slots | None:
@@ -186,6 +175,8 @@ def _rhythm(found: re.Match[str], slots: Slots) -> Slots | None:
         return {"rhythm": (("day", 1),), "window": (window,)} | changed
     if day := found["dated"] or found["number"]:
         return {"rhythm": (("month", 1),), "date": ((None, None, int(day)),)}
+    if found["units"] and not grammar.share("every", found["each"], "unit", found["units"]):
+        return None  # `alle ore 9`
     unit = MEANING["unit"].get(found["unit"] or found["units"], "week")
     count = 2 if found["other"] else _number(found["count"] or "1")
     return {"rhythm": ((unit, count),)} if 1 <= count <= 1000 else None
@@ -222,7 +213,7 @@ def _days(found: re.Match[str], slots: Slots) -> Slots | None:
     named, days = list[str](), list[int]()
     for each in grammar.EACH_DAY.finditer(found["days"]):
         named.append(each["day"])
-        day = _weekday(each["day"])
+        day = grammar.DAYS[each["day"]]
         while each["to"] and days and days[-1] != day:
             days.append((days[-1] + 1) % 7)
         days.append(day)
@@ -233,16 +224,10 @@ def _days(found: re.Match[str], slots: Slots) -> Slots | None:
         read["often"] = (False, True)
     if found["next"] or found["later"]:
         read["week"] = (EITHER,)
-    if any(name in MEANING["short"] for name in named):
+    lone = found["days"] in MEANING["short"] and found["on"] in (None, "the")
+    if lone:  # `watch the sun at 9`
         read["short"] = (True,)
     return None if "week" in read and "week" in slots else read
-
-
-def _weekday(name: str) -> int:
-    return next(int(MEANING[kind][name]) for kind in WEEKDAYS if name in MEANING[kind])
-
-
-WEEKDAYS = ("weekday", "plural", "short")
 
 
 def _day(found: re.Match[str], slots: Slots) -> Slots | None:
@@ -282,7 +267,7 @@ def _is_clock(given: Mapping[str, str], found: re.Match[str], slots: Slots) -> b
     """Whether a number is a time of day: after `at`, with a colon or `am`, or right after a day."""
     at, late = given["at"], given["late"] or ""
     if given["word"] and at:
-        return bool(grammar.languages(at.strip()) & grammar.languages(given["word"]))
+        return grammar.share("glue", at, "number", given["word"])
     if at or given["mark"] or given["colon"] == ":" or given["before"]:
         return True
     if late and (" " in late or len(late) <= len("p.m.")):
@@ -354,7 +339,7 @@ def _piece(text: str, start: int = 0) -> _Piece | None:
     slots, at, stop = Slots(), start, start
     while True:
         at = grammar.BETWEEN.match(text, stop).end()  # type: ignore[union-attr]  # may be empty
-        for slot, pattern in grammar.SLOTS:
+        for slot, pattern in grammar.slots():
             if slot in slots or slots.keys() & APART.get(slot, set()) or "iso" in slots:
                 continue
             found = pattern.match(text, at)
@@ -365,17 +350,15 @@ def _piece(text: str, start: int = 0) -> _Piece | None:
         else:
             break
     names = [field.name for field in fields(When) if field.name in slots]
-    made = (
+    made = [
         When(**dict(zip(names, each, strict=True)))
         for each in product(*map(slots.__getitem__, names))
-    )
-    sound = list(dict.fromkeys(each for each in made if each.is_sound()))
+    ]
+    sound = list(dict.fromkeys(each for each in made if SOUND.fullmatch(each.parts())))
     whole = [each for each in sound if each.is_whole] or sound
-    return (
-        _Piece(tuple(whole), start, stop, "short" in slots, "loose" in slots)
-        if slots and whole
-        else None
-    )
+    if not slots or not whole:
+        return None
+    return _Piece(tuple(whole), start, stop, "short" in slots, "loose" in slots)
 
 
 def _last(text: str, cut: int) -> _Piece | None:
@@ -504,20 +487,12 @@ def _on(when: When, text: str, today: date) -> date:
     """The date, of this year or the next in which it exists and is still to come."""
     assert when.date is not None
     year, month, number = when.date
-    for each in [year] if year else range(today.year, today.year + 9):
-        day = _real(each, month or 1, number)
-        if day and (year or day >= today):
-            if when.days and day.weekday() not in when.days:
-                raise ToolFailed(
-                    f"'{shown(text)}': {day.isoformat()} is a {NAMES[day.weekday()].title()};"
-                    " write the date alone"
-                )
-            return day
-    raise ToolFailed(f"'{shown(text)}' is no day of the calendar")
-
-
-def _real(year: int, month: int, day: int) -> date | None:
-    return date(year, month, day) if day <= monthrange(year, month)[1] else None
+    years = [year] if year else range(today.year, today.year + 9)
+    real = (date(each, month or 1, number) for each in years if _is_day(each, month, number))
+    day = next(each for each in real if year or each >= today)
+    if when.days and day.weekday() not in when.days:
+        raise ToolFailed(f"'{shown(text)}': {day} is a {NAMES[day.weekday()]}. Write one of them.")
+    return day
 
 
 def _after(when: When, local: datetime, now: datetime) -> datetime:
@@ -526,31 +501,29 @@ def _after(when: When, local: datetime, now: datetime) -> datetime:
     More than can be counted is as good as the furthest that is too far.
     """
     most = FURTHEST.days + 366
-    days = min(sum(count * DAYS_OF.get(unit, 0) for unit, count in when.ahead), most)
-    months = min(sum(count * MONTHS_OF.get(unit, 0) for unit, count in when.ahead), most // 28)
-    if when.elapses:
-        seconds = sum(count * ELAPSED.get(unit, 0) for unit, count in when.ahead)
-        ahead = timedelta(days=days, seconds=min(seconds, most * 86_400))
-        return now.astimezone(UTC).replace(microsecond=0) + min(ahead, timedelta(days=most))
-    year, month = divmod(local.year * 12 + local.month - 1 + months, 12)
-    day = min(local.day, monthrange(year, month + 1)[1])
-    at = local.replace(year=year, month=month + 1, day=day) + timedelta(days=days)
+    spans = {unit: min(count, most * 1440) for unit, count in when.ahead}
+    days = min(sum(count * DAYS_OF.get(unit, 0) for unit, count in spans.items()), most)
+    months = min(sum(count * MONTHS_OF.get(unit, 0) for unit, count in spans.items()), most // 30)
+    if "e" in when.parts():
+        seconds = sum(count * ELAPSED.get(unit, 0) for unit, count in spans.items())
+        ahead = min(timedelta(days=days + months * 30, seconds=seconds), timedelta(days=most))
+        return now.astimezone(UTC).replace(microsecond=0) + ahead
+    at = local + relativedelta(months=months, days=days)
     return datetime.combine(at, when.clock) if when.clock else at
 
 
-def has_offset(text: str) -> bool:
-    """Whether a time names its own zone, as in `2026-03-01T09:00-05:00`."""
-    meanings = _meanings(text)
-    return bool(meanings and meanings[0].iso and meanings[0].iso.tzinfo)
+def spoken(at: str) -> tuple[str, bool]:
+    """How often a time comes, as in `once` and `every Friday`; whether it names its own zone."""
+    when = _meanings(at)[0]
+    zoned = when.iso is not None and when.iso.tzinfo is not None
+    return replace(when, clock=None).words() if when.recurs else "once", zoned
 
 
-def recurring(text: str) -> dict[str, Any]:
-    """What is asked for by a time that comes again, as the parts of a `PlanRequest`; else nothing."""
+def plan_parts(text: str) -> dict[str, Any]:
+    """What a time asks for, as the parts of a `PlanRequest`: of a single one the text as it is."""
     meanings = _meanings(text)
-    if not meanings:
-        return {}
-    when = _one(meanings, text)
-    return when.asked() if when.recurs else {}
+    when = _one(meanings, text) if meanings else When()
+    return when.asked() if when.recurs else {"at": text}
 
 
 def wall_time(text: str, now: datetime, zone: ZoneInfo) -> str:
@@ -594,11 +567,11 @@ def weekdays(text: str) -> tuple[int, ...]:
     found = set()
     for word in text.split(","):
         name = folded(word).strip()
-        if not any(name in MEANING[kind] for kind in WEEKDAYS):
+        if name not in grammar.DAYS:
             raise ToolFailed(
                 f"day_of_week '{shown(name)}' is no day; write for example mon,thu or monday"
             )
-        found.add(_weekday(name))
+        found.add(grammar.DAYS[name])
     return tuple(sorted(found))
 
 

@@ -15,7 +15,6 @@ from itertools import count, dropwhile, product
 from typing import Any, ClassVar, Literal, get_args
 from zoneinfo import ZoneInfo
 
-from wintermute.clock import DAYS as WEEK
 from wintermute.errors import ToolFailed
 from wintermute.tasks.due import (
     checked_rule,
@@ -31,10 +30,8 @@ from wintermute.tasks.due import (
 )
 from wintermute.tasks.parse import (
     DAYS,
-    RULES,
-    every,
     first_time,
-    recurring,
+    plan_parts,
     time_of_day,
     wall_time,
     weekdays,
@@ -86,7 +83,7 @@ class PlanRequest:
                 raise ToolFailed(f"{part.name} must be {known}")
             given[part.name] = value
         if given.keys() - {"execution_mode", "ai_prompt"} == {"at"}:
-            given.update(recurring(given["at"]))
+            given |= plan_parts(given.pop("at"))
         return cls(**given)
 
     @property
@@ -140,10 +137,6 @@ class Schedule(ABC):
     @abstractmethod
     def describe(self, zone: ZoneInfo) -> str:
         """In a few words (T-027), as in `weekly on mon, thu at 09:00`."""
-
-    def often(self) -> str:
-        """As it is said to a person: `once`, `every day`, `every Monday and Thursday`."""
-        return self.kind
 
     @abstractmethod
     def due_times(self, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
@@ -232,9 +225,6 @@ class Daily(Schedule):
         """On which days, in words and in a recurrence rule."""
         return "", ""
 
-    def often(self) -> str:
-        return every("day", 1)
-
     def describe(self, zone: ZoneInfo) -> str:
         return f"{self.kind}{self.on()[0]} at {clock(self.at)}"
 
@@ -264,9 +254,6 @@ class Weekly(Daily):
         at, days = time_of_day("at", request.at or ""), weekdays(request.day_of_week or "")
         return cls(at=at, days=days)
 
-    def often(self) -> str:
-        return f"every {' and '.join(WEEK[day] for day in self.days)}"
-
     def days_from(self, first: date) -> Iterator[date]:
         return (day for day in every_day(first) if day.weekday() in self.days)
 
@@ -292,9 +279,6 @@ class Monthly(Daily):
         if not 1 <= day <= 31:
             raise ToolFailed("day_of_month must be from 1 to 31; 31 is the last day of every month")
         return cls(at=at, day=day)
-
-    def often(self) -> str:
-        return f"every month on day {self.day}"
 
     def days_from(self, first: date) -> Iterator[date]:
         for months in count(first.year * 12 + first.month - 1):
@@ -323,7 +307,6 @@ MOST_POSITIONS = 366
 """The highest BYSETPOS that RFC 5545 knows."""
 MOST_DATES = 100
 """How many due moments stand for a schedule that no rule can say."""
-SIZES = (("hour", 3_600), ("minute", 60), ("second", 1))
 UNITS = (("DAILY", 86_400), ("HOURLY", 3_600), ("MINUTELY", 60), ("SECONDLY", 1))
 
 
@@ -353,10 +336,6 @@ class Interval(Schedule):
     def parts(self, now: datetime, zone: ZoneInfo) -> dict[str, Any]:
         window = zip(("window_start", "window_end"), self.window or (), strict=False)
         return {"interval_seconds": self.seconds, **dict(window)}
-
-    def often(self) -> str:
-        unit, size = next(unit for unit in SIZES if self.seconds % unit[1] == 0)
-        return every(unit, self.seconds // size)
 
     def describe(self, zone: ZoneInfo) -> str:
         minutes, rest = divmod(self.seconds, 60)
@@ -474,14 +453,6 @@ class RecurrenceRule(Schedule):
         has_begun = instant(datetime.fromisoformat(self.at), zone) <= now
         at = self.at[len("2026-03-01T") :] if has_begun else self.at
         return {"at": at, "rrule": self.rrule}
-
-    def often(self) -> str:
-        parts = dict(part.split("=") for part in self.rrule.split(";"))
-        unit = next((unit for unit, name in RULES.items() if name == parts["FREQ"]), "")
-        if not unit or not parts.keys() <= {"FREQ", "INTERVAL", "BYDAY"}:
-            return f"by the rule {self.rrule}"
-        days = [WEEK[day] for day in range(7) if DAYS[day][:2].upper() == parts.get("BYDAY")]
-        return " ".join([every(unit, int(parts.get("INTERVAL", 1)), bool(days)), *days])
 
     def describe(self, zone: ZoneInfo) -> str:
         return f"rrule {self.rrule}"
