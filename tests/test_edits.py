@@ -496,7 +496,7 @@ async def test_the_new_wording_of_a_command_takes_the_place_of_what_it_did(
     assert (await answer(2)).startswith(f"{TAKEN_BACK}\n\nI'll remind you")
     await task()
     await ann.edit(chat, one, "/remind whenever Call Anna")
-    assert (await answer(3)).startswith(f"{FIRST_STAYS}\n\nWrite when and what")
+    assert (await answer(3)).startswith(f"{FIRST_STAYS}\n\nI need a time and a text")
     id_ = await task()
     two = await ann.send(chat, f"/tasks done {id_}")
     await answer(4)

@@ -154,7 +154,7 @@ PATTERNS = (
         rf"(?P<days>{WEEKDAY}\.?(?:{THEN}{WEEKDAY}\.?)*)(?:{_}(?P<later>{NEXT}))?",
     ),
     ("days", f"(?:{ON}{_})?(?P<named>{SOME})"),
-    ("day", f"(?:{ON}{_})?(?:(?P<day>{any_of('day')})|{any_of('next', 'this')}(?={_}{PART}))"),
+    ("day", f"(?P<day>{any_of('day')})|{any_of('next', 'this')}(?={_}{PART})"),
     (
         "clock",
         rf"(?:(?P<early>{PART}){_},?{_})?(?:(?P<at>{AT}){_}|(?P<near>{NEAR}){_})?(?:(?P<part>{PART}){_})?"

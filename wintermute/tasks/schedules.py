@@ -53,8 +53,8 @@ class PlanRequest:
 
     schedule_type: str | None = _part("How it recurs; none: it is never due.")
     at: str | None = _part(
-        "When: 09:00, 2026-03-01T09:00, `tomorrow 09:00` or `in 30 minutes`; `daily 09:00` or"
-        " `mon,thu 09:00` alone."
+        "When, as you say it: `tomorrow at 9`, `in 30 minutes`, `2026-03-01 09:00`;"
+        " or how often: `every monday at 8`."
     )
     day_of_week: str | None = _part("With weekly: mon,thu.")
     day_of_month: int | None = _part("With monthly: 1 to 31; shorter months: their last day.")
