@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import examples
-from wintermute.commands.tasks import chat_line
 from wintermute.errors import ToolFailed
 from wintermute.tasks.due import next_due
-from wintermute.tasks.parse import wall_time
+from wintermute.tasks.parse import timed, wall_time
 from wintermute.tasks.schedules import KINDS, PlanRequest, planned, read
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -81,8 +80,8 @@ def test_whatever_is_said_is_planned_or_refused(said: dict[str, Any]) -> None:
 @given(words, words)
 def test_whatever_a_line_says_is_a_reminder_or_none(when: str, text: str) -> None:
     """T-018, T-062."""
-    chat_line(f"{when} {text}", NOW, BERLIN)
     try:
+        timed(f"{text} {when} {text}", NOW, BERLIN)
         at = datetime.fromisoformat(wall_time(when, NOW, BERLIN))
     except ToolFailed:
         return

@@ -168,7 +168,10 @@ async def test_memory_knows_what_was_edited_by_hand_a_moment_ago(tmp_path: Path)
 async def test_tasks_are_a_list_for_people(tmp_path: Path) -> None:
     """T-011, T-013, T-014: by priority, paused ones last; of this room and of all rooms."""
     async with open_house(tmp_path, None) as house, house.working():
-        assert await answer(house, "/tasks") == "There is nothing to be done here."
+        assert (
+            await answer(house, "/tasks")
+            == "No tasks or reminders here. Try: remind me tomorrow at 9 to call mum"
+        )
         late, soon = await plan(house, "Sow *beans*", 7), await plan(house, "Pay", 1)
         everywhere = await plan(house, "Be kind", scope="global")
         await plan(house, "Bob's own", scope=OTHERS)

@@ -148,8 +148,8 @@ async def test_a_command_promises_without_a_model_and_only_once(
     await ann.send(chat, "hello")
     await model.request_arrived(1)
     await ann.send(chat, "/remind daily 09:00 water")
-    promised = await heard(ann, chat, daemon, "I will remind you on ")
-    assert re.search(r"on \w+, [0-9-]{10} 09:00 CES?T: water .*, daily at 09:00", promised)
+    promised = await heard(ann, chat, daemon, "I'll remind you ")
+    assert re.fullmatch(r"I'll remind you (today|tomorrow) at 09:00, every day: water", promised)
     assert len(model.requests) == 1
     await daemon.restart()
     await heard(ann, chat, daemon, "echo: hello")
@@ -294,13 +294,14 @@ async def test_another_zone_of_the_configuration_keeps_the_time_of_day(
     daemon = await bot(ann)
     chat = await room(ann, daemon)
     await ann.send(chat, "/remind daily 09:00 water")
-    promised = await heard(ann, chat, daemon, "I will remind")
+    await heard(ann, chat, daemon, "I'll remind")
     config = json.loads(daemon.config.read_text())
     daemon.config.write_text(json.dumps(config | {"timezone": "Asia/Tokyo"}))
     await daemon.restart()
     await ann.send(chat, "/tasks")
-    assert " 09:00 water (" in await heard(ann, chat, daemon, "**")
-    [task] = re.findall("task_[0-9a-f]+", promised)
+    listed = await heard(ann, chat, daemon, "**")
+    assert " 09:00 water (" in listed
+    [task] = re.findall("task_[0-9a-f]+", listed)
     code, due = await daemon.command("task", "next", task)
     assert (code, due.count(" 09:00 JST")) == (0, 3)
 

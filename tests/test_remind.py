@@ -10,7 +10,7 @@ import pytest
 from tests.world.clock import FakeClock
 from tests.world.house import ANN, ROOM, HeldClock, House, open_house
 from tests.world.model import Fail, ModelServer
-from wintermute.commands.tasks import FORMS
+from wintermute.commands.tasks import EMPTY, FORMS
 
 MINE = f"person:{ANN}"
 GROUP = "!group:test"
@@ -36,16 +36,16 @@ async def ask(house: House, line: str, **where: Any) -> str:
 @pytest.mark.parametrize(
     ("said", "due", "content"),
     [
-        ("18:30 Call Anna", "Monday, 2026-05-04 18:30 CEST", "Call Anna"),
-        ("9:00 Call Anna", "Tuesday, 2026-05-05 09:00 CEST", "Call Anna"),
-        ("today 18:00 Call Anna", "Monday, 2026-05-04 18:00 CEST", "Call Anna"),
-        ("Tomorrow 09:00 Call Anna", "Tuesday, 2026-05-05 09:00 CEST", "Call Anna"),
-        ("in 20 minutes tea", "Monday, 2026-05-04 14:20 CEST", "tea"),
-        ("in 2 hours tea", "Monday, 2026-05-04 16:00 CEST", "tea"),
-        ("in 3 days tea", "Thursday, 2026-05-07 14:00 CEST", "tea"),
-        ("2026-12-24 09:00 tree", "Thursday, 2026-12-24 09:00 CET", "tree"),
-        ("18:30 at 19:00 we eat", "Monday, 2026-05-04 18:30 CEST", "at 19:00 we eat"),
-        ("18:30 soup:\n- leek\n\n- salt", "Monday, 2026-05-04 18:30 CEST", "soup: - leek - salt"),
+        ("18:30 Call Anna", "today at 18:30", "Call Anna"),
+        ("9:00 Call Anna", "tomorrow at 09:00", "Call Anna"),
+        ("today 18:00 Call Anna", "today at 18:00", "Call Anna"),
+        ("Tomorrow 09:00 Call Anna", "tomorrow at 09:00", "Call Anna"),
+        ("in 20 minutes tea", "today at 14:20", "tea"),
+        ("in 2 hours tea", "today at 16:00", "tea"),
+        ("in 3 days tea", "on Thursday at 14:00", "tea"),
+        ("2026-12-24 09:00 tree", "on 24 December at 09:00", "tree"),
+        ("18:30 at 19:00 we eat", "today at 18:30", "at 19:00 we eat"),
+        ("18:30 soup:\n- leek\n\n- salt", "today at 18:30", "soup: - leek - salt"),
     ],
 )
 async def test_what_is_asked_for_is_promised_with_its_time(
@@ -54,7 +54,7 @@ async def test_what_is_asked_for_is_promised_with_its_time(
     """T-062: the answer has weekday and zone; the reminder is one line."""
     answer = await ask(house, f"/remind {said}")
     (task,) = await house.stores.tasks.listed(MINE)
-    assert answer == f"I will remind you on {due}: {content} (`{task.id}`)"
+    assert answer == f"I'll remind you {due}, once: {content}"
     assert task.content == content
     assert task.plan.mode == "reminder"
 
@@ -62,27 +62,25 @@ async def test_what_is_asked_for_is_promised_with_its_time(
 @pytest.mark.parametrize(
     ("said", "due", "schedule"),
     [
-        ("daily 08:00 water", "Tuesday, 2026-05-05 08:00 CEST", "daily at 08:00"),
-        ("mon,thu 08:00 water", "Thursday, 2026-05-07 08:00 CEST", "weekly on mon, thu at 08:00"),
-        ("Mon, Thu 15:00 water", "Monday, 2026-05-04 15:00 CEST", "weekly on mon, thu at 15:00"),
+        ("daily 08:00 water", "tomorrow at 08:00", "every day"),
+        ("mon,thu 08:00 water", "on Thursday at 08:00", "every Monday and Thursday"),
+        ("Mon, Thu 15:00 water", "today at 15:00", "every Monday and Thursday"),
     ],
 )
 async def test_what_comes_again_says_so(house: House, said: str, due: str, schedule: str) -> None:
     """T-062."""
     answer = await ask(house, f"/remind {said}")
-    (task,) = await house.stores.tasks.listed(MINE)
-    assert answer == f"I will remind you on {due}: water (`{task.id}`, {schedule})"
+    assert answer == f"I'll remind you {due}, {schedule}: water"
 
 
 @pytest.mark.parametrize(
     "said",
-    ["", "Call Anna", "18:30", "in 20 minutes", "25:00 tea", "soon tea", "every day 08:00 tea"],
+    ["", "Call Anna", "18:30", "in 20 minutes", "25:00 tea", "soon tea"],
 )
 async def test_anything_else_gets_the_forms(house: House, said: str) -> None:
     """T-062: and no reminder exists."""
     answer = await ask(house, f"/remind {said}")
     assert [f"- `/remind {form}`" in answer for form in FORMS] == [True] * len(FORMS)
-    assert "Europe/Berlin" in answer
     assert await house.stores.tasks.listed(None, "all") == ()
 
 
@@ -92,7 +90,7 @@ async def test_every_form_that_is_shown_is_read(tmp_path: Path, form: str) -> No
     clock = HeldClock()
     clock.advance((datetime(2026, 2, 1, 8, tzinfo=UTC) - clock.now()).total_seconds())
     async with open_house(tmp_path, None, clock=clock) as house, house.working():
-        assert (await ask(house, f"/remind {form}")).startswith("I will remind you on ")
+        assert (await ask(house, f"/remind {form}")).startswith("I'll remind you ")
 
 
 @pytest.mark.parametrize(
@@ -113,12 +111,14 @@ async def test_what_cannot_be_promised_is_told(house: House, said: str, wrong: s
 async def test_a_time_that_does_not_exist_is_pointed_out(house: House) -> None:
     """T-032."""
     answer = await ask(house, "/remind 2027-03-28 02:30 tea")
-    assert "on Sunday, 2027-03-28 03:00 CEST" in answer
-    assert answer.endswith("; 2027-03-28 02:30 does not exist there; it is due at 2027-03-28 03:00")
+    assert "on 28 March 2027 at 03:00, once: tea\n" in answer
+    assert answer.endswith(
+        "\n2027-03-28 02:30 does not exist there; it is due at 2027-03-28 03:00."
+    )
 
 
 async def test_marks_in_it_are_only_marks(house: House) -> None:
-    assert ": \\*two\\* eggs (" in await ask(house, "/remind 18:30 *two* eggs")
+    assert ": \\*two\\* eggs" in await ask(house, "/remind 18:30 *two* eggs")
 
 
 async def test_a_promise_needs_no_model_while_a_message_waits_for_one(
@@ -130,7 +130,7 @@ async def test_a_promise_needs_no_model_while_a_message_waits_for_one(
     async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
         await house.incoming("go")
         await clock.asleep()
-        assert "14:20 CEST: tea" in await ask(house, "/remind in 20 minutes tea")
+        assert "14:20, once: tea" in await ask(house, "/remind in 20 minutes tea")
         assert "- 14:20 tea (" in await ask(house, "/tasks")
         FakeClock.advance(clock, 1200)
         await house.fire()
@@ -140,9 +140,9 @@ async def test_a_promise_needs_no_model_while_a_message_waits_for_one(
 
 async def test_it_belongs_to_the_person_or_to_the_room(house: House) -> None:
     """T-013: each fires where it belongs."""
-    assert "remind you on" in await ask(house, "/remind in 20 minutes tea")
+    assert "I'll remind you today" in await ask(house, "/remind in 20 minutes tea")
     answer = await ask(house, "/remind in 20 minutes soup", **IN_GROUP, **BEN)
-    assert answer.startswith("I will remind this room on ")
+    assert answer.startswith("I'll remind this room today ")
     assert [task.content for task in await house.stores.tasks.listed(MINE)] == ["tea"]
     assert [task.content for task in await house.stores.tasks.listed(f"room:{GROUP}")] == ["soup"]
     assert isinstance(house.clock, FakeClock)
@@ -164,7 +164,7 @@ async def test_it_is_taken_back_by_undo(house: House) -> None:
         "conversation_id": event["conversation_id"],
     }
     assert (await ask(house, "/undo")).endswith(": tea")
-    assert await ask(house, "/tasks") == "There is nothing to be done here."
+    assert await ask(house, "/tasks") == EMPTY
 
 
 async def test_who_cannot_react_says_what_is_to_become_of_the_last_reminder(house: House) -> None:

@@ -123,14 +123,16 @@ async def test_a_task_is_seen_and_changed_where_it_belongs(
     daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
     mine, again = [await room(ann, daemon) for _ in range(2)]
     club, bens = await room(ann, daemon, ben), await room(ben, daemon)
-    [task] = re.findall(
-        "task_[0-9a-f]+", await ask(ann, mine, daemon, f"/remind daily 09:00 {PLAN}")
-    )
-    assert "I will remind you" in (await ask(ann, again, daemon, f"/remind daily 09:00 {PLAN}"))
+    await ask(ann, mine, daemon, f"/remind daily 09:00 {PLAN}")
+    [task] = re.findall("task_[0-9a-f]+", await ask(ann, mine, daemon, "/tasks"))
+    assert "I'll remind you" in (await ask(ann, again, daemon, f"/remind daily 09:00 {PLAN}"))
     for who, chat in ((ann, club), (ben, club), (ben, bens)):
         refused = [await ask(who, chat, daemon, f"/tasks cancel {id_}") for id_ in (task, "task_0")]
         assert refused == [f"no task {task}", "no task task_0"]
-        assert await ask(who, chat, daemon, "/tasks") == "There is nothing to be done here."
+        assert (
+            await ask(who, chat, daemon, "/tasks")
+            == "No tasks or reminders here. Try: remind me tomorrow at 9 to call mum"
+        )
         await ask(who, chat, daemon, "hello")
         assert PLAN not in asked(model)
     assert PLAN in await ask(ann, again, daemon, f"/tasks cancel {task}")
@@ -147,9 +149,12 @@ async def test_a_task_of_a_group_is_everybodys_there_and_nobodys_elsewhere(
     daemon = await bot(ann, matrix={"allowed_users": [ben.user_id]})
     club, mine = await room(ann, daemon, ben, eve), await room(ann, daemon)
     made = await ask(ann, club, daemon, f"/remind daily 09:00 {PLAN}")
-    assert "I will remind this room" in made
-    [task] = re.findall("task_[0-9a-f]+", made)
-    assert await ask(ann, mine, daemon, "/tasks") == "There is nothing to be done here."
+    assert "I'll remind this room" in made
+    [task] = re.findall("task_[0-9a-f]+", await ask(ann, club, daemon, "/tasks"))
+    assert (
+        await ask(ann, mine, daemon, "/tasks")
+        == "No tasks or reminders here. Try: remind me tomorrow at 9 to call mum"
+    )
     await eve.send(club, f"/tasks cancel {task}")
     assert PLAN in await ask(ben, club, daemon, "/tasks")
     assert "Cancelled" in await ask(ben, club, daemon, f"/tasks cancel {task}")

@@ -162,7 +162,11 @@ async def test_each_line_of_a_pipe_is_answered(
     config = settings(tmp_path, model.url)
     code, said, errors = await piped(config, b"hi\n\n/tasks\nbye")
     assert (code, errors) == (0, "")
-    assert said.splitlines() == ["echo: hi", "There is nothing to be done here.", "echo: bye"]
+    assert said.splitlines() == [
+        "echo: hi",
+        "No tasks or reminders here. Try: remind me tomorrow at 9 to call mum",
+        "echo: bye",
+    ]
     assert (await piped(config, b"again\n"))[1] == "echo: again\n"
     asked = [own_words(m["content"]) for m in model.requests[-1].messages if m["role"] == "user"]
     assert asked == ["hi", "bye", "again"]
@@ -429,7 +433,7 @@ async def test_lines_can_be_typed_while_the_model_is_silent(
         terminal.type("hello\r")
         await terminal.stands("you> hello", "you>")
         terminal.type("/tasks\r")
-        await terminal.until("There is nothing to be done here.")
+        await terminal.until("No tasks or reminders here. Try: remind me tomorrow at 9 to call mum")
         terminal.type("/new\r")
         await terminal.until("has its turn once", after="/new")
         await terminal.until("you>", after="has its turn once")
@@ -494,7 +498,11 @@ async def test_what_broke_off_is_not_left_standing_while_a_message_waits(
         await terminal.until("go on trying")
         await terminal.until("you>", after="go on trying")
         terminal.type("/tasks\r")
-        await terminal.stands("you> /tasks", "There is nothing to be done here.", "you>")
+        await terminal.stands(
+            "you> /tasks",
+            "No tasks or reminders here. Try: remind me tomorrow at 9 to call mum",
+            "you>",
+        )
         assert "Two." in terminal.seen
         assert "Two." not in terminal.screen
 

@@ -349,7 +349,7 @@ async def test_a_reminder_can_be_set_while_the_model_is_silent_and_new_keeps_its
         await house.incoming("/new")
         await house.incoming("/remind in 20 minutes drink")
         said = await house.said(2)
-        assert any("I will remind" in text for text in said)
+        assert any("I'll remind" in text for text in said)
         assert any("`/new` has its turn once" in text for text in said)
         await seconds_pass(house, clock, 120)
         assert (await house.said(4))[2:] == [

@@ -72,7 +72,7 @@ async def talk(person: Person, chat: str, text: str) -> None:
 async def remind(person: Person, chat: str, content: str) -> None:
     """Ask for a reminder far from now."""
     await person.send(chat, f"/remind 2031-01-01 10:00 {content}")
-    await person.wait_for(chat, lambda m: "I will remind" in m.body and content in m.body)
+    await person.wait_for(chat, lambda m: "I'll remind" in m.body and content in m.body)
 
 
 def echoed(said: str) -> str:

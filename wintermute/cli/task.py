@@ -29,6 +29,7 @@ from wintermute.tasks.schedules import KINDS, MODES, PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Target, Task
 from wintermute.text import counted, harmless
 
+NO_TASKS = 'No tasks yet. Try: wintermute task add "Call mum" --at "tomorrow at 9"'
 TOLD = 3
 """How many due times a change is answered with."""
 UNFINISHED = {"claimed": "under way", "missed": "not done the last time"}
@@ -222,8 +223,8 @@ async def list_(stores: Stores, status: Any, scope: str | None) -> Report:
     """
     named = await scope_of(stores, scope) if scope else None
     seen = await _seen(stores, await stores.tasks.listed(named, status))
-    nothing = {"active": "There is nothing to be done.", "all": "There is no task."}
-    lines = [each.row() for each in seen] or [nothing.get(status, f"No task is {status}.")]
+    nothing = NO_TASKS if status in ("active", "all") else f"No task is {status}."
+    lines = [each.row() for each in seen] or [nothing]
     return Report([each.json() for each in seen], lines)
 
 

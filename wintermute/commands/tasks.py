@@ -4,6 +4,7 @@
 makes a promise without a model (T-062).
 """
 
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -11,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from wintermute.changes.change_sets import Change, ChangeSet, Reason
 from wintermute.changes.undo import ALL_OF_IT, Conflict, Undone
-from wintermute.clock import DAYS, Clock, in_words
+from wintermute.clock import DAYS, Clock
 from wintermute.conversation.casting import written
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
@@ -19,11 +20,11 @@ from wintermute.mailbox.inbox import Waiting
 from wintermute.messages import Json
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
-from wintermute.tasks.due import clock, tomorrow
+from wintermute.tasks.due import clock, in_short, tomorrow
 from wintermute.tasks.occurrences import LATE, Occurrence
-from wintermute.tasks.parse import clock_time, readable, weekdays
+from wintermute.tasks.parse import spoken, timed
 from wintermute.tasks.schedules import PlanRequest
-from wintermute.tasks.tasks import EVERYWHERE, Target, Task, Tasks
+from wintermute.tasks.tasks import EVERYWHERE, Status, Target, Task, Tasks
 from wintermute.text import plain
 
 MOST = 160  # characters of one side of a change
@@ -240,18 +241,21 @@ def _lately(task: Task, last: Occurrence | None, now: datetime, zone: ZoneInfo) 
     return f"{missed}last {'said' if reminds else 'run'} late at {_shown(ended, now, zone)}"
 
 
+EMPTY = "No tasks or reminders here. Try: remind me tomorrow at 9 to call mum"
 SNOOZE = timedelta(minutes=10)
+TASK_ID = re.compile(r"task_\w+")
 AROUND = "`#()[].,:;"
 """What people copy with an id."""
 VERBS = """\
-- `/tasks`: what is to be done here
-- `/tasks done ID`: it is done; what comes again is done until then
-- `/tasks snooze ID`: again in 10 minutes
-- `/tasks tomorrow ID`: again tomorrow at the same time
-- `/tasks cancel ID`: delete it
-- `/tasks pause ID`, `/tasks resume ID`: nothing comes of it in between
+- `/tasks`: list the tasks of this chat
+- `/tasks done TASK`: mark it as done; a series goes on at its next time
+- `/tasks snooze TASK`: remind again in 10 minutes
+- `/tasks tomorrow TASK`: remind again tomorrow at the same time
+- `/tasks cancel TASK`: delete it
+- `/tasks pause TASK`, `/tasks resume TASK`: stop it for a while
 
-Without an ID the first four mean the last reminder here."""
+TASK is the id in the list, or words of the task, as in `/tasks done call mum`.
+Without it the first four mean the last reminder here."""
 
 
 class TaskVerbs:
@@ -280,27 +284,44 @@ class TaskVerbs:
         if len(words) == 1 and words[0].lower() in ("done", "snooze", "tomorrow", "cancel"):
             last = await self._occurrences.last_told(tx, row.conversation_id)
             words += [last] if last else []
-        if verb is None or len(words) != 2:
+        if verb is None or len(words) < 2:
             return VERBS
-        task_id = words[1].strip(AROUND).lower()
         why = Reason("command", scope, evidence=(row.event_id,))  # `/undo` here takes it back
         try:
+            task_id = await self._named(" ".join(words[1:]), {scope, *told.values()})
             its_scope, by_owner = told.get(task_id, scope), is_owner(row.origin)
             return await verb(tx, Target(task_id, its_scope, why, by_owner))
         except ToolFailed as problem:
             return str(problem)
 
-    async def _listed(self, scopes: Collection[str]) -> str:
+    async def _named(self, name: str, scopes: Collection[str]) -> str:
+        """The id of the one task that is called so, by its id or by words of it."""
+        if TASK_ID.fullmatch(name.strip(AROUND).lower()):
+            return name.strip(AROUND).lower()
+        for statuses in (("active", "paused"), ("completed",)):
+            found = await self._of(scopes, *statuses)
+            named = [task for task in found if name.casefold() in task.content.casefold()]
+            if len(named) > 1:
+                which = "\n".join(f"- `{task.id}` {_named(task)}" for task in named[:MOST_LINES])
+                raise ToolFailed(f"Several tasks say that. Give the id of one:\n{which}")
+            if named:
+                return named[0].id
+        raise ToolFailed(f"No task here says {plain(brief(name))}. `/tasks` lists them.")
+
+    async def _of(self, scopes: Collection[str], *statuses: Status) -> list[Task]:
         found = [
             task
             for scope in sorted(scopes)
-            for status in ("active", "paused")
+            for status in statuses
             for task in await self._tasks.listed(scope, status)
         ]
-        tasks = list({task.id: task for task in found}.values())  # those of all rooms come twice
+        return list({task.id: task for task in found}.values())  # those of all rooms come twice
+
+    async def _listed(self, scopes: Collection[str]) -> str:
+        tasks = await self._of(scopes, "active", "paused")
         last = await self._occurrences.last([task.id for task in tasks])
         listed = task_list(tasks, last, self._clock.now(), self._tasks.zone)
-        return listed or "There is nothing to be done here."
+        return listed or EMPTY
 
     async def _done(self, tx: Transaction, target: Target) -> str:
         before = await self._tasks.get(target.task_id, target.scope)
@@ -308,7 +329,7 @@ class TaskVerbs:
             await self._tasks.complete(tx, target, "done")
             return f"Done: {_named(before)}"
         task = await self._tasks.acknowledge(tx, target)
-        until = f" until {self._spoken(task)}" if task.next_due else ""
+        until = f" until {self._spoken(task).removeprefix('on ')}" if task.next_due else ""
         return f"Done{until}: {_named(task)}"
 
     async def _snooze(self, tx: Transaction, target: Target) -> str:
@@ -323,7 +344,7 @@ class TaskVerbs:
         due = last.due_at if last else before.next_due or now.replace(second=0, microsecond=0)
         until = tomorrow(due, now, zone)
         task = await self._tasks.snooze(tx, target, until)
-        return f"Again tomorrow ({in_words(until, zone)}): {_named(task)}"
+        return f"Again {in_short(until, now, zone)}: {_named(task)}"
 
     async def _cancel(self, tx: Transaction, target: Target) -> str:
         task = await self._tasks.delete(tx, target)
@@ -338,7 +359,7 @@ class TaskVerbs:
     async def _resume(self, tx: Transaction, target: Target) -> str:
         task = await self._tasks.resume(tx, target)
         if task.next_due:
-            return f"Active again, next on {self._spoken(task)}: {_named(task)}"
+            return f"Active again, next {self._spoken(task)}: {_named(task)}"
         if task.plan.schedule is None:
             return f"Active again: {_named(task)}"
         return (
@@ -347,7 +368,8 @@ class TaskVerbs:
         )
 
     def _spoken(self, task: Task) -> str:
-        return in_words(task.next_due, self._tasks.zone) if task.next_due else ""
+        now, zone = self._clock.now(), self._tasks.zone
+        return in_short(task.next_due, now, zone) if task.next_due else ""
 
 
 def _named(task: Task) -> str:
@@ -355,44 +377,13 @@ def _named(task: Task) -> str:
 
 
 FORMS = (
-    "18:30 Call Anna",
-    "today 18:00 Call Anna",
-    "tomorrow 09:00 Call Anna",
-    "in 20 minutes Call Anna",
-    "in 2 hours Call Anna",
-    "in 3 days Call Anna",
-    "2026-03-01 09:00 Call Anna",
-    "daily 08:00 Call Anna",
-    "mon,thu 08:00 Call Anna",
+    "tomorrow at 9 call Anna",
+    "in 20 minutes take the pizza out",
+    "every monday at 8 water the plants",
 )
-
-MOST_WORDS = 8
-"""Of a chat line about when: all seven days and a time."""
-
-
-def chat_line(text: str, now: datetime, zone: ZoneInfo) -> tuple[PlanRequest, str] | None:
-    """What follows `/remind` (T-062): when, and what; None if it is none of the forms."""
-    for length in range(1, MOST_WORDS + 1):
-        words = text.split(maxsplit=length)
-        request = _requested(" ".join(words[:length]), now, zone)
-        if request is not None and len(words) > length:
-            return request, words[length].strip()
-    return None
-
-
-def _requested(when: str, now: datetime, zone: ZoneInfo) -> PlanRequest | None:
-    if readable(when, now, zone) is not None:
-        return PlanRequest(schedule_type="once", at=when)
-    days, _, at = when.rpartition(" ")
-    if clock_time(at) is None:
-        return None
-    if days.lower() == "daily":
-        return PlanRequest(schedule_type="daily", at=at)
-    try:
-        weekdays(days)
-    except ToolFailed:
-        return None
-    return PlanRequest(schedule_type="weekly", day_of_week=days, at=at)
+TO_ME = re.compile(r"me\s+", re.IGNORECASE)
+LINK = re.compile(r"(?:to|that|of|about)\s+", re.IGNORECASE)
+"""`/remind me tomorrow at 9 to call mum`."""
 
 
 class Reminding:
@@ -406,37 +397,33 @@ class Reminding:
         """The reminder, when it is due next, and what must be pointed out about that."""
         line = "".join(row.body.split(maxsplit=1)[1:])
         now = self._clock.now()
-        read = chat_line(line, now, self._tasks.zone)
-        if read is None:
-            forms = (f"- `/remind {form}`" for form in FORMS)
-            return "\n".join(
-                [f"Write when and what, in the time of {self._tasks.zone.key}, as in:", *forms]
-            )
-        request, content = read
         try:
+            read = timed(TO_ME.sub("", line, 1), now, self._tasks.zone)
+            if read is None or not read.rest:
+                forms = (f"- `/remind {form}`" for form in FORMS)
+                return "\n".join(["I need a time and a text. Write for example:", *forms])
             task = await self._tasks.add(
                 tx,
                 Reason("command", scope, evidence=(row.event_id,)),
-                content,
+                LINK.sub("", read.rest, 1) if TO_ME.match(line) else read.rest,
                 scope=scope,
-                request=request,
+                request=PlanRequest.of({"at": read.at}),
                 conversation_id=row.conversation_id,
                 origins=(row.event_id,),
                 written=written(row, now),
             )
         except ToolFailed as problem:
             return str(problem)
-        return self._promise(task, now)
+        return self._promise(task, now, *spoken(read.at))
 
-    def _promise(self, task: Task, now: datetime) -> str:
+    def _promise(self, task: Task, now: datetime, often: str, zoned: bool) -> str:
         schedule, due, zone = task.plan.schedule, task.next_due, self._tasks.zone
         whom = "this room" if task.scope.startswith("room:") else "you"
-        when = in_words(due, zone) if due else task.schedule
-        again = f", {task.schedule}" if task.plan.recurs else ""
-        if due and due <= now:
-            return f"That was due on {when}, before I read it, so I remind {whom} now (`{task.id}`)"
-        remark = schedule.remark(due, zone) if schedule else ""
-        return (
-            f"I will remind {whom} on {when}: {plain(task.content)} (`{task.id}`{again})"
-            f"{f'; {remark}' if remark else ''}"
-        )
+        if schedule is None or due is None:
+            return f"Done: {plain(task.content)}"
+        when = in_short(due, now, zone) + (f" {due.astimezone(zone):%Z}" if zoned else "")
+        if due <= now:
+            return f"That was due {when}, before I read it. I'll remind {whom} now."
+        remark = schedule.remark(due, zone)
+        said = f"I'll remind {whom} {when}, {often}: {plain(task.content)}"
+        return f"{said}\n{remark[0].upper()}{remark[1:]}." if remark else said

@@ -15,9 +15,14 @@ from zoneinfo import ZoneInfo
 
 from dateutil.rrule import rrulestr
 
+from wintermute.clock import DAYS
 from wintermute.errors import ToolFailed
 from wintermute.text import one_line
 
+MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
 MOST_CHARACTERS = 500
 SHOWN = 60
 HORIZON = timedelta(days=36_525)
@@ -230,6 +235,20 @@ def missed(schedule: DueTimes, first: datetime, now: datetime, zone: ZoneInfo) -
 def clock(time: str) -> str:
     """A time of day without the seconds it does not have."""
     return time[:8].removesuffix(":00") if len(time) > 5 else time
+
+
+def in_short(due: datetime, now: datetime, zone: ZoneInfo) -> str:
+    """`today at 18:30`, `tomorrow at 09:00`, `on Friday at 09:00`, `on 14 March at 09:00`."""
+    local, today = due.astimezone(zone), now.astimezone(zone).date()
+    days = (local.date() - today).days
+    if days in (0, 1):
+        day = "tomorrow" if days else "today"
+    elif 0 < days < 7:
+        day = f"on {DAYS[local.weekday()]}"
+    else:
+        year = f" {local.year}" if local.year != today.year else ""
+        day = f"on {local.day} {MONTHS[local.month - 1]}{year}"
+    return f"{day} at {local:%H:%M}"
 
 
 def tomorrow(due: datetime, now: datetime, zone: ZoneInfo) -> datetime:

@@ -1,36 +1,537 @@
-"""What a tool call, a command line or a chat line says about when, read strictly.
+"""Times as people type them, in seven languages: `tomorrow at 9`, `every monday at 8`, `in 20 minutes`.
 
-What can be misread is refused (T-018), with what to write instead.
+One grammar serves the chat, the shell, the tool and the web. A time is never guessed: a text that
+can mean two things is refused with both, and one without a time of day with an example.
 """
 
 import re
+import unicodedata
+from calendar import monthrange
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime, time, timedelta
+from itertools import product
+from typing import Any, NoReturn
 from zoneinfo import ZoneInfo
 
+from dateutil.relativedelta import relativedelta
+
+from wintermute.clock import DAYS as NAMES
 from wintermute.errors import ToolFailed
-from wintermute.tasks.due import instant, shown
+from wintermute.tasks import grammar
+from wintermute.tasks.due import MONTHS, clock, instant, shown
+from wintermute.tasks.grammar import MEANING, folded
 
-CLOCK = r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?"
-ISO = rf"(?P<date>[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})(?:t| )(?P<clock>{CLOCK})(?:\.[0-9]+)?(?P<offset>z|[+-][0-9]{{2}}:?[0-9]{{2}})?"
-DAY = rf"(?:(?P<day>today|tomorrow) )?(?P<time>{CLOCK})"
-DISTANCE = r"in (?P<number>[0-9]{1,9}) (?P<unit>minutes?|min|hours?|h|days?|weeks?)(?![0-9a-z])"
-FORMS = f"{ISO}|{DAY}|{DISTANCE}"
-"""What `wall_time` reads, in small letters and with single blanks."""
-
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+ELAPSED = {"minute": 60, "hour": 3600, "half": 1800}
+DAYS_OF, MONTHS_OF = {"day": 1, "week": 7}, {"month": 1, "year": 12}
+"""Seconds of the units that are elapsed time; days and more keep the time of day."""
 FURTHEST = timedelta(days=36_525)
-ELAPSED = {"m": timedelta(minutes=1), "h": timedelta(hours=1)}
-DAYS_OF = {"d": 1, "w": 7}
+EXAMPLES = "tomorrow at 9, in 20 minutes or every monday at 8"
+WINDOW = 200
+"""Characters at either end of a text in which a time is looked for."""
+SOUND = re.compile(r"(?=.)(?:i|e|h|a?c?|(?:D\+?|W[wvo]|W\+[wo]|Md|Ym|[ym]w?|d|n?w|v|o|t)c?)")
+"""Parts that go together: an instant, elapsed time, or days, dates and their rhythm, with a clock."""
+EITHER = 2
+"""`next friday`: of this week or of the next."""
+Slots = dict[str, tuple[Any, ...]]
+"""What was read so far: of each part all that it can mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A time that was found in a text, as a `PlanRequest` takes it, and the text without it."""
+
+    at: str
+    rest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class When:
+    """One meaning of a time. `rhythm`: how often, as in `("week", 2)`; `ahead`: from now, in units."""
+
+    iso: datetime | None = None
+    ahead: tuple[tuple[str, int], ...] = ()
+    rhythm: tuple[str, int] | None = None
+    date: tuple[int | None, int | None, int] | None = None
+    week: int = 0
+    days: tuple[int, ...] = ()
+    day: int | None = None
+    clock: time | None = None
+    often: bool = False
+    """On every such day, although nothing says `every`."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is missing: a day needs a time of day."""
+        return self.parts()[-1:] in "iaehc"
+
+    @property
+    def recurs(self) -> bool:
+        """Whether it comes again and again."""
+        return self.rhythm is not None or self.often or len(self.days) > 1
+
+    def parts(self) -> str:
+        """A letter for each part that is named, in order, as in `SOUND`."""
+        unit, count = self.rhythm or ("", 0)
+        year, month, _ = self.date or (None, None, 0)
+        named = (
+            (self.iso, "i"),
+            (self.ahead, "e" if any(unit in ELAPSED for unit, _ in self.ahead) else "a"),
+            (unit, "h" if unit in ELAPSED else unit[:1].upper() + "+" * (count > 1)),
+            (self.date, "y" if year else "m" if month else "d"),
+            (self.week, "n"),
+            (self.days, "v" if len(self.days) > 1 else "o" if self.often else "w"),
+            (self.day is not None, "t"),
+            (self.clock is not None, "c"),
+        )
+        return "".join(letter for part, letter in named if part)
+
+    def words(self) -> str:
+        """What may be written for it, so that it cannot be misread."""
+        if self.ahead:
+            spans = " ".join(f"{count} {unit}{'s' * (count != 1)}" for unit, count in self.ahead)
+            return f"in {spans}" + (f" at {self.clock:%H:%M}" if self.clock else "")
+        named = " and ".join(NAMES[day] for day in self.days)
+        if self.day is not None:
+            named = ("today", "tomorrow", "day after tomorrow")[self.day]
+        if self.date:
+            year, month, day = self.date
+            named = f"{day} {MONTHS[month - 1]}" if month else f"day {day}"
+            named += f" {year}" if year else ""
+        if self.recurs:
+            named = f"{self._every()} {named}".strip()
+        return f"{named} at {clock(self.clock.isoformat())}".strip() if self.clock else named
+
+    def _every(self) -> str:
+        unit, count = self.rhythm or ("week", 1)
+        if self.days and count < 3:
+            return "every other" if count == 2 else "every"
+        unit = "half hour" if unit == "half" else unit
+        every = f"every {count} {unit}s" if count > 1 else f"every {unit}"
+        return f"{every} on" if self.days or self.date else every
+
+    def asked(self) -> dict[str, Any]:
+        """As the parts of a `PlanRequest`, if it recurs."""
+        unit, count = self.rhythm or ("week", 1)
+        if unit in ELAPSED:
+            return {"schedule_type": "interval", "interval_seconds": count * ELAPSED[unit]}
+        assert self.clock is not None
+        at = clock(self.clock.isoformat())
+        if count == 1 and unit != "year":
+            days = ",".join(DAYS[day] for day in self.days)
+            given = {"day_of_week": days, "day_of_month": self.date and self.date[2]}
+            kind = {"day": "daily", "week": "weekly", "month": "monthly"}[unit]
+            return {
+                "schedule_type": kind,
+                "at": at,
+                **{n: part for n, part in given.items() if part},
+            }
+        first = replace(self, rhythm=None, often=False).words()
+        rule = f"FREQ={RULES[unit]};INTERVAL={count}"
+        rule += f";BYDAY={DAYS[self.days[0]][:2].upper()}" if self.days else ""
+        return {"schedule_type": "rrule", "rrule": rule, "at": first}
+
+
+RULES = {"day": "DAILY", "week": "WEEKLY", "year": "YEARLY"}
+
+
+def _iso(found: re.Match[str], slots: Slots) -> Slots | None:
+    clock, offset = f"{found['clock']:0>5}", found["offset"]
+    clock = clock if clock[2] == ":" else f"0{clock}"
+    try:
+        at = datetime.fromisoformat(f"{found['date']}T{clock}{(offset or '').upper()}")
+        return {"iso": (at.astimezone(UTC) if offset else at,)}
+    except (ValueError, OverflowError):
+        return None
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else MEANING["number"].get(text, 1)
+
+
+def _ahead(found: re.Match[str], slots: Slots) -> Slots | None:
+    spans = list[tuple[str, int]]()
+    for each in grammar.SPANS.finditer(found["spans"]):
+        if each["unit"]:
+            unit = MEANING["unit"][each["unit"]]
+            if each["count"] is None and unit != "half":
+                return None
+            spans.append((unit, _number(each["count"] or "1")))
+        elif spans[-1][0] != "hour":
+            return None
+        else:
+            spans.append(("minute", int(each["more"] or 30)))
+    return {"ahead": (tuple(spans),)} if found["before"] or found["after"] else None
+
+
+def _rhythm(found: re.Match[str], slots: Slots) -> Slots | None:
+    if found["fixed"]:
+        return {"rhythm": (MEANING["every"][found["fixed"]],)} | _loosely(slots)
+    if found["part"]:
+        window = MEANING["part"][found["part"]]
+        clocks = tuple(_at_part(at, [window]) for at in slots.get("clock", ()))
+        changed: Slots = {"clock": clocks} if clocks else {}
+        return {"rhythm": (("day", 1),), "window": (window,)} | changed
+    if day := found["dated"] or found["number"]:
+        return {"rhythm": (("month", 1),), "date": ((None, None, int(day)),)}
+    if found["units"] and not grammar.share("every", found["each"], "unit", found["units"]):
+        return None  # `alle ore 9`
+    unit = MEANING["unit"].get(found["unit"] or found["units"], "week")
+    count = 2 if found["other"] else _number(found["count"] or "1")
+    return {"rhythm": ((unit, count),)} if 1 <= count <= 1000 else None
+
+
+def _loosely(slots: Slots) -> Slots:
+    return {"loose": (True,)} if "clock" in slots and "rhythm" not in slots else {}
+
+
+def _date(found: re.Match[str], slots: Slots) -> Slots | None:
+    given: dict[str, Any] = found.groupdict()
+    year = int(given["year"]) if given.get("year") else None
+    year = year + 2000 if year is not None and year < 100 else year
+    if "either" in given:
+        one, two = int(given["either"]), int(given["or"])
+        pairs: list[tuple[int | None, int]] = list(dict.fromkeys([(two, one), (one, two)]))
+    else:
+        month = MEANING["month"].get(given.get("month") or "", given.get("number"))
+        pairs = [(int(month) if month else None, int(given["day"]))]
+    real = tuple((year, month, day) for month, day in pairs if _is_day(year, month, day))
+    return {"date": real} if real else None
+
+
+def _is_day(year: int | None, month: int | None, day: int) -> bool:
+    if year == 0 or not 0 < (month or 1) <= 12:
+        return False
+    return 0 < day <= monthrange(year or 2000, month or 1)[1]
+
+
+def _days(found: re.Match[str], slots: Slots) -> Slots | None:
+    given = found.groupdict()
+    if given.get("named"):
+        return {"days": (MEANING["every"][given["named"]],), "often": (True,)}
+    named, days = list[str](), list[int]()
+    for each in grammar.EACH_DAY.finditer(found["days"]):
+        named.append(each["day"])
+        day = grammar.DAYS[each["day"]]
+        while each["to"] and days and days[-1] != day:
+            days.append((days[-1] + 1) % 7)
+        days.append(day)
+    read: Slots = {"days": (tuple(sorted({*days})),)} | ({} if found["on"] else _loosely(slots))
+    if all(name in MEANING["plural"] for name in named):
+        read["often"] = (True,)
+    elif found["either"]:
+        read["often"] = (False, True)
+    if found["next"] or found["later"]:
+        read["week"] = (EITHER,)
+    lone = found["days"] in MEANING["short"] and found["on"] in (None, "the")
+    if lone:  # `watch the sun at 9`
+        read["short"] = (True,)
+    return None if "week" in read and "week" in slots else read
+
+
+def _day(found: re.Match[str], slots: Slots) -> Slots | None:
+    return {"day": (MEANING["day"].get(found["day"], 0),)}
+
+
+def _week(found: re.Match[str], slots: Slots) -> Slots | None:
+    return {"week": (1,)} if "days" in slots or found["then"] is not None else None
+
+
+def _clock(found: re.Match[str], slots: Slots) -> Slots | None:
+    given = found.groupdict()
+    if given.get("noon"):
+        return {"clock": (time(12),)}
+    hour = int(given["hour"]) if given["hour"] else MEANING["number"][given["word"]]
+    minute, second = int(given["minute"] or 0), int(given["second"] or 0)
+    minute = _number(given["past"]) if given["past"] else minute
+    if hour > 23 or minute > 59 or second > 59 or not _is_clock(given, found, slots):
+        return None
+    windows = [MEANING["part"][given[name]] for name in ("early", "part", "late") if given[name]]
+    shifts = MEANING["before"].get(given["before"], (0,))
+    shift = MEANING["after"].get(given["after"], 0)
+    at = _at_part(time(hour, minute, second), [*windows, *slots.get("window", ())])
+    if at is None:
+        return None
+    read: Slots = {"clock": tuple(_shifted(at, shift + each) for each in shifts)}
+    bare = not (slots or windows or given["at"] or given["near"] or given["before"])
+    if given["mark"] in MEANING["unit"] and bare and not given["past"] and not given["after"]:
+        # `9h` is nine o'clock, and nine hours from now.
+        return {"clock": (at, None), "ahead": ((), (("hour", hour),))}
+    if grammar.TONIGHT in windows and not slots.keys() & {"day", "days", "date"}:
+        read["day"] = (0,)
+    return read
+
+
+def _is_clock(given: Mapping[str, str], found: re.Match[str], slots: Slots) -> bool:
+    """Whether a number is a time of day: after `at`, with a colon or `am`, or right after a day."""
+    at, late = given["at"], given["late"] or ""
+    if given["word"] and at:
+        return grammar.share("glue", at, "number", given["word"])
+    if at or given["mark"] or given["colon"] == ":" or given["before"]:
+        return True
+    if late and (" " in late or len(late) <= len("p.m.")):
+        return True
+    if (
+        given["word"]
+        or given["colon"]
+        or "short" in slots
+        or grammar.AFTER.match(found.string, found.end())
+    ):
+        return False
+    return bool(slots.keys() & {"day", "days", "rhythm"})
+
+
+def _at_part(at: time, windows: list[tuple[int, int]]) -> time | None:
+    """The time in these parts of the day; None if it is in none or may be two."""
+    for low, high in windows:
+        hours = {at.hour, at.hour + 12 if at.hour < 12 else at.hour - 12 * (at.hour == 12)}
+        fits = [hour for hour in hours if low <= hour <= high]
+        if len(fits) != 1:
+            return None
+        at = at.replace(hour=fits[0])
+    return at
+
+
+def _shifted(at: time, minutes: int) -> time:
+    hour, minute = divmod(at.hour * 60 + at.minute + minutes, 60)
+    return at.replace(hour=hour % 24, minute=minute)
+
+
+READERS = {
+    **{"iso": _iso, "ahead": _ahead, "rhythm": _rhythm, "date": _date},
+    **{"week": _week, "days": _days, "day": _day, "clock": _clock},
+}
+APART = {
+    "iso": {"ahead", "rhythm", "date", "week", "days", "day", "clock"},
+    "ahead": {"rhythm", "date", "week", "days", "day"},
+    "rhythm": {"ahead", "day"},
+    "date": {"ahead", "day"},
+    "days": {"ahead", "day"},
+    "day": {"ahead", "rhythm", "date", "days"},
+}
+"""What is not read beside what was read already."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A time in a text: what it may mean, and from where to where it goes."""
+
+    meanings: tuple[When, ...]
+    start: int
+    stop: int
+    short: bool
+    loose: bool
+    """A word after the time of day may belong to the text: `18:30 friday drinks`."""
+
+    @property
+    def is_whole(self) -> bool:
+        return self.meanings[0].is_whole
+
+    @property
+    def names_day(self) -> bool:
+        """Whether more than a time of day is said."""
+        return self.meanings[0] != When(clock=self.meanings[0].clock)
+
+
+def _piece(text: str, start: int = 0) -> _Piece | None:
+    """The longest time that begins here, in a folded text."""
+    slots, at, stop = Slots(), start, start
+    while True:
+        at = grammar.BETWEEN.match(text, stop).end()  # type: ignore[union-attr]  # may be empty
+        for slot, pattern in grammar.slots():
+            if slot in slots or slots.keys() & APART.get(slot, set()) or "iso" in slots:
+                continue
+            found = pattern.match(text, at)
+            if found and (read := READERS[slot](found, slots)):
+                slots |= read
+                stop = found.end()
+                break
+        else:
+            break
+    names = [field.name for field in fields(When) if field.name in slots]
+    made = [
+        When(**dict(zip(names, each, strict=True)))
+        for each in product(*map(slots.__getitem__, names))
+    ]
+    sound = list(dict.fromkeys(each for each in made if SOUND.fullmatch(each.parts())))
+    whole = [each for each in sound if each.is_whole] or sound
+    if not slots or not whole:
+        return None
+    return _Piece(tuple(whole), start, stop, "short" in slots, "loose" in slots)
+
+
+def _last(text: str, cut: int) -> _Piece | None:
+    """The longest time that ends a folded text, `cut` characters of which are left out."""
+    end = len(text.rstrip(" .!?…。"))
+    for begin in grammar.BEGINS.finditer(text, max(0, end - WINDOW)):
+        piece = _piece(text, begin.start())
+        if piece and piece.stop >= end and not piece.short:
+            stopped = grammar.STOPPED.search(text[: piece.start])
+            moved = replace(piece, start=piece.start + cut, stop=piece.stop + cut)
+            return None if stopped else moved
+    return None
+
+
+def _meanings(text: str) -> Sequence[When]:
+    """What a text can mean that is nothing but a time."""
+    line = folded(unicodedata.normalize("NFC", text[:WINDOW])).strip()
+    piece = _piece(line) if len(text) <= WINDOW else None
+    return piece.meanings if piece and piece.stop == len(line) else ()
+
+
+def _one(meanings: Sequence[When], text: str) -> When:
+    """The only meaning of a time that was found. Raises: ToolFailed with what to write instead."""
+    first = meanings[0]
+    if not first.is_whole:
+        lacking = first.words() or shown(text)
+        raise ToolFailed(f"'{shown(text)}' has no time of day. Write for example '{lacking} at 9'.")
+    if len(meanings) > 1:
+        _choose(text, *meanings)
+    return first
+
+
+def _choose(text: str, *meanings: When) -> NoReturn:
+    readings = " or ".join(f"'{each.words()}'" for each in meanings)
+    raise ToolFailed(f"'{shown(text)}' can mean different times. Write {readings}.")
+
+
+def timed(text: str, now: datetime, zone: ZoneInfo) -> Timed | None:
+    """The time with which a sentence begins or ends, and the rest; None: it has none.
+
+    Raises: ToolFailed if the time can mean two things, or is a day without a time of day.
+    """
+    text = unicodedata.normalize("NFC", text).strip()
+    line = folded(text[:WINDOW])
+    head, tail = _piece(line), None
+    if head and (grammar.STOPS.match(line, head.stop) or (head.short and not head.is_whole)):
+        return None
+    if head is None or not (head.is_whole and head.names_day):
+        cut = max(head.stop if head else 0, len(text) - 2 * WINDOW)
+        tail = _last(folded(text[cut:]), cut)
+    found = _joined(text, head, tail, now, zone)
+    if found is None:
+        return None
+    when = _one(found[1], found[0].at)
+    if head and head.loose and found[0].rest:
+        _choose(found[0].at, when, _with_day(when, now, zone))
+    if not when.recurs:
+        moment(when, found[0].at, now, zone)
+    return found[0]
+
+
+def _joined(
+    text: str, head: _Piece | None, tail: _Piece | None, now: datetime, zone: ZoneInfo
+) -> tuple[Timed, Sequence[When]] | None:
+    """The time, and what it may mean: of `tomorrow call mum at 9` both ends together."""
+    if head and tail and head.is_whole != tail.is_whole:
+        at = f"{text[: head.stop]} {text[tail.start : tail.stop]}"
+        if meanings := _meanings(at):
+            alone = _with_day(head.meanings[0], now, zone) if head.is_whole else meanings[0]
+            if moment(alone, at, now, zone) != moment(meanings[0], at, now, zone):
+                _choose(text, meanings[0], alone)  # `18:30 tell Ben to leave tomorrow`
+            return Timed(at, text[head.stop : tail.start].strip(STRIPPED)), meanings
+    if head:
+        return Timed(text[: head.stop], text[head.stop :].lstrip(STRIPPED)), head.meanings
+    if tail:
+        rest = text[: tail.start].rstrip(STRIPPED)
+        return Timed(text[tail.start : tail.stop], rest), tail.meanings
+    return None
+
+
+def _with_day(when: When, now: datetime, zone: ZoneInfo) -> When:
+    """The time of day alone, on the day on which it comes next."""
+    alone = When(clock=when.clock)
+    days = moment(alone, "", now, zone).date() - now.astimezone(zone).date()
+    return replace(alone, day=days.days)
+
+
+STRIPPED = " \t\n,:;，：；、。"  # noqa: RUF001  also in scripts without blanks
+
+
+def moment(when: When, text: str, now: datetime, zone: ZoneInfo) -> datetime:
+    """The wall clock time of what is due once, or an instant in UTC."""
+    if when.iso is not None:
+        return when.iso
+    local = now.astimezone(zone).replace(tzinfo=None, fold=0, microsecond=0)
+    if when.ahead:
+        return _after(when, local, now)
+    assert when.clock is not None
+    if when.date and when.date[1]:
+        return datetime.combine(_on(when, text, local.date()), when.clock)
+    if when.day is not None:
+        return datetime.combine(local.date() + timedelta(days=when.day), when.clock)
+    weeks = (0, 1) if when.week == EITHER else (when.week,)
+    found = sorted({_next(replace(when, week=week), local, zone) for week in weeks})
+    if len(found) > 1:
+        _choose(text, *(When(date=(at.year, at.month, at.day), clock=at.time()) for at in found))
+    return found[0]
+
+
+def _next(when: When, local: datetime, zone: ZoneInfo) -> datetime:
+    """The next day on which it may be, at its time of day."""
+    assert when.clock is not None
+    day = local.date()
+    if when.week:
+        day += timedelta(days=7 - day.weekday())
+    while True:
+        at = datetime.combine(day, when.clock)
+        fits = not when.days or day.weekday() in when.days
+        fits = fits and (when.date is None or day.day == when.date[2])
+        if fits and instant(at, zone) > instant(local, zone):
+            return at
+        day += timedelta(days=1)
+
+
+def _on(when: When, text: str, today: date) -> date:
+    """The date, of this year or the next in which it exists and is still to come."""
+    assert when.date is not None
+    year, month, number = when.date
+    years = [year] if year else range(today.year, today.year + 9)
+    real = (date(each, month or 1, number) for each in years if _is_day(each, month, number))
+    day = next(each for each in real if year or each >= today)
+    if when.days and day.weekday() not in when.days:
+        raise ToolFailed(f"'{shown(text)}': {day} is a {NAMES[day.weekday()]}. Write one of them.")
+    return day
+
+
+def _after(when: When, local: datetime, now: datetime) -> datetime:
+    """Minutes and hours are elapsed time; days and more keep the time of day, or have their own.
+
+    More than can be counted is as good as the furthest that is too far.
+    """
+    most = FURTHEST.days + 366
+    spans = {unit: min(count, most * 1440) for unit, count in when.ahead}
+    days = min(sum(count * DAYS_OF.get(unit, 0) for unit, count in spans.items()), most)
+    months = min(sum(count * MONTHS_OF.get(unit, 0) for unit, count in spans.items()), most // 30)
+    if "e" in when.parts():
+        seconds = sum(count * ELAPSED.get(unit, 0) for unit, count in spans.items())
+        ahead = min(timedelta(days=days + months * 30, seconds=seconds), timedelta(days=most))
+        return now.astimezone(UTC).replace(microsecond=0) + ahead
+    at = local + relativedelta(months=months, days=days)
+    return datetime.combine(at, when.clock) if when.clock else at
+
+
+def spoken(at: str) -> tuple[str, bool]:
+    """How often a time comes, as in `once` and `every Friday`; whether it names its own zone."""
+    when = _meanings(at)[0]
+    zoned = when.iso is not None and when.iso.tzinfo is not None
+    return replace(when, clock=None).words() if when.recurs else "once", zoned
+
+
+def plan_parts(text: str) -> dict[str, Any]:
+    """What a time asks for, as the parts of a `PlanRequest`: of a single one the text as it is."""
+    meanings = _meanings(text)
+    when = _one(meanings, text) if meanings else When()
+    return when.asked() if when.recurs else {"at": text}
 
 
 def wall_time(text: str, now: datetime, zone: ZoneInfo) -> str:
     """The `at` of a schedule `once` (T-017): a wall clock time, or with an offset an instant in UTC."""
-    day, _, clock = " ".join(text.lower().split()).rpartition(" ")
-    at = readable(f"{day.removesuffix(' at')} {whole_hour(clock)}" if day else text, now, zone)
-    if at is None:
-        raise ToolFailed(
-            f"at '{shown(text)}' cannot be read; write for example "
-            f"{now.astimezone(zone) + timedelta(days=1):%Y-%m-%d}T09:00 or in 30 minutes"
-        )
+    meanings = _meanings(text)
+    if not meanings or (meanings[0].recurs and len(meanings) == 1 and meanings[0].is_whole):
+        raise ToolFailed(f"at '{shown(text)}' cannot be read; write for example {EXAMPLES}")
+    at = moment(_one(meanings, text), text, now, zone)
     return checked(at, text, now, zone).isoformat()
 
 
@@ -49,94 +550,36 @@ def checked(at: datetime, text: str, now: datetime, zone: ZoneInfo) -> datetime:
     return at
 
 
-def readable(text: str, now: datetime, zone: ZoneInfo) -> datetime | None:
-    """The wall clock time or the instant that is meant; None if it cannot be read."""
-    found = re.fullmatch(FORMS, " ".join(text.lower().split()))
-    if found is None:
-        return None
-    if found["unit"]:
-        return _ahead(int(found["number"]), found["unit"][0], now, zone)
-    if found["date"]:
-        return _iso(found["date"], found["clock"], found["offset"])
-    clock = clock_time(found["time"])
-    if clock is None:
-        return None
-    today = datetime.combine(now.astimezone(zone).date(), clock)
-    has_passed = found["day"] is None and instant(today, zone) <= now
-    return today + timedelta(days=has_passed or found["day"] == "tomorrow")
-
-
-def clock_time(text: str) -> time | None:
-    """`9:00`, `09:00` or `09:00:30`; None if it is no time of day."""
-    text = text.strip()
-    if not re.fullmatch(CLOCK, text):
-        return None
-    try:
-        return time.fromisoformat(text if text[1] != ":" else f"0{text}")
-    except ValueError:
-        return None
-
-
-def whole_hour(clock: str) -> str:
-    """`9` as `9:00`, where nothing but a time of day can stand."""
-    return f"{clock}:00" if re.fullmatch(r"[0-9]{1,2}", clock) else clock
-
-
-def _iso(day: str, clock: str, offset: str | None) -> datetime | None:
-    at = clock_time(clock)
-    if at is None:
-        return None
-    try:
-        wall = datetime.combine(date.fromisoformat(day), at)
-        return datetime.fromisoformat(f"{wall}{offset.upper()}").astimezone(UTC) if offset else wall
-    except (ValueError, OverflowError):
-        return None
-
-
-def _ahead(number: int, unit: str, now: datetime, zone: ZoneInfo) -> datetime:
-    """Minutes and hours are elapsed time; days and weeks keep the time of day.
-
-    More than can be counted is as good as the furthest that is too far.
-    """
-    most = FURTHEST.days + 366
-    if unit in ELAPSED:
-        ahead = min(number, most * 24 * 60) * ELAPSED[unit]
-        return now.astimezone(UTC).replace(microsecond=0) + min(ahead, timedelta(days=most))
-    today = now.astimezone(zone).replace(tzinfo=None, fold=0, microsecond=0)
-    return today + timedelta(days=min(number * DAYS_OF[unit], most))
-
-
-DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-NAMES = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-
-
 def time_of_day(name: str, text: str) -> str:
-    """`9:00`, `09:00` or `09:00:30` as it is stored."""
-    clock = clock_time(text)
-    if clock is None:
+    """`9:00`, `9am` or `09:00:30` as it is stored."""
+    meanings = _meanings(text)
+    found = meanings[0].clock if len(meanings) == 1 else None
+    if found is None or meanings[0] != When(clock=found):
         raise ToolFailed(
             f"{name} '{shown(text)}' is no time of day; write for example 09:00 or 18:30"
             + ("; a date goes with schedule_type once" if name == "at" else "")
         )
-    return clock.isoformat()
+    return found.isoformat()
 
 
 def weekdays(text: str) -> tuple[int, ...]:
-    """English names or their first three letters, in any case, with commas between them (T-021)."""
+    """Names of days or their short forms, in any case, with commas between them (T-021)."""
     found = set()
-    for word in text.lower().split(","):
-        name = word.strip()
-        if name not in DAYS and name not in NAMES:
+    for word in text.split(","):
+        name = folded(word).strip()
+        if name not in grammar.DAYS:
             raise ToolFailed(
                 f"day_of_week '{shown(name)}' is no day; write for example mon,thu or monday"
             )
-        found.add(DAYS.index(name[:3]))
+        found.add(grammar.DAYS[name])
     return tuple(sorted(found))
 
 
 def first_time(text: str, now: datetime, zone: ZoneInfo) -> str:
     """The wall clock time from which a rule counts: of the first day on which it is still to come."""
-    start = readable(text, now, zone) if text.strip()[:1].isdigit() else None
+    meanings = _meanings(text)
+    when = _one(meanings, text) if meanings else None
+    start = moment(when, text, now, zone) if when and not when.recurs else None
     if start is None or start.tzinfo is not None:
         raise ToolFailed(
             f"at '{shown(text)}' cannot be read; with rrule write for example 09:00, or "

@@ -6,7 +6,6 @@ in the tool's definition.
 
 import asyncio
 import json
-import re
 from abc import ABC, abstractmethod
 from calendar import monthrange
 from collections.abc import Iterator, Mapping
@@ -32,18 +31,12 @@ from wintermute.tasks.due import (
 from wintermute.tasks.parse import (
     DAYS,
     first_time,
+    plan_parts,
     time_of_day,
     wall_time,
     weekdays,
-    whole_hour,
 )
 from wintermute.text import clean, is_blank
-
-SERIES = re.compile(
-    r"(?:daily|every ?day|monthly (?:on )?(?:day )?(?P<day>[0-9]{1,2})|"
-    r"(?P<each>weekly |every )?(?:on )?(?P<days>[a-z]+(?: ?, ?[a-z]+)*)),? (?:at )?(?P<time>[0-9:]+)"
-)
-"""What comes again and again, in small letters and with single blanks."""
 
 FiringMode = Literal["reminder", "autonomous_notify", "autonomous_silent"]
 MODES: tuple[FiringMode, ...] = get_args(FiringMode)
@@ -60,8 +53,8 @@ class PlanRequest:
 
     schedule_type: str | None = _part("How it recurs; none: it is never due.")
     at: str | None = _part(
-        "When: 09:00, 2026-03-01T09:00, `tomorrow 09:00` or `in 30 minutes`; `daily 09:00` or"
-        " `mon,thu 09:00` alone."
+        "When, as you say it: `tomorrow at 9`, `in 30 minutes`, `2026-03-01 09:00`;"
+        " or how often: `every monday at 8`."
     )
     day_of_week: str | None = _part("With weekly: mon,thu.")
     day_of_month: int | None = _part("With monthly: 1 to 31; shorter months: their last day.")
@@ -90,7 +83,7 @@ class PlanRequest:
                 raise ToolFailed(f"{part.name} must be {known}")
             given[part.name] = value
         if given.keys() - {"execution_mode", "ai_prompt"} == {"at"}:
-            given.update(series(given["at"]))
+            given |= plan_parts(given.pop("at"))
         return cls(**given)
 
     @property
@@ -111,28 +104,6 @@ class PlanRequest:
 
 
 NOTHING = PlanRequest()
-
-
-def series(at: str) -> dict[str, Any]:
-    """What is asked for by `daily 08:00`, `mon,thu 08:00` or `monthly 15 08:00`; else nothing."""
-    found = SERIES.fullmatch(" ".join(at.lower().split()))
-    if found is None:
-        return {}
-    time, days = whole_hour(found["time"]), found["days"]
-    if found["day"]:
-        return {"schedule_type": "monthly", "day_of_month": int(found["day"]), "at": time}
-    if not days:
-        return {"schedule_type": "daily", "at": time}
-    try:
-        weekdays(days)
-    except ToolFailed:
-        return {}
-    if not found["each"] and "," not in days:
-        raise ToolFailed(
-            f"at '{shown(at)}' may be one day or each week: write its date, as in 2026-03-01T09:00,"
-            f" or weekly {days} {time}"
-        )
-    return {"schedule_type": "weekly", "day_of_week": days, "at": time}
 
 
 @dataclass(frozen=True, slots=True)

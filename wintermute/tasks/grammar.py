@@ -1,0 +1,190 @@
+"""Words of times in seven languages, and patterns of what they make together; `times.toml` has them."""
+
+# ruff: noqa: RUF001  marks of scripts that look like others
+
+import re
+import tomllib
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib import resources
+from typing import Any
+
+from wintermute.text import NO_TEXT
+
+LETTERS = "0-9a-z\u00df-\u1fff"
+"""A word of these does not go on where another begins; scripts without blanks are not among them."""
+EDGE = rf"(?:(?<![{LETTERS}.])|(?![{LETTERS}]|'[a-z]|[:./,-][0-9]|[-/][{LETTERS}]))"
+"""The end of a time: `9` of `9:00`, `9.5`, `9-10` or `9th`, and `monday` of `monday's` are none."""
+BEGIN = rf"(?<![{LETTERS}$€£#])(?<![0-9][:./,-])(?<![{LETTERS}]['-])"
+VALUES: dict[str, tuple[Any, ...]] = {
+    "day": (0, 1, 2),
+    "weekday": tuple(range(7)),
+    "plural": tuple(range(7)),
+    "short": tuple(range(7)),
+    "month": tuple(range(1, 13)),
+    "number": (*range(1, 13), 15, 20, 30, 40, 45),
+    "unit": ("minute", "hour", "day", "week", "month", "year", "half"),
+    "part": ((0, 11), (11, 14), (12, 20), (16, 23), (12, 23), (18, 23)),
+    "clock": ("mark", "minutes", "noon"),
+    "before": ((30,), (15,), (-15,), (-30,), (30, -30)),
+    "after": (30, 15, -15),
+    "every": (
+        *("each", "other", ("day", 1), ("week", 1), ("month", 1), ("year", 1), ("week", 2)),
+        *((0, 1, 2, 3, 4), (5, 6)),
+    ),
+    "next": ("next", "week", "this"),
+    "glue": ("on", "at", "near", "in", "later", "one", "and", "to", "dated", "either", "of"),
+    "stop": (True,),
+}
+"""What the places of each row of the file stand for."""
+TONIGHT = VALUES["part"][-1]
+
+
+@lru_cache(4096)
+def _letter(mark: str) -> str:
+    if mark.isspace() or mark in NO_TEXT:
+        return " "
+    if "\uff01" <= mark <= "\uff5e":  # as wide as a character of Chinese
+        mark = chr(ord(mark) - 0xFEE0)
+    base = unicodedata.normalize("NFD", mark.lower())[0]
+    return "'" if base == "’" else base if base.isascii() else mark.lower()[0]
+
+
+def folded(text: str) -> str:
+    """As long as the text: small letters without accents, blanks for what cannot be seen."""
+    return "".join(map(_letter, text))
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    text: str
+    kind: str
+    value: Any
+    language: str
+
+
+def _read() -> Iterator[_Word]:
+    tables = tomllib.loads((resources.files("wintermute.tasks") / "times.toml").read_text("utf-8"))
+    for language, table in tables.items():
+        for kind, row in table.items():
+            for value, place in zip(VALUES[kind], row.split("|"), strict=True):
+                for word in place.split():
+                    yield _Word(folded(word).replace("_", " "), kind, value, language)
+
+
+WORDS = tuple(_read())
+MEANING = {kind: {word.text: word.value for word in WORDS if word.kind == kind} for kind in VALUES}
+DAYS = MEANING["weekday"] | MEANING["plural"] | MEANING["short"]
+
+
+def share(kind: str, text: str, other: str, word: str) -> bool:
+    """Whether two words are of one language: `at once` is not eleven o'clock in Spanish."""
+    one, two = (
+        {known.language for known in WORDS if (known.kind, known.text) == named}
+        for named in ((kind, text), (other, word))
+    )
+    return not one.isdisjoint(two)
+
+
+def any_of(kind: str, *values: Any) -> str:
+    """A pattern of the words of a kind, or of some of its places, the longest first."""
+    words = {
+        word.text for word in WORDS if word.kind == kind and (not values or word.value in values)
+    }
+    ends = r"(?<![a-z\u00df-\u1fff])|(?![a-z\u00df-\u1fff])"
+    found = (re.escape(word) for word in sorted(words, key=len, reverse=True))
+    return f"(?:(?:{'|'.join(found)})(?:{ends}))"
+
+
+_ = " *"
+FIGURE = f"(?:[0-9]{{1,9}}|{any_of('number')})"
+UNIT = any_of("unit")
+PART = any_of("part")
+ON, AT, NEAR, AND, TO, OF, DATED = (
+    any_of("glue", place) for place in ("on", "at", "near", "and", "to", "of", "dated")
+)
+WEEKDAY = rf"(?:{any_of('weekday')}|{any_of('plural')}|{any_of('short')})"
+MARK, MINUTES = any_of("clock", "mark"), any_of("clock", "minutes")
+EACH, OTHER = any_of("every", "each"), any_of("every", "other")
+SOME = any_of("every", *VALUES["every"][7:])
+NEXT, ONE = any_of("next", "next"), any_of("glue", "one")
+MONTH = rf"(?P<month>{any_of('month')})\.?"
+YEAR = rf"(?:,?{_}(?:{OF}{_})?(?P<year>[0-9]{{4}}))?"
+DAY = "(?P<day>[0-9]{1,2})"
+SPAN = f"(?:{FIGURE}|{ONE})?{_}{UNIT}"
+ORDINAL = "(?:st|nd|rd|th|er|º|°|日|号|號)"
+THEN = f"{_}(?:,|-|–|{AND}|{TO}){_}(?:{ON}{_})?"
+
+PATTERNS = (
+    (
+        "iso",
+        r"(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})(?:t| +)(?P<clock>[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?)"
+        r"(?:\.[0-9]+)?(?P<offset>z|[+-][0-9]{2}:?[0-9]{2})?",
+    ),
+    (
+        "ahead",
+        f"(?:(?P<before>{any_of('glue', 'in')}){_})?(?P<spans>{SPAN}"
+        f"(?:[0-9]{{2}}|{_}(?:{any_of('after', 30)}|(?:{AND}{_})?{SPAN}))?)"
+        f"(?:{_}(?P<after>{any_of('glue', 'later')}))?(?:に)?",
+    ),
+    (
+        "rhythm",
+        f"(?:{OF}{_})?(?:(?P<other>{OTHER})(?:(?={_}{WEEKDAY})|{_}(?P<unit>{UNIT}))"
+        f"|(?P<each>{EACH})(?:{_}(?P<part>{PART})|{_}(?P<dated>[0-9]{{1,2}})(?:{ORDINAL}|\\.)"
+        f"|(?:{_}(?P<count>{FIGURE}))?(?:(?={_}(?P<weekday>{WEEKDAY}|{SOME}))|{_}(?P<units>{UNIT})))"
+        f"|{any_of('every', ('month', 1))}{_}(?P<number>[0-9]{{1,2}})|(?P<fixed>{any_of('every', *VALUES['every'][2:7])}))",
+    ),
+    ("date", f"(?P<year>[0-9]{{4}})[-/.年](?P<number>[0-9]{{1,2}})[-/.月]{DAY}日?"),
+    ("date", "(?P<either>[0-9]{1,2})/(?P<or>[0-9]{1,2})(?:/(?P<year>[0-9]{4}|[0-9]{2}))?"),
+    (
+        "date",
+        rf"(?:{ON}{_})?{DAY}\.(?P<number>[0-9]{{1,2}})(?:\.(?P<year>[0-9]{{4}}|[0-9]{{2}})?)?(?!{_}{MARK})",
+    ),
+    ("date", rf"(?:(?:{ON}|{DATED}){_})?{DAY}(?:{ORDINAL}|\.)?{_}(?:{OF}{_})?{MONTH}{YEAR}"),
+    ("date", rf"(?:{ON}{_})?{MONTH}{_}(?:{ON}{_})?{DAY}{ORDINAL}?{YEAR}"),
+    ("date", f"(?P<number>[0-9]{{1,2}})月{DAY}[日号號]?"),
+    ("date", f"(?:{ON}{_})?(?:{DATED}{_})?{DAY}{ORDINAL}"),
+    ("date", rf"(?:{ON}{_})?{DATED}{_}{DAY}\.?"),
+    ("week", f"{any_of('next', 'week')}(?P<then>(?={_}(?:{ON}{_})?{WEEKDAY}))?"),
+    (
+        "days",
+        rf"(?P<either>{any_of('glue', 'either')}{_})?(?:(?P<on>{ON}|{any_of('next', 'this')}|{ONE}){_})?(?:(?P<next>{NEXT}){_})?"
+        rf"(?P<days>{WEEKDAY}\.?(?:{THEN}{WEEKDAY}\.?)*)(?:{_}(?P<later>{NEXT}))?",
+    ),
+    ("days", f"(?:{ON}{_})?(?P<named>{SOME})"),
+    ("day", f"(?P<day>{any_of('day')})|{any_of('next', 'this')}(?={_}{PART})"),
+    (
+        "clock",
+        rf"(?:(?P<early>{PART}){_},?{_})?(?:(?P<at>{AT}){_}|(?P<near>{NEAR}){_})?(?:(?P<part>{PART}){_})?"
+        rf"(?:(?P<before>{any_of('before')}){_})?(?:(?P<hour>[0-9]{{1,2}})|(?P<word>{any_of('number')}))"
+        r"(?:(?P<colon>[:.])(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2}))?)?"
+        rf"(?:{_}(?P<mark>{MARK})(?:{_}(?P<past>[0-9]{{1,2}}|{any_of('number')})(?:{_}{MINUTES}(?![間钟鐘])|(?!{_}{UNIT})))?)?"
+        rf"(?:{_}(?P<after>{any_of('after')}))?(?:{_},?{_}(?P<late>{PART}))?(?:に)?",
+    ),
+    ("clock", f"(?:(?:{AT}|{NEAR}){_})?(?P<noon>{any_of('clock', 'noon')})"),
+)
+
+SPANS = re.compile(
+    rf"(?:(?P<count>{FIGURE}|{ONE}){_}|(?<![a-z]))(?P<unit>{UNIT})|(?P<more>[0-9]{{2}})"
+    rf"|(?P<half>{any_of('after', 30)})"
+)
+EACH_DAY = re.compile(rf"(?P<to>-|–|{TO})?{_}(?P<day>{WEEKDAY})")
+BETWEEN = re.compile("(?: |,|の|的)*")
+STOP = f"(?:{any_of('stop')}|{EACH}|{OTHER})"
+STOPS = re.compile(rf"[ ,]*{STOP}")
+NO_DAY = (
+    rf"{any_of('next')}|{any_of('day')}|{any_of('weekday')}|[0-9]+{ORDINAL}?\.?{_}{any_of('month')}"
+)
+STOPPED = re.compile(rf"{BEGIN}(?:{STOP}|{NO_DAY}|[0-9]+[/.][0-9]+)[ ,.]*$")
+"""A time is not read right after such a word; `30 february` is a day that cannot be."""
+AFTER = re.compile(f"{_}{UNIT}")
+"""`tomorrow 5 minutes` says no hour."""
+BEGINS = re.compile(BEGIN + "(?=[^ ])")
+
+
+@cache
+def slots() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """The parts of a time, in the order in which they are tried."""
+    return tuple((slot, re.compile(pattern + EDGE)) for slot, pattern in PATTERNS)
