@@ -1,22 +1,17 @@
 """Answers that grow in Matrix rooms: one message whatever happens, which rings once."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
 
 import pytest
 
 from tests.test_scopes_at_the_door import come_in
 from tests.tiers import tiered
-from tests.world.bot import Bot
-from tests.world.clock import WITHIN, HeldClock
-from tests.world.current import CurrentClient
+from tests.world.clock import HeldClock
 from tests.world.desk import ROOM
+from tests.world.drafts import LIVE, WORDS, GrowingTalk, only_edits
 from tests.world.model import Calls, Drip, Fail, Hang, ModelServer, Slow, Text, Use
-from tests.world.person import Person
 from tests.world.proxy import Action, Answer, Proxy, Request
-from tests.world.scene import JS, NIO, NewPerson, Scene
-from tests.world.user import Json, Message
+from tests.world.scene import JS, Scene
 from wintermute.conversation import words
 from wintermute.mailbox.growing import REFUSED_EDIT
 from wintermute.mailbox.inbox import Waiting
@@ -24,116 +19,20 @@ from wintermute.matrix.content import GROWS_MOST, grown, json_size, parts
 from wintermute.matrix.drafts import MOST_EDITS, DraftRow, Drafts
 from wintermute.matrix.outbox import BURST, PER_SECOND, Pace
 
-WORDS = "These words come one by one, and a person sees them as they come, until all are there."
-LIVE = "org.matrix.msc4357.live"
 ASKED = Waiting(
     *(1, "$asked", "talk", ROOM, "@ann:here", "ann", "owner", "message", "why?", True, "casting"),
     *(None, HeldClock().now(), HeldClock().now()),
 )
 
 
-@dataclass(slots=True)
-class GrowingTalk:
-    """A person in a chat, and a model that says a word for each release of a gate."""
-
-    person: Person
-    daemon: Bot
-    chat: str
-    model: ModelServer
-    gate: asyncio.Semaphore
-
-    async def grow(self, drip: Drip = Drip(WORDS), begun: int = 5) -> Message:  # noqa: B008
-        """Ask; the draft, once so many words of the answer are to be seen."""
-        self.begin(drip, begun)
-        await self.person.send(self.chat, "hello")
-        return await self.grown(" ".join(drip.text.split()[:begun]))
-
-    def begin(self, drip: Drip, begun: int = 5) -> None:
-        """Let the next answer begin with so many words."""
-        self.gate = asyncio.Semaphore(begun)
-        self.model.script(replace(drip, gate=self.gate))
-
-    def say(self, count: int) -> None:
-        """Let the model say so many words more."""
-        for _ in range(count):
-            self.gate.release()
-
-    async def grown(self, text: str) -> Message:
-        """The message with a text that grows."""
-        await self.until(lambda: self.texts().count(text) > 0)
-        found = self.ours()[self.texts().index(text)]
-        assert found.content[LIVE] == {}
-        return found
-
-    async def until(self, true: Callable[[], bool]) -> None:
-        """Wait where time is what it takes: five times as much of it passes for the daemon."""
-        async with asyncio.timeout(WITHIN):
-            while not true():
-                self.daemon.pass_time(0.2)
-                await asyncio.sleep(0.05)
-
-    def ours(self) -> Sequence[Message]:
-        """The messages of the bot, in order."""
-        return self.person.messages(self.chat, self.daemon.user_id)
-
-    def texts(self) -> list[str]:
-        """Their texts; an edit is marked by `* `."""
-        return [message.body.strip() for message in self.ours()]
-
-    async def ends(self, *wanted: str) -> Sequence[Message]:
-        """Wait until these are the last texts of the bot, in this order; the homeserver's events."""
-        await self.person.until(
-            lambda: self.texts()[-len(wanted) :] == [*wanted], what=f"{wanted}, not {self.texts()}"
-        )
-        await self.daemon.said_all()
-        history = await self.person.history(self.chat)
-        return [event for event in history if event.sender == self.daemon.user_id]
-
-    async def edit(self, text: str) -> None:
-        """Give the newest question another wording."""
-        *_, asked = (m for m in self.person.messages(self.chat) if m.body == "hello")
-        await self.person.edit(self.chat, asked.event_id, text)
-
-
-NewTalk = Callable[..., Awaitable[GrowingTalk]]
-
-
-@pytest.fixture
-def talking(scene: Scene, model: ModelServer) -> NewTalk:
-    """`talk = await talking()`: a person with a bot of hers in a chat."""
-
-    async def begin(
-        client: str = NIO, *, via: str = "", encrypted: bool = False, **changes: Json
-    ) -> GrowingTalk:
-        ann = await scene.at(client)("ann")
-        daemon = await scene.bot(ann, via=via, **changes)
-        chat = await scene.room(ann, daemon, encrypted=encrypted)
-        return GrowingTalk(ann, daemon, chat, model, asyncio.Semaphore(0))
-
-    return begin
-
-
-def only_edits(events: Sequence[Message], of: Message) -> list[Json]:
-    """The contents that were given an event, where all other events are edits of it."""
-    relations = [e.content.get("m.relates_to") for e in events if e.event_id != of.event_id]
-    assert relations == [{"rel_type": "m.replace", "event_id": of.event_id}] * len(relations)
-    return [e.content["m.new_content"] for e in events if "m.new_content" in e.content]
-
-
-async def rings(talk: GrowingTalk) -> set[str]:
-    """The events for which the client of its person rang."""
-    assert isinstance(talk.person, CurrentClient)
-    return {*await talk.person.rings(talk.chat)}
-
-
 @pytest.mark.parametrize("encrypted", tiered({"plain": False, "encrypted": True}, ["plain"]))
 async def test_an_answer_grows_and_is_one_message_that_rings_once(
-    talking: NewTalk, model: ModelServer, encrypted: bool
+    scene: Scene, model: ModelServer, encrypted: bool
 ) -> None:
     """X-023, X-024, X-036, X-052, X-053: with a tool between two texts, whose arguments nobody sees."""
     done = asyncio.Event()
-    talk = await talking(JS, encrypted=encrypted)
-    before = await rings(talk)
+    talk = await GrowingTalk.of(scene, model, JS, encrypted=encrypted)
+    before = await talk.rings()
     first = await talk.grow(Drip(WORDS, calls=(Use("call_agent", {"intent": "a secret errand"}),)))
     found = Calls((Use("done", {"answer": "found"}),))
     model.script(Slow(done, found), Drip(f"{WORDS} And more.", talk.gate))
@@ -148,7 +47,7 @@ async def test_an_answer_grows_and_is_one_message_that_rings_once(
     assert [LIVE in content for content in shown] == [True] * (len(shown) - 1) + [False]
     assert not any("m.relates_to" in content or "secret" in content["body"] for content in shown)
     assert LIVE not in events[-1].content
-    assert await rings(talk) - before == {first.event_id}
+    assert await talk.rings() - before == {first.event_id}
     rows = talk.daemon.rows("SELECT body, kind, grows, continues FROM outbox ORDER BY seq")
     assert [(row["body"] == "", row["kind"]) for row in rows] == [(True, "event"), (False, "reply")]
     await talk.person.react(talk.chat, first.event_id, "\N{THUMBS UP SIGN}")  # it is the answer
@@ -156,20 +55,20 @@ async def test_an_answer_grows_and_is_one_message_that_rings_once(
 
 
 async def test_without_streaming_there_is_nothing_but_the_answer(
-    talking: NewTalk, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """X-023."""
-    talk = await talking(matrix={"streaming": False})
+    talk = await GrowingTalk.of(scene, model, matrix={"streaming": False})
     model.script(Drip(WORDS, interval=0.06))
     await talk.person.send(talk.chat, "hello")
     assert len(await talk.ends(WORDS)) == 1
 
 
 async def test_what_was_seen_of_an_answer_that_is_stopped_stays_and_the_model_knows_it(
-    talking: NewTalk, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """X-062, X-041: marked, and nothing else is said; after a restart no more of it is known."""
-    talk = await talking()
+    talk = await GrowingTalk.of(scene, model)
     ann, daemon, chat = talk.person, talk.daemon, talk.chat
     for how in ("stopped", "marked", "restarted"):
         first = await talk.grow(Drip(f"{how}: {WORDS}"), 6)
@@ -195,20 +94,20 @@ async def test_what_was_seen_of_an_answer_that_is_stopped_stays_and_the_model_kn
 
 @pytest.mark.parametrize("encrypted", tiered({"plain": False, "encrypted": True}, ["plain"]))
 async def test_a_former_answer_gives_way_to_a_new_one_and_to_no_other_words(
-    talking: NewTalk, person: NewPerson, model: ModelServer, encrypted: bool
+    scene: Scene, model: ModelServer, encrypted: bool
 ) -> None:
     """X-062, X-037: the new one is an edit, of which nobody who comes in sees more; an error is none."""
-    talk = await talking(encrypted=encrypted, llm={"max_retries": 0})
+    talk = await GrowingTalk.of(scene, model, encrypted=encrypted, llm={"max_retries": 0})
     first = await talk.grow()
     talk.say(30)
     await talk.ends(f"* {WORDS}")
     talk.daemon.pass_time(61)  # counted from the new text
     model.script(Text("Another answer, to another question."))
-    await talk.edit("hello again")
+    await talk.person.edit(talk.chat, talk.asked, "hello again")
     only_edits(await talk.ends("* Another answer, to another question."), first)
     model.script(Fail(400, {"error": {"message": "no"}}))
-    await talk.edit("hello once more")
     known = len(talk.ours())
+    await talk.person.edit(talk.chat, talk.asked, "hello once more")
     await talk.person.until(lambda: len(talk.ours()) > known)
     *_, former, told = await talk.ends(talk.texts()[-1])
     assert former.body == "* Another answer, to another question."
@@ -217,19 +116,19 @@ async def test_a_former_answer_gives_way_to_a_new_one_and_to_no_other_words(
     talk.say(30)
     known = len(await talk.ends(f"* Again: {WORDS}"))
     talk.begin(Drip(f"Anew: {WORDS}"), 6)
-    await talk.edit("hello anew")
+    await talk.person.edit(talk.chat, talk.asked, "hello anew")
     await talk.grown("* Anew: These words come one by")
-    await come_in(await person("eve"), talk.person, talk.chat)
+    await come_in(await scene.person("eve"), talk.person, talk.chat)
     only_edits((await talk.ends(f"* {words.JOINED}"))[known:], second)
 
 
 async def test_nobody_who_comes_in_sees_more_of_an_answer_that_grows(
-    talking: NewTalk, person: NewPerson
+    scene: Scene, model: ModelServer
 ) -> None:
     """X-037, F-002 to F-004."""
-    talk = await talking()
+    talk = await GrowingTalk.of(scene, model)
     first = await talk.grow()
-    await come_in(await person("eve"), talk.person, talk.chat)
+    await come_in(await scene.person("eve"), talk.person, talk.chat)
     talk.say(30)
     events = await talk.ends(f"* {words.JOINED}")
     assert [content["body"] for content in only_edits(events, first)][-1] == words.JOINED
@@ -237,13 +136,13 @@ async def test_nobody_who_comes_in_sees_more_of_an_answer_that_grows(
 
 
 async def test_a_late_answer_is_a_message_of_its_own_and_a_long_one_goes_on_in_more(
-    talking: NewTalk, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """X-038, X-052, X-053: what a model began that then was away stays, and says where it goes on."""
-    talk = await talking(JS, llm={"max_retries": 0})
-    before = await rings(talk)
+    talk = await GrowingTalk.of(scene, model, JS, llm={"max_retries": 0})
+    before = await talk.rings()
     first = await talk.grow(Drip(WORDS, breaks=True))
-    assert await rings(talk) - before == {first.event_id}
+    assert await talk.rings() - before == {first.event_id}
     talk.say(20)
     later = "SELECT 1 FROM inbox WHERE not_before > 0"
     await talk.daemon.until(lambda: bool(talk.daemon.rows(later)))
@@ -251,7 +150,7 @@ async def test_a_late_answer_is_a_message_of_its_own_and_a_long_one_goes_on_in_m
     talk.daemon.pass_time(90)
     events = await talk.ends("It is there again.", f"* {words.BELOW}")
     assert events[0].event_id == first.event_id
-    assert events[-2].event_id in await rings(talk)
+    assert events[-2].event_id in await talk.rings()
     assert all(event.body.strip(" *") for event in events)
     long = "\n\n".join(f"Long: {WORDS} Number {n}." for n in range(200))
     second = await talk.grow(Drip(long), 6)
@@ -266,7 +165,7 @@ async def test_a_late_answer_is_a_message_of_its_own_and_a_long_one_goes_on_in_m
 
 @pytest.mark.parametrize("last_only", tiered({"each": False, "last": True}, ["last"]))
 async def test_no_answer_is_lost_with_edits_that_are_refused(
-    talking: NewTalk, proxy: Proxy, last_only: bool
+    scene: Scene, proxy: Proxy, model: ModelServer, last_only: bool
 ) -> None:
     """X-039: it is a message of its own then."""
 
@@ -276,7 +175,7 @@ async def test_no_answer_is_lost_with_edits_that_are_refused(
         return Answer(403, {"errcode": "M_FORBIDDEN", "error": "no"}) if is_refused else None
 
     proxy.before = refuse
-    talk = await talking(via=proxy.url)
+    talk = await GrowingTalk.of(scene, model, via=proxy.url)
     first = await talk.grow()
     talk.say(6)
     refused = "SELECT 1 FROM outbox WHERE problem = ?"
@@ -294,7 +193,7 @@ async def test_no_answer_is_lost_with_edits_that_are_refused(
 
 @pytest.mark.slow
 async def test_an_answer_that_was_kept_back_rings_when_the_room_is_private_again(
-    talking: NewTalk, person: NewPerson, proxy: Proxy
+    scene: Scene, proxy: Proxy, model: ModelServer
 ) -> None:
     """X-052, F-002: Eve comes in between the end of the answer and its last edit, and leaves."""
     eve_is_there = asyncio.Event()
@@ -305,7 +204,7 @@ async def test_an_answer_that_was_kept_back_rings_when_the_room_is_private_again
         return Answer(502, {"errcode": "M_UNKNOWN", "error": "away"}) if refuses else None
 
     proxy.before = fail
-    talk, eve = await talking(via=proxy.url), await person("eve")
+    talk, eve = await GrowingTalk.of(scene, model, via=proxy.url), await scene.person("eve")
     await talk.grow()
     talk.say(30)
     answered = "SELECT 1 FROM outbox WHERE continues <> ''"
