@@ -122,19 +122,6 @@ async def test_a_former_answer_gives_way_to_a_new_one_and_to_no_other_words(
     only_edits((await talk.ends(f"* {words.JOINED}"))[known:], second)
 
 
-async def test_nobody_who_comes_in_sees_more_of_an_answer_that_grows(
-    scene: Scene, model: ModelServer
-) -> None:
-    """X-037, F-002 to F-004."""
-    talk = await GrowingTalk.of(scene, model)
-    first = await talk.grow()
-    await come_in(await scene.person("eve"), talk.person, talk.chat)
-    talk.say(30)
-    events = await talk.ends(f"* {words.JOINED}")
-    assert [content["body"] for content in only_edits(events, first)][-1] == words.JOINED
-    assert not any("until all" in event.body for event in events)
-
-
 async def test_a_late_answer_is_a_message_of_its_own_and_a_long_one_goes_on_in_more(
     scene: Scene, model: ModelServer
 ) -> None:
@@ -163,7 +150,7 @@ async def test_a_late_answer_is_a_message_of_its_own_and_a_long_one_goes_on_in_m
     assert "\n\n".join(bodies).split() == long.split()
 
 
-@pytest.mark.parametrize("last_only", tiered({"each": False, "last": True}, ["last"]))
+@pytest.mark.parametrize("last_only", tiered({"each": False, "last": True}, ["each"]))
 async def test_no_answer_is_lost_with_edits_that_are_refused(
     scene: Scene, proxy: Proxy, model: ModelServer, last_only: bool
 ) -> None:

@@ -13,7 +13,7 @@ from tests.test_who_reads import down_for_sends, encrypted_or_not, slip_in, slip
 from tests.tiers import tiered
 from tests.world.drafts import WORDS, GrowingTalk
 from tests.world.forger import Forger
-from tests.world.house import ANN, ROOM, open_house, open_thread
+from tests.world.house import ANN, ROOM, House, open_house, open_thread
 from tests.world.model import Drip, ModelServer, Slow, Step, Text
 from tests.world.person import Person
 from tests.world.proxy import Proxy, pass_before
@@ -47,13 +47,6 @@ async def hears(person: Person, chat: str, text: str) -> Message:
     return await person.wait_for(chat, lambda message: message.body == text)
 
 
-async def ends(person: Person, chat: str, text: str) -> Message:
-    """A message of somebody else that ends so."""
-    return await person.wait_for(
-        chat, lambda m: m.sender != person.user_id and m.body.endswith(text)
-    )
-
-
 async def ask(person: Person, chat: str, text: str, root: str = "", **more: Any) -> Message:
     """Say something, in a thread with a `root`; the answer of a model that repeats it."""
     sent = await person.send(chat, text, **(under(root) if root else {}), **more)
@@ -69,6 +62,12 @@ def seen(model: ModelServer) -> list[str]:
     """The last question to the model, without its instructions."""
     said = [str(message["content"]) for message in model.requests[-1].messages[1:]]
     return [text.partition("\n\n<context>")[0] for text in said]
+
+
+async def settle(house: House, text: str, **more: Any) -> None:
+    """Say something, until nothing is left to be answered."""
+    await house.incoming(text, **more)
+    await house.settled()
 
 
 def test_where_an_event_belongs() -> None:
@@ -148,7 +147,7 @@ async def test_a_thread_goes_on_from_its_root_and_the_room_does_not_see_it(
 async def test_who_joins_silently_reads_no_thread(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, encrypted: bool
 ) -> None:
-    """X-056, X-042, F-001 to F-004: while it is answered, and of what was private; with two it goes on."""
+    """X-037, X-056, X-042, F-001 to F-004: while it is answered, and of what was private; with two it goes on."""
     ann, eve = await person("ann"), await person("eve")
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=encrypted)
@@ -245,10 +244,8 @@ async def test_what_is_about_a_message_counts_where_that_was_said(
     stop = await ann.send(chat, "/stop", **under(root))
     assert place(await hears(ann, chat, words.STOPPED)) == (root, stop)
     assert daemon.user_id in ann.typing(chat)
-    assert [row["state"] for row in daemon.rows("SELECT state FROM casts ORDER BY seq")][1:] == [
-        "running",
-        "truncated",
-    ]
+    states = [row["state"] for row in daemon.rows("SELECT state FROM casts ORDER BY seq")]
+    assert states[1:] == ["running", "truncated"]
     await ann.edit(chat, inside, "below")
     edited = await hears(ann, chat, "echo: below")
     assert place(edited)[0] == root
@@ -306,8 +303,7 @@ async def test_a_root_that_cannot_be_shown_is_no_hindrance(
     }
     Forger.at(proxy).change = lie
     for text in lies:
-        await ann.send(chat, text)
-        answer = await ends(ann, chat, text)
+        answer = await ask(ann, chat, text)
         assert place(answer)[0] == (root if text == "nested" else "")
     threads = {row["thread_id"] for row in daemon.rows(OF_ROOM, chat)}
     assert threads == {"", root, gone, f"over {unread}"}
@@ -319,8 +315,7 @@ async def test_a_root_that_cannot_be_shown_is_no_hindrance(
 async def test_a_thread_ends_with_its_room_and_what_it_owes_is_said_in_the_next(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy, encrypted: bool
 ) -> None:
-    """X-056, F-013: its answer, which waits by then or is still made, and its reminders; those of
-    now are said in it."""
+    """X-056, F-013: its answer, which waits or is still made, and its reminders; earlier ones in it."""
     ann, ben = await person("ann"), await person("ben")
     daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
     club = await room(ann, daemon, ben, encrypted=encrypted)
@@ -369,8 +364,7 @@ async def test_what_is_taken_back_in_a_room_is_gone_from_its_threads(
     model.keyed(lambda s: Slow(gate, Text("late")) if s.last_user == "think" else None)
     async with open_house(tmp_path, model.url, language="en") as house, house.working():
         first = await house.incoming(SECRET)
-        await house.incoming("two", event_id="$two")
-        await house.settled()
+        await settle(house, "two", event_id="$two")
         thread, asked = await open_thread(house.stores, root="$two"), len(model.requests)
         await house.incoming("think", conversation=thread)
         await model.request_arrived(asked + 1)
@@ -387,8 +381,7 @@ async def test_what_is_taken_back_in_a_room_is_gone_from_its_threads(
         await house.settled()
         assert (await house.one("SELECT summary FROM folds"))["summary"] == ""
         empty = await open_thread(house.stores, root="$nobody knows")
-        await house.incoming("below", conversation=empty)
-        await house.settled()
+        await settle(house, "below", conversation=empty)
         seeds = await house.rows("SELECT 1 FROM inbox WHERE event_id GLOB 'seed_*'")
         assert len(seeds) == 1
 
@@ -401,13 +394,10 @@ async def test_a_thread_is_listed_by_its_name_and_hears_what_concerns_it(
     scope, group = f"person:{ANN}", f"room:{ROOM}"
     async with open_house(tmp_path, model.url) as house, house.working():
         await house.incoming("elsewhere", room="!other:test")
-        await house.incoming("one", event_id="$one")
-        await house.settled()
+        await settle(house, "one", event_id="$one")
         thread = await open_thread(house.stores, root="$one")
-        await house.incoming("below", conversation=thread)
-        await house.settled()
-        await house.incoming("where?", room="!other:test")
-        await house.settled()
+        await settle(house, "below", conversation=thread)
+        await settle(house, "where?", room="!other:test")
         held = await MailboxReader(house.database, house.stores.owner).conversations(9)
         titles = [title_of(each) for each in held]
         assert titles == ["Matrix: elsewhere", "Matrix thread: below", "Matrix: one"]
@@ -416,20 +406,15 @@ async def test_a_thread_is_listed_by_its_name_and_hears_what_concerns_it(
             mine = [each.id for each in await house.conversations.homes(tx, scope, thread)]
             assert (len(rooms), mine) == (2, [thread, *rooms])
             for n, where in enumerate((rooms[1], thread)):
-                bot = Incoming(
-                    *(f"$bot{n}", ROOM, BOT, "Bot", "other", "message", "hm", house.clock.now()),
-                    direct=False,
-                    by_bot=True,
-                )
+                said = (f"$bot{n}", ROOM, BOT, "Bot", "other", "message", "hm", house.clock.now())
+                bot = Incoming(*said, direct=False, by_bot=True)
                 await house.inbox.store(tx, where, bot, "answered")
             assert await house.inbox.bot_streak(tx, rooms[1]) == 2
             await house.conversations.in_room(tx, ROOM, group)  # by whoever asks for it
         changed = await house.rows("SELECT 1 FROM conversations WHERE scope = ?", group)
         assert len(changed) == 2
-        await house.incoming("us three", event_id="$three", scope=group)
-        await house.settled()
-        await house.incoming("we two", event_id="$other")
-        await house.settled()
+        await settle(house, "us three", event_id="$three", scope=group)
+        await settle(house, "we two", event_id="$other")
         began = "SELECT forked_from FROM branches WHERE conversation_id = ?"
         for readers, root, forks in (
             (scope, "$three", False),
@@ -438,8 +423,7 @@ async def test_a_thread_is_listed_by_its_name_and_hears_what_concerns_it(
         ):
             async with house.database.transaction() as tx:
                 await house.conversations.in_room(tx, ROOM, readers)
-                await tx.execute(
-                    "UPDATE conversations SET thread_id = id WHERE thread_id = ?", (root,)
-                )
+                gone = "UPDATE conversations SET thread_id = id WHERE thread_id = ?"
+                await tx.execute(gone, (root,))
             found = await house.rows(began, await open_thread(house.stores, root=root))
             assert [row["forked_from"] is not None for row in found] == [forks]

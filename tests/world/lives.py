@@ -213,23 +213,22 @@ class Life:
         self._open = left
         await asyncio.sleep(1)  # the people's clients have long polls of their own
         for chat in self._chats:
-            self._growing += [] if chat.over else await self._left_growing(chat)
+            self._growing += await self._left_growing(chat)
 
     async def _left_growing(self, chat: Chat) -> list[str]:
         """The answers that have no end where their host reads on."""
+        host, us = chat.host, self._daemon.user_id
+        if chat.over or host not in chat.where("join") or us not in host.members(chat.id):
+            return []
         newest = dict[str, Message]()
-        for message in chat.host.messages(chat.id, self._daemon.user_id):
+        for message in host.messages(chat.id, us):
             relation = message.content.get("m.relates_to", {})
             is_edit = relation.get("rel_type") == "m.replace"
             newest[relation["event_id"] if is_edit else message.event_id] = message
         found = [event for event, message in newest.items() if LIVE in message.content]
-        if chat.host not in chat.where("join") or self._daemon.user_id not in chat.host.members(
-            chat.id
-        ):
-            return []
         at = f"{CLIENT}/rooms/{chat.id}/event"
-        shown = {event: (await chat.host.api("GET", f"{at}/{event}"))[1] for event in found}
-        return [f"{event} in {chat.id}" for event in found if shown[event].get("content")]
+        shown = [(event, await host.api("GET", f"{at}/{event}")) for event in found]
+        return [f"{event} in {chat.id}" for event, (_, each) in shown if each.get("content")]
 
     async def _close(self, chat: Chat) -> None:
         """Nobody but its host is in a room or can come in."""
