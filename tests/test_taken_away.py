@@ -16,7 +16,7 @@ from tests.world.drafts import GrowingTalk
 from tests.world.model import Drip, ModelServer, Reads, Text
 from tests.world.proxy import Action, Answer, Held, Proxy, Request, pass_before
 from tests.world.scene import Scene
-from tests.world.user import CLIENT, Message
+from tests.world.user import CLIENT, Json, Message
 
 pytestmark = pytest.mark.slow
 
@@ -115,7 +115,7 @@ async def test_what_grew_for_others_is_taken_away_and_what_a_group_asked_is_answ
     """X-037, X-055, F-004: Eve leaves, so that it is cast for Ann alone, and then comes in again."""
     talk, eve = await GrowingTalk.of(scene, model), await scene.person("eve")
     talk.chat = await scene.room(talk.person, talk.daemon, eve)
-    us = {"m.mentions": {"user_ids": [talk.daemon.user_id]}}
+    us: Json = {"m.mentions": {"user_ids": [talk.daemon.user_id]}}
     among = await talk.grow(Drip(WORDS), **us)
     talk.begin(Drip(f"alone {WORDS}"))
     await slip_out(eve, talk.person, talk.chat)

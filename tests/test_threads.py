@@ -406,8 +406,8 @@ async def test_a_thread_is_listed_by_its_name_and_hears_what_concerns_it(
             mine = [each.id for each in await house.conversations.homes(tx, scope, thread)]
             assert (len(rooms), mine) == (2, [thread, *rooms])
             for n, where in enumerate((rooms[1], thread)):
-                said = (f"$bot{n}", ROOM, BOT, "Bot", "other", "message", "hm", house.clock.now())
-                bot = Incoming(*said, direct=False, by_bot=True)
+                more: Json = {"sent_at": house.clock.now(), "direct": False, "by_bot": True}
+                bot = Incoming(f"$bot{n}", ROOM, BOT, "", "other", "message", "hm", **more)
                 await house.inbox.store(tx, where, bot, "answered")
             assert await house.inbox.bot_streak(tx, rooms[1]) == 2
             await house.conversations.in_room(tx, ROOM, group)  # by whoever asks for it

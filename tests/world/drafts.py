@@ -41,7 +41,7 @@ class GrowingTalk:
         *,
         via: str = "",
         encrypted: bool = False,
-        **changes: Json,
+        **changes: Any,
     ) -> Self:
         """Open a chat of a person with a bot of hers."""
         ann = await scene.at(client)("ann")
