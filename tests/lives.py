@@ -31,7 +31,7 @@ async def live(
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         model = await stack.enter_async_context(ModelServer())
-        model.allow("restored copy", "fork", perhaps=True)
+        model.allow("restored copy", "fork", "edit", perhaps=True)
         proxy = await stack.enter_async_context(Proxy(homeserver.url))
         scene = await stack.enter_async_context(Scene(homeserver, python, fresh, folder, model.url))
         ann, ben, eve = [await scene.person(name) for name in ("ann", "ben", "eve")]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.test_llm_models import DEAD
 from tests.test_trouble import seconds_pass
 from tests.test_trouble_further import gone
 from tests.test_web_chat import CHAT, say, texts
@@ -43,20 +42,27 @@ async def tell(house: House, line: str, room: str = "!room:test", **more: Any) -
 async def test_a_chosen_model_answers_alone_in_its_conversation_until_it_is_reset(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    """X-048: also after a restart and `/new`, with the texts and window of its size; others may look."""
+    """X-048: also after a restart and `/new`, with the texts and window of its size; others may look.
+
+    L-090: none is chosen that the prompt does not fit into. One that is gone is told of, once.
+    """
     async with ModelServer(default=lambda _: Text("clever")) as cloud:
         small = Backend(base_url=cloud.url, model="clever_one", size="small", context_tokens=16_000)
-        llm = models(usual=model.url, cloud=small)
+        tiny = Backend(base_url=model.url, model="tiny_one", context_tokens=1024)
+        llm = models(usual=model.url, cloud=small, tiny=tiny)
         opened: dict[str, Any] = {"llm": llm, "prompts": PROMPTS}
         group: dict[str, Any] = {"room": GROUP, "scope": f"room:{GROUP}", "direct": False}
         async with open_house(tmp_path, None, **opened) as house, house.working():
             assert await tell(house, "hello") == "echo: hello"
             assert (await tell(house, "/model")).splitlines() == [
                 *("This conversation asks the usual models: `usual`.", ""),
-                *("- `usual`: usual_one", "- `cloud`: clever_one", ""),
+                *("- `usual`: usual_one", "- `cloud`: clever_one", "- `tiny`: tiny_one", ""),
                 "The owner chooses one of these for this conversation with `/model NAME`.",
             ]
             assert "There is no model `nowhere`." in await tell(house, "/model nowhere")
+            said = await tell(house, "/model tiny")
+            assert said.startswith("`tiny` was not chosen: instructions and tools take about ")
+            assert "llm.backends.tiny.context_tokens" in said
             assert await tell(house, "again") == "echo: again"
             assert "asks `cloud` alone" in await tell(house, "/model `cloud`")
             assert await tell(house, "who?") == "clever"
@@ -75,6 +81,14 @@ async def test_a_chosen_model_answers_alone_in_its_conversation_until_it_is_rese
             assert await tell(house, "still?") == "clever"
             assert "the usual models again: `usual`." in await tell(house, "/model reset")
             assert await tell(house, "now?") == "echo: now?"
+        async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
+            assert "`cloud` (no longer configured) alone" in await tell(house, "/model", **group)
+            for line in ("hello", "again"):
+                await house.incoming(line, **group)
+                await house.settled()
+            told, *answers = (await house.spoken(GROUP))[-3:]
+    assert told.startswith("The model `cloud`, which was chosen")
+    assert [each.rpartition(": ")[2] for each in answers] == ["hello", "again"]
     full, *smaller = (
         len(seen.messages[0]["content"]) for seen in (*model.requests[:1], *cloud.requests)
     )
@@ -106,26 +120,8 @@ async def test_nobody_answers_for_a_chosen_model_and_its_failure_names_the_way_b
     assert len(model.requests) == 1
 
 
-async def test_a_chosen_model_that_fails_is_not_said_to_answer_others(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """X-048, F-021: that the usual ones do is of no use to who chose."""
-    clock = HeldClock()
-    async with ModelServer(default=lambda _: Fail(500), rules=False) as cloud:
-        llm = models(usual=model.url, cloud=cloud.url)
-        async with open_house(tmp_path, None, llm=llm, clock=clock) as house, house.working():
-            await tell(house, "/model cloud")
-            await house.incoming("hello")
-            await clock.asleep()
-            await seconds_pass(house, clock, 70)
-            told = (await house.said(2))[1]
-    assert told.startswith("The model does not answer: cloud answered 500")
-    assert told.endswith(RESET)
-    assert model.requests == []
-
-
 async def test_neither_kind_of_model_is_said_to_be_back_for_the_other(tmp_path: Path) -> None:
-    """X-048, F-036: first the usual ones are away, then the chosen one too, then the usual ones come."""
+    """X-048, F-021, F-036: one is away, then both, and then the usual ones come, for others."""
     (port, url), clock, beside = await gone(), HeldClock(), "!beside:test"
     async with ModelServer(default=lambda _: Text("clever")) as cloud:
         llm = models(usual=url, cloud=cloud.url)
@@ -142,7 +138,9 @@ async def test_neither_kind_of_model_is_said_to_be_back_for_the_other(tmp_path: 
             cloud.keyed(lambda _: Fail(500))
             await house.incoming("and now?", room=beside)
             await seconds_pass(house, clock, 75)
-            assert (await house.said(3, beside))[2].endswith(RESET)
+            told = (await house.said(3, beside))[2]
+            assert told.startswith("The model does not answer: cloud answered 500")
+            assert told.endswith(RESET)
             async with ModelServer(port=port):
                 await seconds_pass(house, clock, 15)
                 assert (await house.said(3))[1] == BACK
@@ -153,38 +151,6 @@ async def test_neither_kind_of_model_is_said_to_be_back_for_the_other(tmp_path: 
             part = await house.health.part("model")
     assert part is not None
     assert part.state == "ok"
-
-
-async def test_a_chosen_model_that_is_configured_no_more_is_told_once(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """X-048: each conversation hears it, and is answered by the usual ones."""
-    async with (
-        open_house(tmp_path, None, llm=models(usual=model.url, cloud=DEAD)) as house,
-        house.working(),
-    ):
-        await tell(house, "/model cloud")
-    async with open_house(tmp_path, None, llm=models(usual=model.url)) as house, house.working():
-        assert "`cloud` (no longer configured) alone" in await tell(house, "/model")
-        for line in ("hello", "again"):
-            await house.incoming(line)
-            await house.settled()
-        said = (await house.spoken())[2:]
-    assert said[0].startswith("The model `cloud`, which was chosen")
-    assert said[1:] == ["echo: hello", "echo: again"]
-
-
-async def test_a_model_into_which_the_prompt_does_not_fit_is_not_chosen(
-    tmp_path: Path, model: ModelServer
-) -> None:
-    """X-048, L-090: by the words and the measure of a start."""
-    tiny = Backend(base_url=model.url, model="tiny", context_tokens=1024)
-    llm = models(usual=model.url, tiny=tiny)
-    async with open_house(tmp_path, None, llm=llm, prompts=PROMPTS) as house, house.working():
-        said = await tell(house, "/model tiny")
-        assert said.startswith("`tiny` was not chosen: instructions and tools take about ")
-        assert "llm.backends.tiny.context_tokens" in said
-        assert await tell(house, "hello") == "echo: hello"
 
 
 PRICED = Price(input=3.0, cached=0.3, output=15.0)

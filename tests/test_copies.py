@@ -1,7 +1,6 @@
 """The value by which a copy is noticed: at the homeserver, in the database and beside the keys (F-009)."""
 
 import asyncio
-import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -13,12 +12,13 @@ from types import SimpleNamespace
 import pytest
 from peewee import SqliteDatabase
 
+from tests.test_kill_drafts import arm
 from tests.world.bot import Bot, Json
 from tests.world.clock import FakeClock
 from tests.world.copied import RESTORED, heard, noticed, talk
 from tests.world.homeserver import Homeserver
 from tests.world.model import ModelServer
-from tests.world.proxy import Action, Answer, Proxy, Request, pass_after, pass_before
+from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
 from tests.world.scene import NewBot, NewName, NewPerson, NewRoom, Scene
 from tests.world.schema import open_migrated
 from tests.world.warm import Interpreter
@@ -122,7 +122,7 @@ async def test_who_is_killed_while_the_value_changes_is_no_copy(
     await talk(ann, chat, "one")
     assert await daemon.stop() == 0
     if strike.request:
-        kill_at(proxy, daemon, strike.request)
+        arm(proxy, daemon, 1, strike.request, PART)
     steps = [list(step) for step in strike.steps]
     trigger: Json | None = {"logger": strike.logger, "steps": steps} if steps else None
     await daemon.start(trigger, ready=False)
@@ -133,21 +133,6 @@ async def test_who_is_killed_while_the_value_changes_is_no_copy(
         assert await daemon.stop() == 0
     assert noticed(daemon) == 0
     assert not [text for text in await heard(ann, chat, daemon) if RESTORED in text]
-
-
-def kill_at(proxy: Proxy, daemon: Bot, phase: str) -> None:
-    """Kill the daemon around the next request that puts the value."""
-
-    def strike(seen: Request, *answer: object) -> Action:
-        if seen.method == "PUT" and PART in seen.path:
-            proxy.before, proxy.after = pass_before, pass_after
-            os.kill(daemon.pid, signal.SIGKILL)
-        return None
-
-    if phase == "before":
-        proxy.before = strike
-    else:
-        proxy.after = strike
 
 
 @pytest.mark.slow

@@ -8,15 +8,14 @@ import pytest
 
 from tests.test_kill_points import AFTER, BEFORE, SENT_MARK
 from tests.world.bot import Bot
+from tests.world.drafts import LIVE, WORDS, GrowingTalk, only_edits
 from tests.world.killing import take_a_breath
 from tests.world.model import Drip, ModelServer
 from tests.world.proxy import Action, Proxy, Request, pass_after, pass_before
-from tests.world.scene import NewBot, NewPerson, NewRoom
-from tests.world.user import MatrixUser, Message
+from tests.world.scene import Scene
 
 pytestmark = pytest.mark.slow
 
-WORDS = "These words come one by one, and a person sees them as they come, until all are there."
 ROW, PARTS = (BEFORE, "INSERT INTO outbox ("), (BEFORE, "INSERT INTO outbox_parts")
 COMMIT, COMMITTED, MARK = (BEFORE, "COMMIT"), (AFTER, "COMMIT"), (BEFORE, SENT_MARK)
 Steps = tuple[tuple[str, str], ...]
@@ -47,52 +46,40 @@ def arm(proxy: Proxy, daemon: Bot, number: int, phase: str, what: str = "/send/m
         proxy.after = strike
 
 
-async def whole(ann: MatrixUser, daemon: Bot, chat: str, known: set[str]) -> None:
+async def whole(talk: GrowingTalk) -> None:
     """See one new message of the daemon's that says all in the end."""
-    await ann.until(lambda: any(m.body.strip(" *") == WORDS for m in new(ann, daemon, chat, known)))
-    await daemon.said_all()
-    first, *edits = [
-        m for m in await ann.history(chat) if m.event_id in {*_ids(ann, daemon, chat)} - known
-    ]
-    assert {m.content["m.relates_to"]["event_id"] for m in edits} <= {first.event_id}
+    await talk.person.until(lambda: WORDS in (s.strip("* ") for s in talk.texts()[talk.known :]))
+    first, *edits = (await talk.history())[talk.known :]
+    only_edits(edits, first)
     last = edits[-1].content["m.new_content"] if edits else first.content
     assert last["body"].strip() == WORDS
-    assert "org.matrix.msc4357.live" not in last
-
-
-def new(ann: MatrixUser, daemon: Bot, chat: str, known: set[str]) -> list[Message]:
-    return [m for m in ann.messages(chat, daemon.user_id) if m.event_id not in known]
-
-
-def _ids(ann: MatrixUser, daemon: Bot, chat: str) -> list[str]:
-    return [m.event_id for m in ann.messages(chat, daemon.user_id)]
+    assert LIVE not in last
+    talk.known += 1 + len(edits)
 
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 async def test_a_kill_while_an_answer_grows_leaves_one_message_with_all_of_it(
-    person: NewPerson,
-    bot: NewBot,
-    room: NewRoom,
-    proxy: Proxy,
-    model: ModelServer,
-    encrypted: bool,
+    scene: Scene, proxy: Proxy, model: ModelServer, encrypted: bool
 ) -> None:
     """X-036, X-006: at each statement and each request from the draft to the answer."""
     model.keyed(lambda _: Drip(WORDS, interval=0.15))
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon, encrypted=encrypted)
-    await ann.send(chat, "hello")
-    await whole(ann, daemon, chat, set())
-    for point in (*STATEMENTS, *REQUESTS):
-        known = {m.event_id for m in await ann.history(chat)}
+    talk = await GrowingTalk.of(scene, model, via=proxy.url, encrypted=encrypted)
+    daemon, chat = talk.daemon, talk.chat
+    await talk.person.send(chat, "hello")
+    await whole(talk)
+    for steps in STATEMENTS:
         assert await daemon.stop() == 0
-        is_request = isinstance(point[0], int)
-        await daemon.start(None if is_request else {"logger": "aiosqlite", "steps": point})
-        if is_request:
-            arm(proxy, daemon, *point)  # type: ignore[arg-type]
-        await take_a_breath(ann, chat)
-        await ann.send(chat, f"at {point}")
-        assert await daemon.ended() == -signal.SIGKILL, point
-        await daemon.start()
-        await whole(ann, daemon, chat, known)
+        await daemon.start({"logger": "aiosqlite", "steps": steps})
+        await strike(talk, str(steps))
+    for number, phase in REQUESTS:
+        arm(proxy, daemon, number, phase)
+        await strike(talk, f"request {number} {phase}")
+
+
+async def strike(talk: GrowingTalk, point: str) -> None:
+    """Ask a daemon that dies of it, and the next one answers."""
+    await take_a_breath(talk.person, talk.chat)
+    await talk.person.send(talk.chat, f"at {point}")
+    assert await talk.daemon.ended() == -signal.SIGKILL, point
+    await talk.daemon.start()
+    await whole(talk)

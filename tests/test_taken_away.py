@@ -2,31 +2,33 @@
 
 import asyncio
 import signal
-from functools import partial
 from urllib.parse import quote
 
 import pytest
 
-from tests.test_kill_drafts import arm
+from tests.test_kill_drafts import PARTS, arm
+from tests.test_who_reads import slip_in, slip_out
 from tests.world.bot import Bot
 from tests.world.clock import WITHIN
-from tests.world.copied import copied, echoed, heard, put_back, talk
+from tests.world.copied import copied, echoed, heard, put_back
+from tests.world.copied import talk as chatted
+from tests.world.drafts import GrowingTalk
 from tests.world.model import Drip, ModelServer, Reads, Text
-from tests.world.person import Person
-from tests.world.proxy import Action, Answer, Proxy, Request, pass_before
-from tests.world.scene import NewBot, NewPerson, NewRoom
-from tests.world.user import CLIENT, Message
+from tests.world.proxy import Action, Answer, Held, Proxy, Request, pass_before
+from tests.world.scene import Scene
+from tests.world.user import CLIENT, Json, Message
 
 pytestmark = pytest.mark.slow
 
 WORDS = " ".join(f"secret{n}" for n in range(200))
 THOUGHTS = f"{' '.join(f'secret{n}' for n in range(30))} </think> All is well."
 V1 = CLIENT.replace("v3", "v1")
+encrypted_or_not = pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
 
 
-async def left_of(ann: Person, chat: str, event_id: str, text: str = "") -> list[object]:
+async def left_of(talk: GrowingTalk, event_id: str, text: str = "") -> list[object]:
     """The contents that somebody in the room can still get of an event and its edits, with a text."""
-    room, event = quote(chat), quote(event_id)
+    ann, room, event = talk.person, quote(talk.chat), quote(event_id)
     _, shown = await ann.api("GET", f"{CLIENT}/rooms/{room}/event/{event}")
     _, edits = await ann.api("GET", f"{V1}/rooms/{room}/relations/{event}/m.replace?limit=100")
     _, page = await ann.api("GET", f"{CLIENT}/rooms/{room}/messages?dir=b&limit=100")
@@ -35,25 +37,26 @@ async def left_of(ann: Person, chat: str, event_id: str, text: str = "") -> list
     return [content for content in contents if content and text in str(content)]
 
 
-async def nothing_left(daemon: Bot, ann: Person, chat: str, event_id: str, text: str = "") -> None:
-    """Until all of them are gone, and nothing is to be sent."""
+async def nothing_left(
+    talk: GrowingTalk, event_id: str, text: str = "", *, is_last: bool = True
+) -> None:
+    """Until all of them are gone; in the end nothing is to be sent or answered either."""
     async with asyncio.timeout(WITHIN):
-        while await left_of(ann, chat, event_id, text):  # noqa: ASYNC110  the homeserver is asked
+        while await left_of(talk, event_id, text):  # noqa: ASYNC110  the homeserver is asked
             await asyncio.sleep(0.05)
-    await daemon.said_all()
-    assert not await left_of(ann, chat, event_id, text)
-    assert not daemon.rows("SELECT 1 FROM inbox WHERE state IN ('waiting', 'casting')")
+    if is_last:
+        await talk.daemon.said_all()
+        assert not await left_of(talk, event_id, text)
+        assert not talk.daemon.rows("SELECT 1 FROM inbox WHERE state IN ('waiting', 'casting')")
 
 
-async def grown(
-    daemon: Bot, ann: Person, chat: str, question: str, events: int = 2
-) -> tuple[str, Message]:
-    """Ask, and see the answer grow to so many events: the question's event and the first of ours."""
-    before = len(ann.messages(chat, daemon.user_id))
-    asked = await ann.send(chat, question)
-    shown = (await ann.wait_for_count(chat, daemon.user_id, before + events))[before]
-    assert "secret" in shown.body
-    return asked, shown
+async def grown(talk: GrowingTalk, text: str = WORDS, edits: int = 1) -> Message:
+    """Ask, and see an answer grow with so many edits; its event."""
+    shown = await talk.grow(Drip(text))
+    for number in range(2, edits + 2):
+        talk.say(5)
+        await talk.until(lambda: len(talk.ours()) >= talk.known + number)  # noqa: B023
+    return shown
 
 
 def none_kept(daemon: Bot, text: str = "secret") -> None:
@@ -63,14 +66,11 @@ def none_kept(daemon: Bot, text: str = "secret") -> None:
 
 
 async def test_a_notice_that_a_person_redacts_leaves_none_of_its_wordings(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """X-054: in an encrypted room; what comes later is no text of it."""
-    ann = await person("ann")
-    daemon = await bot(ann, start=False)
-    daemon.set_clocks()
-    await daemon.start()
-    chat = await room(ann, daemon, encrypted=True)
+    talk = await GrowingTalk.of(scene, model, encrypted=True)
+    ann, daemon, chat = talk.person, talk.daemon, talk.chat
     read, gate = ((2048, 5249), (4096, 5249)), asyncio.Semaphore(1)
     model.script(Reads(read, gate, None), Reads(read, gate, Text("at last")))
     await ann.send(chat, "a long text")
@@ -80,147 +80,171 @@ async def test_a_notice_that_a_person_redacts_leaves_none_of_its_wordings(
     notice = await ann.wait_for(chat, lambda message: "tokens read" in message.body)
     gate.release()  # the connection breaks
     await ann.wait_for(chat, lambda message: "attempt 2 of" in message.body)
-    assert len(await left_of(ann, chat, notice.event_id)) > 2
+    assert len(await left_of(talk, notice.event_id)) > 2
     await ann.redact(chat, notice.event_id)
-    async with asyncio.timeout(WITHIN):
-        while await left_of(ann, chat, notice.event_id):  # noqa: ASYNC110  the homeserver is asked
-            await asyncio.sleep(0.05)
+    await nothing_left(talk, notice.event_id, is_last=False)
     for _ in range(5):
         gate.release()
-    await ann.wait_for(chat, lambda message: message.body == "at last")
-    await nothing_left(daemon, ann, chat, notice.event_id)
+    await talk.ends("at last")
+    await nothing_left(talk, notice.event_id)
     none_kept(daemon, "still waiting")
 
 
-@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+@encrypted_or_not
 async def test_an_answer_that_is_taken_back_leaves_nothing(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, encrypted: bool
+    scene: Scene, model: ModelServer, encrypted: bool
 ) -> None:
     """X-054, F-027: its question, or itself as it grows, or whole; nothing is said of that."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=encrypted)
-    short = " ".join(WORDS.split()[:25])
+    talk = await GrowingTalk.of(scene, model, encrypted=encrypted)
     for takes in ("question", "answer", "whole"):
-        model.script(Drip(short if takes == "whole" else WORDS, interval=0.1))
-        asked, shown = await grown(daemon, ann, chat, takes)
+        shown = await grown(talk)
         if takes == "whole":
-            await ann.wait_for(chat, lambda message: message.body.strip("* ") == short)
-            await daemon.said_all()
-        await ann.redact(chat, asked if takes == "question" else shown.event_id)
-        await nothing_left(daemon, ann, chat, shown.event_id)
-        events = ann.messages(chat, daemon.user_id)
-        await talk(ann, chat, f"after {takes}")
-        assert len(ann.messages(chat, daemon.user_id)) == len(events) + 1
-    none_kept(daemon)
+            talk.say(200)
+            await talk.ends(f"* {WORDS}")
+        await talk.person.redact(talk.chat, talk.asked if takes == "question" else shown.event_id)
+        await nothing_left(talk, shown.event_id)
+        known = len(talk.ours())
+        await chatted(talk.person, talk.chat, f"after {takes}")
+        assert len(talk.ours()) == known + 1
+    none_kept(talk.daemon)
 
 
-@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
-async def test_thoughts_that_were_shown_go_and_are_not_shown_again(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, encrypted: bool
+async def test_what_grew_for_others_is_taken_away_and_what_a_group_asked_is_answered_once(
+    scene: Scene, model: ModelServer
 ) -> None:
-    """X-040, F-020: what follows them grows in an event of its own; the next life knows."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=encrypted)
-    model.script(*(Drip(THOUGHTS, interval=0.1),) * 2)
-    _, shown = await grown(daemon, ann, chat, "how many?")
-    said = await ann.wait_for(chat, lambda message: message.body == "All is well.")
-    assert said.event_id != shown.event_id
-    await nothing_left(daemon, ann, chat, shown.event_id)
-    await daemon.restart()
-    known = len(ann.messages(chat, daemon.user_id))
-    await ann.send(chat, "and now?")
-    await ann.until(lambda: len(ann.messages(chat, daemon.user_id)) > known)
-    await daemon.said_all()
-    assert [m.body for m in ann.messages(chat, daemon.user_id)[known:]] == ["All is well."]
-    none_kept(daemon)
+    """X-037, X-055, F-004: Eve leaves, so that it is cast for Ann alone, and then comes in again."""
+    talk, eve = await GrowingTalk.of(scene, model), await scene.person("eve")
+    talk.chat = await scene.room(talk.person, talk.daemon, eve)
+    us: Json = {"m.mentions": {"user_ids": [talk.daemon.user_id]}}
+    among = await talk.grow(Drip(WORDS), **us)
+    talk.begin(Drip(f"alone {WORDS}"))
+    await slip_out(eve, talk.person, talk.chat)
+    alone = await talk.grown("alone secret0 secret1 secret2 secret3")
+    await slip_in(eve, talk.person, talk.chat)
+    said = await talk.person.wait_for(talk.chat, lambda m: m.body.startswith("echo: "))
+    for shown in (among, alone):
+        await nothing_left(talk, shown.event_id)
+    assert [m.event_id for m in await talk.history() if m.body] == [said.event_id]
+    none_kept(talk.daemon)
+
+
+@encrypted_or_not
+async def test_thoughts_that_were_shown_go_and_are_not_shown_again(
+    scene: Scene, model: ModelServer, proxy: Proxy, encrypted: bool
+) -> None:
+    """X-040, F-020: also while the next message is answered already; the next life knows."""
+    talk = await GrowingTalk.of(scene, model, via=proxy.url, encrypted=encrypted)
+    shown, bell = await grown(talk, THOUGHTS), asyncio.Event()
+    held = list[Request]()
+
+    def hold(request: Request) -> Action:
+        held.extend([request] if b'"m.replace"' in request.body else [])
+        return Held(bell, Answer(502)) if held and not bell.is_set() else None
+
+    proxy.before = hold
+    talk.say(5)
+    await talk.until(lambda: bool(held))
+    begun, known = len(model.requests), len(talk.ours())
+    model.script(Drip(THOUGHTS, interval=0.1))
+    await talk.person.send(talk.chat, "and now?")
+    talk.say(40)
+    await model.request_arrived(begun + 1)
+    bell.set()
+    await talk.ends("All is well.", "All is well.")
+    await nothing_left(talk, shown.event_id)
+    await talk.daemon.restart()
+    model.script(Drip(THOUGHTS, interval=0.1))
+    await talk.person.send(talk.chat, "and then?")
+    await talk.ends(*["All is well."] * 3)
+    assert len(talk.ours()) == known + 3
+    none_kept(talk.daemon)
 
 
 async def test_an_answer_to_an_earlier_wording_has_its_text_again(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer
+    scene: Scene, model: ModelServer
 ) -> None:
     """X-062, X-040, F-027: where thoughts were shown in its place, or the question goes meanwhile.
 
     X-054: where that answer itself goes meanwhile, nothing is left, and nothing more is shown.
     """
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon)
-    said = partial(ann.messages, chat, daemon.user_id)
+    talk = await GrowingTalk.of(scene, model)
     for n, text in enumerate((WORDS, WORDS, THOUGHTS)):
-        former, known = " ".join(f"word{n}{at:02}" for at in range(25)), len(said())
-        model.script(Drip(former, interval=0.1))
-        asked = await ann.send(chat, f"question {n}")
-        [answer, *_] = (await ann.wait_for_count(chat, daemon.user_id, known + 1))[known:]
-        await ann.wait_for(chat, lambda message, end=former[-6:]: message.body.endswith(end))  # type: ignore[misc]
-        await daemon.said_all()
-        model.script(Drip(text, interval=0.1))
-        await ann.edit(chat, asked, "another wording")
-        await ann.wait_for_count(chat, daemon.user_id, len(said()) + 2)
-        assert await left_of(ann, chat, answer.event_id, "secret")
+        former = " ".join(f"word{n}{at:02}" for at in range(25))
+        answer = await talk.grow(Drip(former))
+        talk.say(20)
+        await talk.ends(f"* {former}")
+        talk.begin(Drip(text))
+        await talk.person.edit(talk.chat, talk.asked, "another wording")
+        await talk.grown("* secret0 secret1 secret2 secret3 secret4")
+        assert await left_of(talk, answer.event_id, "secret")
         if text == THOUGHTS:
-            await ann.wait_for(chat, lambda message: message.body == "* All is well.")
+            talk.say(40)
+            await talk.ends("* All is well.")
         else:
-            await ann.redact(chat, answer.event_id if n else asked)
-        await nothing_left(daemon, ann, chat, answer.event_id, "secret")
+            await talk.person.redact(talk.chat, answer.event_id if n else talk.asked)
+        await nothing_left(talk, answer.event_id, "secret")
         left = (former, "", "All is well")[n]
-        assert bool(await left_of(ann, chat, answer.event_id, left)) is bool(left)
-    assert not [m for m in said() if "echo" in m.body]  # the model was not asked once more
-    none_kept(daemon)
+        assert bool(await left_of(talk, answer.event_id, left)) is bool(left)
+    assert "echo" not in str(talk.texts())  # the model was not asked once more
+    none_kept(talk.daemon)
 
 
 @pytest.mark.breaks("restored copy", perhaps=True)
-@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
-async def test_a_copy_from_before_a_draft_takes_it_away_and_answers_once(
-    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, encrypted: bool
+@encrypted_or_not
+async def test_a_copy_from_before_an_answer_keeps_no_draft_of_it_and_answers_once(
+    scene: Scene, model: ModelServer, encrypted: bool
 ) -> None:
-    """X-055, F-009: the daemon was killed between the draft and its answer."""
-    ann = await person("ann")
-    daemon = await bot(ann)
-    chat = await room(ann, daemon, encrypted=encrypted)
-    await talk(ann, chat, "before")
+    """X-055, F-009: of one that the copy does not know, and of one that waits there and was answered."""
+    talk = await GrowingTalk.of(scene, model, encrypted=encrypted)
+    ann, daemon, chat = talk.person, talk.daemon, talk.chat
+    await chatted(ann, chat, "before")
     assert await daemon.stop() == 0
-    copy = copied(daemon)
+    before = copied(daemon)
+    await daemon.start({"logger": "aiosqlite", "steps": [PARTS]})
+    talk.begin(Drip(WORDS))
+    await ann.send(chat, "hello")
+    assert await daemon.ended() == -signal.SIGKILL
+    waiting = copied(daemon, "waiting")
+    put_back(daemon, before)
+    talk.begin(Drip(WORDS))
     await daemon.start()
-    model.script(Drip(WORDS, interval=0.1))
-    _, shown = await grown(daemon, ann, chat, "question")
+    shown = await talk.grown("secret0 secret1 secret2 secret3 secret4")
     await daemon.kill()
-    put_back(daemon, copy)
+    put_back(daemon, before)
     await daemon.start()
-    await ann.wait_for(chat, lambda message: echoed(message.body) == "question")
-    await nothing_left(daemon, ann, chat, shown.event_id)
-    await daemon.restart()
-    await talk(ann, chat, "after")
+    await ann.wait_for(chat, lambda message: echoed(message.body) == "hello")
+    await nothing_left(talk, shown.event_id)
+    await daemon.kill()
+    put_back(daemon, waiting)
+    await daemon.start()
+    await chatted(ann, chat, "after")
     said = await heard(ann, chat, daemon)
-    assert [n for text, n in said.items() if echoed(text) == "question"] == [1]
+    assert [n for text, n in said.items() if echoed(text) == "hello"] == [1]
+    assert "secret" not in str(said)
 
 
 async def test_a_kill_while_something_is_taken_away_leaves_none_of_it(
-    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy, model: ModelServer
+    scene: Scene, proxy: Proxy, model: ModelServer
 ) -> None:
     """X-054: around the redactions of a draft and of its edits."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await room(ann, daemon)
+    talk = await GrowingTalk.of(scene, model, via=proxy.url)
+    daemon = talk.daemon
     for number, phase in ((1, "before"), (1, "after"), (2, "before"), (2, "after")):
-        model.script(Drip(WORDS, interval=0.1))
-        asked, shown = await grown(daemon, ann, chat, f"question {number} {phase}", 3)
+        shown = await grown(talk, edits=2)
         arm(proxy, daemon, number, phase, "/redact/")
-        await ann.redact(chat, asked)
+        await talk.person.redact(talk.chat, talk.asked)
         assert await daemon.ended() == -signal.SIGKILL
-        assert await left_of(ann, chat, shown.event_id), (number, phase)
+        assert await left_of(talk, shown.event_id), (number, phase)
         await daemon.start()
-        await nothing_left(daemon, ann, chat, shown.event_id)
-    model.script(Drip(WORDS, interval=0.1))
-    before = len(ann.messages(chat, daemon.user_id))
+        await nothing_left(talk, shown.event_id)
+    talk.begin(Drip(WORDS))
     arm(proxy, daemon, 1, "after")  # nothing here knows that the draft is in its room
-    asked = await ann.send(chat, "in flight")
+    asked = await talk.person.send(talk.chat, "in flight")
     assert await daemon.ended() == -signal.SIGKILL
-    await ann.redact(chat, asked)
-    shown = (await ann.wait_for_count(chat, daemon.user_id, before + 1))[-1]
+    await talk.person.redact(talk.chat, asked)
+    await talk.person.until(lambda: len(talk.ours()) > talk.known)
     await daemon.start()
-    await nothing_left(daemon, ann, chat, shown.event_id)
+    await nothing_left(talk, talk.ours()[-1].event_id)
     none_kept(daemon)
 
 
@@ -232,17 +256,16 @@ def refuse_redactions(request: Request) -> Action:
 
 
 async def test_what_may_not_be_taken_away_now_goes_when_we_are_in_the_room_again(
-    person: NewPerson, bot: NewBot, proxy: Proxy, model: ModelServer
+    scene: Scene, proxy: Proxy, model: ModelServer
 ) -> None:
     """X-054: kicked between a redaction and the edits; `status` names what is readable until then."""
-    ann = await person("ann")
-    daemon = await bot(ann, via=proxy.url)
-    chat = await ann.create_room([daemon.user_id], preset="private_chat")
+    talk = await GrowingTalk.of(scene, model, via=proxy.url)
+    ann, daemon = talk.person, talk.daemon
+    talk.chat = chat = await ann.create_room([daemon.user_id], preset="private_chat")
     await ann.wait_joined(chat, daemon.user_id)
-    model.script(Drip(WORDS, interval=0.1))
-    asked, shown = await grown(daemon, ann, chat, "question")
+    shown = await grown(talk)
     proxy.before = refuse_redactions
-    await ann.redact(chat, asked)
+    await ann.redact(chat, talk.asked)
     await daemon.until(lambda: len(daemon.rows("SELECT 1 FROM outbox WHERE state = 'stuck'")) == 2)
     assert "2 in " in (await daemon.command("status"))[1]
     await ann.kick(chat, daemon.user_id)
@@ -250,4 +273,4 @@ async def test_what_may_not_be_taken_away_now_goes_when_we_are_in_the_room_again
     proxy.before = pass_before
     await ann.invite(chat, daemon.user_id)
     await ann.wait_joined(chat, daemon.user_id)
-    await nothing_left(daemon, ann, chat, shown.event_id)
+    await nothing_left(talk, shown.event_id)

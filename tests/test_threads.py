@@ -11,8 +11,9 @@ from tests.test_promises_at_the_door import planning
 from tests.test_redactions import take_back
 from tests.test_who_reads import down_for_sends, encrypted_or_not, slip_in, slip_out, until
 from tests.tiers import tiered
+from tests.world.drafts import WORDS, GrowingTalk
 from tests.world.forger import Forger
-from tests.world.house import ANN, ROOM, open_house, open_thread
+from tests.world.house import ANN, ROOM, House, open_house, open_thread
 from tests.world.model import Drip, ModelServer, Slow, Step, Text
 from tests.world.person import Person
 from tests.world.proxy import Proxy, pass_before
@@ -46,13 +47,6 @@ async def hears(person: Person, chat: str, text: str) -> Message:
     return await person.wait_for(chat, lambda message: message.body == text)
 
 
-async def ends(person: Person, chat: str, text: str) -> Message:
-    """A message of somebody else that ends so."""
-    return await person.wait_for(
-        chat, lambda m: m.sender != person.user_id and m.body.endswith(text)
-    )
-
-
 async def ask(person: Person, chat: str, text: str, root: str = "", **more: Any) -> Message:
     """Say something, in a thread with a `root`; the answer of a model that repeats it."""
     sent = await person.send(chat, text, **(under(root) if root else {}), **more)
@@ -70,23 +64,27 @@ def seen(model: ModelServer) -> list[str]:
     return [text.partition("\n\n<context>")[0] for text in said]
 
 
+async def settle(house: House, text: str, **more: Any) -> None:
+    """Say something, until nothing is left to be answered."""
+    await house.incoming(text, **more)
+    await house.settled()
+
+
 def test_where_an_event_belongs() -> None:
     """X-056: whatever strangers write, and an edit or a sign where its message is."""
     thread = {"rel_type": "m.thread", "event_id": "$root"}
+    types: tuple[object, ...] = ("M.Thread", ["m.thread"])
+    roots: tuple[object, ...] = ("$own", "root", {"$root": 1}, "$" + "r" * 300)
+    nowhere = [
+        *({**thread, "rel_type": each} for each in types),
+        *({**thread, "event_id": each} for each in roots),
+        *({"rel_type": "m.thread"}, "m.thread", [thread], None),
+    ]
     for relation, found in (
         (thread, ("", "$root")),
         ({**thread, "rel_type": "m.replace"}, ("$root", "")),
         ({**thread, "rel_type": "m.annotation", "key": "+"}, ("$root", "")),
-        ({**thread, "rel_type": "M.Thread"}, ("", "")),
-        ({**thread, "rel_type": ["m.thread"]}, ("", "")),
-        ({**thread, "event_id": "$own"}, ("", "")),
-        ({**thread, "event_id": "root"}, ("", "")),
-        ({**thread, "event_id": {"$root": 1}}, ("", "")),
-        ({**thread, "event_id": "$" + "r" * 300}, ("", "")),
-        ({"rel_type": "m.thread"}, ("", "")),
-        ("m.thread", ("", "")),
-        ([thread], ("", "")),
-        (None, ("", "")),
+        *((each, ("", "")) for each in nowhere),
     ):
         assert thread_of({"event_id": "$own", "content": {"m.relates_to": relation}}) == found
     assert thread_of({"content": "m.thread"}) == thread_of({}) == ("", "")
@@ -109,7 +107,7 @@ def test_where_an_answer_is_said_and_whom_it_mentions() -> None:
 
 
 @pytest.mark.breaks("fork")
-@pytest.mark.parametrize("client", tiered({"nio": NIO, "js": JS}, ["js"]))
+@pytest.mark.parametrize("client", tiered({"nio": NIO, "js": JS}, ["nio"]))
 @encrypted_or_not
 async def test_a_thread_goes_on_from_its_root_and_the_room_does_not_see_it(
     scene: Scene, bot: NewBot, room: NewRoom, model: ModelServer, encrypted: bool, client: str
@@ -149,20 +147,21 @@ async def test_a_thread_goes_on_from_its_root_and_the_room_does_not_see_it(
 async def test_who_joins_silently_reads_no_thread(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, encrypted: bool
 ) -> None:
-    """X-056, X-042, F-001 to F-004: while it is answered, and of what was private; with two it goes on."""
+    """X-037, X-056, X-042, F-001 to F-004: while it is answered, and of what was private; with two it goes on."""
     ann, eve = await person("ann"), await person("eve")
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=encrypted)
     root = await ann.send(chat, f"I earn {SECRET}")
     await hears(ann, chat, f"echo: I earn {SECRET}")
     await ask(ann, chat, "below", root)
-    more = Drip(f"{SECRET} is " + "much " * 300, interval=0.1)
+    talk = GrowingTalk(ann, daemon, chat, model, asyncio.Semaphore(9))
+    more = Drip(f"{SECRET} is " + "much " * 300, talk.gate)
     never = Slow(asyncio.Event(), Text(SECRET))
     steps: dict[str, Step] = {"is it much?": more, "is it?": never}
     model.keyed(lambda seen: steps.get(seen.last_user))
     sent = await ann.send(chat, "is it much?", **under(root))
     beside = await ann.send(chat, "is it?")
-    draft = await ann.wait_for(chat, lambda m: m.body.startswith(f"{SECRET} is"))
+    draft = await talk.grown(f"{SECRET} is {' '.join(['much'] * 6)}")
     assert place(draft) == (root, sent)
     await model.request_arrived(4)
     await slip_in(eve, ann, chat)
@@ -202,14 +201,12 @@ async def test_in_a_group_who_asked_is_named_and_need_not_name_us_again(
     assert (place(first), mentioned(first)) == (("", root), [ann.user_id])
     answer = await ask(ann, chat, "two", root)
     assert mentioned(answer) == [ann.user_id]
-    model.script(Drip(" ".join(f"word{n}" for n in range(20)), interval=0.1))
-    await ann.send(chat, "more", **under(root))
-    await ann.wait_for(chat, lambda m: m.body.endswith("word19") and "m.new_content" in m.content)
-    grown, *edits = [m for m in ann.messages(chat, daemon.user_id) if "word1" in m.body]
+    talk = GrowingTalk(ann, daemon, chat, model, asyncio.Semaphore())
+    grown = await talk.grow(**under(root))
+    talk.say(20)
     assert (place(grown)[0], mentioned(grown)) == (root, [ann.user_id])
-    assert {(m.content["m.relates_to"]["event_id"], mentioned(m)) for m in edits} == {
-        (grown.event_id, None)
-    }
+    *_, edit = await talk.ends(f"* {WORDS}")
+    assert (edit.content["m.relates_to"]["event_id"], mentioned(edit)) == (grown.event_id, None)
     await ann.send(chat, "not for you", **under(await ben.send(chat, "pizza?")))
     await ben.send(chat, "nor this", **under(root))
     await ann.send(chat, "nor that", **under(root))
@@ -247,10 +244,8 @@ async def test_what_is_about_a_message_counts_where_that_was_said(
     stop = await ann.send(chat, "/stop", **under(root))
     assert place(await hears(ann, chat, words.STOPPED)) == (root, stop)
     assert daemon.user_id in ann.typing(chat)
-    assert [row["state"] for row in daemon.rows("SELECT state FROM casts ORDER BY seq")][1:] == [
-        "running",
-        "truncated",
-    ]
+    states = [row["state"] for row in daemon.rows("SELECT state FROM casts ORDER BY seq")]
+    assert states[1:] == ["running", "truncated"]
     await ann.edit(chat, inside, "below")
     edited = await hears(ann, chat, "echo: below")
     assert place(edited)[0] == root
@@ -308,8 +303,7 @@ async def test_a_root_that_cannot_be_shown_is_no_hindrance(
     }
     Forger.at(proxy).change = lie
     for text in lies:
-        await ann.send(chat, text)
-        answer = await ends(ann, chat, text)
+        answer = await ask(ann, chat, text)
         assert place(answer)[0] == (root if text == "nested" else "")
     threads = {row["thread_id"] for row in daemon.rows(OF_ROOM, chat)}
     assert threads == {"", root, gone, f"over {unread}"}
@@ -321,8 +315,7 @@ async def test_a_root_that_cannot_be_shown_is_no_hindrance(
 async def test_a_thread_ends_with_its_room_and_what_it_owes_is_said_in_the_next(
     person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, proxy: Proxy, encrypted: bool
 ) -> None:
-    """X-056, F-013: its answer, which waits by then or is still made, and its reminders; those of
-    now are said in it."""
+    """X-056, F-013: its answer, which waits or is still made, and its reminders; earlier ones in it."""
     ann, ben = await person("ann"), await person("ben")
     daemon = await bot(ann, via=proxy.url, matrix={"allowed_users": [ben.user_id]})
     club = await room(ann, daemon, ben, encrypted=encrypted)
@@ -371,8 +364,7 @@ async def test_what_is_taken_back_in_a_room_is_gone_from_its_threads(
     model.keyed(lambda s: Slow(gate, Text("late")) if s.last_user == "think" else None)
     async with open_house(tmp_path, model.url, language="en") as house, house.working():
         first = await house.incoming(SECRET)
-        await house.incoming("two", event_id="$two")
-        await house.settled()
+        await settle(house, "two", event_id="$two")
         thread, asked = await open_thread(house.stores, root="$two"), len(model.requests)
         await house.incoming("think", conversation=thread)
         await model.request_arrived(asked + 1)
@@ -389,8 +381,7 @@ async def test_what_is_taken_back_in_a_room_is_gone_from_its_threads(
         await house.settled()
         assert (await house.one("SELECT summary FROM folds"))["summary"] == ""
         empty = await open_thread(house.stores, root="$nobody knows")
-        await house.incoming("below", conversation=empty)
-        await house.settled()
+        await settle(house, "below", conversation=empty)
         seeds = await house.rows("SELECT 1 FROM inbox WHERE event_id GLOB 'seed_*'")
         assert len(seeds) == 1
 
@@ -403,13 +394,10 @@ async def test_a_thread_is_listed_by_its_name_and_hears_what_concerns_it(
     scope, group = f"person:{ANN}", f"room:{ROOM}"
     async with open_house(tmp_path, model.url) as house, house.working():
         await house.incoming("elsewhere", room="!other:test")
-        await house.incoming("one", event_id="$one")
-        await house.settled()
+        await settle(house, "one", event_id="$one")
         thread = await open_thread(house.stores, root="$one")
-        await house.incoming("below", conversation=thread)
-        await house.settled()
-        await house.incoming("where?", room="!other:test")
-        await house.settled()
+        await settle(house, "below", conversation=thread)
+        await settle(house, "where?", room="!other:test")
         held = await MailboxReader(house.database, house.stores.owner).conversations(9)
         titles = [title_of(each) for each in held]
         assert titles == ["Matrix: elsewhere", "Matrix thread: below", "Matrix: one"]
@@ -418,20 +406,15 @@ async def test_a_thread_is_listed_by_its_name_and_hears_what_concerns_it(
             mine = [each.id for each in await house.conversations.homes(tx, scope, thread)]
             assert (len(rooms), mine) == (2, [thread, *rooms])
             for n, where in enumerate((rooms[1], thread)):
-                bot = Incoming(
-                    *(f"$bot{n}", ROOM, BOT, "Bot", "other", "message", "hm", house.clock.now()),
-                    direct=False,
-                    by_bot=True,
-                )
+                more: Json = {"sent_at": house.clock.now(), "direct": False, "by_bot": True}
+                bot = Incoming(f"$bot{n}", ROOM, BOT, "", "other", "message", "hm", **more)
                 await house.inbox.store(tx, where, bot, "answered")
             assert await house.inbox.bot_streak(tx, rooms[1]) == 2
             await house.conversations.in_room(tx, ROOM, group)  # by whoever asks for it
         changed = await house.rows("SELECT 1 FROM conversations WHERE scope = ?", group)
         assert len(changed) == 2
-        await house.incoming("us three", event_id="$three", scope=group)
-        await house.settled()
-        await house.incoming("we two", event_id="$other")
-        await house.settled()
+        await settle(house, "us three", event_id="$three", scope=group)
+        await settle(house, "we two", event_id="$other")
         began = "SELECT forked_from FROM branches WHERE conversation_id = ?"
         for readers, root, forks in (
             (scope, "$three", False),
@@ -440,8 +423,7 @@ async def test_a_thread_is_listed_by_its_name_and_hears_what_concerns_it(
         ):
             async with house.database.transaction() as tx:
                 await house.conversations.in_room(tx, ROOM, readers)
-                await tx.execute(
-                    "UPDATE conversations SET thread_id = id WHERE thread_id = ?", (root,)
-                )
+                gone = "UPDATE conversations SET thread_id = id WHERE thread_id = ?"
+                await tx.execute(gone, (root,))
             found = await house.rows(began, await open_thread(house.stores, root=root))
             assert [row["forked_from"] is not None for row in found] == [forks]

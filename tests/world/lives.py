@@ -15,11 +15,12 @@ from pathlib import Path
 from tests.world.bot import Bot, meet
 from tests.world.copied import copied_at_work, put_back
 from tests.world.delegating import call, objective, spawn
+from tests.world.drafts import LIVE
 from tests.world.duties import SYSTEM, Open, in_, once, open_rows
 from tests.world.model import Calls, Drip, Fail, ModelServer, Seen, Step, Text, Use
 from tests.world.proxy import Action, Answer, Cut, Proxy, Request, pass_after, pass_before
 from tests.world.upgrades import room_path
-from tests.world.user import CLIENT, MatrixUser, under
+from tests.world.user import CLIENT, MatrixUser, Message, under
 from tests.world.watch import KEPT_PASTS, KEPT_RULES, Readers, Watch
 from wintermute.changes.change_sets import Reason
 from wintermute.db import open_database
@@ -34,6 +35,7 @@ JOIN_RULES = ("invite", "knock", "public", "restricted", "org.example.new")
 HISTORIES = ("shared", "joined", "invited", "world_readable")
 STEPS = {
     "write": 40,
+    "reword": 6,
     "listed": 6,
     "remind": 5,
     "invite": 12,
@@ -58,6 +60,8 @@ NAPS = (0.0, 0.1, 0.3, 1.0)
 REBORN = 0.4
 """How likely a dead daemon is started after a step."""
 QUIET_SECONDS = 60.0
+MORE = " and so on" * 8
+"""What is long enough to grow, in the rooms where somebody waits for it."""
 
 
 @dataclass(slots=True)
@@ -116,11 +120,13 @@ class Life:
         self._begun: Counter[str] = Counter()
         self._is_calm = False
         self._open: list[Open] = []
+        self._growing: list[str] = []
         self._allowed = frozenset({self._ann.user_id, self._ben.user_id})
         self.watch = Watch(proxy, daemon.user_id, self._allowed)
         self.steps: list[str] = [f"seed {seed}"]
         self._acts: dict[str, Callable[[Chat], Awaitable[str]]] = {
             "write": self._write,
+            "reword": self._reword,
             "listed": self._listed,
             "remind": self._remind,
             "invite": self._invite,
@@ -178,13 +184,19 @@ class Life:
         """What should not have been read, and what hangs, with the life it happened in."""
         found = self.watch.leaks(self._people.values())
         found += [f"still open: {each}" for each in self._open]
+        found += [f"still grows: {each}" for each in self._growing]
         return [*found, *self.steps, self.summary()] if found else []
 
     def summary(self) -> str:
         """How much there was to go wrong."""
         sent, asked, worth = len(self.watch.sent), len(self.watch.asked), self.worth()
         kept = len(self._daemon.rows("SELECT 1 FROM notices WHERE key LIKE 'kept back %'"))
-        return f"{self.steps[0]}: {sent} sends, {asked} requests, {worth} private words, {kept} kept back"
+        told = f"{sent} sends, {asked} requests, {worth} private words, {kept} kept back"
+        return f"{self.steps[0]}: {told}, {self.grew()} that grew"
+
+    def grew(self) -> int:
+        """How many answers grew, as the data know that are there now."""
+        return len(self._daemon.rows("SELECT 1 FROM outbox WHERE grows IS NOT NULL"))
 
     def worth(self) -> int:
         """How many words of people's own were said."""
@@ -200,6 +212,23 @@ class Life:
             await asyncio.sleep(0.2)
         self._open = left
         await asyncio.sleep(1)  # the people's clients have long polls of their own
+        for chat in self._chats:
+            self._growing += await self._left_growing(chat)
+
+    async def _left_growing(self, chat: Chat) -> list[str]:
+        """The answers that have no end where their host reads on."""
+        host, us = chat.host, self._daemon.user_id
+        if chat.over or host not in chat.where("join") or us not in host.members(chat.id):
+            return []
+        newest = dict[str, Message]()
+        for message in host.messages(chat.id, us):
+            relation = message.content.get("m.relates_to", {})
+            is_edit = relation.get("rel_type") == "m.replace"
+            newest[relation["event_id"] if is_edit else message.event_id] = message
+        found = [event for event, message in newest.items() if LIVE in message.content]
+        at = f"{CLIENT}/rooms/{chat.id}/event"
+        shown = [(event, await host.api("GET", f"{at}/{event}")) for event in found]
+        return [f"{event} in {chat.id}" for event, (_, each) in shown if each.get("content")]
 
     async def _close(self, chat: Chat) -> None:
         """Nobody but its host is in a room or can come in."""
@@ -238,7 +267,7 @@ class Life:
         if seen.messages[-1]["role"] == "tool" or chance < 0.4 or self._is_calm:
             return Text(text)
         if chance < 0.7:
-            return Drip(text, interval=0.1)
+            return Drip(text + MORE, interval=0.1)
         if chance < 0.8:
             return Fail(503)
         if chance < 0.9:
@@ -267,6 +296,16 @@ class Life:
         chat.said.append((who, event_id))
         chat.roots += [] if root else [event_id]
         return f"{who.user_id} {word} {root and 'in a thread'}"
+
+    async def _reword(self, chat: Chat) -> str:
+        """The newest question has another text."""
+        who, event_id = chat.said[-1] if chat.said else (None, "")
+        if who not in chat.writers() or who is None or not await _is_ready(who, chat):
+            return ""
+        scope, own = self.watch.scope(chat.id, chat.readers), f"person:{who.user_id}"
+        word = self.watch.word(scope, own, room=chat.id)
+        await who.edit(chat.id, event_id, f"what of {word}")
+        return f"{who.user_id} {word}"
 
     async def _listed(self, chat: Chat) -> str:
         who = self._one(chat.writers())
