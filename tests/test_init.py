@@ -85,7 +85,8 @@ def test_a_new_folder_has_all_that_a_start_needs(tmp_path: Path, python: Interpr
     kept = {name: (prompts / name).read_text() for name in shipped_prompts()}
     assert kept == shipped_prompts()
     assert sum(path.is_file() for path in prompts.rglob("*")) == len(kept)
-    assert sum(f"made  {path}\n" in done.stdout.decode() for path in folders) == len(folders) == 2
+    assert len(folders) == 2
+    assert done.stdout.decode().count("\n") <= 10
 
 
 def test_nothing_that_exists_is_overwritten_and_what_is_missing_is_added(
@@ -122,7 +123,7 @@ def test_the_zone_is_the_machines_unless_it_is_named(tmp_path: Path, python: Int
     assert "Time zone: America/New_York, as this machine has it, where" in done.stdout.decode()
     path = tmp_path / "config.yaml"
     written = path.read_text()
-    assert "\ntimezone: America/New_York\n" in written
+    assert "\ntimezone: America/New_York  # " in written
     path.write_text(written.replace("timezone: America/New_York", ""))
     assert read_config(path, env).timezone == "America/New_York"
     path.write_text(written.replace("America/New_York", "Europe/Berlin"))

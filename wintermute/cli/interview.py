@@ -1,0 +1,303 @@
+"""The questions of `wintermute init`: a table, each with a function that tries the answer."""
+
+import asyncio
+import json
+import re
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+
+from wintermute.cli.options import visible
+from wintermute.clock import SystemClock
+from wintermute.config.schema import URL, USER_ID, Backend, Matrix, Secret
+from wintermute.config.secrets import Redaction
+from wintermute.config.starter import BACKEND, TOKEN
+from wintermute.errors import ConfigurationError, ModelError, ModelRefused, WintermuteError
+from wintermute.llm.fixed import probe
+from wintermute.llm.providers import PROVIDERS, Provider, list_models, matches
+from wintermute.llm.windows import server_window
+from wintermute.matrix.discovery import find
+from wintermute.matrix.kept_login import Session
+from wintermute.matrix.login import end_login, exists, logged_in, namesake, takes_passwords
+
+LONGEST, SHOWN, FEW_TOKENS = 1000, 12, 8192
+TRIAL_SECONDS, LOCAL_SECONDS = 120.0, 1.0
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PLAIN = {name: f"matrix.{name}" for name in ("homeserver", "user_id", "owner")} | {
+    name: f"{BACKEND}.{name}" for name in ("base_url", "model")
+}
+BACK_OUT = "The bot's new device was logged out again."
+NO_PASSWORD = """
+This homeserver takes no passwords from programs. Use a personal access token of the bot's account:
+its operator can make one. Do not copy a token out of a client such as Element: it shares that
+client's device and ends within hours."""
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """A block that Ctrl-C does not break off: it counts when the block has ended."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Interview:
+    """Answers as they are given: YAML values by key, secrets by the name of their file, the login."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        """`given`: answers by the names of their questions, from the command line."""
+        self.chosen: dict[str, str] = {}
+        self.files: dict[str, str] = {}
+        self.backend = "local"
+        self.session: Session | None = None
+        self._given = dict(given)
+        self.matrix = Matrix(homeserver="", user_id="wintermute", owner="")
+        self.by_password = True
+        self._provider, self.needs_key = Provider(""), False
+        self._address, self._key, self._models = "", "", tuple[str, ...]()
+        self._doubted = ""
+        self._redact = Redaction(())
+
+    def take(self) -> None:
+        """Choose what was given, and try nothing."""
+        given = self._given
+        if known := PROVIDERS.get(given.get("base_url", "")):
+            self.backend, given["base_url"] = given["base_url"], known.base_url
+        for name, key in PLAIN.items():
+            if name in given:
+                self._keep(key, given[name])
+        for name, key in (("password", "matrix.password"), ("api_key", f"{BACKEND}.api_key")):
+            if name in given:
+                self._hide(key, name.replace("_", "-"), given[name])
+
+    def ask_all(self) -> None:
+        """Ask everything and try each answer. Raises: click.Abort."""
+        for each in ENDINGS:
+            signal.signal(each, signal.default_int_handler)
+        at = 0
+        while at < len(QUESTIONS):
+            at += self._asked(QUESTIONS[at])
+
+    def undo(self) -> None:
+        """Log out a device that was made here."""
+        if self.session is not None and self.by_password:
+            asyncio.run(end_login(self.matrix, self.session))
+            click.echo(BACK_OUT, err=True)
+
+    def _asked(self, question: "SetupQuestion") -> int:
+        """Ask once; by how many questions to go on, or back."""
+        wanted = question.wanted(self)
+        if wanted is None:
+            return 1
+        try:
+            answer = self._given.pop(question.name, None)
+            if answer is None:
+                text, usual = wanted
+                answer = click.prompt(
+                    text, default=usual, show_default=bool(usual), hide_input=question.hidden
+                )
+            if question.hidden:
+                self._redact.hide(answer)
+            if len(answer) > LONGEST or not answer.isprintable():
+                raise ConfigurationError("that is no line of plain text: type it again")
+            if not answer:
+                raise ConfigurationError("an answer is needed here")
+            said = question.attempt(self, answer if question.hidden else answer.strip())
+        except UnicodeDecodeError:
+            said, step = "that is not UTF-8 text: type it again", 0
+        except WintermuteError as error:
+            said, step = str(error), -question.back
+        else:
+            step = 1
+        if said:
+            click.echo(f"  {visible(self._redact(said))}")
+        return step
+
+    def _keep(self, key: str, value: object) -> None:
+        self.chosen[key] = json.dumps(value, ensure_ascii=False)  # JSON is YAML
+
+    def _hide(self, key: str, file: str, secret: str) -> None:
+        self.files[file] = secret
+        self.chosen[key] = f"{{file: {file}}}"
+
+    def _doubt(self, answer: str, problem: str) -> None:
+        """Refuse an answer that may still be right; the second time it counts."""
+        if answer != self._doubted:
+            self._doubted = answer
+            raise ConfigurationError(f"{problem} (the same answer again counts)")
+
+    def homeserver(self, answer: str) -> str:
+        """Find it, and learn if it takes passwords."""
+        address = asyncio.run(find(replace(self.matrix, homeserver=answer)))
+        self.matrix = replace(self.matrix, homeserver=address)
+        self.by_password = asyncio.run(takes_passwords(self.matrix))
+        self._keep("matrix.homeserver", address)
+        return f"{address} answers.{'' if self.by_password else NO_PASSWORD}"
+
+    def account(self, answer: str) -> str:
+        """Take it as it is: the login tries it."""
+        user = f"@{answer.lstrip('@')}" if ":" in answer else answer.lstrip("@")
+        self.matrix = replace(self.matrix, user_id=user)
+        return ""
+
+    def secret(self, answer: str) -> str:
+        """Log in, and stay so: `run` goes on with this device."""
+        key, file = ("matrix.password", "password") if self.by_password else (TOKEN, "access-token")
+        if self.by_password:
+            matrix = replace(self.matrix, password=Secret(answer))
+        else:
+            matrix = replace(self.matrix, access_token=Secret(answer))
+        with TemporaryDirectory(prefix="wintermute-") as folder, uninterrupted():
+            self.session = asyncio.run(logged_in(matrix, Path(folder)))
+        self.matrix = replace(matrix, user_id=self.session.user_id)
+        self._keep("matrix.user_id", self.session.user_id)
+        self._hide(key, file, answer)
+        token, now = self.session.access_token, SystemClock().now()
+        self._redact.hide(token)
+        other = asyncio.run(namesake(self.matrix, token, now))
+        done = f"Logged in as {self.session.user_id}, device {self.session.device_id}."
+        return f"{done} {other}".strip()
+
+    def owner(self, answer: str) -> str:
+        """See that this account exists, where the homeserver tells."""
+        assert self.session is not None
+        server = self.session.user_id.partition(":")[2]
+        user = answer if ":" in answer else f"@{answer.lstrip('@')}:{server}"
+        if not re.fullmatch(USER_ID, user) or user == self.session.user_id:
+            raise ConfigurationError("write your own account here, such as @you:example.org")
+        known = asyncio.run(exists(self.matrix, self.session.access_token, user))
+        if known is False:
+            self._doubt(user, f"{server} has no account {user}: check the spelling")
+        self._keep("matrix.owner", user)
+        return f"{user} exists." if known else f"{user}: not tried, no homeserver confirms it."
+
+    def provider(self, answer: str) -> str:
+        """Ask it for its models, unless it wants a key for that."""
+        known = PROVIDERS.get(answer.lower())
+        address = answer if "://" in answer else f"http://{answer}"
+        self.backend = answer.lower() if known else "local"
+        self._provider = known or Provider(address)
+        if not re.fullmatch(URL, self._provider.base_url):
+            raise ConfigurationError("write one of these names, or an address")
+        self._key, self.needs_key = "", bool(self._provider.keys)
+        if self.needs_key:
+            return f"It gives keys at {self._provider.keys}"
+        try:
+            return self._listed("")
+        except ModelRefused as refused:
+            self.needs_key = True
+            return f"{refused}."
+        except ModelError as error:
+            how = f". Start it: {self._provider.start}" if self._provider.start else ""
+            raise ConfigurationError(f"{error}{how}") from error
+
+    def key(self, answer: str) -> str:
+        """Ask for the models with it."""
+        said = self._listed(answer)
+        self._hide(f"{BACKEND}.api_key", "api-key", answer)
+        return said
+
+    def _listed(self, key: str) -> str:
+        address, models = asyncio.run(list_models(self._provider.base_url, key))
+        if not models:
+            raise ConfigurationError(f"{address} has no models: load one there first")
+        self._address, self._key, self._models = address, key, models
+        shown = ", ".join(models[:SHOWN]) + (", …" if models[SHOWN:] else "")
+        return f"{address} has {len(models)} models: {shown}"
+
+    def model(self, answer: str) -> str:
+        """Have it call a tool."""
+        found = matches(answer, self._models)
+        if len(found) != 1:
+            those = ", ".join((found or self._models)[:SHOWN])
+            raise ConfigurationError(f"{len(found) or 'no'} models match; type more of: {those}")
+        key = Secret(self._key) if self._key else None
+        backend = Backend(base_url=self._address, model=found[0], api_key=key)
+        try:
+            probed = asyncio.run(probe(self.backend, backend, TRIAL_SECONDS))
+        except WintermuteError as error:
+            self._doubt(found[0], str(error))
+        else:
+            if probed.spells is None:
+                self._doubt(found[0], f"{probed.told}: choose a model that can call tools")
+            if probed.spells:
+                self._keep(f"{BACKEND}.calls_as_text", value=True)
+        self._keep(f"{BACKEND}.base_url", self._address)
+        self._keep(f"{BACKEND}.model", found[0])
+        window = asyncio.run(server_window(backend))
+        if window is None or window.at_most:
+            return f"{found[0]} it is."
+        self._keep(f"{BACKEND}.context_tokens", window.tokens)
+        few = " That is little: 16384 or more are better." if window.tokens < FEW_TOKENS else ""
+        return f"{found[0]} it is, with a context window of {window.tokens} tokens.{few}"
+
+    def best(self) -> str:
+        """The model to suggest."""
+        talking = [each for each in self._models if "embed" not in each]
+        known = (each for part in self._provider.models for each in talking if part in each)
+        return next(known, talking[0] if len(talking) == 1 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class SetupQuestion:
+    """One question. `wanted`: its text and default, None if it need not be asked.
+
+    `back`: how many questions to go back when its answer is refused.
+    """
+
+    name: str
+    wanted: Callable[[Interview], tuple[str, str] | None]
+    attempt: Callable[[Interview, str], str]
+    hidden: bool = False
+    back: int = 0
+
+
+async def running() -> str:
+    """A provider that answers on this machine; "" without one."""
+    for name, each in PROVIDERS.items():
+        if each.start:
+            with suppress(ModelError, TimeoutError):
+                async with asyncio.timeout(LOCAL_SECONDS):
+                    await list_models(each.base_url)
+                return name
+    return ""
+
+
+def _secret(talk: Interview) -> tuple[str, str]:
+    kind = "Password" if talk.by_password else "Access token"
+    return f"{kind} of {talk.matrix.user_id} (it does not show)", ""
+
+
+NAMES = ", ".join(PROVIDERS)
+QUESTIONS = (
+    SetupQuestion(
+        "homeserver", lambda _: ("Homeserver, such as example.org", ""), Interview.homeserver
+    ),
+    SetupQuestion(
+        "user_id", lambda talk: ("Account of the bot", talk.matrix.user_id), Interview.account
+    ),
+    SetupQuestion("password", _secret, Interview.secret, hidden=True, back=1),
+    SetupQuestion(
+        "owner", lambda _: ("Your own account, such as @you:example.org", ""), Interview.owner
+    ),
+    SetupQuestion(
+        "base_url",
+        lambda _: (f"Model server: {NAMES}, or an address", asyncio.run(running())),
+        Interview.provider,
+    ),
+    SetupQuestion(
+        "api_key",
+        lambda talk: ("Its API key (it does not show)", "") if talk.needs_key else None,
+        Interview.key,
+        hidden=True,
+        back=1,
+    ),
+    SetupQuestion("model", lambda talk: ("Model", talk.best()), Interview.model),
+)
