@@ -3,11 +3,14 @@
 import asyncio
 import json
 import os
+import signal
 import stat
 import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+
+import pytest
 
 from tests.world.bot import Bot, meet
 from tests.world.clock import WITHIN
@@ -63,9 +66,13 @@ class Typist:
         self.types(typed)
         await self.sees(said)
 
-    async def ended(self) -> int:
-        """Its exit code."""
+    async def ended(self, way: signal.Signals | None = None) -> int:
+        """Its exit code; `way`: sent again, for one between a prompt and its `read` comes too early."""
         async with asyncio.timeout(WITHIN):
+            while way is not None and self.process.returncode is None:
+                self.process.send_signal(way)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self.process.wait(), 1)
             return await self.process.wait()
 
 
@@ -188,3 +195,64 @@ def devices(homeserver: Homeserver, login: Login) -> set[str]:
     """The devices of an account."""
     answer = homeserver.request("GET", f"{CLIENT}/devices", token=login.access_token)
     return {device["device_id"] for device in answer["devices"]}
+
+
+@pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGHUP, None], ids=["^C", "gone", "EOF"])
+@pytest.mark.parametrize("at", [0, 2, 3, 5])
+@pytest.mark.quick(every=4)
+async def test_whoever_leaves_at_a_question_leaves_nothing_half_made(
+    homeserver: Homeserver, fresh: NewName, tmp_path: Path, way: signal.Signals | None, at: int
+) -> None:
+    """U-001: no folder, no file, and no device of the bot."""
+    login = homeserver.user(fresh("bot"))
+    async with ModelServer(rules=False) as server, Proxy(server.url[:-3]) as door:
+        door.before = lists
+        answers = (
+            ("Homeserver", homeserver.url, "answers"),
+            ("Account", login.user_id, ""),
+            ("Password", login.password, "Logged in"),
+            ("Your own", "@ann:elsewhere.example", "not tried"),
+            ("Model server", f"{door.url}/many", "has 402 models: m0, m1, m2"),
+            ("Model", "", "needed here"),
+        )
+        async with terminal("init", tmp_path / "home") as typist:
+            for asked, typed, said in answers[:at]:
+                await typist.answers(asked, typed, said)
+            await typist.sees(answers[at][0])
+            await typist.sees(": ")
+            if way is None:
+                typist.types("", "\x04")
+            assert await typist.ended(way) in (1, -(way or 1))  # or it came once more at the end
+            await typist.sees("Aborted!")
+    assert ("was logged out again" in typist.shown) == (at > 2)
+    assert devices(homeserver, login) == {login.device_id}
+    assert not (tmp_path / "home").exists()
+    assert "Traceback" not in typist.shown
+
+
+async def test_a_homeserver_without_passwords_gets_a_token_made_for_the_bot(
+    homeserver: Homeserver, proxy: Proxy, fresh: NewName, tmp_path: Path
+) -> None:
+    """U-005, U-001: what is not the bot's own device is refused, and no token is logged out."""
+    name, flows = fresh("bot"), {"flows": [{"type": "m.login.sso"}]}
+    login = homeserver.user(name)
+    there = {
+        "/login": Answer(200, flows),
+        "/.well-known/matrix/client": Answer(200, {"m.homeserver": {"base_url": homeserver.url}}),
+    }
+    well_known = proxy.url.removeprefix("http://")
+    proxy.before = lambda r: next((a for path, a in there.items() if r.path.endswith(path)), None)
+    async with terminal("init", tmp_path / "home") as typist:
+        await typist.answers("Homeserver", well_known, f"{homeserver.url} answers")
+        await typist.ended(signal.SIGINT)
+    del there["/.well-known/matrix/client"]
+    async with terminal("init", tmp_path / "home", "--homeserver", proxy.url) as typist:
+        await typist.sees("personal access token")
+        await typist.sees("Do not copy a token out of a client")
+        await typist.answers("Account", name, "")
+        await typist.answers("Access token", "syt_wrong", "access_token")
+        await typist.answers("Account", "", "")
+        await typist.answers("Access token", login.access_token, f"device {login.device_id}")
+        typist.types("", "\x04")
+        assert await typist.ended() == 1
+    assert devices(homeserver, login) == {login.device_id}

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from wintermute.cli.interview import Interview
+from wintermute.cli.interview import Interview, uninterrupted
 from wintermute.cli.opening import Command
 from wintermute.cli.options import json_option
 from wintermute.clock import SystemClock, host_zone
@@ -73,8 +73,9 @@ def command(folder: Path, as_json: bool, no_input: bool, **options: str | None) 
             talk.ask_all()
         made.update(_make(folder, talk))
     except BaseException as error:
-        talk.undo()
-        _undo([*([] if existed else [folder]), *(path for path, new in made.items() if new)])
+        with uninterrupted():
+            talk.undo()
+            _undo([*([] if existed else [folder]), *(path for path, new in made.items() if new)])
         if isinstance(error, OSError):
             advice = "make room" if error.errno in NO_ROOM else "choose a folder of your own"
             told = f"cannot write {error.filename or folder}: {error.strerror}: {advice}"
