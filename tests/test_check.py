@@ -120,7 +120,7 @@ async def test_a_model_that_is_written_wrong_is_named_as_it_should_be(
             return told(["qwen3:8b"]) if request.path == "/v1/models" else None
 
         door.before = lists
-        backend = {"base_url": f"{door.url}{path}", "model": name}
+        backend: Json = {"base_url": f"{door.url}{path}", "model": name}
         backend |= {"api_key": {"file": "key"}} if key else {}
         llm = {"backends": {"scripted": backend}, "max_retries": 0}
         daemon = await bot(await person("ann"), start=False, llm=llm)

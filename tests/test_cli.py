@@ -17,8 +17,8 @@ from wintermute.cli.main import VERBS, cli
 from wintermute.cli.opening import LogFormatter
 from wintermute.clock import SystemClock, stamp
 from wintermute.config.lock import hold
-from wintermute.config.schema import starter_config
 from wintermute.config.secrets import Redaction
+from wintermute.config.starter import starter_config
 from wintermute.db import open_database
 
 ENVIRONMENT = {"PATH": os.defpath, "WINTERMUTE_PASSWORD": "correct horse"}
@@ -115,7 +115,7 @@ def test_a_broken_configuration_exits_with_two_and_only_that_is_said(
     done = wintermute(*verb.split(), "--config", path)
     assert (done.returncode, done.stdout) == (2, "")
     missing, unknown = done.stderr.splitlines()
-    assert missing.startswith(f"wintermute: {path}:12:3: matrix.owner: is missing")
+    assert missing.startswith(f"wintermute: {path}:6:3: matrix.owner: is missing")
     assert unknown.endswith("matrix.ownr: unknown key; the nearest known one is owner")
 
 

@@ -11,7 +11,7 @@ from tests.world.model import Calls, ModelServer, Text, Use
 from tests.world.terminal import PASSWORD, Terminal
 from wintermute.cli.loom import mask_people, mask_texts
 from wintermute.config.schema import SubSessionSettings as Limits
-from wintermute.config.schema import starter_config
+from wintermute.config.starter import starter_config
 from wintermute.conversation.toolbox import Caller
 from wintermute.loom.conversations import Rewards
 from wintermute.messages import Json

@@ -17,7 +17,7 @@ from tests.world.wiki import MATTER, made, page, refuses, says, wiki
 from wintermute.cli.main import cli
 from wintermute.cli.wiki import VERBS
 from wintermute.clock import SystemClock
-from wintermute.config.schema import starter_config
+from wintermute.config.starter import starter_config
 from wintermute.templates import RUNTIME, shipped_prompts
 
 FRESH = "First instantiation. No memory has been gathered yet."

@@ -30,7 +30,8 @@ from tests.world.homeserver import Homeserver, Login
 from tests.world.scene import NewName, NewPerson
 from tests.world.user import Message
 from wintermute.config.read import environment, read_config
-from wintermute.config.schema import Matrix, Secret, starter_config
+from wintermute.config.schema import Matrix, Secret
+from wintermute.config.starter import starter_config
 from wintermute.demo.bot import configured, find_model, local_zone
 from wintermute.demo.homeserver import DemoSecrets, free_port, recovery_key
 from wintermute.demo.person import LIVE, heard, present

@@ -7,9 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from tests.full_config import full_config
 from tests.world.warm import Ended, Interpreter
 from wintermute.config.read import read_config
-from wintermute.config.schema import Config, starter_config
+from wintermute.config.schema import Config
 from wintermute.memory.status import Machine, first_backend
 from wintermute.templates import shipped_prompts
 
@@ -34,7 +35,7 @@ def documented(shape: Any) -> list[str]:
 
 def test_the_first_configuration_reads_back_as_the_defaults(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text(starter_config())
+    path.write_text(full_config())
     config = read_config(path, ENVIRONMENT)
     path.write_text(
         "matrix: {homeserver: https://matrix.example.org, user_id: '@wintermute:example.org',"
@@ -45,7 +46,7 @@ def test_the_first_configuration_reads_back_as_the_defaults(tmp_path: Path) -> N
 
 
 def test_the_first_configuration_explains_every_key_that_works(tmp_path: Path) -> None:
-    text = starter_config()
+    text = full_config()
     for line in documented(Config):
         assert text.count(line) == 1
     assert "transcription" not in text

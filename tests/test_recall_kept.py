@@ -19,7 +19,7 @@ from tests.world.pages import GARDEN, PAGES, POND, FilePages
 from tests.world.promised import MORNING, after, promise
 from tests.world.terminal import Terminal
 from wintermute.config.schema import SubSessionSettings as Limits
-from wintermute.config.schema import starter_config
+from wintermute.config.starter import starter_config
 from wintermute.messages import Call
 from wintermute.night.forgetting import forget
 from wintermute.tasks.schedules import PlanRequest

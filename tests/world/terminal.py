@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from tests.world.schema import lay_schema
 from tests.world.warm import Ended, Interpreter
-from wintermute.config.schema import starter_config
+from wintermute.config.starter import starter_config
 
 PASSWORD = "correct horse"
 

@@ -18,7 +18,7 @@ from wintermute.clock import SystemClock, host_zone
 from wintermute.config.lock import holder
 from wintermute.config.read import environment
 from wintermute.config.schema import WIKI
-from wintermute.config.starter import short_config
+from wintermute.config.starter import starter_config
 from wintermute.errors import ConfigurationError, WintermuteError
 from wintermute.matrix.kept_login import FILE, load, save
 from wintermute.memory.core import CORE, EMPTY_CORE
@@ -139,7 +139,7 @@ def _make(folder: Path, talk: Interview) -> Iterator[tuple[Path, bool]]:
     data, config = folder / "data", folder / "config.yaml"
     known = first_backend(Machine.here()).chosen
     chosen = {**known, "timezone": host_zone(environment()), **talk.chosen}
-    is_new = _write(config, short_config(chosen, talk.backend))
+    is_new = _write(config, starter_config(chosen, talk.backend))
     yield config, is_new
     for name, secret in talk.files.items() if is_new else ():
         yield folder / name, _write(folder / name, secret)

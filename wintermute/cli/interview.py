@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -58,9 +58,9 @@ class Interview:
         self.backend = "local"
         self.session: Session | None = None
         self._given = dict(given)
-        self.matrix = Matrix(homeserver="", user_id="wintermute", owner="")
-        self.by_password = True
-        self._provider, self.needs_key = Provider(""), False
+        self._matrix = Matrix(homeserver="", user_id="wintermute", owner="")
+        self._by_password = True
+        self._provider, self._needs_key = Provider(""), False
         self._address, self._key, self._models = "", "", tuple[str, ...]()
         self._doubted = ""
         self._redact = Redaction(())
@@ -83,42 +83,48 @@ class Interview:
             signal.signal(each, signal.default_int_handler)
         at = 0
         while at < len(QUESTIONS):
-            at += self._asked(QUESTIONS[at])
+            at += self._asked(*QUESTIONS[at])
 
     def undo(self) -> None:
         """Log out a device that was made here."""
-        if self.session is not None and self.by_password:
-            asyncio.run(end_login(self.matrix, self.session))
+        if self.session is not None and self._by_password:
+            asyncio.run(end_login(self._matrix, self.session))
             click.echo(BACK_OUT, err=True)
 
-    def _asked(self, question: "SetupQuestion") -> int:
+    def _asked(self, name: str, text: str, attempt: Callable[..., str], back: int) -> int:
         """Ask once; by how many questions to go on, or back."""
-        wanted = question.wanted(self)
-        if wanted is None:
+        is_secret, usual = name in ("password", "api_key"), ""
+        if name == "api_key" and not self._needs_key:
             return 1
+        if name not in self._given:
+            secret = "Password" if self._by_password else "Access token"
+            text = text.format(secret=secret, user=self._matrix.user_id)
+            usual = self._usual(name)
         try:
-            answer = self._given.pop(question.name, None)
-            if answer is None:
-                text, usual = wanted
-                answer = click.prompt(
-                    text, default=usual, show_default=bool(usual), hide_input=question.hidden
-                )
-            if question.hidden:
+            answer = self._given.pop(name, None) or click.prompt(
+                text, default=usual, show_default=bool(usual), hide_input=is_secret
+            )
+            if not answer or len(answer) > LONGEST or not answer.isprintable():
+                raise ConfigurationError("one line of plain text is needed here")
+            if is_secret:
                 self._redact.hide(answer)
-            if len(answer) > LONGEST or not answer.isprintable():
-                raise ConfigurationError("that is no line of plain text: type it again")
-            if not answer:
-                raise ConfigurationError("an answer is needed here")
-            said = question.attempt(self, answer if question.hidden else answer.strip())
-        except UnicodeDecodeError:
-            said, step = "that is not UTF-8 text: type it again", 0
-        except WintermuteError as error:
-            said, step = str(error), -question.back
-        else:
-            step = 1
+            said, step = attempt(self, answer if is_secret else answer.strip()), 1
+        except (WintermuteError, UnicodeDecodeError) as error:
+            said, step = str(error), -back
         if said:
             click.echo(f"  {visible(self._redact(said))}")
         return step
+
+    def _usual(self, name: str) -> str:
+        """The answer to suggest."""
+        if name == "user_id":
+            return self._matrix.user_id
+        if name == "base_url":
+            return asyncio.run(running())
+        talking = [each for each in self._models if "embed" not in each]
+        known = (each for part in self._provider.models for each in talking if part in each)
+        best = next(known, talking[0] if len(talking) == 1 else "")
+        return best if name == "model" else ""
 
     def _keep(self, key: str, value: object) -> None:
         self.chosen[key] = json.dumps(value, ensure_ascii=False)  # JSON is YAML
@@ -135,35 +141,34 @@ class Interview:
 
     def homeserver(self, answer: str) -> str:
         """Find it, and learn if it takes passwords."""
-        address = asyncio.run(find(replace(self.matrix, homeserver=answer)))
-        self.matrix = replace(self.matrix, homeserver=address)
-        self.by_password = asyncio.run(takes_passwords(self.matrix))
+        address = asyncio.run(find(replace(self._matrix, homeserver=answer)))
+        self._matrix = replace(self._matrix, homeserver=address)
+        self._by_password = asyncio.run(takes_passwords(self._matrix))
         self._keep("matrix.homeserver", address)
-        return f"{address} answers.{'' if self.by_password else NO_PASSWORD}"
+        return f"{address} answers.{'' if self._by_password else NO_PASSWORD}"
 
     def account(self, answer: str) -> str:
         """Take it as it is: the login tries it."""
         user = f"@{answer.lstrip('@')}" if ":" in answer else answer.lstrip("@")
-        self.matrix = replace(self.matrix, user_id=user)
+        self._matrix = replace(self._matrix, user_id=user)
         return ""
 
     def secret(self, answer: str) -> str:
         """Log in, and stay so: `run` goes on with this device."""
-        key, file = ("matrix.password", "password") if self.by_password else (TOKEN, "access-token")
-        if self.by_password:
-            matrix = replace(self.matrix, password=Secret(answer))
+        key, file, matrix = "matrix.password", "password", self._matrix
+        if self._by_password:
+            matrix = replace(matrix, password=Secret(answer))
         else:
-            matrix = replace(self.matrix, access_token=Secret(answer))
+            key, file = TOKEN, "access-token"
+            matrix = replace(matrix, access_token=Secret(answer))
         with TemporaryDirectory(prefix="wintermute-") as folder, uninterrupted():
             self.session = asyncio.run(logged_in(matrix, Path(folder)))
-        self.matrix = replace(matrix, user_id=self.session.user_id)
+        self._matrix = replace(matrix, user_id=self.session.user_id)
         self._keep("matrix.user_id", self.session.user_id)
         self._hide(key, file, answer)
-        token, now = self.session.access_token, SystemClock().now()
-        self._redact.hide(token)
-        other = asyncio.run(namesake(self.matrix, token, now))
-        done = f"Logged in as {self.session.user_id}, device {self.session.device_id}."
-        return f"{done} {other}".strip()
+        now, token = SystemClock().now(), self.session.access_token
+        other = asyncio.run(namesake(self._matrix, token, now))
+        return f"Logged in as {self.session.user_id}, device {self.session.device_id}. {other}"
 
     def owner(self, answer: str) -> str:
         """See that this account exists, where the homeserver tells."""
@@ -172,7 +177,7 @@ class Interview:
         user = answer if ":" in answer else f"@{answer.lstrip('@')}:{server}"
         if not re.fullmatch(USER_ID, user) or user == self.session.user_id:
             raise ConfigurationError("write your own account here, such as @you:example.org")
-        known = asyncio.run(exists(self.matrix, self.session.access_token, user))
+        known = asyncio.run(exists(self._matrix, self.session.access_token, user))
         if known is False:
             self._doubt(user, f"{server} has no account {user}: check the spelling")
         self._keep("matrix.owner", user)
@@ -186,13 +191,13 @@ class Interview:
         self._provider = known or Provider(address)
         if not re.fullmatch(URL, self._provider.base_url):
             raise ConfigurationError("write one of these names, or an address")
-        self._key, self.needs_key = "", bool(self._provider.keys)
-        if self.needs_key:
+        self._key, self._needs_key = "", bool(self._provider.keys)
+        if self._needs_key:
             return f"It gives keys at {self._provider.keys}"
         try:
             return self._listed("")
         except ModelRefused as refused:
-            self.needs_key = True
+            self._needs_key = True
             return f"{refused}."
         except ModelError as error:
             how = f". Start it: {self._provider.start}" if self._provider.start else ""
@@ -238,26 +243,6 @@ class Interview:
         few = " That is little: 16384 or more are better." if window.tokens < FEW_TOKENS else ""
         return f"{found[0]} it is, with a context window of {window.tokens} tokens.{few}"
 
-    def best(self) -> str:
-        """The model to suggest."""
-        talking = [each for each in self._models if "embed" not in each]
-        known = (each for part in self._provider.models for each in talking if part in each)
-        return next(known, talking[0] if len(talking) == 1 else "")
-
-
-@dataclass(frozen=True, slots=True)
-class SetupQuestion:
-    """One question. `wanted`: its text and default, None if it need not be asked.
-
-    `back`: how many questions to go back when its answer is refused.
-    """
-
-    name: str
-    wanted: Callable[[Interview], tuple[str, str] | None]
-    attempt: Callable[[Interview, str], str]
-    hidden: bool = False
-    back: int = 0
-
 
 async def running() -> str:
     """A provider that answers on this machine; "" without one."""
@@ -270,34 +255,13 @@ async def running() -> str:
     return ""
 
 
-def _secret(talk: Interview) -> tuple[str, str]:
-    kind = "Password" if talk.by_password else "Access token"
-    return f"{kind} of {talk.matrix.user_id} (it does not show)", ""
-
-
-NAMES = ", ".join(PROVIDERS)
-QUESTIONS = (
-    SetupQuestion(
-        "homeserver", lambda _: ("Homeserver, such as example.org", ""), Interview.homeserver
-    ),
-    SetupQuestion(
-        "user_id", lambda talk: ("Account of the bot", talk.matrix.user_id), Interview.account
-    ),
-    SetupQuestion("password", _secret, Interview.secret, hidden=True, back=1),
-    SetupQuestion(
-        "owner", lambda _: ("Your own account, such as @you:example.org", ""), Interview.owner
-    ),
-    SetupQuestion(
-        "base_url",
-        lambda _: (f"Model server: {NAMES}, or an address", asyncio.run(running())),
-        Interview.provider,
-    ),
-    SetupQuestion(
-        "api_key",
-        lambda talk: ("Its API key (it does not show)", "") if talk.needs_key else None,
-        Interview.key,
-        hidden=True,
-        back=1,
-    ),
-    SetupQuestion("model", lambda talk: ("Model", talk.best()), Interview.model),
+QUESTIONS: tuple[tuple[str, str, Callable[[Interview, str], str], int], ...] = (
+    ("homeserver", "Homeserver, such as example.org", Interview.homeserver, 0),
+    ("user_id", "Account of the bot", Interview.account, 0),
+    ("password", "{secret} of {user} (it does not show)", Interview.secret, 1),
+    ("owner", "Your own account, such as @you:example.org", Interview.owner, 0),
+    ("base_url", f"Model server: {', '.join(PROVIDERS)}, or an address", Interview.provider, 0),
+    ("api_key", "Its API key (it does not show)", Interview.key, 1),
+    ("model", "Model", Interview.model, 0),
 )
+"""Name, text, trial, and how many questions to go back when the answer is refused."""

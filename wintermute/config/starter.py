@@ -1,6 +1,7 @@
 """The short config.yaml that `wintermute init` writes: the keys that people change most."""
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 HEAD = """\
 # Wintermute's settings that people change most; docs/configuration.md has all of them.
@@ -40,7 +41,7 @@ LINES: tuple[tuple[str, str, str], ...] = (
 """Keys with their defaults, in YAML, and a comment; without a default only what is chosen is written."""
 
 
-def short_config(chosen: Mapping[str, str], backend: str = "local") -> str:
+def starter_config(chosen: Mapping[str, str] = MappingProxyType({}), backend: str = "local") -> str:
     """A new config.yaml with the `chosen` values, which are YAML, by their keys in `LINES`."""
     return HEAD + "\n".join(_lines(chosen, backend)) + "\n"
 

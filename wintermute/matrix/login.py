@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from nio import AsyncClient
 from peewee import PeeweeException, SqliteDatabase
 
 from wintermute.clock import Clock
@@ -22,7 +21,7 @@ from wintermute.errors import (
     LoginRefused,
     SendRefused,
 )
-from wintermute.health.health import Finding, HealthState
+from wintermute.health.health import Finding
 from wintermute.matrix.cross_signing import NOT_SERVED, are_others, foreign_text, served_key
 from wintermute.matrix.discovery import anonymous, find
 from wintermute.matrix.http import LOGIN_EXPIRED, call, path
@@ -228,7 +227,7 @@ async def try_password(matrix: Matrix, device_id: str | None = None) -> Session:
                 raise
             code = error.code if isinstance(error, SendRefused) else "M_UNRECOGNIZED"
             advice = "check matrix.user_id and matrix.password"
-            if not await _takes_passwords(nio):
+            if not await takes_passwords(matrix):
                 advice = f"it takes no passwords; set {NEW_TOKEN}"
             raise LoginRefused(
                 f"the homeserver refuses the login of {matrix.user_id} ({code}): {advice}"
@@ -274,16 +273,12 @@ def _knows_no_login(error: HomeserverUnavailable) -> bool:
 async def takes_passwords(matrix: Matrix) -> bool:
     """Decide if a homeserver lets an account log in by its password. Raises: HomeserverUnavailable."""
     async with anonymous(matrix) as nio:
-        return await _takes_passwords(nio)
-
-
-async def _takes_passwords(nio: AsyncClient) -> bool:
-    try:
-        flows = (await call(nio, "GET", path("login"))).get("flows")
-    except HomeserverUnavailable as error:
-        if not _knows_no_login(error):
-            raise
-        return False
+        try:
+            flows = (await call(nio, "GET", path("login"))).get("flows")
+        except HomeserverUnavailable as error:
+            if not _knows_no_login(error):
+                raise
+            return False
     kinds = map(mapping, flows if isinstance(flows, list) else [])
     return any(kind.get("type") == "m.login.password" for kind in kinds)
 
@@ -394,19 +389,21 @@ async def _probe_password(matrix: Matrix) -> tuple[Finding, Session | None]:
 
 async def _probe_accounts(matrix: Matrix, token: str | None, now: datetime) -> list[Finding]:
     """People who do not exist (U-004), and another bot that has our account."""
-    found: dict[str, bool | None] = dict.fromkeys([matrix.owner, *matrix.allowed_users])
-    if token is not None:
-        found = {user: await exists(matrix, token, user) for user in found}
     facts = []
-    for user, known in found.items():
-        name = "owner" if user == matrix.owner else f"allowed user {user}"
-        bad: HealthState = "fail" if user == matrix.owner else "warn"
-        key = "owner" if user == matrix.owner else "allowed_users"
-        told = f"the homeserver has no account {user} -> correct matrix.{key}"
+    for user in dict.fromkeys([matrix.owner, *matrix.allowed_users]):
+        is_owner = user == matrix.owner
+        name = "owner" if is_owner else f"allowed user {user}"
+        known = await exists(matrix, token, user) if token else None
         if known is None:
-            bad, told = "warn", f"not tried: the homeserver does not tell if {user} exists"
-        facts.append(Finding(name, "ok", user) if known else Finding(name, bad, told))
-    if token is not None and (other := await namesake(matrix, token, now)):
+            told = f"not tried: the homeserver does not tell if {user} exists"
+            facts.append(Finding(name, "warn", told))
+        elif known:
+            facts.append(Finding(name, "ok", user))
+        else:
+            key = "owner" if is_owner else "allowed_users"
+            told = f"the homeserver has no account {user} -> correct matrix.{key}"
+            facts.append(Finding(name, "fail" if is_owner else "warn", told))
+    if token and (other := await namesake(matrix, token, now)):
         facts.append(Finding("account", "warn", other))
     return facts
 
