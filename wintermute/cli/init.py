@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo
 import click
 
 from wintermute.cli.interview import Interview, uninterrupted
-from wintermute.cli.opening import Command
 from wintermute.cli.options import json_option
 from wintermute.clock import SystemClock, host_zone
+from wintermute.config.lock import NAME as LOCK
 from wintermute.config.lock import holder
 from wintermute.config.read import environment
 from wintermute.config.schema import WIKI
@@ -30,31 +30,21 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SECRETS = ("password", "api-key", "access-token")
 
 
-def _read(_: click.Context, __: click.Parameter, path: Path | None) -> str | None:
-    """The secret that a file holds."""
-    try:
-        return path.read_text("utf-8").rstrip("\r\n") if path else None
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"{path} cannot be read as text") from error
-
-
-def _secret_option(name: str, dest: str, text: str) -> Callable[[Command], Command]:
-    kind = click.Path(path_type=Path)
-    return click.option(name, dest, type=kind, metavar="FILE", callback=_read, help=text)
+A_FILE = click.Path(path_type=Path)
 
 
 @click.command("init")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--homeserver", help="Address or name of your homeserver.")
 @click.option("--user", "user_id", help="Account of the bot, such as @bot:example.org.")
-@_secret_option("--password-file", "password", "A file with the bot's password.")
+@click.option("--password-file", "password", type=A_FILE, help="A file with the bot's password.")
 @click.option("--owner", help="Your own Matrix id.")
 @click.option("--provider", "base_url", help="Model server: its address, or a name such as ollama.")
 @click.option("--model", help="Name of the model.")
-@_secret_option("--api-key-file", "api_key", "A file with the key of the model server.")
+@click.option("--api-key-file", "api_key", type=A_FILE, help="A file with its API key.")
 @click.option("--no-input", is_flag=True, help="Ask nothing and try nothing.")
 @json_option
-def command(folder: Path, as_json: bool, no_input: bool, **options: str | None) -> None:
+def command(folder: Path, as_json: bool, no_input: bool, **options: str | Path | None) -> None:
     """Make a folder with config.yaml and data/.
 
     In a terminal it asks for what the options leave open, and tries each answer. Files that are
@@ -62,15 +52,16 @@ def command(folder: Path, as_json: bool, no_input: bool, **options: str | None) 
 
     Example: wintermute init ~/wintermute
     """
-    talk = Interview({name: given for name, given in options.items() if given})
+    talk = Interview({name: _text(given) for name, given in options.items() if given})
     made: dict[Path, bool] = {}
     existed = folder.exists()
     try:
-        if no_input or as_json or not _is_terminal() or os.path.lexists(folder / "config.yaml"):
-            talk.take()
-        else:
+        is_asked = sys.stdin.isatty() and sys.stdout.isatty() and not (no_input or as_json)
+        if is_asked and not os.path.lexists(folder / "config.yaml"):
             _refuse_used(folder)
             talk.ask_all()
+        else:
+            talk.take()
         made.update(_make(folder, talk))
     except BaseException as error:
         with uninterrupted():
@@ -88,25 +79,27 @@ def command(folder: Path, as_json: bool, no_input: bool, **options: str | None) 
         click.echo("\n".join(_told(folder, talk, made)))
 
 
-def _is_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty()
+def _text(given: str | Path) -> str:
+    """An answer, or the secret that a file holds."""
+    try:
+        return given if isinstance(given, str) else given.read_text("utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{given} cannot be read as text ({error})") from error
 
 
 def _refuse_used(folder: Path) -> None:
-    """Refuse what could not be completed, before anybody types. Raises: WintermuteError."""
+    """Refuse what could not be completed, before anybody types. Raises: ConfigurationError."""
     data = folder / "data"
-    kept = load(data / "matrix")
-    if kept is not None:
-        told = f"{data} has the login of {kept.user_id}: put its config.yaml back"
-        raise ConfigurationError(f"{told}, or choose another folder")
-    if (data / "wintermute.lock").exists() and holder(data) is not None:
-        raise ConfigurationError(f"a Wintermute uses {data}: stop it, or choose another folder")
-    for name in SECRETS:
-        if os.path.lexists(folder / name):
-            raise ConfigurationError(f"{folder / name} is there already: move it aside")
     near = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-    if not (near.is_dir() and os.access(near, os.W_OK | os.X_OK)):
-        raise ConfigurationError(f"{near} cannot be written: choose a folder of your own")
+    problem = "" if near.is_dir() and os.access(near, os.W_OK | os.X_OK) else f"write to {near}"
+    if kept := load(data / "matrix"):
+        problem = f"replace the login of {kept.user_id} in {data}"
+    if (data / LOCK).exists() and holder(data) is not None:
+        problem = f"change {data}, which a running Wintermute uses"
+    for name in SECRETS:
+        problem = f"replace {folder / name}" if os.path.lexists(folder / name) else problem
+    if problem:
+        raise ConfigurationError(f"init cannot {problem}: move it aside, or use another folder")
 
 
 def _told(folder: Path, talk: Interview, made: dict[Path, bool]) -> Iterator[str]:

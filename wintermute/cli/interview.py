@@ -31,7 +31,6 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PLAIN = {name: f"matrix.{name}" for name in ("homeserver", "user_id", "owner")} | {
     name: f"{BACKEND}.{name}" for name in ("base_url", "model")
 }
-BACK_OUT = "The bot's new device was logged out again."
 NO_PASSWORD = """
 This homeserver takes no passwords from programs. Use a personal access token of the bot's account:
 its operator can make one. Do not copy a token out of a client such as Element: it shares that
@@ -89,7 +88,7 @@ class Interview:
         """Log out a device that was made here."""
         if self.session is not None and self._by_password:
             asyncio.run(end_login(self._matrix, self.session))
-            click.echo(BACK_OUT, err=True)
+            click.echo("The bot's new device was logged out again.", err=True)
 
     def _asked(self, name: str, text: str, attempt: Callable[..., str], back: int) -> int:
         """Ask once; by how many questions to go on, or back."""
@@ -155,12 +154,14 @@ class Interview:
 
     def secret(self, answer: str) -> str:
         """Log in, and stay so: `run` goes on with this device."""
-        key, file, matrix = "matrix.password", "password", self._matrix
+        key, file, matrix = (
+            TOKEN,
+            "access-token",
+            replace(self._matrix, access_token=Secret(answer)),
+        )
         if self._by_password:
-            matrix = replace(matrix, password=Secret(answer))
-        else:
-            key, file = TOKEN, "access-token"
-            matrix = replace(matrix, access_token=Secret(answer))
+            key, file = "matrix.password", "password"
+            matrix = replace(self._matrix, password=Secret(answer))
         with TemporaryDirectory(prefix="wintermute-") as folder, uninterrupted():
             self.session = asyncio.run(logged_in(matrix, Path(folder)))
         self._matrix = replace(matrix, user_id=self.session.user_id)

@@ -16,9 +16,9 @@ MOST_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A model server: address, command that starts it here or page that gives keys, and its models.
+    """A model server: how it is started here or where its keys come from, and how they begin.
 
-    `models`: parts of the names to look for first. `begins`: the beginning of its keys.
+    `models`: parts of names to suggest.
     """
 
     base_url: str
@@ -72,32 +72,32 @@ async def _listed(address: str, key: str) -> tuple[str, ...]:
     if not (key.isascii() and key.isprintable()):
         raise ModelRefused("this key has characters that no key has: copy it once more")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
+    content = bytearray()
     try:
         async with (
             asyncio.timeout(SECONDS),
             httpx2.AsyncClient(verify=address.startswith("https:"), trust_env=False) as http,
             http.stream("GET", f"{address}/models", headers=headers) as answer,
         ):
-            content = bytearray()
             async for piece in answer.aiter_bytes():
-                content += piece[:MOST_BYTES]
-                if len(content) >= MOST_BYTES:
-                    break
-    except TimeoutError:
-        raise ModelUnavailable(f"{address} gave no answer in {SECONDS:g} s") from None
-    except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
-        raise ModelUnavailable(f"nothing answers at {address} ({error}): start it") from error
+                if len(content) < MOST_BYTES:
+                    content += piece
+        named = json.loads(content)["data"] if answer.is_success else None
+        models = tuple(str(each["id"]) for each in named) if named is not None else None
+    except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, UnicodeError) as error:
+        told = f"nothing answers at {address} ({error or 'time is up'}): start the server"
+        raise ModelUnavailable(told) from error
+    except (ValueError, TypeError, KeyError, RecursionError):
+        models = None
     if answer.status_code in (401, 403):
         told = f"refuses this key{_other(address, key)}" if key else "wants a key"
         raise ModelRefused(f"{address} {told}")
-    if answer.is_redirect:
-        told = f"redirects to {answer.headers.get('location', '?')[:200]}"
-        raise ModelUnavailable(f"{address} {told}: use that address")
-    try:
-        return tuple(str(each["id"]) for each in json.loads(content)["data"] or ())
-    except (ValueError, TypeError, KeyError, RecursionError):
+    if models is None:
         told = f"answers {answer.status_code} without a list of models"
-        raise ModelUnavailable(f"{address} {told}: it is no OpenAI-compatible API") from None
+        if answer.is_redirect:
+            told = f"redirects to {answer.headers.get('location', '?')[:200]}"
+        raise ModelUnavailable(f"{address} {told}: check the address")
+    return models
 
 
 def _other(address: str, key: str) -> str:

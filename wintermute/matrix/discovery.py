@@ -72,28 +72,27 @@ def _places(written: str) -> Iterator[str]:
 
 
 async def _well_known(matrix: Matrix) -> Matrix:
-    """Where the server's `.well-known` says that its homeserver is."""
+    """The homeserver that the server's `.well-known` names."""
     answer, _ = await _fetched(matrix, WELL_KNOWN)
     told = mapping(answer.get("m.homeserver")).get("base_url")
-    if isinstance(told, str) and re.fullmatch(URL, told) and _is_safe(matrix.homeserver, told):
-        return replace(matrix, homeserver=told.rstrip("/"))
-    raise HomeserverUnavailable(f"{matrix.homeserver}{WELL_KNOWN} names none", status=200)
+    return replace(matrix, homeserver=_safe(matrix, told))
 
 
 async def _reached(matrix: Matrix) -> str:
     answer, at = await _fetched(matrix, VERSIONS)
-    address = at.partition(VERSIONS)[0].rstrip("/")
-    if not isinstance(answer.get("versions"), list) or not re.fullmatch(URL, address):
+    if not isinstance(answer.get("versions"), list):
         told = f"{matrix.homeserver} is no Matrix homeserver -> {ADVICE}"
         raise HomeserverUnavailable(told, status=200)
-    if not _is_safe(matrix.homeserver, address):
-        told = f"{matrix.homeserver} redirects to {address}, which is not encrypted"
+    return _safe(matrix, at.partition(VERSIONS)[0])
+
+
+def _safe(before: Matrix, address: object) -> str:
+    """An address that somebody else names: no step from https to http."""
+    is_url = isinstance(address, str) and re.fullmatch(URL, address)
+    if not is_url or before.homeserver.split(":")[0] == "https" != str(address).split(":")[0]:
+        told = f"{before.homeserver} leads to {str(address)[:200]}, which is not encrypted"
         raise HomeserverUnavailable(told, status=200)
-    return address
-
-
-def _is_safe(before: str, after: str) -> bool:
-    return after.startswith("https://") or not before.startswith("https://")
+    return str(address).rstrip("/")
 
 
 async def _fetched(matrix: Matrix, target: str) -> tuple[dict[str, object], str]:
@@ -101,5 +100,4 @@ async def _fetched(matrix: Matrix, target: str) -> tuple[dict[str, object], str]
         async with anonymous(matrix) as nio:
             return await fetch(nio, target)
     except (SendRefused, LoginRefused, ValueError) as error:
-        told = f"{matrix.homeserver}{target}: {error}"
-        raise HomeserverUnavailable(told, status=400) from error
+        raise HomeserverUnavailable(f"{matrix.homeserver}: {error}", status=400) from error

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from peewee import PeeweeException, SqliteDatabase
@@ -96,8 +97,8 @@ EMPTY = (
 )
 RECENT = timedelta(hours=1)
 ANOTHER_BOT = (
-    "another device called {name} used {user} within the last hour: two bots on one account answer"
-    " twice -> give each bot an account of its own, or log that device out"
+    "another device called {} was active within the hour: two bots on one account answer twice"
+    " -> give each bot an account of its own, or log that device out"
 )
 NEW_TOKEN = "a new matrix.access_token, of a new device"
 SIGNED_OUT = (
@@ -203,14 +204,6 @@ async def _by_password(matrix: Matrix, folder: Path, device_id: str | None = Non
     """A login on a new device, or once more on the one that is named."""
     write_private(folder, PROBE, " " * ENOUGH)  # the token of one that is not kept would be lost
     (folder / PROBE).unlink()
-    return await try_password(matrix, device_id)
-
-
-async def try_password(matrix: Matrix, device_id: str | None = None) -> Session:
-    """A login that is kept nowhere yet, also for an account that is named without its server.
-
-    Raises: LoginRefused, ConfigurationError with what to do, HomeserverUnavailable.
-    """
     if matrix.password is None:
         raise ConfigurationError("matrix.password is needed to log in: set it in the configuration")
     body = {
@@ -367,8 +360,7 @@ async def _probe_keys(
         return []
     if kept is None or not is_good:
         return [_probe_store(folder, kept)]
-    file = store_file(folder, kept)
-    found = _probe_store(folder, kept)
+    file, found = store_file(folder, kept), _probe_store(folder, kept)
     if file.exists() and not _has_keys_here(file) and await _has_keys(matrix, kept):
         found = Finding("encryption store", "fail", EMPTY.format(file))
     return [found, *await _probe_identities(matrix, folder, kept)]
@@ -380,8 +372,9 @@ async def _probe_password(matrix: Matrix) -> tuple[Finding, Session | None]:
         text = f"{matrix.user_id} cannot log in before its secret is there"
         return Finding("login", "warn", text), None
     try:
-        named = replace(matrix, device_name=f"{matrix.device_name} (check)")
-        trial = await try_password(named)
+        with TemporaryDirectory(prefix="wintermute-") as folder:
+            named = replace(matrix, device_name=f"{matrix.device_name} (check)")
+            trial = await _by_password(named, Path(folder))
     except (LoginRefused, SendRefused, HomeserverUnavailable) as error:
         return Finding("login", "fail", str(error)), None
     return Finding("login", "ok", f"the password of {matrix.user_id} works"), trial
@@ -443,7 +436,7 @@ async def namesake(matrix: Matrix, token: str, now: datetime) -> str:
         seen, name = each.get("last_seen_ts"), each.get("display_name")
         is_recent = isinstance(seen, int) and seen > since
         if is_recent and name == matrix.device_name and each.get("device_id") != ours:
-            return ANOTHER_BOT.format(name=name, user=matrix.user_id)
+            return ANOTHER_BOT.format(name)
     return ""
 
 
@@ -501,13 +494,12 @@ def _probe_own(answer: Json, folder: Path, kept: Session) -> Finding:
 
 
 async def _probe_login(matrix: Matrix, token: str, kept: Session | None) -> Finding:
-    device = (kept and kept.device_id) or matrix.device_id
     try:
         answer = await _whoami(matrix, token)
     except (LoginExpired, LoginEnded) as error:
         if matrix.password is None:
-            where = f" (device {device})" if device else ""
-            return Finding("login", "fail", f"{error}{where}")
+            device = kept.device_id if kept else matrix.device_id
+            return Finding("login", "fail", f"{error} (device {device or 'unknown'})")
         text = "expired -> the daemon logs in again by itself, unless the device was signed out"
         return Finding("login", "warn", text)
     except (LoginRefused, SendRefused, HomeserverUnavailable) as error:
