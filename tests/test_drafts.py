@@ -1,6 +1,7 @@
 """Answers that grow in Matrix rooms: one message whatever happens, which rings once."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 

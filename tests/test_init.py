@@ -7,9 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from tests.full_config import full_config
 from tests.world.warm import Ended, Interpreter
 from wintermute.config.read import read_config
-from wintermute.config.schema import Config, starter_config
+from wintermute.config.schema import Config
 from wintermute.memory.status import Machine, first_backend
 from wintermute.templates import shipped_prompts
 
@@ -34,7 +35,7 @@ def documented(shape: Any) -> list[str]:
 
 def test_the_first_configuration_reads_back_as_the_defaults(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text(starter_config())
+    path.write_text(full_config())
     config = read_config(path, ENVIRONMENT)
     path.write_text(
         "matrix: {homeserver: https://matrix.example.org, user_id: '@wintermute:example.org',"
@@ -45,7 +46,7 @@ def test_the_first_configuration_reads_back_as_the_defaults(tmp_path: Path) -> N
 
 
 def test_the_first_configuration_explains_every_key_that_works(tmp_path: Path) -> None:
-    text = starter_config()
+    text = full_config()
     for line in documented(Config):
         assert text.count(line) == 1
     assert "transcription" not in text
@@ -85,7 +86,8 @@ def test_a_new_folder_has_all_that_a_start_needs(tmp_path: Path, python: Interpr
     kept = {name: (prompts / name).read_text() for name in shipped_prompts()}
     assert kept == shipped_prompts()
     assert sum(path.is_file() for path in prompts.rglob("*")) == len(kept)
-    assert sum(f"made  {path}\n" in done.stdout.decode() for path in folders) == len(folders) == 2
+    assert len(folders) == 2
+    assert done.stdout.decode().count("\n") <= 10
 
 
 def test_nothing_that_exists_is_overwritten_and_what_is_missing_is_added(
@@ -122,7 +124,7 @@ def test_the_zone_is_the_machines_unless_it_is_named(tmp_path: Path, python: Int
     assert "Time zone: America/New_York, as this machine has it, where" in done.stdout.decode()
     path = tmp_path / "config.yaml"
     written = path.read_text()
-    assert "\ntimezone: America/New_York\n" in written
+    assert "\ntimezone: America/New_York  # " in written
     path.write_text(written.replace("timezone: America/New_York", ""))
     assert read_config(path, env).timezone == "America/New_York"
     path.write_text(written.replace("America/New_York", "Europe/Berlin"))

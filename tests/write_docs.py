@@ -8,10 +8,11 @@ from typing import Any, get_args, get_origin
 
 import click
 
+from tests.full_config import full_config
 from wintermute.cli.main import cli
 from wintermute.commands.chat import NAMES
 from wintermute.config.document import expected
-from wintermute.config.schema import Config, Secret, Wiki, key_name, starter_config
+from wintermute.config.schema import Config, Secret, Wiki, key_name
 
 DOCS = Path(__file__).parent.parent / "docs"
 WIDTH = 100
@@ -193,7 +194,7 @@ def command_line() -> str:
 PAGES = {
     "docs/configuration.md": configuration,
     "docs/commands.md": command_line,
-    "config.yaml": starter_config,
+    "config.yaml": full_config,
 }
 
 

@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import quote
 
-from aiohttp import ClientError, ClientResponse
+from aiohttp import ClientError, ClientResponse, TooManyRedirects
 from aiohttp_socks import ProxyConnectionError, ProxyError, ProxyTimeoutError
 from nio import AsyncClient
 
@@ -134,9 +134,21 @@ async def call(
         raise HomeserverUnavailable("the homeserver ends logins that it has just given") from error
 
 
+async def fetch(client: AsyncClient, target: str, *, seconds: float = 10) -> tuple[Json, str]:
+    """The JSON answer at a path, and the address that gave it, wherever redirects led."""
+    response, content = await _sent(client, "GET", target, None, seconds)
+    return _answer(response, content), str(response.url)
+
+
 async def _call(
     client: AsyncClient, method: str, target: str, body: Json | None, seconds: float
 ) -> Json:
+    return _answer(*await _sent(client, method, target, body, seconds))
+
+
+async def _sent(
+    client: AsyncClient, method: str, target: str, body: Json | None, seconds: float
+) -> tuple[ClientResponse, bytes]:
     headers = {"Content-Type": "application/json"}
     if client.access_token:
         headers["Authorization"] = f"Bearer {client.access_token}"
@@ -146,9 +158,10 @@ async def _call(
             response = await client.send(method, target, data, headers, timeout=0)
             content = await response.read()
     except NO_ANSWER as error:
-        reason = str(error) or type(error).__name__
+        reason = "it redirects in a circle" if isinstance(error, TooManyRedirects) else str(error)
+        reason = reason or type(error).__name__
         raise HomeserverUnavailable(f"homeserver {client.homeserver}: {reason}") from error
-    return _answer(response, content)
+    return response, content
 
 
 def date_of(header: str) -> datetime | None:
