@@ -11,6 +11,7 @@ from wintermute.commands.chat import NAMES
 from wintermute.config.schema import Price
 from wintermute.messages import Usage
 from wintermute.tasks.tasks import Target
+from wintermute.text import EMPTY_LISTS
 
 
 async def test_new_forgets_what_was_said_so_far(tmp_path: Path, model: ModelServer) -> None:
@@ -79,8 +80,8 @@ async def test_status_shows_details_to_the_owner_only(tmp_path: Path, model: Mod
     """L-034, L-086: what is broken, with rooms and reasons, is nobody else's business."""
     async with open_house(tmp_path, model.url) as house, house.working():
         await house.health.note("model", "fail", "canary answered 500")
-        await house.incoming("/status")
-        await house.incoming("/status", origin="other")
+        await house.incoming("/status all")
+        await house.incoming("/status all", origin="other")
         mine, theirs = await house.said(2)
     assert "canary" in mine
     assert "**model** (fail): canary" in mine
@@ -97,7 +98,7 @@ async def test_status_tells_what_was_read_from_the_cache(
     price = Price(input=10.0, cached=1.0, output=30.0)
     model.script(Text("hi", usage=Usage(2000, 10)), Text("yes", usage=Usage(2100, 20, 1900)))
     async with open_house(tmp_path, model.url, price=price) as house, house.working():
-        for n, text in enumerate(("hello", "still there?", "/status"), 1):
+        for n, text in enumerate(("hello", "still there?", "/status all"), 1):
             await house.incoming(text)
             *_, status = await house.said(n)
     told = "2 calls; 4,100 tokens read, 1,900 of them from the cache; 30 written; 0.0248 USD"
@@ -134,7 +135,7 @@ async def answer(house: House, line: str) -> str:
 async def test_memory_shows_what_is_remembered_in_this_room_only(tmp_path: Path) -> None:
     """L-081, M-010: all of it, or what has all the words; Markdown in it stays text."""
     async with open_house(tmp_path, None) as house, house.working():
-        assert await answer(house, "/memory") == "I remember nothing here yet."
+        assert await answer(house, "/memory") == EMPTY_LISTS["memories"]
         await remember(house, "Likes tea", "Has *two* dogs", "Walks two miles")
         await remember(house, "Likes two gins", scope=OTHERS)
         lines = (await answer(house, "/memory")).splitlines()
@@ -168,7 +169,7 @@ async def test_memory_knows_what_was_edited_by_hand_a_moment_ago(tmp_path: Path)
 async def test_tasks_are_a_list_for_people(tmp_path: Path) -> None:
     """T-011, T-013, T-014: by priority, paused ones last; of this room and of all rooms."""
     async with open_house(tmp_path, None) as house, house.working():
-        assert await answer(house, "/tasks") == "There is nothing to be done here."
+        assert await answer(house, "/tasks") == EMPTY_LISTS["tasks"]
         late, soon = await plan(house, "Sow *beans*", 7), await plan(house, "Pay", 1)
         everywhere = await plan(house, "Be kind", scope="global")
         await plan(house, "Bob's own", scope=OTHERS)
