@@ -1,5 +1,6 @@
 """`/forget WORDS` means whatever of a chat has them and a model could be shown (M-084, F-034)."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from tests.test_forgetting_harvested import edit_of
 from tests.test_forgetting_messages import forgotten
 from tests.test_forgetting_pages import furnish, texts
 from tests.test_forgetting_scopes import CLUB, said_by
-from tests.test_harvest import say
+from tests.test_harvest import RANKED, say
+from tests.world.clock import HeldClock
 from tests.world.house import PROMPTS, ROOM, House, open_house
-from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use, is_for_summary
+from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use, is_for_summary
 from tests.world.remembering import worded
 from wintermute.commands.forgetting import (
     FORGET_WHAT,
@@ -23,6 +25,7 @@ from wintermute.commands.forgetting import (
     NOT_ASKED,
     NOTHING_LIKE_IT,
 )
+from wintermute.config.schema import Memory
 from wintermute.db.traces import AllWords
 
 WORD = "zimtkanarie"
@@ -223,3 +226,46 @@ async def test_more_than_fifty_things_are_erased_by_a_yes_that_says_how_many(
         assert await house.stores.facts.live(SCOPE) == []
         assert await house.database.scrub()
         assert found(tmp_path) == []
+
+
+@pytest.mark.parametrize("kept", [Memory(), RANKED], ids=["flat_file", "fts5"])
+@pytest.mark.breaks("forgetting", perhaps=True)
+async def test_from_the_yes_on_nothing_shows_what_is_being_forgotten(
+    tmp_path: Path, model: ModelServer, kept: Memory
+) -> None:
+    """U-015: all lines come at once, while a cast of another chat is at work with it."""
+    gate, held = asyncio.Event(), list[Seen]()
+
+    def slow(seen: Seen) -> Step | None:
+        if "elsewhere" not in seen.last_user or held:
+            return None
+        held.append(seen)
+        return Slow(gate, Text("unheard"))
+
+    clock = HeldClock()
+    opened = open_house(tmp_path, model.url, prompts=PROMPTS, memory=kept, clock=clock)
+    async with opened as house, house.working():
+        model.keyed(lambda seen: slow(seen) or knows(WORD)(seen))
+        await say(house, [f"My bird is a {WORD}", "And my bird?", f"/forget {WORD}"])
+        while await house.deliver():
+            pass
+        before = len(model.requests)
+        await house.incoming("Is my bird elsewhere?", room="!desk:test")
+        await model.request_arrived(before + 1)
+        assert WORD in str(held[0].messages)
+        lines = ("/forget yes", "/why", "/memory", "/undo", "/undo", "/forget yes", "And now?")
+        for line in lines:
+            await house.incoming(line)
+        said = (await house.said(3 + len(lines)))[3:]
+        gate.set()
+        said += await house.said(1, "!desk:test")
+        assert said[0] == FORGETTING
+        assert said[5] in (FORGETTING, NOT_ASKED)
+        assert "unheard" not in said
+        assert WORD not in str([said, *(seen.messages for seen in model.requests[before + 1 :])])
+        while await house.deliver() or await house.deliver("!desk:test"):
+            pass
+        await clock.move(5)
+        await forgotten(house)
+        await say(house, ["/undo", "/undo"])
+        assert await house.rows("SELECT * FROM facts") == []

@@ -36,7 +36,8 @@ EMPTY_AT_SHELL = {
     "tasks": 'No tasks or reminders. Add one: wintermute task add "Call Anna" --at "tomorrow 09:00"',
     "memories": 'No memories. Add one: wintermute memory add "Mia is allergic to nuts"',
     "nights": "No night has run yet. Run one: wintermute night run",
-    "skills": "No skills. Add one from a file: wintermute skill add report report.md",
+    "skills": "No skills. Add one from a file:"
+    ' wintermute skill add report report.md --summary "How I write reports"',
     "pages": "No pages. Make some from a chat: wintermute wiki consolidate --conversation ROOM",
     "chats": "No chats. Begin one: wintermute chat",
 }
