@@ -341,16 +341,17 @@ class Rooms:
         await self._casting.cast(row, stop)
 
     async def _forget_first(self, row: Waiting) -> None:
-        """Carry out what people of a scope want forgotten, before anything is shown there (U-015)."""
-        jobs, scope = self._stores.jobs, await self._casting.scope(row)
-        if await jobs.forgets(self._stores.database, scope):
-            await self._sub_sessions.finish(FORGET, self.wake)
+        """Carry out what people of a scope want forgotten, before anything is shown there (U-015).
 
-    async def _ask_others_anew(self, row: Waiting) -> None:
-        """Ask with nothing that was forgotten where a person's other casts are at work (F-027)."""
-        scope, others = await self._casting.scope(row), {**self._running}
+        After `/forget` their other casts are asked anew, with nothing of it (F-027).
+        """
+        stores, scope = self._stores, await self._casting.scope(row)
+        if not await stores.jobs.forgets(stores.database, scope):
+            return
+        await self._sub_sessions.finish(FORGET, self.wake)
+        others = {**self._running} if row.word == "/forget" else {}
         for conversation_id, (event_id, stop) in others.items():
-            held = await self._stores.conversations.get(conversation_id)
+            held = await stores.conversations.get(conversation_id)
             if held.scope == scope and event_id != row.event_id:
                 stop.ask_anew()
 
@@ -359,7 +360,6 @@ class Rooms:
         await self._answer(row, stop)
         if row.word == "/forget":
             await self._forget_first(row)
-            await self._ask_others_anew(row)
 
     async def _answer(self, row: Waiting, stop: Stop) -> None:
         before = await self._casting.scope(row)
