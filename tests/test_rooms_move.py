@@ -23,6 +23,7 @@ from wintermute.db.database import shipped_migrations
 from wintermute.db.migrate import migrate
 from wintermute.matrix.membership import IN_CLEAR
 from wintermute.schedule.firing import REMINDER
+from wintermute.text import EMPTY_LISTS
 
 WATER = f"{REMINDER}water"
 
@@ -255,7 +256,7 @@ async def test_a_room_that_only_claims_to_follow_another_gets_nothing_of_it(
     taken = await follower(ann, "!nowhere:example.org", [daemon.user_id, eve.user_id])
     await bury(ann, club, taken)
     await ann.wait_joined(taken, daemon.user_id)
-    assert await ask(ann, taken, daemon, "/memory") == "I remember nothing here yet."
+    assert await ask(ann, taken, daemon, "/memory") == EMPTY_LISTS["memories"]
     assert daemon.user_id not in ann.members(claimed)
     await bury(ann, club, claimed)
     await ask(ann, taken, daemon, "/help")

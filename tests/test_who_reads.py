@@ -270,7 +270,7 @@ async def test_why_a_chat_is_no_longer_private_is_told_to_whose_it_was(
     await slip_in(ben, ann, chat)
     await ask(ben, chat, daemon, "good evening")
     assert not [body for body in bodies(ben, chat) if "the two of us" in body]
-    await ask(ann, chat, daemon, "/status")
+    await ask(ann, chat, daemon, "/status all")
     status = await ann.wait_for(chat, lambda message: "**outbox**" in message.body)
     assert ("to be sent" in status.body, NO_DETAILS in status.body) == (False, True)
     await ann.wait_for(chat, lambda message: "the two of us" in message.body)

@@ -128,6 +128,14 @@ class Jobs:
             "SELECT 1 FROM jobs WHERE name = ? AND state IN ('waiting', 'running')", (FORGET,)
         )
 
+    async def forgets(self, source: Transaction | Database, scope: str) -> bool:
+        """Whether something of a scope is to be forgotten that is not gone yet."""
+        return await source.exists(
+            "SELECT 1 FROM jobs, json_each(args, '$.scopes') each WHERE name = ?"
+            " AND state IN ('waiting', 'running') AND each.value = ?",
+            (FORGET, scope),
+        )
+
     async def is_there(self, tx: Transaction, job_id: str) -> bool:
         """Whether it was not forgotten."""
         return await tx.exists("SELECT 1 FROM jobs WHERE id = ?", (job_id,))

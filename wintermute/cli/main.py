@@ -16,7 +16,7 @@ VERBS = {
     "chat": "Talk in the terminal, without Matrix.",
     "web": "Print an address that logs you in to the web pages.",
     "check": "Try every part and say what to do.",
-    "status": "Show what works and what does not.",
+    "status": "Show what does not work, and what to do about it.",
     "memory": "What is remembered: show, change, forget.",
     "core": "What is always known: the page that is in every prompt.",
     "wiki": "Pages that link to each other, and grow out of conversations.",

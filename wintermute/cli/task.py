@@ -27,9 +27,8 @@ from wintermute.tasks.due import upcoming
 from wintermute.tasks.occurrences import LATE, Occurrence
 from wintermute.tasks.schedules import KINDS, MODES, PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Target, Task
-from wintermute.text import counted, harmless
+from wintermute.text import EMPTY_AT_SHELL, counted, harmless
 
-NO_TASKS = 'No tasks yet. Try: wintermute task add "Call mum" --at "tomorrow at 9"'
 TOLD = 3
 """How many due times a change is answered with."""
 UNFINISHED = {"claimed": "under way", "missed": "not done the last time"}
@@ -223,8 +222,8 @@ async def list_(stores: Stores, status: Any, scope: str | None) -> Report:
     """
     named = await scope_of(stores, scope) if scope else None
     seen = await _seen(stores, await stores.tasks.listed(named, status))
-    nothing = NO_TASKS if status in ("active", "all") else f"No task is {status}."
-    lines = [each.row() for each in seen] or [nothing]
+    nothing = dict.fromkeys(("active", "all"), EMPTY_AT_SHELL["tasks"])
+    lines = [each.row() for each in seen] or [nothing.get(status, f"No task is {status}.")]
     return Report([each.json() for each in seen], lines)
 
 

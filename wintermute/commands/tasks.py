@@ -25,7 +25,7 @@ from wintermute.tasks.occurrences import LATE, Occurrence
 from wintermute.tasks.parse import spoken, timed
 from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Status, Target, Task, Tasks
-from wintermute.text import plain
+from wintermute.text import EMPTY_LISTS, plain
 
 MOST = 160  # characters of one side of a change
 MOST_LINES = 50
@@ -241,7 +241,6 @@ def _lately(task: Task, last: Occurrence | None, now: datetime, zone: ZoneInfo) 
     return f"{missed}last {'said' if reminds else 'run'} late at {_shown(ended, now, zone)}"
 
 
-EMPTY = "No tasks or reminders here. Try: remind me tomorrow at 9 to call mum"
 SNOOZE = timedelta(minutes=10)
 TASK_ID = re.compile(r"task_\w+")
 AROUND = "`#()[].,:;"
@@ -321,7 +320,7 @@ class TaskVerbs:
         tasks = await self._of(scopes, "active", "paused")
         last = await self._occurrences.last([task.id for task in tasks])
         listed = task_list(tasks, last, self._clock.now(), self._tasks.zone)
-        return listed or EMPTY
+        return listed or EMPTY_LISTS["tasks"]
 
     async def _done(self, tx: Transaction, target: Target) -> str:
         before = await self._tasks.get(target.task_id, target.scope)

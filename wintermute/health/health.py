@@ -394,6 +394,14 @@ class Finding:
     """What the text says, for programs."""
 
 
+WELL = "All is well. {} shows every part."
+
+
+def not_well(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The lines of a status that somebody should read: each says what to do (U-012)."""
+    return tuple(each for each in findings if each.state != "ok")
+
+
 async def gather(
     database: Database, clock: Clock, timezone: str, ceilings: Ceilings = UNLIMITED
 ) -> tuple[Finding, ...]:
