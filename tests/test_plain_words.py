@@ -1,0 +1,110 @@
+"""Texts for people are plain: short sentences, short pages, one version (U-030, U-007)."""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.write_docs import DOCS, commands
+from wintermute import __version__
+
+ROOT = DOCS.parent
+GENERATED = {DOCS / "commands.md", DOCS / "configuration.md"}
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "SECURITY.md",
+    ROOT / "CHANGELOG.md",
+    *sorted(DOCS.glob("*.md")),
+]
+CODE = re.compile(r"<!--.*?-->|^ *```.*?^ *```$|^ {4}[^\n]*$|^\|[^\n]*$", re.M | re.S)
+BLOCK = re.compile(r"\n\s*\n|^\s*(?:[-*#>]+|\d+\.) +", re.M)
+END = re.compile(r"[.!?][*_)\"”']*\s+| -> ")
+STOP = re.compile(r"[.:;!?]")
+SQL = re.compile(r"\b(SELECT|INSERT|UPDATE|DELETE|CREATE|FROM|WHERE|PRAGMA|IS NOT NULL)\b|\(\?:")
+LONG, LONGEST, SHARE = 25, 40, 0.05
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of a page or message; a piece of code counts as one word."""
+    plain = re.sub(r"(`+).+?\1", "CODE", CODE.sub("\n\n", text), flags=re.S)
+    plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", plain)
+    for block in BLOCK.split(plain):
+        yield from END.split(block)
+
+
+def count(text: str) -> int:
+    """How many words: whatever has a letter or a digit in it."""
+    return sum(bool(re.search(r"\w", word)) for word in text.split())
+
+
+def written(node: ast.AST) -> str:
+    """The text of a string in the program; a value that is put in counts as one word."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    return "".join(str(part.value) if isinstance(part, ast.Constant) else "VALUE" for part in parts)
+
+
+def messages(module: Path) -> Iterator[str]:
+    """Texts of a module that people may read: all but docstrings, the log's lines and SQL."""
+    tree = ast.parse(module.read_text("utf-8"))
+    left_out = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            left_out.update(map(id, node.values))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("log."):
+            left_out.update(map(id, node.args))
+        is_text = isinstance(node, ast.JoinedStr) or isinstance(getattr(node, "value", None), str)
+        if (
+            is_text
+            and id(node) not in left_out
+            and STOP.search(text := written(node))
+            and not SQL.search(text)
+        ):
+            yield text
+
+
+def help_texts() -> Iterator[str]:
+    for _, command, _ in commands():
+        options = (getattr(parameter, "help", "") or "" for parameter in command.params)
+        yield from map(inspect.cleandoc, (command.help or "", *options))
+
+
+def kinds() -> dict[str, list[tuple[str, str]]]:
+    """Every text by its kind, each with where it is."""
+    modules = sorted((ROOT / "wintermute").rglob("*.py"))
+    return {
+        "pages": [(page.name, page.read_text("utf-8")) for page in PAGES if page not in GENERATED],
+        "help": [("--help", text) for text in help_texts()],
+        "messages": [(module.name, text) for module in modules for text in messages(module)],
+    }
+
+
+@pytest.mark.parametrize("kind", ["pages", "help", "messages"])
+def test_sentences_are_short(kind: str) -> None:
+    """U-030: at most one of twenty has more than 25 words, none more than 40."""
+    found = [
+        (count(each), where, each) for where, text in kinds()[kind] for each in sentences(text)
+    ]
+    found = [each for each in found if each[0] > 2]
+    long = sorted((each for each in found if each[0] > LONG), reverse=True)
+    assert [each for each in long if each[0] > LONGEST] == [], "two sentences read better than one"
+    assert len(long) <= len(found) * SHARE, long
+
+
+def test_the_pages_are_short() -> None:
+    """U-030."""
+    sizes = {page: count(page.read_text("utf-8")) for page in PAGES}
+    assert sizes[ROOT / "README.md"] <= 1500
+    assert sizes[DOCS / "benchmarks.md"] <= 2500
+    others = set(DOCS.glob("*.md")) - GENERATED - {DOCS / "benchmarks.md"}
+    assert sum(sizes[page] for page in others) <= 18_000, "shorten a page of docs/"
+
+
+def test_the_version_is_told_everywhere_alike() -> None:
+    """U-007: `--version` prints the package's own."""
+    changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert re.findall(r"^## (.+)$", changes, re.M) == [f"{__version__}, not yet released"]
+    assert f"{__version__} is not yet released" in (DOCS / "upgrading.md").read_text("utf-8")
+    assert f"Version {__version__} is not yet released" in (ROOT / "README.md").read_text("utf-8")
