@@ -190,7 +190,7 @@ async def test_a_page_that_cannot_be_used_is_out_of_the_prompt_with_one_warning(
         (f"{PAGE} # USER\n", "line 9"),
         (f"{PAGE}#USER\n", "line 9 is no bullet"),
         (f"{PAGE}~~~\n# x\n~~~\n", "line 10"),
-        (f"- first\n{PAGE}", "line 1 stands before the first header"),
+        (f"- first\n{PAGE}", "line 1 is before the first header"),
         (PAGE + "- " + "x" * 4_000, "at most 4000"),
     ],
 )

@@ -127,7 +127,7 @@ async def test_status_counts_memories_and_the_vectors_that_are_owed(tmp_path: Pa
         assert state == "warn"
         assert text == (
             "local_vector, 2 memories; 2 vectors owed;"
-            " another model than vowels: all are embedded anew, by words meanwhile"
+            " another model than vowels: all are embedded again, and found by words meanwhile"
         )
         assert stores.meaning is not None
         assert await stores.meaning.owed() == {SCOPE: 2}

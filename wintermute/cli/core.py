@@ -27,7 +27,7 @@ whose = scope_option("Whose page; default: the owner's.")
 
 @click.group("core")
 def command() -> None:
-    """What is always known: the page that is in every prompt.
+    """Show and edit core.md, which is in every prompt.
 
     Example: wintermute core show
     """
@@ -37,7 +37,7 @@ def command() -> None:
 @whose
 @on_stores
 async def show(stores: Stores, scope: str | None) -> Report:
-    """Print the page.
+    """Print core.md.
 
     Example: wintermute core show
     """
@@ -52,7 +52,7 @@ async def show(stores: Stores, scope: str | None) -> Report:
 @whose
 @reporting
 def edit(ctx: click.Context, scope: str | None, as_json: bool) -> None:
-    """Open the page in $EDITOR; what it was before is kept for 30 days.
+    """Open core.md in $EDITOR; the old version is kept for 30 days.
 
     Example: wintermute core edit --scope person:@ann:example.org
     """
@@ -76,7 +76,7 @@ def edit(ctx: click.Context, scope: str | None, as_json: bool) -> None:
 @whose
 @reporting
 def check(ctx: click.Context, scope: str | None, as_json: bool) -> None:
-    """Whether the page has its form; what was not changed on it without you.
+    """Check the form of core.md, and show changes that wait for you.
 
     Example: wintermute core check
     """
@@ -104,7 +104,7 @@ def check(ctx: click.Context, scope: str | None, as_json: bool) -> None:
 @whose
 @on_stores
 async def history(stores: Stores, scope: str | None) -> Report:
-    """Show what the page was in the last 30 days, newest first.
+    """Show the versions of the last 30 days, newest first.
 
     Example: wintermute core history
     """
@@ -119,7 +119,7 @@ async def history(stores: Stores, scope: str | None) -> Report:
 @whose
 @on_stores
 async def restore(stores: Stores, number: int, scope: str | None) -> Report:
-    """Bring back the page as `history` shows it under this number.
+    """Bring back the version that `history` shows under this number.
 
     Example: wintermute core restore 1
     """

@@ -53,9 +53,11 @@ def moment_option(name: str, text: str) -> Callable[[Verb], Verb]:
 @click.command("search")
 @click.argument("query", required=False)
 @click.option("--batch", type=click.File("rb"), help="A file with a question on each line.")
-@click.option("--k", "most", default=10, show_default=True, help="How many for each question.")
+@click.option(
+    "--k", "most", default=10, show_default=True, help="How many results for each question."
+)
 @whose
-@moment_option("--when", "Also what was true then; of a day, at its end.")
+@moment_option("--when", "Also find what was true on this day.")
 @reporting
 def search(
     ctx: click.Context,
@@ -66,7 +68,7 @@ def search(
     when: str | None,
     as_json: bool,
 ) -> None:
-    """Find memories by what they are about, as the prompt does; without QUERY the newest.
+    """Find memories as the prompt does; without QUERY show the newest.
 
     A line of a --batch file is {"id", "query", "scope"?}; each gets a line {"id", "hits"}.
 
@@ -173,7 +175,9 @@ def _end_of(when: str, zone: tzinfo) -> datetime | None:
 
 
 @click.command("latest")
-@click.option("--begin", default=1, show_default=True, help="From which one on; 1 is the newest.")
+@click.option(
+    "--begin", default=1, show_default=True, help="Number of the first one; 1 is the newest."
+)
 @click.option("--count", default=10, show_default=True, help="How many.")
 @whose
 @on_stores
@@ -193,7 +197,7 @@ async def latest(stores: Stores, begin: int, count: int, scope: str | None) -> R
 @click.command("stats")
 @reporting
 def stats(ctx: click.Context, as_json: bool) -> None:
-    """Show how much is remembered, of whom, how much of it rests, and what can be found.
+    """Count memories by person and room, and say how many rest or lack an embedding.
 
     Example: wintermute memory stats
     """
@@ -240,10 +244,10 @@ def _stats_lines(backend: str, tallies: Sequence[Json]) -> Iterator[str]:
 @click.command("rebuild-index")
 @on_stores
 async def rebuild_index(stores: Stores) -> Report:
-    """Build anew what memories are found by, from the memories themselves.
+    """Rebuild the indexes by which memories are found.
 
-    That is done by itself when it is needed; this does it at once. Until it is done, memories are
-    found by words.
+    The daemon does this by itself when it is needed; this command does it at once. Until then,
+    words find memories.
 
     Example: wintermute memory rebuild-index
     """
@@ -269,7 +273,7 @@ async def _vectors_made(meaning: Meaning) -> int:
 @click.argument("fact_id", metavar="ID")
 @on_stores
 async def why(stores: Stores, fact_id: str) -> Report:
-    """Show where a memory comes from, what it replaced, and which messages it was brought to.
+    """Show where a memory comes from, what it replaced, and which messages used it.
 
     Example: wintermute memory why fact_0123456789abcdef
     """

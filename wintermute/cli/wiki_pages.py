@@ -126,9 +126,9 @@ def consolidate(
     wait: bool,
     store: Path | None,
 ) -> None:
-    """Make pages of a conversation, or of what is new in a chat.
+    """Turn a conversation into pages, or what is new in a chat.
 
-    Of a chat it takes what was said there since the last time.
+    From a chat it reads only what was said since the last time.
 
     Example: wintermute wiki consolidate --conversation conversations/20260504-101500 --dry-run
     """
@@ -229,9 +229,9 @@ def _tell_preview(ctx: click.Context, done: Preview, *, as_json: bool) -> None:
 @store_option
 @reporting
 def undo(ctx: click.Context, as_json: bool, job: str | None, store: Path | None) -> None:
-    """Take back what a job did, or a save in the browser; what was edited since stays.
+    """Undo a job, or a save in the browser; later edits stay.
 
-    JOB is the name of a job, or a change set. Without it the newest job that is not taken back yet.
+    JOB is the name of a job or a change set. Without it, the newest job is undone.
 
     Example: wintermute wiki undo 20260504-101500
     """

@@ -19,15 +19,15 @@ LIMITS = {
 EMPTY = "The model gave an empty answer several times. Please try again, or say it differently."
 INTERNAL = "Something went wrong inside me; the log has the details. Your other chats go on."
 UNSAID = (
-    "I looked up what the wiki has about this, and then did not put it into words. Please ask once"
-    " more, perhaps for one thing at a time."
+    "I read the wiki about this, but then wrote no answer. Please ask again, perhaps for one"
+    " thing at a time."
 )
 JOINED = (
-    "Others can read here since you asked, and the answer was meant for you alone."
-    " Mention me and ask again if everybody here may read it."
+    "Since you asked, others have come who can read here, and the answer was meant for you"
+    " alone. If everybody here may read it, mention me and ask again."
 )
-LEFT = "Somebody left before I could answer what was said here; nothing of it was done."
-RESULT = "Work that was handed out here before this room changed has ended:\n\n{result}"
+LEFT = "Somebody left before I could answer what was said here, so I did nothing about it."
+RESULT = "Work that I started here before this room changed has ended:\n\n{result}"
 STOPPED = "Stopped."
 STOPPED_HERE = "*Stopped.*"
 """The end of an answer that was stopped while it grew."""
@@ -52,7 +52,7 @@ ALONE = (
     "I get no answer to this message ({problem}), though the model answers others. I try again;"
     " `/stop` drops it."
 )
-KEPT = "`{word}` has its turn once your earlier message is answered; `/stop` drops that message."
+KEPT = "`{word}` waits until I have answered your earlier message; `/stop` drops that message."
 READING = "I am still waiting for {model}, which needs a while for long texts{read}."
 READ = "; {read:,} of {total:,} tokens read"
 ATTEMPT = "This is attempt {n} of {of} ({problem})."
@@ -76,12 +76,19 @@ PROBLEMS = {
     "internal_error": INTERNAL,
     "context_too_large": "This does not fit into the model's window, even shortened: {problem}.",
     "budget": "{problem}. I keep your messages and answer them then; reminders and commands go on.",
-    "given_up": "I could not answer {message}, and have stopped trying: {problem}. The model answers"
-    " others, so it may be about {blamed}, which I no longer look at: try other words.",
-    "content_refused": "The model's provider refuses {blamed} for what it says. I no longer look at"
-    " it: please ask in other words, or begin afresh with `/new`. You can delete the message.",
-    "context_refused": "{problem}. I did not answer {message}. Begin afresh with `/new`, or delete"
-    " what it may be about.",
+    "given_up": (
+        "I could not answer {message}, and have stopped trying: {problem}. The model answers"
+        " others, so the cause may be {blamed}. I ignore that from now on: please try other"
+        " words."
+    ),
+    "content_refused": (
+        "The model's provider refuses {blamed} because of its content. I ignore it from now on:"
+        " please use other words, or start afresh with `/new`. You can delete the message."
+    ),
+    "context_refused": (
+        "{problem}. I did not answer {message}. Start afresh with `/new`, or delete the message"
+        " that may be the cause."
+    ),
 }
 OF_MODEL = frozenset({*PROBLEMS, "model_refused", "prompt_too_large"} - {"internal_error"})
 """Ends of casts that another model may not come to."""

@@ -116,7 +116,7 @@ class Budget:
         else:
             return
         if _beyond(ceiling.tokens_per_day, worst.tokens) or _beyond(ceiling.usd_per_day, worst.usd):
-            way = "raise the ceiling in config.yaml, or begin anew with `/new` to ask for less"
+            way = "raise the ceiling in config.yaml, or start afresh with `/new` to ask for less"
             raise BudgetSpent(
                 f"{planned.backend} is not asked, for no day has room for it: {told}; {way}", None
             )

@@ -44,8 +44,9 @@ ACTIVE_SECONDS = 600.0
 AT_ONCE_SECONDS = 3600.0
 """Two foreign values within this are no copy put back, but one that runs beside us."""
 RUNS_BESIDE = (
-    "another copy of this data folder is at work with the same login, and the two spoil each other's "
-    "encryption: stop one of them, then start this one again; a second bot needs an account and a "
+    "another copy of this data folder is at work with the same login, and the two damage each"
+    " other's encryption: stop one of them, then start this one again. A second bot needs an"
+    " account and a "
     "folder of its own (`wintermute init DIR`)"
 )
 MET = "another copy of these data was at work -> see that only one runs"
