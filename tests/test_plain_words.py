@@ -13,12 +13,8 @@ from wintermute import __version__
 
 ROOT = DOCS.parent
 GENERATED = {DOCS / "commands.md", DOCS / "configuration.md"}
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "SECURITY.md",
-    ROOT / "CHANGELOG.md",
-    *sorted(DOCS.glob("*.md")),
-]
+TOP = ("README.md", "SECURITY.md", "CHANGELOG.md")
+PAGES = [*map(ROOT.joinpath, TOP), *sorted(DOCS.glob("*.md"))]
 CODE = re.compile(r"<!--.*?-->|^ *```.*?^ *```$|^ {4}[^\n]*$|^\|[^\n]*$", re.M | re.S)
 BLOCK = re.compile(r"\n\s*\n|^\s*(?:[-*#>]+|\d+\.) +", re.M)
 END = re.compile(r"[.!?][*_)\"”']*\s+| -> ")
@@ -36,15 +32,8 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def count(text: str) -> int:
-    """How many words: whatever has a letter or a digit in it."""
+    """Count words: whatever has a letter or a digit in it."""
     return sum(bool(re.search(r"\w", word)) for word in text.split())
-
-
-def written(node: ast.JoinedStr | ast.Constant) -> str:
-    """The text of a string in the program; a value that is put in counts as one word."""
-    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-    texts = (part.value if isinstance(part, ast.Constant) else "VALUE" for part in parts)
-    return "".join(text for text in texts if isinstance(text, str))
 
 
 def messages(module: Path) -> Iterator[str]:
@@ -54,41 +43,29 @@ def messages(module: Path) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.JoinedStr):
             left_out.update(map(id, node.values))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            is_logged = isinstance(node.func.value, ast.Name) and node.func.value.id == "log"
-            left_out.update(map(id, node.args) if is_logged else ())
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("log."):
+            left_out.update(map(id, node.args))
     for node in nodes:
         if isinstance(node, ast.JoinedStr | ast.Constant) and id(node) not in left_out:
-            text = written(node)
-            if STOP.search(text) and not SQL.search(text):
-                yield text
+            text = re.sub(r"\{.*?\}", "VALUE", ast.unparse(node)).replace("\\n", "\n")
+            yield from [text] if STOP.search(text) and not SQL.search(text) else []
 
 
-def help_texts() -> Iterator[str]:
-    for _, command, _ in commands():
-        options = (getattr(parameter, "help", "") or "" for parameter in command.params)
-        yield from map(inspect.cleandoc, (command.help or "", *options))
-
-
-def written_texts(kind: str) -> Iterator[tuple[str, str]]:
+def texts(kind: str) -> Iterator[tuple[str, str]]:
     """Every text of a kind, with where it is."""
     if kind == "pages":
         yield from ((page.name, page.read_text("utf-8")) for page in PAGES if page not in GENERATED)
-    elif kind == "help":
-        yield from (("--help", text) for text in help_texts())
-    else:
-        for module in sorted((ROOT / "wintermute").rglob("*.py")):
-            yield from ((module.name, text) for text in messages(module))
+    for words, command, _ in commands() if kind == "help" else ():
+        options = (getattr(parameter, "help", "") or "" for parameter in command.params)
+        yield from ((words, inspect.cleandoc(text)) for text in (command.help or "", *options))
+    for module in sorted((ROOT / "wintermute").rglob("*.py")) if kind == "messages" else ():
+        yield from ((module.name, text) for text in messages(module))
 
 
 @pytest.mark.parametrize("kind", ["pages", "help", "messages"])
 def test_sentences_are_short(kind: str) -> None:
     """U-030: at most one of twenty has more than 25 words, none more than 40."""
-    found = [
-        (count(each), where, each)
-        for where, text in written_texts(kind)
-        for each in sentences(text)
-    ]
+    found = [(count(each), where, each) for where, text in texts(kind) for each in sentences(text)]
     found = [each for each in found if each[0] > 2]
     long = sorted((each for each in found if each[0] > LONG), reverse=True)
     assert [each for each in long if each[0] > LONGEST] == [], "two sentences read better than one"
