@@ -276,12 +276,8 @@ def show(ctx: click.Context, branch: str, as_json: bool) -> None:
     metavar="FILE",
     help="Everything that helps to understand a problem, as one JSON file.",
 )
-@click.option(
-    "--without-people", is_flag=True, help="Write person1, room1 instead of ids and names."
-)
-@click.option(
-    "--without-texts", is_flag=True, help="Write the length of texts instead of the texts."
-)
+@click.option("--without-people", is_flag=True, help="Write person1, room1 for ids and names.")
+@click.option("--without-texts", is_flag=True, help="Write lengths of texts, not the texts.")
 @config_option
 @click.pass_context
 def export(

@@ -53,9 +53,7 @@ def moment_option(name: str, text: str) -> Callable[[Verb], Verb]:
 @click.command("search")
 @click.argument("query", required=False)
 @click.option("--batch", type=click.File("rb"), help="A file with a question on each line.")
-@click.option(
-    "--k", "most", default=10, show_default=True, help="How many results for each question."
-)
+@click.option("--k", "most", default=10, show_default=True, help="Most results for each question.")
 @whose
 @moment_option("--when", "Also find what was true on this day.")
 @reporting
@@ -175,9 +173,7 @@ def _end_of(when: str, zone: tzinfo) -> datetime | None:
 
 
 @click.command("latest")
-@click.option(
-    "--begin", default=1, show_default=True, help="Number of the first one; 1 is the newest."
-)
+@click.option("--begin", default=1, show_default=True, help="Number of the first; 1 is the newest.")
 @click.option("--count", default=10, show_default=True, help="How many.")
 @whose
 @on_stores

@@ -58,11 +58,7 @@ def chat(ctx: click.Context, store: Path | None, conversation: str, as_json: boo
 
 @click.command("generate")
 @conversation_option
-@click.option(
-    "--write",
-    is_flag=True,
-    help="Add the answer to the conversation, and print the name of its file.",
-)
+@click.option("--write", is_flag=True, help="Add the answer, and print the name of its file.")
 @store_option
 @reporting
 def generate(

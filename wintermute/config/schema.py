@@ -145,20 +145,14 @@ class Backend:
         example="http://127.0.0.1:8080/v1",
     )
     model: str = key("Name of the model on that server.", example="my-model")
-    api_key: Secret | None = key(
-        "API key, if the server needs one; {env: NAME} or {file: PATH}.", None
-    )
+    api_key: Secret | None = key("API key, if needed; {env: NAME} or {file: PATH}.", None)
     context_tokens: int = key("Context window of the model, in tokens.", 32768, least=1024)
     max_output_tokens: int | None = key(
         "Longest answer, in tokens; empty: a quarter of context_tokens, at most 4096.",
         None,
         least=16,
     )
-    first_token_s: float = key(
-        "Longest wait for the first word, in seconds.",
-        900.0,
-        least=0.1,
-    )
+    first_token_s: float = key("Longest wait for the first word, in seconds.", 900.0, least=0.1)
     timeout_s: float = key("Longest pause within an answer, in seconds.", 300.0, least=0.1)
     size: Size = key(
         "full, or small: a shorter prompt and fewer tools, for small models.",
@@ -238,8 +232,7 @@ class Llm:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embeddings:
     provider: Literal["embedded", "endpoint", "none"] = key(
-        "Who computes embeddings: embedded: this machine; endpoint: a backend; none: search by words"
-        " only.",
+        "Who computes embeddings: embedded: this machine; endpoint: a backend; none: nobody.",
         "embedded",
     )
     backend: str | None = key(
@@ -276,9 +269,7 @@ class Memory:
     top_k: int = key("Most memories for one message.", 10, least=1)
     working_set_size: int = key("Memories in the generated MEMORIES.txt.", 50, least=1)
     merge_top_k: int = key("Older memories to consider for a merge.", 3, least=1)
-    merge_distance_cutoff: float = key(
-        "Greatest distance of a memory for a merge; 0: the same.", 0.25, least=0
-    )
+    merge_distance_cutoff: float = key("Greatest distance of memories to merge.", 0.25, least=0)
     embeddings: Embeddings = key(
         "Embeddings find memories in other words and languages.", Embeddings
     )
@@ -300,9 +291,7 @@ class Context:
         "Most characters of a part of the prompt; above, the assistant is asked to shorten it.",
         ComponentSizeLimits,
     )
-    fold_at: float = key(
-        "Summarise when the conversation fills this share of the window.", 0.8, least=0.1, most=1.0
-    )
+    fold_at: float = key("Share of the window at which to summarise.", 0.8, least=0.1, most=1.0)
     trigger_after_turns: int | None = key(
         "Summarise after this many turns as well; choose far more than keep_recent.",
         None,
@@ -352,16 +341,12 @@ class Dreaming:
         example="08:00",
     )
     budget_tokens: int | None = key("Most tokens for one night; empty: no limit.", 200_000, least=1)
-    dedup_similarity: float = key(
-        "Merge memories that are at least this similar.", 0.85, least=0, most=1
-    )
+    dedup_similarity: float = key("Merge memories at least this similar.", 0.85, least=0, most=1)
     contradiction_similarity: float = key(
-        "Compare memories that are at least this similar.", 0.5, least=0, most=1
+        "Compare memories at least this similar.", 0.5, least=0, most=1
     )
     stale_days: int = key("Put memories to rest that nobody used for this many days.", 90, least=1)
-    stale_min_access: int = key(
-        "Keep memories awake that were used at least this often.", 3, least=0
-    )
+    stale_min_access: int = key("Keep those awake that were used this often.", 3, least=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,8 +397,7 @@ class Wiki:
         command=True,
     )
     model: str | None = key(
-        "Model for pages: one of llm.backends, or a model of the first backend of base; empty: as"
-        " chats.",
+        "Model for pages: one of llm.backends, or another model of the first one; empty: as chats.",
         None,
     )
 
@@ -465,7 +449,7 @@ class Web:
     host: str = key("Address to listen on.", "127.0.0.1")
     port: int = key("Port to listen on.", 1345, least=1, most=65535)
     token: Secret | None = key(
-        "Access token; {env: NAME} or {file: PATH}; empty: Wintermute makes data_dir/web.token.",
+        "Access token; {env: NAME} or {file: PATH}; empty: made in data_dir/web.token.",
         None,
     )
     public_url: str | None = key(
@@ -499,9 +483,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    level: Literal["debug", "info", "warning", "error"] = key(
-        "Least severe messages to log.", "info"
-    )
+    level: Literal["debug", "info", "warning", "error"] = key("Lowest level to log.", "info")
 
 
 DATA = Path("data")
@@ -512,7 +494,7 @@ WIKI = "wiki"
 class Config:
     data_dir: Path = key("Folder of all data.", DATA)
     timezone: str = key(
-        "Your time zone, such as Europe/Berlin; without this key: that of the machine.",
+        "Your time zone, such as Europe/Berlin; left out: the machine's.",
         "UTC",
         zone=True,
     )
@@ -524,9 +506,7 @@ class Config:
     seed: Seed = key("The greeting that opens a conversation.", Seed)
     dreaming: Dreaming = key("Nights: tidying memories, tasks, skills and pages.", Dreaming)
     memory_harvest: MemoryHarvest = key("Learning memories from conversations.", MemoryHarvest)
-    sub_sessions: SubSessionSettings = key(
-        "Work that the assistant delegates to sub-sessions.", SubSessionSettings
-    )
+    sub_sessions: SubSessionSettings = key("Work that the assistant delegates.", SubSessionSettings)
     wiki: Wiki = key("Markdown pages that link to each other.", Wiki)
     tools: Tools = key("What the assistant may do.", Tools)
     web: Web = key("The web pages: chat and wiki in a browser.", Web)
