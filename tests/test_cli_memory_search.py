@@ -1,7 +1,11 @@
 """`wintermute memory search`, `latest`, `stats`, `why`, and what was true once, in the terminal."""
 
 import json
+import os
+import pty
 import re
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -42,16 +46,30 @@ def texts(found: Any) -> list[str]:
     return [each["text"] for each in found]
 
 
+def at_a_screen(terminal: Terminal, *words: str) -> tuple[str, str]:
+    """Run a command whose stderr alone is a terminal; its stdout, and what it shows there."""
+    master, slave = pty.openpty()
+    with os.fdopen(master, "rb", buffering=0) as screen, os.fdopen(slave, "wb") as stderr:
+        command = (sys.executable, "-m", "wintermute", *words)
+        done = subprocess.run(
+            command, cwd=terminal.folder, stdout=subprocess.PIPE, stderr=stderr, check=True
+        )
+        os.set_blocking(master, False)
+        return done.stdout.decode(), (screen.read(1000) or b"").decode()
+
+
 @needs_the_model
 def test_a_question_that_says_nothing_finds_nobody(terminal: Terminal) -> None:
-    """M-096: whatever its letters are like."""
+    """M-096: whatever its letters are like. A person is told that the embedder starts, a pipe is not."""
     config = terminal.folder / "config.yaml"
     text = re.sub(r"(?m)^  backend: \w+", "  backend: local_vector", config.read_text())
     config.write_text(text)
     terminal.says("memory", "add", "Knows Nowak")
     assert terminal.run("memory", "rebuild-index").returncode == 0
     assert terminal.says("memory", "search", "and now?") == "Nothing fits.\n"
-    assert "Nowak" in terminal.says("memory", "search", "who is Nowak?")
+    found, shown = at_a_screen(terminal, "memory", "search", "who is Nowak?")
+    assert "Nowak" in found
+    assert shown == "Starting the embedding model. This takes a few seconds.\r\n"
 
 
 def test_a_whole_word_weighs_more_and_what_stands_beside_it_says_so(terminal: Terminal) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.world.budget import Budgeted
 from wintermute.templates import fill, shipped_prompts
 
 PROMPTS = shipped_prompts()
@@ -31,6 +32,11 @@ EMPTY_PARTS = (
     "# Skills\nLoad a skill with read_file when relevant to the current task."
 )
 MOST_TOKENS = 1600
+SHORTEN = "Shorten it: every request pays for it."
+NEW_TOOL = (
+    "Shorten the longest description. A new tool may raise the limit by its own length; the commit"
+    " says what it is worth."
+)
 
 PLACEHOLDERS = {
     "DREAM_MEMORIES_PROMPT.txt": ("content",),
@@ -132,11 +138,14 @@ def test_no_heading_of_the_prompt_can_be_taken_for_a_part_of_it() -> None:
     assert not [line for line in lines if line.startswith(("# ", "---"))]
 
 
-def test_the_prompt_is_short_and_a_worker_without_delegation_saves_much_of_it() -> None:
+def test_the_prompt_is_short_and_a_worker_without_delegation_saves_much_of_it(
+    budget: Budgeted,
+) -> None:
     """P-032, and the goal of 1,600 tokens for an empty installation."""
     texts = sections()
     whole = "\n\n".join(texts.values())
-    assert tokens(whole + EMPTY_PARTS) <= MOST_TOKENS
+    used = {"BASE_PROMPT.txt": tokens(whole + EMPTY_PARTS)}
+    budget("tokens of the prompt (four characters each)", used, MOST_TOKENS, SHORTEN)
     assert tokens(whole) - tokens(texts["core"] + texts["guidelines"]) >= 600
 
 
@@ -218,11 +227,12 @@ def test_a_prompt_file_is_calm_text_without_stray_spaces(name: str) -> None:
     assert not re.search(r"IMPORTANT|MUST|NEVER|ALWAYS|As an AI|please", text)
 
 
-def test_a_worker_can_keep_its_instructions_in_mind() -> None:
-    """P-041: ten lines, and how to finish."""
-    lines = PROMPTS["WORKER_MINIMAL.txt"].splitlines()
-    assert len(lines) <= 10
-    assert sum("`done`" in line for line in lines) == 2
+def test_a_worker_can_keep_its_instructions_in_mind(budget: Budgeted) -> None:
+    """P-041: ten lines, seven for a small model, and how to finish."""
+    most = {"WORKER_MINIMAL.txt": 10, "WORKER_MINIMAL.small.txt": 7}
+    lines = {name: PROMPTS[name].splitlines() for name in most}
+    budget("lines of a worker's prompt", {n: len(each) for n, each in lines.items()}, most, SHORTEN)
+    assert [sum("`done`" in line for line in each) for each in lines.values()] == [2, 2]
 
 
 @pytest.mark.parametrize("component", ["MEMORIES", "TASKS", "SKILLS"])
@@ -259,7 +269,7 @@ def test_every_sentence_of_the_prompt_has_a_situation_that_it_decides() -> None:
     assert idle == []
 
 
-def test_the_small_set_has_the_sections_and_both_rules_of_the_large_one() -> None:
+def test_the_small_set_has_the_sections_and_both_rules_of_the_large_one(budget: Budgeted) -> None:
     """P-023, P-024: for small models, in a third of the words."""
     text = PROMPTS["BASE_PROMPT.small.txt"]
     assert dict(MARKER.findall(text)) == SECTIONS
@@ -270,18 +280,12 @@ def test_the_small_set_has_the_sections_and_both_rules_of_the_large_one() -> Non
     assert [
         each for each in ("`<context>` block", "newest", "<event>", "password") if each not in text
     ] == []
-    assert len(text) < len(PROMPTS["BASE_PROMPT.txt"]) / 2
+    most = len(PROMPTS["BASE_PROMPT.txt"]) // 2
+    budget("characters of a small model's prompt", {"half": len(text)}, most, SHORTEN)
     assert not [line for line in text.splitlines() if line.startswith(("# ", "---"))]
 
 
-def test_a_small_worker_is_told_how_to_finish() -> None:
-    """P-041."""
-    lines = PROMPTS["WORKER_MINIMAL.small.txt"].splitlines()
-    assert len(lines) <= 7
-    assert sum("`done`" in line for line in lines) == 2
-
-
-def test_the_definitions_are_types_and_their_examples_no_content() -> None:
+def test_the_definitions_are_types_and_their_examples_no_content(budget: Budgeted) -> None:
     """The three that delegate cost together what one cost before: 485 tokens, some 1,900 characters."""
     folder = resources.files("wintermute.tools") / "definitions"
     words = {
@@ -292,12 +296,18 @@ def test_the_definitions_are_types_and_their_examples_no_content() -> None:
         for name, each in words.items()
     }
     delegating = ("spawn_sub_session", "call_agent", "call_agent_batch")
-    assert sum(sent[name] for name in delegating) <= 1_900
-    assert sum(sent.values()) <= 7_800
     brief = {name: each["small"] for name, each in words.items() if "small" in each}
     not_small = {"spawn_sub_session", "call_agent_batch", "search_memory"}
     assert words.keys() - brief.keys() == not_small
-    assert sum(len(json.dumps(each)) for each in brief.values()) <= 3_600
+    long = {name: len(each["description"].split()) for name, each in words.items()}
+    budget("words of a tool's description", long, 80, "Say it in fewer words.")
+    used = {
+        "delegation": sum(sent[name] for name in delegating),
+        "all": sum(sent.values()),
+        "all, for small models": sum(len(json.dumps(each)) for each in brief.values()),
+    }
+    most = {"delegation": 1_900, "all": 7_800, "all, for small models": 3_600}
+    budget("characters of the tools' definitions", used, most, NEW_TOOL)
     for name, each in words.items():
         for example in re.findall(r"\{\"[^{}]*\}", each["description"]):
             shown = json.loads(example)

@@ -62,6 +62,14 @@ def test_always():
 def test_left_undone(n):
     pytest.skip("no bell: apt-get install bell")
 """
+SPENT = """
+def test_within(budget):
+    budget("lines of pages", {"a": 89, "b": 90, "c": 100}, 100, "Split it.")
+    budget("words of pages", {"a": 89}, {"a": 100}, "Shorten it.")
+
+def test_passed(budget):
+    budget("lines of books", {"a": 101, "b": 3, "c": 1_100}, {"a": 100, "b": 4, "c": 1_000}, "Split it.")
+"""
 BESIDE = """
 import os, pytest
 
@@ -176,6 +184,17 @@ def test_the_last_lines_say_what_was_left_out_and_the_first_how_it_was_shuffled(
     assert re.search(r"--randomly-seed=\d+", said)
 
 
+def test_a_budget_that_is_passed_says_what_to_do_and_one_nearly_spent_is_told_at_the_end(
+    tmp_path: Path,
+) -> None:
+    """U-032: also from workers; the limit itself is kept."""
+    ended = Suite(tmp_path, SPENT).run("-n", "1")
+    assert "\nlines of books. Split it.\n  c: 1,100 of 1,000\n  a: 101 of 100\n" in ended.stdout
+    assert "\nbudget nearly spent: lines of pages: c: 100 of 100; 2 in all\n" in ended.stdout
+    assert "1 failed, 1 passed" in ended.stdout
+    assert "words of pages" not in ended.stdout
+
+
 @pytest.mark.slow
 def test_a_table_has_quick_rows_and_the_slow_ones_come_in_parts(tmp_path: Path) -> None:
     """And what is skipped is a line for each reason, with what to do."""
@@ -262,6 +281,14 @@ def test_two_cores_have_three_workers_for_much_is_waited(tmp_path: Path) -> None
     assert "created: 3/3 workers" in ended.stdout
 
 
+def report(
+    file: str, seconds: float, *marks: str, when: Literal["setup", "call"] = "call"
+) -> pytest.TestReport:
+    words: dict[str, Literal[1]] = dict.fromkeys(marks, 1)
+    name, place = f"{file}::test", (file, 1, "test")
+    return pytest.TestReport(name, place, words, "passed", None, when, duration=seconds)
+
+
 @pytest.mark.parametrize(
     ("when", "seconds", "marks", "told"),
     [
@@ -274,20 +301,10 @@ def test_two_cores_have_three_workers_for_much_is_waited(tmp_path: Path) -> None
 def test_a_quick_test_that_is_not_quick_is_told(
     when: Literal["setup", "call"], seconds: float, marks: tuple[str, ...], told: bool
 ) -> None:
-    place = ("test_it.py", 1, "test")
-    keywords: dict[str, Literal[1]] = dict.fromkeys(marks, 1)
-    report = pytest.TestReport("test", place, keywords, "passed", None, when, duration=seconds)
-    assert is_too_long(report) is told
+    assert is_too_long(report("test_it.py", seconds, *marks, when=when)) is told
 
 
 def test_a_file_whose_quick_tests_take_long_in_all_is_known() -> None:
-    def report(file: str, duration: float, *marks: str) -> pytest.TestReport:
-        keywords: dict[str, Literal[1]] = dict.fromkeys(marks, 1)
-        place = (file, 1, "test")
-        return pytest.TestReport(
-            f"{file}::test", place, keywords, "passed", None, "call", duration=duration
-        )
-
     reports = [report("a.py", 3), report("a.py", 4), report("b.py", 5), report("b.py", 9, "slow")]
     assert seconds_of_files(reports) == {"a.py": 7, "b.py": 5}
 

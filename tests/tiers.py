@@ -15,7 +15,7 @@ import sys
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +24,8 @@ from typing import Any, TypeVar
 import pytest
 from _pytest.mark import ParameterSet
 from hypothesis import settings
+
+from tests.world.budget import Budgeted, nearly_spent
 
 SLOW_FROM, FILE_FROM = 10.0, 20.0
 """Seconds from which on a quick test, or the quick tests of a file, are named: they belong to the slow
@@ -119,6 +121,12 @@ def worker_of(config: pytest.Config) -> dict[str, Any] | None:
 def shared(request: pytest.FixtureRequest) -> Path:
     """A folder of all workers of this run, gone when it ends."""
     return request.config.stash[SHARED]
+
+
+@pytest.fixture
+def budget(record_property: Callable[[str, object], None]) -> Budgeted:
+    """Checks what may grow only so far; see `tests/world/budget.py`."""
+    return Budgeted(record_property)
 
 
 def examples(count: int) -> int:
@@ -358,6 +366,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             write(f"{seconds:.0f} s for the quick tests of {file}")
     if any(is_too_long(report) for report in reports):
         write(f"(The load is {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores.)")
+    for line in nearly_spent(reports):
+        write(line)
     for reason, count in skip_reasons(reports).most_common():
         write(f"{count} skipped: {reason}")
     if left_out := terminalreporter.config.stash.get(LEFT_OUT, 0):

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from wintermute.answering import answering, fixed_part
-from wintermute.cli.opening import open_with_gaps
+from wintermute.cli.opening import embedder_starts, open_with_gaps
 from wintermute.cli.options import CONFIG, redacted, reporting
 from wintermute.clock import CheckedClock, SystemClock, host_zone, zone_doubt
 from wintermute.config.lock import holder
@@ -312,7 +312,7 @@ async def _memory(config: Config) -> Finding:
                         *(opened, Path(folder), config.owner, clock, new_id),
                         timezone=zone,
                         memory=config.memory,
-                        embedder=open_embedder(config.memory, models, clock),
+                        embedder=open_embedder(config.memory, models, clock, embedder_starts),
                     )
                 ) as stores,
             ):

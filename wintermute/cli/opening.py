@@ -152,6 +152,12 @@ def with_models(
     return asyncio.run(opened())
 
 
+def embedder_starts() -> None:
+    """Say at a terminal why a command takes longer: a daemon's embedder would be running already."""
+    if sys.stderr.isatty():
+        click.echo("Starting the embedding model. This takes a few seconds.", err=True)
+
+
 @asynccontextmanager
 async def opened_stores(
     config: Config, settings: WikiSettings
@@ -174,7 +180,7 @@ async def opened_stores(
             *(database, folder, config.owner, clock, new_id, redact),
             timezone=zone,
             memory=config.memory,
-            embedder=open_embedder(config.memory, models, clock),
+            embedder=open_embedder(config.memory, models, clock, embedder_starts),
             wiki=settings.store,
         )
         async with aclosing(models), closing(stores):

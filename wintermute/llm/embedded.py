@@ -9,7 +9,7 @@ import logging
 import os
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -205,10 +205,13 @@ class EmbeddedEmbedder:
         clock: Clock,
         command: Sequence[str] = COMMAND,
         limits: ChildLimits = ChildLimits(),
+        starts: Callable[[], None] | None = None,
     ) -> None:
+        """`starts` is called before each start of a child."""
         self._clock = clock
         self._command = command
         self._limits = limits
+        self._starts = starts
         self._child: _Child | None = None
         self._failures = 0
         self._told = ""
@@ -340,6 +343,8 @@ class EmbeddedEmbedder:
         """Raises: EmbeddingsUnavailable where no process can be made."""
         if self._command == COMMAND and not is_there():
             raise EmbeddingsUnavailable(f"the embedder is not installed -> {EXTRA}")
+        if self._starts is not None:
+            self._starts()
         words = (*self._command, f"{self._limits.idle:g}", str(os.getpid()))
         loop = asyncio.get_running_loop()
         try:

@@ -1,5 +1,6 @@
 """Which embedder the configuration asks for."""
 
+from collections.abc import Callable
 from typing import assert_never
 
 from wintermute.clock import Clock
@@ -9,7 +10,9 @@ from wintermute.llm.models import Models
 from wintermute.llm.vector import Embedder
 
 
-def open_embedder(memory: Memory, models: Models, clock: Clock) -> Embedder | None:
+def open_embedder(
+    memory: Memory, models: Models, clock: Clock, starts: Callable[[], None] | None = None
+) -> Embedder | None:
     """It starts nothing before it is asked; None: meanings are not wanted. To be closed.
 
     Raises: ConfigurationError for an endpoint without a backend (M-021).
@@ -19,7 +22,7 @@ def open_embedder(memory: Memory, models: Models, clock: Clock) -> Embedder | No
         return None
     match settings.provider:
         case "embedded":
-            return EmbeddedEmbedder(clock)
+            return EmbeddedEmbedder(clock, starts=starts)
         case "endpoint":
             return models.embedder(settings)
         case "none":
