@@ -270,7 +270,7 @@ async def test_the_owner_hears_once_what_stayed_though_a_file_was_saved_without_
         await house.stores.memories.text(MINE)
         await watched.look(3)
     assert [text for text in await house.spoken() if "I kept" in text] == [
-        "data/MEMORIES.txt was saved from an older text, so I kept what I learnt since: “has a dog”;"
+        "data/MEMORIES.txt was saved from an older text, so I kept what I have learned since: “has a dog”;"
         " “owns a boat”. To remove one for good, write `/forget` and its words."
     ]
     assert await house.rows("SELECT meant_for FROM outbox WHERE kind = 'notice'") == [

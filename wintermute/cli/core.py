@@ -68,7 +68,7 @@ def edit(ctx: click.Context, scope: str | None, as_json: bool) -> None:
         return
     with_stores(ctx, lambda stores, _: _replaced(stores, place, text, page))
     if problem := page_problem(text):
-        raise WintermuteError(f"{name} was saved, and is not used as it is: {problem}")
+        raise WintermuteError(f"{name} was saved, but cannot be used: {problem}")
     tell(ctx, {"scope": place, "outcome": "saved"}, f"saved  {name}", as_json=as_json)
 
 
@@ -168,7 +168,7 @@ async def _checked(stores: Stores, scope: str) -> tuple[str | None, str]:
 
 
 def _wish_lines(wish: Proposal) -> list[str]:
-    head = f"proposed, but not done: {wish.reason}. The page would be:"
+    head = f"proposed: {wish.reason}. The page would be:"
     return [head, *(f"  {line}".rstrip() for line in wish.text.rstrip().split("\n"))]
 
 

@@ -123,5 +123,7 @@ async def _trusted(config: Config, user: str) -> str:
     ):
         person = await PeopleStore(database, SystemClock()).trust(tx, user)
     if not person.changed_to:
-        return f"{user} goes on without an identity; the next one that they make is taken"
+        return (
+            f"{user} is trusted without an identity; Wintermute accepts the next one that they make"
+        )
     return f"trusted: {user} is now {fingerprint(person.changed_to)}"

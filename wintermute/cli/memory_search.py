@@ -101,7 +101,7 @@ async def _tell_owed(stores: Stores, scope: str) -> None:
     owed = (await stores.meaning.owed()).get(scope, 0) if stores.meaning else 0
     if owed:
         click.echo(
-            f"{counted(owed, 'vector')} owed, and words alone find what lacks one:"
+            f"{counted(owed, 'embedding')} missing, so only words find these memories:"
             " `wintermute memory rebuild-index` makes them now",
             err=True,
         )
@@ -233,7 +233,7 @@ def _stats_lines(backend: str, tallies: Sequence[Json]) -> Iterator[str]:
         yield f"  live: {each['live']}{f' ({sources})' if sources else ''}"
         yield f"  not used for long: {each['resting']}"
         yield f"  no longer true: {each['no_longer_true']}, retired: {each['retired']}"
-        yield f"  found by words: {each['indexed']}, vectors owed: {each['vectors_owed']}"
+        yield f"  found by words: {each['indexed']}, embeddings missing: {each['vectors_owed']}"
         yield f"  file: {each['file_bytes']:,} bytes"
 
 
@@ -306,7 +306,7 @@ def _why_lines(fact: Fact, found: Provenance, zone: ZoneInfo) -> Iterator[str]:
         yield "nothing is on record of where it comes from"
     for each in found.learnt:
         yield from _learnt_lines(each, zone)
-    yield from (f"it stands for: {fact_line(other, zone)}" for other in found.replaced)
+    yield from (f"it replaced: {fact_line(other, zone)}" for other in found.replaced)
     yield from (f"it was replaced by: {fact_line(other, zone)}" for other in found.replaced_by)
     yield from (f"brought to: {_said_line(said, zone)}" for said in found.brought_to)
 

@@ -37,10 +37,13 @@ from wintermute.wiki.taking_back import TakenBack, take_back
 
 ONLY_BUILTIN = "what was said in a chat is made into pages by the agent builtin only"
 NO_CONVERSATION = "there is no conversation {named}: name a folder of messages"
-AGAIN = "what was said there is not read again by itself: `wintermute wiki consolidate --conversation {raw}` does"
+AGAIN = (
+    "Wintermute does not read that conversation again by itself: `wintermute wiki consolidate"
+    " --conversation {raw}` does"
+)
 UNCHANGED = "no page was changed"
 NO_RECORD = "changes of this store are on no record: `wintermute wiki undo JOB` takes jobs back"
-NOTHING_NEW = "Nothing was said since the last time."
+NOTHING_NEW = "There is nothing new since the last time."
 
 
 Need = Literal["whole", "sound", "none"]
@@ -113,8 +116,8 @@ def _config(ctx: click.Context, need: Need) -> Config | None:
     help="A folder of messages, or a direct chat of yours.",
 )
 @click.option("--agent", default=BUILTIN, show_default=True, help="Who does it.")
-@click.option("--dry-run", is_flag=True, help="Print what would be changed, and change nothing.")
-@click.option("--wait", is_flag=True, help="Wait while another job is at work.")
+@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@click.option("--wait", is_flag=True, help="Wait until no other job is running.")
 @store_option
 @reporting
 def consolidate(

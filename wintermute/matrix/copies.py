@@ -49,7 +49,7 @@ RUNS_BESIDE = (
     " account and a "
     "folder of its own (`wintermute init DIR`)"
 )
-MET = "another copy of these data was at work -> see that only one runs"
+MET = "another copy of this data folder was running -> make sure that only one runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Copies:
             since = await self._inbox.last_sync(self._client.account.user_id)
             await self._meet(served, since)
         elif await self._health.part("copies") is not None:
-            await self._health.note("copies", "ok", "no other copy of these data is at work")
+            await self._health.note("copies", "ok", "no other copy of this data folder is running")
         self._looked = True
         with suppress(KeyStoreBlocked):
             await self.replace()

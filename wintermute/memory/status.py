@@ -110,7 +110,7 @@ class MemoryStatus:
             wrong.append(
                 f"another model than {former}: all are embedded again, and found by words meanwhile"
             )
-        told += [f"{counted(owed, 'vector')} owed"] if owed else []
+        told += [f"{counted(owed, 'embedding')} missing"] if owed else []
         return Finding(NAME, "warn" if wrong else "ok", "; ".join([*told, *wrong]))
 
     async def _trouble(self) -> list[str]:

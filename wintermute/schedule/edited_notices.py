@@ -25,7 +25,7 @@ NO_SKILL = "{problem}. Until then I do not change it, and go on without it."
 TOO_LONG = " is too long"
 SAID = {SKILLS: NO_SKILL, TOO_LONG: "{problem}.", "": UNUSABLE}
 KEPT = (
-    "{file} was saved from an older text, so I kept what I learnt since: {texts}. To remove one for"
+    "{file} was saved from an older text, so I kept what I have learned since: {texts}. To remove one for"
     " good, {how}."
 )
 FORGET, FORGET_ELSEWHERE = "write `/forget` and its words", "use `wintermute memory forget`"
