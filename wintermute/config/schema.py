@@ -544,7 +544,7 @@ class Config:
 HEAD = """\
 # Wintermute's configuration: every key, with its default. Change the lines marked EDIT.
 # Text that starts with @ ! & or * needs quotes. Relative paths start at the folder of this file.
-# `wintermute check` finds mistakes.
+# `wintermute check` tells what is wrong.
 
 """
 SECRETS = {"password": "{env: WINTERMUTE_PASSWORD}"}
