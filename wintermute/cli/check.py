@@ -225,9 +225,9 @@ def templates(config: Config) -> Finding:
 def command(ctx: click.Context, as_json: bool) -> None:
     """Try every part and say what to do.
 
-    Each model gets two tiny questions with a tool call, and the embedder gets one word. It makes no
-    Matrix device. It stores only how a model writes its calls and counts tokens. The exit code is 1
-    if a part fails, and 2 if the configuration cannot be read.
+    Two tiny questions go to each model, with a call of a tool and its result, one word to what
+    computes meanings; no device is made, and nothing is written but how a model writes its calls
+    and counts tokens. Leaves with 1 when a part fails, with 2 when the configuration cannot be read.
 
     Example: wintermute check --config ~/wintermute/config.yaml
     """
