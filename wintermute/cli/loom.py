@@ -339,7 +339,7 @@ def fork(ctx: click.Context, turn: str, as_json: bool) -> None:
         ctx,
         told,
         f"{branch} goes on from {turn}; {spot.branch_id} stays as it is.",
-        f"The next message in {where} is answered there, with all up to this turn in view.",
+        f"The next message in {where} goes on there, with everything up to this turn.",
         as_json=as_json,
     )
 
