@@ -148,7 +148,7 @@ def test_what_was_saved_in_another_form_is_kept_and_named(terminal: Terminal) ->
     done = edit(terminal, 'echo "# MORE" >> "$1"')
     assert done.returncode == 1
     assert done.stderr.decode().startswith(
-        "wintermute: data/core.md was saved, and is not used as it is: line 8 has the header `# MORE`"
+        "wintermute: data/core.md was saved, but cannot be used: line 8 has the header `# MORE`"
     )
     assert (terminal.data / "core.md").read_text() == f"{EMPTY_CORE}# MORE\n"
 
@@ -190,7 +190,7 @@ async def test_a_page_that_cannot_be_used_is_out_of_the_prompt_with_one_warning(
         (f"{PAGE} # USER\n", "line 9"),
         (f"{PAGE}#USER\n", "line 9 is no bullet"),
         (f"{PAGE}~~~\n# x\n~~~\n", "line 10"),
-        (f"- first\n{PAGE}", "line 1 stands before the first header"),
+        (f"- first\n{PAGE}", "line 1 is before the first header"),
         (PAGE + "- " + "x" * 4_000, "at most 4000"),
     ],
 )
@@ -221,7 +221,7 @@ async def test_what_was_not_done_alone_is_shown_until_it_is_out_of_date(
     (shown,) = terminal.json("core", "check")["proposals"]
     assert (shown["text"], shown["reason"]) == (PAGE, "because")
     said = terminal.says("core", "check")
-    assert "proposed, but not done: because. The page would be:\n  # SOUL\n  - calm\n" in said
+    assert "proposed: because. The page would be:\n  # SOUL\n  - calm\n" in said
 
 
 async def test_the_chat_shows_the_page_of_its_scope(tmp_path: Path, model: ModelServer) -> None:

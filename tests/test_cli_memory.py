@@ -188,7 +188,7 @@ def test_an_export_takes_the_place_of_an_earlier_one_and_of_nothing_else(
     config, export = terminal.folder / "config.yaml", terminal.folder / "memories.jsonl"
     before = config.read_bytes()
     said = terminal.refuses("memory", "export", config)
-    assert f"{config} is there already and no export" in said
+    assert f"{config} exists and is no export" in said
     assert config.read_bytes() == before
     terminal.says("memory", "add", "Anna likes tea")
     for _ in range(2):

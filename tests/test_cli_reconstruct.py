@@ -162,7 +162,7 @@ async def test_a_text_that_is_too_long_is_refused_with_what_to_do(terminal: Term
         done = await beside(terminal, "memory", "add", "-", given=given)
         assert done.returncode == 1
         assert b"at most 200,000 characters" in done.stderr
-        assert b"cut it into several files" in done.stderr
+        assert b"Make several files of it" in done.stderr
     assert model.requests == []
 
 

@@ -93,7 +93,7 @@ async def test_a_start_that_nothing_vouches_for_says_nothing_until_it_is_known_w
     daemon.change("UPDATE clock SET boot = 'another'")
     daemon.set_clocks(wall=2 * HOUR)
     await daemon.start()
-    await schedule(daemon, "waits: it is not known yet")
+    await schedule(daemon, "waits: the clock of this machine may be wrong")
     daemon.set_clocks()  # where the homeserver's is
     await schedule(daemon, "fires what is due")
     [said] = await heard(ann, chat, daemon, 1)
@@ -105,7 +105,7 @@ async def test_a_start_that_nothing_vouches_for_says_nothing_until_it_is_known_w
     proxy.after = lie
     await daemon.start()
     await promise(daemon, ann.user_id, chat, {"soup": once(in_(1))})
-    await schedule(daemon, "waits: it is not known yet")
+    await schedule(daemon, "waits: the clock of this machine may be wrong")
     await asyncio.sleep(3)
     assert len(ann.messages(chat, daemon.user_id)) == 1
     daemon.set_clocks(wall=600, steady=600)
@@ -167,7 +167,7 @@ async def test_a_start_years_ahead_throws_nothing_away(
     daemon.change("UPDATE clock SET boot = 'another'")
     daemon.set_clocks(wall=NEVER)
     await daemon.start()
-    await schedule(daemon, "waits: it is not known yet")
+    await schedule(daemon, "waits: the clock of this machine may be wrong")
     await answered(ann, chat, "three")
     daemon.set_clocks()
     await schedule(daemon, "fires what is due")

@@ -242,7 +242,7 @@ def test_an_empty_required_value_is_refused_and_an_empty_optional_one_is_none(
     [
         ("", "1:1: the file is empty"),
         ("# nothing\n", "1:1: the file is empty"),
-        ("matrix:\n\thomeserver: x\n", "2:1: a tab stands where only spaces may"),
+        ("matrix:\n\thomeserver: x\n", "2:1: a tab is where only spaces may be"),
         ("matrix:\n  owner: @ann:example.org\n", "2:10: text that starts with @ needs quotes"),
         ("matrix:\n  allowed_rooms: [!abc:x]\n", "2:19: tags are not used here"),
         ("a: &x 1\nb: *x\n", "1:4: anchors and aliases are not used here"),

@@ -23,7 +23,7 @@ from wintermute.text import EMPTY_AT_SHELL
 
 ROOT = DOCS.parent
 README = ROOT / "README.md"
-WRITTEN = [README, *sorted(DOCS.rglob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+WRITTEN = [README, *sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("[CS]*.md"))]
 PLANNED = {DOCS / "design.md", *(DOCS / "acceptance").iterdir(), *(DOCS / "notes").iterdir()}
 """Pages that speak of what is not there yet as well."""
 NAME = "wintermute"

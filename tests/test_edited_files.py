@@ -231,7 +231,7 @@ async def test_the_owner_hears_once_of_each_file_until_it_is_good_again(watched:
     assert await watched.look() == []  # it may be just being saved
     assert await watched.look(4) == [
         "data/core.md is not UTF-8 at byte 1: save it as UTF-8."
-        " Until then I leave it alone and go on with what it last held."
+        " Until then I do not change it, and go on with its last good text."
     ]
     seed.write_bytes(LATIN)
     assert len(await watched.look(4)) == 2
@@ -270,7 +270,7 @@ async def test_the_owner_hears_once_what_stayed_though_a_file_was_saved_without_
         await house.stores.memories.text(MINE)
         await watched.look(3)
     assert [text for text in await house.spoken() if "I kept" in text] == [
-        "data/MEMORIES.txt was saved from an older text, so I kept what I learnt since: “has a dog”;"
+        "data/MEMORIES.txt was saved from an older text, so I kept what I have learned since: “has a dog”;"
         " “owns a boat”. To remove one for good, write `/forget` and its words."
     ]
     assert await house.rows("SELECT meant_for FROM outbox WHERE kind = 'notice'") == [

@@ -126,7 +126,7 @@ async def test_while_the_embedder_is_of_no_use_words_find_and_all_is_stored(
         state, detail = await note(house)
         if way not in ("hangs", "never ready"):  # these may be at work for half a minute
             assert state == "warn"
-            assert ALONE in detail or "vectors are owed" in detail
+            assert ALONE in detail or "embeddings are missing" in detail
         [hit, *_] = await house.stores.memories.search(SCOPE, Query("milk"), 5)
         assert hit.fact.text == "Ann takes milk with her tea"
         assert await meaning_of(house).owed() == {SCOPE: 1}
@@ -149,7 +149,7 @@ async def test_an_embedder_that_comes_back_is_used_without_a_start(
         house.runner.ring(OWED)
 
         async def told() -> bool:
-            return (await note(house))[1].startswith("vectors are owed")
+            return (await note(house))[1].startswith("embeddings are missing")
 
         await soon(told)
         (tmp_path / "once").touch()

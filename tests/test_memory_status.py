@@ -118,7 +118,7 @@ async def test_status_counts_memories_and_the_vectors_that_are_owed(tmp_path: Pa
     async with kept(tmp_path, VowelCounter()) as stores:
         assert await said(stores) == ("ok", "local_vector, 0 memories")
         await learn(stores, "Ann drinks green tea", "Ann has a sister")
-        assert await said(stores) == ("ok", "local_vector, 2 memories; 2 vectors owed")
+        assert await said(stores) == ("ok", "local_vector, 2 memories; 2 embeddings missing")
         assert stores.meaning is not None
         await stores.meaning.make()
         assert await said(stores) == ("ok", "local_vector, 2 memories")
@@ -126,8 +126,8 @@ async def test_status_counts_memories_and_the_vectors_that_are_owed(tmp_path: Pa
         state, text = await said(stores)
         assert state == "warn"
         assert text == (
-            "local_vector, 2 memories; 2 vectors owed;"
-            " another model than vowels: all are embedded anew, by words meanwhile"
+            "local_vector, 2 memories; 2 embeddings missing;"
+            " another model than vowels: all are embedded again, and found by words meanwhile"
         )
         assert stores.meaning is not None
         assert await stores.meaning.owed() == {SCOPE: 2}

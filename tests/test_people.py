@@ -311,13 +311,13 @@ async def test_identities_are_kept_as_they_were_first_seen(tmp_path: Path) -> No
         await kept(store, database, people)
         [person] = await store.people()
         assert person == Person(ANN, public_key(OLD), public_key(NEW))
-        for user, problem in ((ANN, "not told"), (BEN, "ever seen")):
+        for user, problem in ((ANN, "has no notice"), (BEN, "ever seen")):
             with pytest.raises(WintermuteError, match=problem):
                 await trusted(store, database, user)
         await told(store, database, person)
         learn(people, answer(LAPTOP, signed=[LAPTOP], master=OTHER))
         await kept(store, database, people)
-        with pytest.raises(WintermuteError, match="changed again"):
+        with pytest.raises(WintermuteError, match="has changed again"):
             await trusted(store, database, ANN)
         await told(store, database, (await store.people())[0])
         assert (await trusted(store, database, ANN)).master_key == public_key(OLD)

@@ -41,7 +41,7 @@ def numbered(*said: tuple[str, str]) -> list[Message]:
         ([(ANN, "hi"), (BOT, "⏰ tea")], 1),
         ([(ANN, ""), (ANN, "hi"), (BOT, "ok: hi")], 1),
         ([(ANN, "hi"), (ANN, "/stop"), (BOT, "Stopped.")], 0),
-        ([(ANN, "/new"), (BOT, "`/new` has its turn once your earlier message is answered")], 1),
+        ([(ANN, "/new"), (BOT, "`/new` waits until I have answered your earlier message")], 1),
         ([(BOT, "Stopped."), (ANN, "hi")], 1),
     ],
 )

@@ -350,7 +350,7 @@ async def test_a_reminder_can_be_set_while_the_model_is_silent_and_new_keeps_its
         await house.incoming("/remind in 20 minutes drink")
         said = await house.said(2)
         assert any("I'll remind" in text for text in said)
-        assert any("`/new` has its turn once" in text for text in said)
+        assert any("`/new` waits until I have answered" in text for text in said)
         await seconds_pass(house, clock, 120)
         assert (await house.said(4))[2:] == [
             "echo: go",
@@ -369,7 +369,7 @@ async def test_what_keeps_its_place_behind_a_model_that_is_silent_is_told_so(
         await model.request_arrived(1)
         await clock.move(5)
         await house.incoming("/new")
-        assert "`/new` has its turn once" in (await house.said(1))[0]
+        assert "`/new` waits until I have answered" in (await house.said(1))[0]
         await house.incoming("/help")
         await house.said(2)
         begins.set()

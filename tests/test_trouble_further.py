@@ -209,4 +209,4 @@ async def test_new_behind_a_message_whose_model_is_silent_says_that_it_waits(
         await clock.move(6)
         await house.incoming("/new")
         (kept,) = await house.said(1)
-    assert "`/new` has its turn once" in kept
+    assert "`/new` waits until I have answered" in kept

@@ -183,7 +183,7 @@ def test_paths_start_at_the_file_or_folder_they_come_from(tmp_path: Path) -> Non
         ('{"model": "a\\u0000"}', "{file}: model: must be text, not blank and in one line"),
         ('{"store_path": {"a": "b"}}', "{file}: store_path: must be a path"),
         ('{"store_path": "\\ud800"}', "{file}: store_path: must be a path"),
-        ('{"model": "a", "model": "b"}', "{file}: model: stands there twice: remove one"),
+        ('{"model": "a", "model": "b"}', "{file}: model: is there twice: remove one"),
         ('{"agent_cmds": "codex"}', "{file}: agent_cmds: must be a section of names"),
         ('{"agent_cmds": {"codex": 5}}', "{file}: agent_cmds.codex: must be text"),
         ('{"agent_cmds": {"codex": null}}', "{file}: agent_cmds.codex: must be text, not empty"),

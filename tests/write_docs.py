@@ -19,59 +19,60 @@ WIDTH = 100
 CONFIGURATION = """\
 # Configuration
 
-Every key of `config.yaml`. `wintermute init DIR` writes the file with all of them and one line about each; a
-shorter file is enough, for only the keys without a default are needed. `wintermute check` reads it and tells every
-mistake with its line and column.
+This page lists every key of `config.yaml`. Only the keys without a default are needed.
+`wintermute check` finds every mistake and names its line and column.
 
 - Text that starts with `@`, `!`, `&` or `*` needs quotes. Relative paths start at the folder of the file.
-- A secret never stands in the file: `{env: NAME}` takes it from the environment, `{file: PATH}` from a file, which
-  under systemd may be the name of a credential.
-- A proxy in the environment (`HTTPS_PROXY`, `ALL_PROXY`) is not used: `matrix.proxy` and `llm.backends.NAME.proxy` say
-  which one is. The name and the password it wants are a secret: `proxy_login`.
+- Secrets are never in the file. `{env: NAME}` takes one from the environment, `{file: PATH}` from a
+  file. Under systemd PATH may be the name of a credential.
+- Wintermute ignores proxies of the environment (`HTTPS_PROXY`, `ALL_PROXY`). Set `matrix.proxy` and
+  `llm.backends.NAME.proxy`, with name and password in `proxy_login`.
 - `NAME` in a key is a name of your choice: `llm.backends.local.model`.
 
-*This page is written from the schema by `python -m tests.write_docs`.*
+*`python -m tests.write_docs` writes this page from the schema.*
 """
 CATHEDRAL = """\
 ### Beside config.yaml
 
-A `wintermute wiki` command also reads the file `cathedral.json` of the folder that it is started in, or the one that
-`CATHEDRAL_CONFIG` names: JSON with the keys of `wiki`, such as `{"store_path": "pages", "model": "local"}`. The
-variables `CATHEDRAL_STORE`, `CATHEDRAL_MODEL` and `CATHEDRAL_RUNTIME_PROMPT` say the same as `store_path`, `model` and
-`runtime_prompt`. What is said more than once counts in this order: `--store`, a variable, `cathedral.json`,
-`config.yaml`; of `agent_cmds` each name by itself. The daemon reads `config.yaml` alone.
+`wintermute wiki` commands also read `cathedral.json` in your folder, or the file in
+`CATHEDRAL_CONFIG`. It is JSON with the keys of `wiki`, such as `{"store_path": "pages",
+"model": "local"}`. The variables `CATHEDRAL_STORE`, `CATHEDRAL_MODEL` and `CATHEDRAL_RUNTIME_PROMPT` set
+`store_path`, `model` and `runtime_prompt`. The first of these counts: `--store`, a variable,
+`cathedral.json`, `config.yaml`. Each name of `agent_cmds` counts by itself. The daemon reads only
+`config.yaml`.
 
-A prompt file that is named with a relative path is looked for beside the file that names it (of a variable: in the folder
-that the command is started in), then in the data folder: `prompts/runtime/mine.md`.
+A relative path of a prompt file starts at the file that names it, or for a variable at your folder.
+If nothing is there, it starts at the data folder: `prompts/runtime/mine.md`.
 """
 LATER = """\
 ## Not built yet
 
-These keys are accepted and checked, and have no effect until their feature comes:
+Wintermute accepts and checks these keys, but they have no effect yet:
 """
 COMMANDS = """\
 # Commands
 
-What can be typed in a shell, what can be typed in a chat, and what the assistant itself can do. `--config PATH` may
-stand before or after a command; without it, `$WINTERMUTE_CONFIG` or `config.yaml` in this folder counts. Exit codes:
-0 all went well; 1 the operation failed, or a check found problems; 2 the command line, the configuration or the
-account needs a change, and starting again will not help. An error is one line on stderr that says what to do.
+This page lists the commands of the shell, those of a chat, and the tools of the assistant.
+`--config PATH` may come before or after a command; without it, `$WINTERMUTE_CONFIG` or
+`config.yaml` in this folder counts.  Exit codes: 0 means success, 1 that the operation failed or a
+check found problems. 2 means that the command line, the configuration or the account needs a
+change. An error is one line on stderr that says what to do.
 
-*This page is written from `--help` by `python -m tests.write_docs`.*
+*`python -m tests.write_docs` writes this page from `--help`.*
 """
 TOOLS = {
     "append_memory": "remembers one thing",
-    "search_memory": "looks for what is remembered, also for what was true on a day",
-    "task": "keeps goals and promises: add, list, update, complete, pause, resume, delete",
-    "add_skill": "keeps a procedure that worked; only in a direct chat with the owner",
+    "search_memory": "finds memories, also those that were true on a given day",
+    "task": "keeps tasks and reminders: add, list, update, complete, pause, resume, delete",
+    "add_skill": "stores a procedure that worked; only in a direct chat with the owner",
     "read_file": "reads a text file in `data/skills` and the folders of `tools.files.roots`",
-    "write_file": "writes one there",
-    "spawn_sub_session": "hands out work whose result comes later",
-    "call_agent": "hands out work and waits for its result",
-    "call_agent_batch": "hands out several at once and waits for all",
+    "write_file": "writes a text file there",
+    "spawn_sub_session": "starts work whose result comes later",
+    "call_agent": "starts work and waits for its result",
+    "call_agent_batch": "starts several pieces of work and waits for all",
     "recall": "opens a page of the wiki; only in a direct chat with the owner, or at the terminal",
-    "night": "puts back what a night changed, or answers what it asks, when you say so; only where one did",
-    "done": "ends an answer, where `loop.require_done_tool` asks for it",
+    "night": "undoes changes of a night, or answers its questions, when you say so",
+    "done": "ends an answer, with `loop.require_done_tool`",
 }
 
 

@@ -238,7 +238,7 @@ async def _embed(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:
             await stores.meaning.make()
         except MemoryUnavailable as problem:
             log.warning("vectors not made reason=%s", problem)
-            await stores.health.note(MEANING, "warn", f"vectors are owed: {problem}")
+            await stores.health.note(MEANING, "warn", f"embeddings are missing: {problem}")
             return JobPutOff(clock.now() + AGAIN, "what makes vectors is away")
     return JobDone()
 

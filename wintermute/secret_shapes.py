@@ -19,8 +19,8 @@ from wintermute.errors import ToolFailed
 
 HIDDEN = "[secret]"
 REFUSED = (
-    "not stored: it looks like it holds {kind}, and memories are read by models and stand in plain"
-    " files. Keep it in a password manager; what may be remembered is where it is kept"
+    "not stored: it looks like it holds {kind}. Models read memories, which are plain text."
+    " Keep it in a password manager; you can remember where it is kept"
 )
 TOKEN, CARD, SEED = "a key or a token", "the number of a card", "a seed phrase"
 PASSWORD = "a password"

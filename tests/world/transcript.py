@@ -19,7 +19,7 @@ LONGEST = 400
 """Characters of a message in the transcript."""
 SHOWN = frozenset({"m.room.message", "m.room.encrypted", "m.room.redaction", "m.room.member"})
 """Which of the `m.room` events a client shows in a timeline, beside all others."""
-UNASKED = re.compile(r"The model |I get no answer |`/\w+` has its turn |⏰|data/|Hello, ")
+UNASKED = re.compile(r"The model |I get no answer |`/\w+` waits until I |⏰|data/|Hello, ")
 """How lines begin that answer nothing: they promise an answer, or nobody asked for them."""
 
 

@@ -26,8 +26,8 @@ HINT = "Enter sends, Alt-Enter begins a new line, Ctrl-C stops an answer, Ctrl-D
 def command(ctx: click.Context) -> None:
     """Talk in the terminal, without Matrix.
 
-    The same memory, tasks, skills and commands as in your direct chats. From a pipe each line is
-    a message; leaves with 1 when one of them got no answer. The daemon must be stopped.
+    You have the same memory, tasks, skills and commands as in your direct chats. Stop the daemon
+    first. From a pipe, each line is a message. The exit code is 1 if one of them got no answer.
 
     Example: wintermute chat --config ~/wintermute/config.yaml
     """

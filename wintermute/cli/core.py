@@ -27,7 +27,7 @@ whose = scope_option("Whose page; default: the owner's.")
 
 @click.group("core")
 def command() -> None:
-    """What is always known: the page that is in every prompt.
+    """Show and edit core.md, which is in every prompt.
 
     Example: wintermute core show
     """
@@ -37,7 +37,7 @@ def command() -> None:
 @whose
 @on_stores
 async def show(stores: Stores, scope: str | None) -> Report:
-    """Print the page.
+    """Print core.md.
 
     Example: wintermute core show
     """
@@ -52,7 +52,7 @@ async def show(stores: Stores, scope: str | None) -> Report:
 @whose
 @reporting
 def edit(ctx: click.Context, scope: str | None, as_json: bool) -> None:
-    """Open the page in $EDITOR; what it was before is kept for 30 days.
+    """Open core.md in $EDITOR; the old version is kept for 30 days.
 
     Example: wintermute core edit --scope person:@ann:example.org
     """
@@ -68,7 +68,7 @@ def edit(ctx: click.Context, scope: str | None, as_json: bool) -> None:
         return
     with_stores(ctx, lambda stores, _: _replaced(stores, place, text, page))
     if problem := page_problem(text):
-        raise WintermuteError(f"{name} was saved, and is not used as it is: {problem}")
+        raise WintermuteError(f"{name} was saved, but cannot be used: {problem}")
     tell(ctx, {"scope": place, "outcome": "saved"}, f"saved  {name}", as_json=as_json)
 
 
@@ -76,7 +76,7 @@ def edit(ctx: click.Context, scope: str | None, as_json: bool) -> None:
 @whose
 @reporting
 def check(ctx: click.Context, scope: str | None, as_json: bool) -> None:
-    """Whether the page has its form; what was not changed on it without you.
+    """Check the form of core.md, and show changes that wait for you.
 
     Example: wintermute core check
     """
@@ -104,7 +104,7 @@ def check(ctx: click.Context, scope: str | None, as_json: bool) -> None:
 @whose
 @on_stores
 async def history(stores: Stores, scope: str | None) -> Report:
-    """Show what the page was in the last 30 days, newest first.
+    """Show the versions of the last 30 days, newest first.
 
     Example: wintermute core history
     """
@@ -119,7 +119,7 @@ async def history(stores: Stores, scope: str | None) -> Report:
 @whose
 @on_stores
 async def restore(stores: Stores, number: int, scope: str | None) -> Report:
-    """Bring back the page as `history` shows it under this number.
+    """Bring back the version that `history` shows under this number.
 
     Example: wintermute core restore 1
     """
@@ -168,7 +168,7 @@ async def _checked(stores: Stores, scope: str) -> tuple[str | None, str]:
 
 
 def _wish_lines(wish: Proposal) -> list[str]:
-    head = f"proposed, but not done: {wish.reason}. The page would be:"
+    head = f"proposed: {wish.reason}. The page would be:"
     return [head, *(f"  {line}".rstrip() for line in wish.text.rstrip().split("\n"))]
 
 

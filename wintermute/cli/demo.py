@@ -28,23 +28,23 @@ from wintermute.terminal.markdown import Renderer, can_draw
     "--folder",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
-    help="Keep everything here, and go on from here; default: a temporary folder.",
+    help="Keep everything in this folder for the next time; default: a temporary folder.",
 )
 @click.option(
     "--script",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False, exists=True, readable=True),
-    help="Type the lines of this file, each after the answer to the one before, and end.",
+    help="Type the lines of this file one after another, then end.",
 )
-@click.option("--practice", is_flag=True, help="Use the built-in practice model in any case.")
+@click.option("--practice", is_flag=True, help="Use the practice model even if there is another.")
 @click.pass_context
 def command(ctx: click.Context, folder: Path | None, script: Path | None, practice: bool) -> None:
-    """Try a whole Wintermute, with nothing to set up.
+    """Try Wintermute, with nothing to set up.
 
-    Starts a private Matrix homeserver on this machine, a bot and you in an encrypted room, and
-    lets you talk. The model is that of --config, else of OPENAI_BASE_URL, OPENAI_API_KEY and
-    OPENAI_MODEL, else of an Ollama or llama.cpp that runs here, else a built-in one for practice.
-    Lines may also come from a pipe. Ctrl-C or Ctrl-D ends everything.
+    Starts a private Matrix homeserver on this machine and drops you into an encrypted room with the
+    bot. It uses the model of --config, or of OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL, or
+    an Ollama or llama.cpp on this machine. Otherwise it uses a built-in practice model. Lines may
+    also come from a pipe. Ctrl-C or Ctrl-D ends everything.
 
     Example: wintermute demo --folder ~/wintermute-demo
     """

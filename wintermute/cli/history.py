@@ -19,7 +19,7 @@ from wintermute.errors import WintermuteError
 from wintermute.night.nights import follow_undo
 from wintermute.stores import Stores
 
-WOULD = "`undo` would take this back:"
+WOULD = "`undo` would undo this:"
 CONFIRM = (
     "undo needs --yes for this change: it is over an hour old, not the newest one, or changed more"
     " than three items"
@@ -30,7 +30,7 @@ def history_command(kind: ItemKind) -> click.Command:
     """`history`: what was changed in the last 30 days, newest first."""
 
     @click.command("history")
-    @click.option("--count", default=20, show_default=True, help="How many change sets.")
+    @click.option("--count", default=20, show_default=True, help="How many change sets to show.")
     @on_stores
     async def history(stores: Stores, count: int) -> Report:
         await _take_hand_edits(stores, kind)
@@ -43,7 +43,7 @@ def history_command(kind: ItemKind) -> click.Command:
         return Report(values, lines or ["Nothing was changed in the last 30 days."])
 
     history.help = (
-        "Show what was changed in the last 30 days, newest first.\n\n"
+        "Show the changes of the last 30 days, newest first.\n\n"
         f"Example: wintermute {_noun(kind)} history"
     )
     return history
@@ -54,10 +54,8 @@ def undo_command(kind: ItemKind) -> click.Command:
 
     @click.command("undo")
     @click.argument("batch", required=False)
-    @click.option("--last", is_flag=True, help="The newest one of yours that is not undone yet.")
-    @click.option(
-        "--yes", is_flag=True, help="With --last: also take back an older or larger change."
-    )
+    @click.option("--last", is_flag=True, help="Undo your newest change that is not undone yet.")
+    @click.option("--yes", is_flag=True, help="With --last: undo it even if it is old or large.")
     @reporting
     def undo(ctx: click.Context, batch: str | None, last: bool, yes: bool, as_json: bool) -> None:
         if (batch is None) != last:
@@ -93,8 +91,7 @@ def undo_command(kind: ItemKind) -> click.Command:
         ctx.exit(0 if undone.back or undone.merges else 1)
 
     undo.help = (
-        "Take a change set back; what was changed again since stays as it is.\n\n"
-        f"Example: wintermute {_noun(kind)} undo --last"
+        f"Undo a change set; later changes stay.\n\nExample: wintermute {_noun(kind)} undo --last"
     )
     return undo
 

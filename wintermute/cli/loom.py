@@ -227,9 +227,9 @@ def _block(text: str, begin: str) -> Iterator[str]:
 # `replay` needs the whole program, which the others need not load.
 @click.group("loom", cls=LazyGroup, lazy={"replay": "wintermute.cli.replay"})
 def command() -> None:
-    """What was said and done: read, fork, replay.
+    """Read, export, fork and replay what was said and done.
 
-    BRANCH is the id of a branch, or that of a room: then its newest branch.
+    BRANCH is the id of a branch, or of a room for its newest branch.
 
     Example: wintermute loom list
     """
@@ -241,8 +241,7 @@ def command() -> None:
 def list_(ctx: click.Context, limit: int, as_json: bool) -> None:
     """Show the branches, newest first.
 
-    A branch begins with a conversation, with `/new`, with an edit, with a fork, and when somebody
-    comes in or leaves.
+    A new conversation, `/new`, an edit, a fork, and somebody who joins or leaves start a branch.
 
     Example: wintermute loom list --limit 5
     """
@@ -278,10 +277,10 @@ def show(ctx: click.Context, branch: str, as_json: bool) -> None:
     "--bundle",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="All that helps to understand a problem, as one JSON file.",
+    help="Everything that helps to understand a problem, as one JSON file.",
 )
-@click.option("--without-people", is_flag=True, help="person1, room1 for ids and names.")
-@click.option("--without-texts", is_flag=True, help="Only how long the texts were.")
+@click.option("--without-people", is_flag=True, help="Write person1, room1 for ids and names.")
+@click.option("--without-texts", is_flag=True, help="Write lengths of texts, not the texts.")
 @config_option
 @click.pass_context
 def export(
@@ -292,10 +291,10 @@ def export(
     without_people: bool,
     without_texts: bool,
 ) -> None:
-    """Write a branch as JSON lines: one turn each, from the first one to the last.
+    """Export a branch as JSON lines, one for each turn.
 
-    The turns before a fork are the first ones. Secrets of the configuration are left out in any
-    case; an existing file is not overwritten.
+    Turns before a fork come first. Secrets of the configuration are always left out. An existing
+    file is not overwritten.
 
     Example: wintermute loom export branch_0123456789abcdef --output turns.jsonl
     """
@@ -323,7 +322,7 @@ def export(
 @click.argument("turn", metavar="TURN")
 @reporting
 def fork(ctx: click.Context, turn: str, as_json: bool) -> None:
-    """Go on from a turn: a new branch with all up to it and nothing after it.
+    """Start a new branch after a turn, without anything later.
 
     Example: wintermute loom fork turn_0123456789abcdef
     """
@@ -343,7 +342,7 @@ def fork(ctx: click.Context, turn: str, as_json: bool) -> None:
         ctx,
         told,
         f"{branch} goes on from {turn}; {spot.branch_id} stays as it is.",
-        f"The next message in {where} is answered there, with all up to this turn in view.",
+        f"The next message in {where} goes on there, with everything up to this turn.",
         as_json=as_json,
     )
 

@@ -11,21 +11,21 @@ from wintermute.errors import ConfigurationError, WintermuteError
 
 VERBS = {
     "init": "Make a folder with config.yaml and data/.",
-    "run": "Run the daemon until it is told to stop.",
-    "demo": "Try a whole Wintermute, with nothing to set up.",
+    "run": "Run the daemon until you stop it.",
+    "demo": "Try Wintermute, with nothing to set up.",
     "chat": "Talk in the terminal, without Matrix.",
     "web": "Print an address that logs you in to the web pages.",
     "check": "Try every part and say what to do.",
     "status": "Show what does not work, and what to do about it.",
-    "memory": "What is remembered: show, change, forget.",
-    "core": "What is always known: the page that is in every prompt.",
-    "wiki": "Pages that link to each other, and grow out of conversations.",
-    "task": "What is to be done: show and change it.",
-    "skill": "How something is done: procedures.",
-    "night": "What is tidied at night: run it, read it, answer it, take it back.",
-    "prompt": "Show the whole prompt as it would go out now, part by part.",
-    "loom": "What was said and done: read, fork, replay.",
-    "matrix": "Whom to trust, how others can trust the bot, its login and its keys.",
+    "memory": "Show, change and forget memories.",
+    "core": "Show and edit core.md, which is in every prompt.",
+    "wiki": "Read, search and tidy the wiki, and make pages of conversations.",
+    "task": "Show and change tasks and reminders.",
+    "skill": "Show and change skills: procedures for the assistant.",
+    "night": "Run, read, answer and undo nights, which tidy memories.",
+    "prompt": "Show the prompt that the model would get now, part by part.",
+    "loom": "Read, export, fork and replay what was said and done.",
+    "matrix": "Verify the bot, trust people, log out, and replace keys.",
 }
 """Each stands in the module of its name; the line is repeated here so that help loads none."""
 
@@ -60,7 +60,7 @@ class Program(LazyGroup):
     default=Path("config.yaml"),
     envvar="WINTERMUTE_CONFIG",
     metavar="PATH",
-    help="The configuration; default: $WINTERMUTE_CONFIG, or config.yaml in this folder.",
+    help="Configuration file; default: $WINTERMUTE_CONFIG, or config.yaml in this folder.",
 )
 @click.pass_context
 def cli(ctx: click.Context, config: Path) -> None:

@@ -39,7 +39,7 @@ NOT_YET: Final[tuple[HealthState, str]] = ("warn", "none yet -> start it with `w
 
 @click.group("matrix")
 def command() -> None:
-    """Whom to trust, how others can trust the bot, its login and its keys.
+    """Verify the bot, trust people, log out, and replace keys.
 
     Example: wintermute matrix verify
     """
@@ -68,9 +68,9 @@ def logout(ctx: click.Context) -> None:
 def reset_crypto(ctx: click.Context, identity: bool) -> None:
     """Move the key store aside, with a date; the next start makes a new device.
 
-    With --identity the cross-signing identity is replaced instead, in case the old one is lost or
-    somebody else has it; everybody must verify the bot again. The homeserver asks for the
-    password, or for a yes on its web page.
+    With --identity it replaces the cross-signing identity instead, if that is lost or somebody else
+    has it. Everybody must then verify the bot again. The homeserver asks for the password, or for a
+    yes on its web page.
 
     Example: wintermute matrix reset-crypto
     """
@@ -175,5 +175,7 @@ async def _trusted(config: Config, user: str) -> str:
     ):
         person = await PeopleStore(database, SystemClock()).trust(tx, user)
     if not person.changed_to:
-        return f"{user} goes on without an identity; the next one that they make is taken"
+        return (
+            f"{user} is trusted without an identity; Wintermute accepts the next one that they make"
+        )
     return f"trusted: {user} is now {fingerprint(person.changed_to)}"

@@ -70,7 +70,7 @@ whose = scope_option("Whose memories; default: the owner's.")
 
 @click.group("memory")
 def command() -> None:
-    """What is remembered: show, change, forget.
+    """Show, change and forget memories.
 
     Example: wintermute memory list
     """
@@ -110,9 +110,9 @@ def list_(ctx: click.Context, scope: str | None, everyone: bool, as_json: bool) 
     type=click.Choice(SOURCES),
     default=EXPLICIT,
     show_default=True,
-    help="How it was learnt.",
+    help="How Wintermute learned it.",
 )
-@moment_option("--until", "Since when it is no longer true, or will not be: a day, or a time.")
+@moment_option("--until", "The day or time from which it is no longer true.")
 @reporting
 def add(
     ctx: click.Context,
@@ -122,9 +122,9 @@ def add(
     source: Source,
     until: str | None,
 ) -> None:
-    """Remember one thing; of - a long text is read and taken apart into single memories.
+    """Remember one thing; with - read a long text and split it into memories.
 
-    What is no longer true is kept: `search --when` and `/memory WORDS` find it.
+    With --until, the memory is kept as past: `search --when` and `/memory WORDS` find it.
 
     Example: wintermute memory add "Anna lives in Lyon." --until 2026-05-01
     """
@@ -148,8 +148,8 @@ def _tell_split(
     text = "\n".join(file.read(4 * MOST_TEXT + 1).decode("utf-8-sig", "replace").splitlines())
     if len(text) > MOST_TEXT:
         raise WintermuteError(
-            f"the text is too long: at most {MOST_TEXT:,} characters are taken apart at once;"
-            " cut it into several files and import one after the other"
+            f"the text is too long: at most {MOST_TEXT:,} characters can be split at once. Make"
+            " several files of it, and import one after another"
         )
     text, secrets = harmless_paragraphs(text)
     refused: list[tuple[int | None, str]] = [*secrets]
@@ -227,11 +227,10 @@ async def show(stores: Stores, fact_id: str) -> Report:
 @click.argument("fact_ids", metavar="[ID]...", nargs=-1)
 @reporting
 def forget_(ctx: click.Context, fact_ids: tuple[str, ...], as_json: bool) -> None:
-    """Erase memories for good, with the messages they were learnt from.
+    """Erase memories for good, with the messages they came from.
 
-    Also erased are their earlier wordings and whatever else in a conversation repeats them. There is
-    no way back; to take a change back use `undo`. Without an ID only the free space of the database
-    is cleared.
+    This cannot be undone. It also erases their earlier versions and every copy in the same chat.
+    Without an ID it only clears the free space of the database.
 
     Example: wintermute memory forget fact_0123456789abcdef
     """
@@ -246,8 +245,8 @@ def forget_(ctx: click.Context, fact_ids: tuple[str, ...], as_json: bool) -> Non
     tell(ctx, values, *_forgotten_lines(done, zone), as_json=as_json)
     if done.unfinished:
         raise WintermuteError(
-            f"not finished: {done.unfinished} messages about it are still to be answered or sent;"
-            " the daemon goes on with it when they are, `wintermute status` shows what is left"
+            f"not finished: {done.unfinished} messages about it still wait to be answered or"
+            " sent. The daemon goes on after that, and `wintermute status` shows what is left"
         )
     if not done.scrubbed:
         raise WintermuteError(
@@ -275,9 +274,9 @@ def _forgotten_lines(done: Forgotten, zone: ZoneInfo) -> Iterator[str]:
 @config_option
 @click.pass_context
 def export(ctx: click.Context, file: str, scope: str | None) -> None:
-    """Write all memories, or those of one scope, as lines of JSON.
+    """Export all memories, or those of one scope, as lines of JSON.
 
-    An earlier export is replaced; a file that is none is left alone.
+    It replaces an earlier export, but no other file.
 
     Example: wintermute memory export memories.jsonl
     """
@@ -288,7 +287,7 @@ def export(ctx: click.Context, file: str, scope: str | None) -> None:
     found = with_stores(ctx, work)
     if not _is_export(Path(file)):
         raise WintermuteError(
-            f"{file} is there already and no export: nothing was written; name another file"
+            f"{file} exists and is no export, so nothing was written: name another file"
         )
     write_whole(file, "".join(f"{line}\n" for line in found).encode())
 
@@ -296,16 +295,16 @@ def export(ctx: click.Context, file: str, scope: str | None) -> None:
 @command.command("import")
 @click.argument("file", type=click.File("rb"))
 @scope_option("Whose memories, where a line does not say; default: the owner's.")
-@click.option("--split", is_flag=True, help="It is one long text: take it apart into memories.")
+@click.option("--split", is_flag=True, help="The file is one long text: split it into memories.")
 @reporting
 def import_(
     ctx: click.Context, file: BinaryIO, scope: str | None, split: bool, as_json: bool
 ) -> None:
-    """Read memories from lines of JSON, as `export` writes them, or from a list.
+    """Import memories from lines of JSON, as `export` writes them, or from a list.
 
-    A file called .txt is a list, with a memory on each line. Of JSON, only "text" is needed; "id", "at", "speaker", "scope" and "source" are kept. Reading the same
-    file again adds nothing. Lines without a word in them, and those that look like they hold a
-    password or a key, are left out and counted.
+    A file called .txt is a list, with a memory on each line. Of JSON, only "text" is needed; "id",
+    "at", "speaker", "scope" and "source" are kept. Importing the same file again adds nothing.
+    Lines without a word, and lines that look like a password or key, are left out and counted.
 
     Example: wintermute memory import memories.jsonl
     """
@@ -346,10 +345,10 @@ def import_(
 @command.command("reconstruct")
 @reporting
 def reconstruct(ctx: click.Context, as_json: bool) -> None:
-    """Bring what was just learnt together with what is known, now.
+    """Merge new memories with older ones about the same things, now.
 
-    The daemon does it by itself, after 20 new memories or 15 minutes without one. It also decides
-    whether core.md changes: this command leaves that to it, and says so.
+    The daemon does this by itself, after 20 new memories or 15 minutes without one. It may then
+    change core.md as well, which this command never does.
 
     Example: wintermute memory reconstruct
     """

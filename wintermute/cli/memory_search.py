@@ -53,9 +53,9 @@ def moment_option(name: str, text: str) -> Callable[[Verb], Verb]:
 @click.command("search")
 @click.argument("query", required=False)
 @click.option("--batch", type=click.File("rb"), help="A file with a question on each line.")
-@click.option("--k", "most", default=10, show_default=True, help="How many for each question.")
+@click.option("--k", "most", default=10, show_default=True, help="Most results for each question.")
 @whose
-@moment_option("--when", "Also what was true then; of a day, at its end.")
+@moment_option("--when", "Also find what was true on this day.")
 @reporting
 def search(
     ctx: click.Context,
@@ -66,7 +66,7 @@ def search(
     when: str | None,
     as_json: bool,
 ) -> None:
-    """Find memories by what they are about, as the prompt does; without QUERY the newest.
+    """Find memories as the prompt does; without QUERY show the newest.
 
     A line of a --batch file is {"id", "query", "scope"?}; each gets a line {"id", "hits"}.
 
@@ -101,7 +101,7 @@ async def _tell_owed(stores: Stores, scope: str) -> None:
     owed = (await stores.meaning.owed()).get(scope, 0) if stores.meaning else 0
     if owed:
         click.echo(
-            f"{counted(owed, 'vector')} owed, and words alone find what lacks one:"
+            f"{counted(owed, 'embedding')} missing, so only words find these memories:"
             " `wintermute memory rebuild-index` makes them now",
             err=True,
         )
@@ -173,7 +173,7 @@ def _end_of(when: str, zone: tzinfo) -> datetime | None:
 
 
 @click.command("latest")
-@click.option("--begin", default=1, show_default=True, help="From which one on; 1 is the newest.")
+@click.option("--begin", default=1, show_default=True, help="Number of the first; 1 is the newest.")
 @click.option("--count", default=10, show_default=True, help="How many.")
 @whose
 @on_stores
@@ -193,7 +193,7 @@ async def latest(stores: Stores, begin: int, count: int, scope: str | None) -> R
 @click.command("stats")
 @reporting
 def stats(ctx: click.Context, as_json: bool) -> None:
-    """Show how much is remembered, of whom, how much of it rests, and what can be found.
+    """Count memories by person and room, and say how many rest or lack an embedding.
 
     Example: wintermute memory stats
     """
@@ -233,17 +233,17 @@ def _stats_lines(backend: str, tallies: Sequence[Json]) -> Iterator[str]:
         yield f"  live: {each['live']}{f' ({sources})' if sources else ''}"
         yield f"  not used for long: {each['resting']}"
         yield f"  no longer true: {each['no_longer_true']}, retired: {each['retired']}"
-        yield f"  found by words: {each['indexed']}, vectors owed: {each['vectors_owed']}"
+        yield f"  found by words: {each['indexed']}, embeddings missing: {each['vectors_owed']}"
         yield f"  file: {each['file_bytes']:,} bytes"
 
 
 @click.command("rebuild-index")
 @on_stores
 async def rebuild_index(stores: Stores) -> Report:
-    """Build anew what memories are found by, from the memories themselves.
+    """Rebuild the indexes by which memories are found.
 
-    That is done by itself when it is needed; this does it at once. Until it is done, memories are
-    found by words.
+    The daemon does this by itself when it is needed; this command does it at once. Until then,
+    words find memories.
 
     Example: wintermute memory rebuild-index
     """
@@ -269,7 +269,7 @@ async def _vectors_made(meaning: Meaning) -> int:
 @click.argument("fact_id", metavar="ID")
 @on_stores
 async def why(stores: Stores, fact_id: str) -> Report:
-    """Show where a memory comes from, what it replaced, and which messages it was brought to.
+    """Show where a memory comes from, what it replaced, and which messages used it.
 
     Example: wintermute memory why fact_0123456789abcdef
     """
@@ -306,7 +306,7 @@ def _why_lines(fact: Fact, found: Provenance, zone: ZoneInfo) -> Iterator[str]:
         yield "nothing is on record of where it comes from"
     for each in found.learnt:
         yield from _learnt_lines(each, zone)
-    yield from (f"it stands for: {fact_line(other, zone)}" for other in found.replaced)
+    yield from (f"it replaced: {fact_line(other, zone)}" for other in found.replaced)
     yield from (f"it was replaced by: {fact_line(other, zone)}" for other in found.replaced_by)
     yield from (f"brought to: {_said_line(said, zone)}" for said in found.brought_to)
 

@@ -25,7 +25,7 @@ VERBS = {
     lines={verb: line for verb, (_, line) in VERBS.items()},
 )
 def command() -> None:
-    """What is tidied at night: run it, read it, answer it, take it back.
+    """Run, read, answer and undo nights, which tidy memories.
 
     Example: wintermute night report
     """

@@ -42,7 +42,7 @@ config_option = click.option(
     metavar="PATH",
     expose_value=False,
     callback=_remember,
-    help="The configuration, as before the command.",
+    help="Configuration file.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

@@ -75,12 +75,11 @@ class WholePrompt:
 @click.option("--room", metavar="R", help="A room or conversation; default: the owner's newest.")
 @reporting
 def command(ctx: click.Context, room: str | None, as_json: bool) -> None:
-    """Show the whole prompt as it would go out now, part by part.
+    """Show the prompt that the model would get now, part by part.
 
-    First the system message and the tools, then what was said and told in the conversation, and
-    what the next message would bring. What people and the model said is counted only; `wintermute loom
-    show` has it. Tokens are estimates: a third of the bytes. What would be cut to fit the window is
-    told as well, as far as no summary of what is old is made before.
+    First come the system message and the tools, then the conversation, then the block of the next
+    message. Messages are only counted; `wintermute loom show` prints them. Tokens are estimates: a
+    third of the bytes. The last lines say what would be cut to fit the window.
 
     Example: wintermute prompt --room '!abc:example.org'
     """

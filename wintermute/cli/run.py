@@ -18,13 +18,13 @@ from wintermute.errors import ConfigurationError
 @click.option("--take-over", is_flag=True, help="End another installation on the same account.")
 @click.pass_context
 def command(ctx: click.Context, *, take_over: bool) -> None:
-    """Run the daemon until it is told to stop.
+    """Run the daemon until you stop it.
 
-    SIGTERM or SIGINT end it; what is under way is finished first, what is not is kept. SIGHUP
-    reads the configuration again and goes on with it, or with the old one when it is wrong.
+    SIGTERM or SIGINT stop it: it finishes a send in progress and keeps the rest for the next start.
+    SIGHUP reads the configuration again. If that is wrong, the old one stays in use.
 
-    It does not start while another installation uses the same account; with --take-over the
-    other one ends. Do not write that into a service: two would end each other.
+    It does not start while another installation uses the same account. With --take-over the other
+    one ends. Do not use that in a service, because two would end each other.
 
     Example: wintermute run --config ~/wintermute/config.yaml
     """

@@ -23,7 +23,7 @@ from wintermute.text import EMPTY_AT_SHELL
 
 @click.group("skill")
 def command() -> None:
-    """How something is done: procedures.
+    """Show and change skills: procedures for the assistant.
 
     Example: wintermute skill list
     """
@@ -59,10 +59,10 @@ async def show(stores: Stores, name: str) -> Report:
 @command.command("add")
 @click.argument("name")
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option("--summary", required=True, help="One line: when to use it.")
+@click.option("--summary", required=True, help="One line that says when to use it.")
 @reporting
 def add(ctx: click.Context, name: str, file: BinaryIO, summary: str, as_json: bool) -> None:
-    """Add or replace a skill with the text of FILE, or of standard input.
+    """Add or replace a skill with the text of FILE or of standard input.
 
     Example: wintermute skill add calendar calendar.md --summary "Google Calendar events"
     """

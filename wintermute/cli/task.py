@@ -199,7 +199,7 @@ SHOWN = 10
 # `export` needs a library, which the others need not load.
 @click.group("task", cls=LazyGroup, lazy={"export": "wintermute.cli.task_export"})
 def command() -> None:
-    """What is to be done: show and change it.
+    """Show and change tasks and reminders.
 
     Example: wintermute task list
     """

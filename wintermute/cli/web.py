@@ -59,7 +59,7 @@ def command(ctx: click.Context, host: str | None, port: int | None) -> None:
 @port_option
 @click.pass_context
 def wiki(ctx: click.Context, store: Path | None, host: str | None, port: int | None) -> None:
-    """Read and mend the pages in the browser.
+    """Read and edit the pages in the browser.
 
     With another store than the configured one only its pages and conversations are served, until
     Ctrl-C, also beside a daemon.

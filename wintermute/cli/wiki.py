@@ -5,31 +5,31 @@ import click
 from wintermute.cli.options import LazyGroup
 
 VERBS = {
-    "init": ("wiki_store", "Make a store, or what is missing in one."),
+    "init": ("wiki_store", "Make a store, or add what is missing in one."),
     "read": ("wiki_store", "Print a page as it is."),
-    "resolve": ("wiki_store", "Print the path of the page that a title means."),
+    "resolve": ("wiki_store", "Print the path of a page."),
     "backlinks": ("wiki_store", "List the pages that link to a page."),
     "orphans": ("wiki_store", "List the pages that no other page links to."),
-    "broken": ("wiki_store", "List the links that mean no page, or several."),
-    "tokens": ("wiki_store", "Print about how many tokens a page has."),
+    "broken": ("wiki_store", "List the links that fit no page, or several."),
+    "tokens": ("wiki_store", "Estimate the tokens of a page."),
     "create-conversation": ("wiki_store", "Make a new conversation, and print its path."),
     "conversations": ("wiki_store", "List the conversations."),
     "add-message": ("wiki_store", "Add a message from standard input to a conversation."),
     "generate": (
         "wiki_chat",
-        "Have the last message of a conversation answered, and print the answer.",
+        "Answer the last message of a conversation, and print the answer.",
     ),
-    "chat": ("wiki_chat", "Say what is on standard input in a conversation, and print the answer."),
+    "chat": ("wiki_chat", "Add a message from standard input, and print the answer."),
     "consolidate": (
         "wiki_pages",
-        "Make pages of a conversation, or of what is new in a chat.",
+        "Turn a conversation into pages, or what is new in a chat.",
     ),
-    "search": ("wiki_store", "Look for words in the pages, without a model."),
-    "check": ("wiki_store", "Say what is to be mended."),
-    "web": ("web", "Read and mend the pages in the browser."),
+    "search": ("wiki_store", "Search the pages for words, without a model."),
+    "check": ("wiki_store", "List the problems of the pages."),
+    "web": ("web", "Read and edit the pages in the browser."),
     "undo": (
         "wiki_pages",
-        "Take back what a job did, or a save in the browser; what was edited since stays.",
+        "Undo a job, or a save in the browser; later edits stay.",
     ),
 }
 """By verb the module it stands in, and its line, which is repeated here so that help loads none."""
@@ -45,7 +45,7 @@ VERBS = {
     lines={verb: line for verb, (_, line) in VERBS.items()},
 )
 def command() -> None:
-    """Pages that link to each other, and grow out of conversations.
+    """Read, search and tidy the wiki, and make pages of conversations.
 
     Example: wintermute wiki read Index
     """

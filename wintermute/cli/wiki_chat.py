@@ -30,7 +30,7 @@ conversation_option = click.option(
     "--conversation",
     required=True,
     metavar="PATH",
-    help="One of the store, or a folder with nothing but messages.",
+    help="A conversation of the store, or another folder of messages.",
 )
 
 
@@ -39,10 +39,10 @@ conversation_option = click.option(
 @store_option
 @reporting
 def chat(ctx: click.Context, store: Path | None, conversation: str, as_json: bool) -> None:
-    """Say what is on standard input in a conversation, and print the answer.
+    """Add a message from standard input, and print the answer.
 
-    The message is stored before the model is asked, and stays when it does not answer; `generate
-    --write` asks again.
+    The message is stored first and stays if the model does not answer; then `generate --write` asks
+    again.
 
     Example: wintermute wiki chat --conversation conversations/20260504-090000 < question.md
     """
@@ -64,7 +64,7 @@ def chat(ctx: click.Context, store: Path | None, conversation: str, as_json: boo
 def generate(
     ctx: click.Context, store: Path | None, conversation: str, write: bool, as_json: bool
 ) -> None:
-    """Have the last message of a conversation answered, and print the answer.
+    """Answer the last message of a conversation, and print the answer.
 
     Example: wintermute wiki generate --conversation conversations/20260504-090000 --write
     """

@@ -37,10 +37,13 @@ from wintermute.wiki.taking_back import TakenBack, take_back
 
 ONLY_BUILTIN = "what was said in a chat is made into pages by the agent builtin only"
 NO_CONVERSATION = "there is no conversation {named}: name a folder of messages"
-AGAIN = "what was said there is not read again by itself: `wintermute wiki consolidate --conversation {raw}` does"
+AGAIN = (
+    "Wintermute does not read that conversation again by itself: `wintermute wiki consolidate"
+    " --conversation {raw}` does"
+)
 UNCHANGED = "no page was changed"
 NO_RECORD = "changes of this store are on no record: `wintermute wiki undo JOB` takes jobs back"
-NOTHING_NEW = "Nothing was said since the last time."
+NOTHING_NEW = "There is nothing new since the last time."
 
 
 Need = Literal["whole", "sound", "none"]
@@ -113,8 +116,8 @@ def _config(ctx: click.Context, need: Need) -> Config | None:
     help="A folder of messages, or a direct chat of yours.",
 )
 @click.option("--agent", default=BUILTIN, show_default=True, help="Who does it.")
-@click.option("--dry-run", is_flag=True, help="Print what would be changed, and change nothing.")
-@click.option("--wait", is_flag=True, help="Wait while another job is at work.")
+@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@click.option("--wait", is_flag=True, help="Wait until no other job is running.")
 @store_option
 @reporting
 def consolidate(
@@ -126,9 +129,9 @@ def consolidate(
     wait: bool,
     store: Path | None,
 ) -> None:
-    """Make pages of a conversation, or of what is new in a chat.
+    """Turn a conversation into pages, or what is new in a chat.
 
-    Of a chat it takes what was said there since the last time.
+    From a chat it reads only what was said since the last time.
 
     Example: wintermute wiki consolidate --conversation conversations/20260504-101500 --dry-run
     """
@@ -229,9 +232,9 @@ def _tell_preview(ctx: click.Context, done: Preview, *, as_json: bool) -> None:
 @store_option
 @reporting
 def undo(ctx: click.Context, as_json: bool, job: str | None, store: Path | None) -> None:
-    """Take back what a job did, or a save in the browser; what was edited since stays.
+    """Undo a job, or a save in the browser; later edits stay.
 
-    JOB is the name of a job, or a change set. Without it the newest job that is not taken back yet.
+    JOB is the name of a job or a change set. Without it, the newest job is undone.
 
     Example: wintermute wiki undo 20260504-101500
     """

@@ -53,9 +53,7 @@ store_option = click.option(
     metavar="PATH",
     help="The folder of the pages; default: the configured one.",
 )
-raw_option = click.option(
-    "--raw", is_flag=True, help="Conversations in episodic-raw have titles, too."
-)
+raw_option = click.option("--raw", is_flag=True, help="Find conversations in episodic-raw as well.")
 
 
 def settings_of(ctx: click.Context, store: Path | None) -> WikiSettings:
@@ -167,9 +165,9 @@ def _stored(wiki: WikiStore, path: str) -> ConversationFolder:
 @store_option
 @reporting
 def init(ctx: click.Context, store: Path | None, as_json: bool) -> None:
-    """Make a store, or what is missing in one.
+    """Make a store, or add what is missing in one.
 
-    What is there stays as it is. The index of an old store, index.md, is taken over.
+    Existing files stay as they are. The index of an old store, index.md, becomes the new index.
 
     Example: wintermute wiki init --store ~/wiki
     """
@@ -201,7 +199,7 @@ def init(ctx: click.Context, store: Path | None, as_json: bool) -> None:
 def read(ctx: click.Context, store: Path | None, title: str, raw: bool, as_json: bool) -> None:
     """Print a page as it is.
 
-    A terminal is shown control characters as text, such as u001b for an escape.
+    In a terminal, control characters appear as text, such as u001b for an escape.
 
     Example: wintermute wiki read "Garden"
     """
@@ -229,7 +227,7 @@ def _decoded(path: str, content: bytes) -> str:
 @raw_option
 @on_pages
 def resolve(wiki: WikiStore, title: str, raw: bool) -> WikiFound:
-    """Print the path of the page that a title means.
+    """Print the path of a page.
 
     A title is the name of a page, or its path in the store.
 
@@ -265,7 +263,7 @@ def orphans(wiki: WikiStore) -> WikiFound:
 @click.command("broken")
 @on_pages
 def broken(wiki: WikiStore) -> WikiFound:
-    """List the links that mean no page, or several.
+    """List the links that fit no page, or several.
 
     Example: wintermute wiki broken
     """
@@ -286,9 +284,9 @@ def broken(wiki: WikiStore) -> WikiFound:
 @click.argument("title", metavar="FILE")
 @on_pages
 def tokens(wiki: WikiStore, title: str) -> WikiFound:
-    """Print about how many tokens a page has.
+    """Estimate the tokens of a page.
 
-    That is a quarter of its characters.
+    The estimate is a quarter of its characters.
 
     Example: wintermute wiki tokens semantic/Garden.md
     """
@@ -331,7 +329,7 @@ def conversations(wiki: WikiStore) -> WikiFound:
     "--conversation",
     required=True,
     metavar="PATH",
-    help="One of the store, or a folder with nothing but messages.",
+    help="A conversation of the store, or another folder of messages.",
 )
 @click.argument("role", type=click.Choice([*ROLES]))
 @store_option
@@ -372,9 +370,9 @@ def message_of(content: bytes) -> str:
 )
 @on_pages
 def search(wiki: WikiStore, words: str, most: int) -> WikiFound:
-    """Look for words in the pages, without a model.
+    """Search the pages for words, without a model.
 
-    What a page is called weighs more than what it says; pages that are linked with the best ones
+    Words in the name of a page count more than words in its text. Pages linked with the best ones
     come last.
 
     Example: wintermute wiki search "roses in the garden"
@@ -393,10 +391,11 @@ def search(wiki: WikiStore, words: str, most: int) -> WikiFound:
 @store_option
 @reporting
 def check(ctx: click.Context, store: Path | None, as_json: bool) -> None:
-    """Say what is to be mended.
+    """List the problems of the pages.
 
-    Broken links, pages that no other links to, names that several have, frontmatter, pages and an
-    index that are too long, and what cannot be read. Exit code 1 if there is anything.
+    It finds broken links, pages without links to them, names that several pages have, and bad
+    frontmatter. It also finds pages that are too long or unreadable. The exit code is 1 if there is
+    a problem.
 
     Example: wintermute wiki check --store ~/wiki
     """

@@ -138,7 +138,7 @@ def _syntax(error: yaml.MarkedYAMLError, text: str) -> Problem:
         return Problem(place, "", problem)
     if "cannot start any token" in problem and mark and mark.index < len(text):
         if text[mark.index] == "\t":
-            return Problem(place, "", "a tab stands where only spaces may: use spaces")
+            return Problem(place, "", "a tab is where only spaces may be: use spaces")
         return Problem(place, "", f"text that starts with {text[mark.index]} needs quotes")
     # What YAML quotes may be a part of a secret; names of its own tokens are not.
     said = QUOTED.sub("…", f"{error.context}: {problem}" if error.context else problem)

@@ -80,14 +80,14 @@ class Matrix:
     )
     user_id: str = key("The bot's own account.", pattern=USER_ID, example="@wintermute:example.org")
     password: Secret | None = key(
-        "Wintermute logs in with it at first, once after the login has ended, and for a new device; {env: NAME} or {file: PATH}.",
+        "For the first login and for each new one; {env: NAME} or {file: PATH}.",
         None,
     )
-    access_token: Secret | None = key("Instead of a password.", None)
-    device_id: str | None = key("The access token's device; left out, the server is asked.", None)
-    device_name: str = key("What other clients call the bot's device.", "Wintermute")
+    access_token: Secret | None = key("In place of a password; {env: NAME} or {file: PATH}.", None)
+    device_id: str | None = key("Device of the access token; empty: ask the homeserver.", None)
+    device_name: str = key("Name of the bot's device in other clients.", "Wintermute")
     owner: str = key(
-        "Your own Matrix id: the one person the bot belongs to.",
+        "Your own Matrix id. The bot belongs to you.",
         pattern=USER_ID,
         example="@you:example.org",
     )
@@ -95,7 +95,7 @@ class Matrix:
         "More people who may talk to the bot.", (), pattern=USER_ID, example=A_USER
     )
     allowed_rooms: tuple[str, ...] = key(
-        "Room ids the bot stays in; empty: any room an allowed person invites it to.",
+        "Rooms that the bot may join; empty: any room an allowed person invites it to.",
         (),
         pattern=r"!\S+",
         example="!room:example.org",
@@ -113,7 +113,7 @@ class Matrix:
     proxy_login: Secret | None = key(
         "NAME:PASSWORD for the homeserver's proxy; {env: NAME} or {file: PATH}.", None
     )
-    mention_in_groups: bool = key("In rooms with several people answer only when mentioned.", True)
+    mention_in_groups: bool = key("Answer only when mentioned, in rooms with several people.", True)
     streaming: bool = key("Show answers while they are written.", True)
 
     @property
@@ -127,9 +127,7 @@ class Price:
     """USD per million tokens."""
 
     input: float = key("Prompt tokens.", 0.0, least=0)
-    cached: float | None = key(
-        "Prompt tokens the provider had cached; empty: as input.", None, least=0
-    )
+    cached: float | None = key("Cached prompt tokens; empty: the price of input.", None, least=0)
     output: float = key("Answer tokens.", 0.0, least=0)
 
 
@@ -146,36 +144,31 @@ RESERVED: Mapping[str, str] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     base_url: str = key(
-        "Where the OpenAI-compatible API answers, usually ending in /v1.",
+        "Address of the OpenAI-compatible API, usually ending in /v1.",
         pattern=URL,
         example="http://127.0.0.1:8080/v1",
     )
-    model: str = key("The model's name there.", example="my-model")
-    api_key: Secret | None = key("Key, if the server wants one; {env: NAME} or {file: PATH}.", None)
-    context_tokens: int = key("Size of the model's window.", 32768, least=1024)
+    model: str = key("Name of the model on that server.", example="my-model")
+    api_key: Secret | None = key("API key, if needed; {env: NAME} or {file: PATH}.", None)
+    context_tokens: int = key("Context window of the model, in tokens.", 32768, least=1024)
     max_output_tokens: int | None = key(
-        "Longest answer to ask for; empty: a quarter of context_tokens, at most 4096.",
+        "Longest answer, in tokens; empty: a quarter of context_tokens, at most 4096.",
         None,
         least=16,
     )
-    first_token_s: float = key(
-        "Longest silence before an answer begins, in seconds; in all, four times that.",
-        900.0,
-        least=0.1,
-    )
-    timeout_s: float = key("Longest silence within an answer, in seconds.", 300.0, least=0.1)
+    first_token_s: float = key("Longest wait for the first word, in seconds.", 900.0, least=0.1)
+    timeout_s: float = key("Longest pause within an answer, in seconds.", 300.0, least=0.1)
     size: Size = key(
-        "small: short texts and few tools, for models that cannot keep many rules in mind.",
+        "full, or small: a shorter prompt and fewer tools, for small models.",
         "full",
         suggests=True,
     )
     calls_as_text: bool | None = key(
-        "Read an answer that is, or ends with, the JSON of a call as that call; empty: if `check` found"
-        " that the model needs it.",
+        "Treat JSON of a tool call in an answer as a call; empty: if `check` found it needed.",
         None,
     )
     extra: Mapping[str, Any] = key(
-        "More fields for each request, sent as they stand here: {temperature: 0.7}.",
+        "More fields for each request, such as {temperature: 0.7}.",
         dict,
         reserved=RESERVED,
     )
@@ -197,11 +190,11 @@ class Roles:
     base: tuple[str, ...] = key(
         "Backends for chats, in failover order; empty: the only one there is.", (), backend=True
     )
-    compaction: tuple[str, ...] = key("For summaries of old conversation.", (), backend=True)
-    harvest: tuple[str, ...] = key("For picking memories out of conversations.", (), backend=True)
-    reconstruction: tuple[str, ...] = key("For merging memories, and core.md.", (), backend=True)
-    dreaming: tuple[str, ...] = key("For the nightly tidying.", (), backend=True)
-    sub_sessions: tuple[str, ...] = key("For delegated work.", (), backend=True)
+    compaction: tuple[str, ...] = key("Summaries of old messages.", (), backend=True)
+    harvest: tuple[str, ...] = key("Finding memories in conversations.", (), backend=True)
+    reconstruction: tuple[str, ...] = key("Merging memories, and core.md.", (), backend=True)
+    dreaming: tuple[str, ...] = key("Nights.", (), backend=True)
+    sub_sessions: tuple[str, ...] = key("Sub-sessions.", (), backend=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,9 +206,9 @@ class Transcription:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSettings:
     usd_per_day: float | None = key(
-        "Most to spend, in USD, by the backends' prices.", None, least=0
+        "Most to spend in a day, in USD, by the prices of the backends.", None, least=0
     )
-    tokens_per_day: int | None = key("Most tokens, in and out together.", None, least=1)
+    tokens_per_day: int | None = key("Most tokens in a day, read and written.", None, least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,11 +216,11 @@ class Llm:
     backends: Mapping[str, Backend] = key(
         "Model servers by a name of your choice.", example="local"
     )
-    roles: Roles = key("Which backends do what; an empty list means: as base.", Roles)
+    roles: Roles = key("Which backends do what; empty: the same as base.", Roles)
     transcription: Transcription | None = key("Voice messages.", None, later=True)
-    max_retries: int = key("Extra attempts per backend when it fails.", 3, least=0, most=20)
-    budget: BudgetSettings = key("Ceilings for one day, from midnight to midnight.", BudgetSettings)
-    record: bool = key("Keep every request and answer for replay.", False)
+    max_retries: int = key("Further attempts when a backend fails.", 3, least=0, most=20)
+    budget: BudgetSettings = key("Limits for each day, from midnight to midnight.", BudgetSettings)
+    record: bool = key("Keep every request and answer, for `loom replay`.", False)
 
     @property
     def small(self) -> frozenset[str]:
@@ -243,21 +236,20 @@ class Llm:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embeddings:
     provider: Literal["embedded", "endpoint", "none"] = key(
-        "Where meanings are computed: embedded: here, without a network; endpoint: by a backend;"
-        " none: memories are found by their words alone.",
+        "Who computes embeddings: embedded: this machine; endpoint: a backend; none: nobody.",
         "embedded",
     )
     backend: str | None = key(
-        "For provider endpoint: which of llm.backends; it must have /embeddings.",
+        "With endpoint: which of llm.backends; it needs /embeddings.",
         None,
         backend=True,
     )
-    model: str | None = key("Its embedding model; empty: the model of that backend.", None)
+    model: str | None = key("Embedding model; empty: the model of that backend.", None)
     query_prefix: str | None = key(
-        "What the model wants to stand before what is searched for, such as 'query: '.", None
+        "Prefix that the embedding model needs before a query, such as 'query: '.", None
     )
     document_prefix: str | None = key(
-        "And before what is to be found, such as 'passage: '; changed, all is embedded anew.", None
+        "Prefix before a memory, such as 'passage: '; a change embeds everything again.", None
     )
 
 
@@ -274,18 +266,18 @@ BY_MEANING = ("local_vector", "qdrant")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     backend: Literal["local_vector", "fts5", "flat_file", "qdrant"] = key(
-        "How memories are kept. flat_file: all in every prompt, editable as MEMORIES.txt; fts5: those"
-        " with the words of a message; local_vector: and those of its meaning; qdrant: by a server.",
+        "Which memories a prompt has. flat_file: all; fts5: those that share words with the"
+        " message; local_vector: also similar ones; qdrant: the same, from a server.",
         "flat_file",
     )
-    top_k: int = key("Memories shown for one message.", 10, least=1)
-    working_set_size: int = key("Facts in the generated MEMORIES.txt.", 50, least=1)
-    merge_top_k: int = key("Related facts considered for a merge.", 3, least=1)
-    merge_distance_cutoff: float = key("How near they must be.", 0.25, least=0)
+    top_k: int = key("Most memories for one message.", 10, least=1)
+    working_set_size: int = key("Memories in the generated MEMORIES.txt.", 50, least=1)
+    merge_top_k: int = key("Older memories to consider for a merge.", 3, least=1)
+    merge_distance_cutoff: float = key("Greatest distance of memories to merge.", 0.25, least=0)
     embeddings: Embeddings = key(
-        "What memories mean, so that other words find them as well.", Embeddings
+        "Embeddings find memories in other words and languages.", Embeddings
     )
-    qdrant: Qdrant = key("For backend: qdrant.", Qdrant)
+    qdrant: Qdrant = key("For memory.backend: qdrant.", Qdrant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,19 +292,19 @@ class ComponentSizeLimits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     component_size_limits: ComponentSizeLimits = key(
-        "Characters of a prompt part; above, the assistant is asked to shorten it.",
+        "Most characters of a part of the prompt; above, the assistant is asked to shorten it.",
         ComponentSizeLimits,
     )
-    fold_at: float = key("Share of the window that triggers a summary.", 0.8, least=0.1, most=1.0)
+    fold_at: float = key("Share of the window at which to summarise.", 0.8, least=0.1, most=1.0)
     trigger_after_turns: int | None = key(
-        "Summarise after so many turns as well; well above keep_recent, or each message is summed up.",
+        "Summarise after this many turns as well; choose far more than keep_recent.",
         None,
         least=1,
     )
-    keep_recent: int = key("Messages that stay as they are.", 10, least=1)
+    keep_recent: int = key("Newest messages that are never summarised.", 10, least=1)
     layout: Literal["append", "system"] = key(
-        "append: what changes stands with the newest message, so that servers keep what they have"
-        " read; system: all of it in the system message, anew for each request.",
+        "append: changing parts come with the newest message, which servers can cache; system:"
+        " everything is in the system message.",
         "append",
         suggests=True,
     )
@@ -320,20 +312,20 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSettings:
-    max_turns: int = key("Model answers for one message.", 30, least=1)
-    max_seconds: float = key("Seconds for one message.", 900.0, least=1)
-    max_tokens: int = key("Tokens in and out for one message.", 200_000, least=1)
-    require_done_tool: bool = key("End an answer only by the tool `done`.", False)
+    max_turns: int = key("Most model answers for one message.", 30, least=1)
+    max_seconds: float = key("Most seconds for one message.", 900.0, least=1)
+    max_tokens: int = key("Most tokens for one message, read and written.", 200_000, least=1)
+    require_done_tool: bool = key("The model must end each answer with the tool `done`.", False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seed:
     enabled: bool | None = key(
-        "Open each new conversation with a greeting; empty: yes, unless the first model is small.",
+        "Begin each conversation with a greeting; empty: yes, unless the first model is small.",
         None,
     )
     language: str = key(
-        "Its language: that of a file prompts/SEED_LANGUAGE.txt.",
+        "Language of the greeting; prompts/SEED_LANGUAGE.txt must exist.",
         "en",
         pattern=r"[a-z]{2,3}(-[A-Za-z]{2,4})?",
         example="en",
@@ -345,29 +337,33 @@ OF_THE_CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dreaming:
-    enabled: bool = key("Tidy every night what is remembered.", True)
-    hour: int = key("When the nightly tidying starts.", 1, least=0, most=23)
+    enabled: bool = key("Tidy memories, tasks, skills and pages every night.", True)
+    hour: int = key("Hour at which a night starts.", 1, least=0, most=23)
     minute: int = key("Minute of that hour.", 0, least=0, most=59)
-    report: bool = key("Tell the owner in the morning what was done, if anything was.", True)
+    report: bool = key("Report to the owner in the morning, if something changed.", True)
     report_at: str = key(
-        "When that is, by the clock.",
+        "Time of the report.",
         "08:00",
         pattern=OF_THE_CLOCK,
         example="08:00",
     )
     budget_tokens: int | None = key("Most tokens for one night; empty: no limit.", 200_000, least=1)
-    dedup_similarity: float = key("Facts this alike are merged.", 0.85, least=0, most=1)
-    contradiction_similarity: float = key("Facts this alike are compared.", 0.5, least=0, most=1)
-    stale_days: int = key("Facts not used for so many days come to rest.", 90, least=1)
-    stale_min_access: int = key("Unless they were used so often.", 3, least=0)
+    dedup_similarity: float = key("Merge memories at least this similar.", 0.85, least=0, most=1)
+    contradiction_similarity: float = key(
+        "Compare memories at least this similar.", 0.5, least=0, most=1
+    )
+    stale_days: int = key("Put memories to rest that nobody used for this many days.", 90, least=1)
+    stale_min_access: int = key("Keep those awake that were used this often.", 3, least=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryHarvest:
-    enabled: bool = key("Pick memories out of what people tell the assistant.", True)
-    message_threshold: int = key("Messages that start a harvest.", 20, least=1)
-    min_messages: int = key("Fewest messages that silence makes one of.", 5, least=1)
-    inactivity_minutes: int = key("So many minutes of silence.", 15, least=1)
+    enabled: bool = key("Learn memories from what people tell the assistant.", True)
+    message_threshold: int = key("Look for new memories after this many messages.", 20, least=1)
+    min_messages: int = key(
+        "After a pause, look only if there are at least this many new messages.", 5, least=1
+    )
+    inactivity_minutes: int = key("Length of that pause, in minutes.", 15, least=1)
 
 
 LEVELS = 2
@@ -376,15 +372,14 @@ LEVELS = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubSessionSettings:
     max_depth: int | None = key(
-        "Levels of sub-sessions below a chat; 0: none; empty: 2, or none where the first model is"
-        " small.",
+        "Levels of sub-sessions below a chat; 0: none; empty: 2, or 0 if the first model is small.",
         None,
         least=0,
     )
-    max_turns: int = key("Model answers for one sub-session.", 50, least=1)
-    timeout_s: float = key("Longest time for one sub-session, in seconds.", 300.0, least=1)
-    max_parallel: int = key("How many work at once.", 8, least=1)
-    max_batch: int = key("Most of them in one call.", 50, least=1)
+    max_turns: int = key("Most model answers for one sub-session.", 50, least=1)
+    timeout_s: float = key("Most seconds for one sub-session.", 300.0, least=1)
+    max_parallel: int = key("Most sub-sessions at once.", 8, least=1)
+    max_batch: int = key("Most sub-sessions in one call.", 50, least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,12 +388,12 @@ class Wiki:
 
     store_path: Path | None = key("Folder of your pages; empty: wiki in data_dir.", None)
     runtime_prompt: Path | None = key(
-        "Prompt file that tells how to recall pages; empty: prompts/runtime/default.md in data_dir.",
+        "Prompt file about recalling pages; empty: prompts/runtime/default.md in data_dir.",
         None,
         prompt=True,
     )
     consolidation_prompt: Path | None = key(
-        "Prompt file that makes pages of a conversation; empty: prompts/consolidation/default.md there.",
+        "Prompt file for making pages; empty: prompts/consolidation/default.md in data_dir.",
         None,
         prompt=True,
     )
@@ -409,8 +404,7 @@ class Wiki:
         command=True,
     )
     model: str | None = key(
-        "Who works on pages: one of llm.backends, or a model to ask the first backend of base for;"
-        " empty: as chats.",
+        "Model for pages: one of llm.backends, or another model of the first one; empty: as chats.",
         None,
     )
 
@@ -452,7 +446,7 @@ class Tools:
     web: WebTools = key("Web.", WebTools, later=True)
     mcp: Mapping[str, McpServer] = key("MCP servers by name.", dict, later=True)
     ephemeral: tuple[str, ...] = key(
-        "Tools whose results are kept in the record only: the model never sees them.", ()
+        "Tools whose results the model never sees; they are only recorded.", ()
     )
 
 
@@ -462,10 +456,11 @@ class Web:
     host: str = key("Address to listen on.", "127.0.0.1")
     port: int = key("Port to listen on.", 1345, least=1, most=65535)
     token: Secret | None = key(
-        "Access token; {env: NAME} or {file: PATH}; empty: one is made in data_dir/web.token.", None
+        "Access token; {env: NAME} or {file: PATH}; empty: made in data_dir/web.token.",
+        None,
     )
     public_url: str | None = key(
-        "Address that browsers use, if it is another one, as behind a proxy with TLS.",
+        "Address in the browser, if it differs, such as behind a proxy with TLS.",
         None,
         pattern=ORIGIN,
         example="https://wintermute.example.org",
@@ -495,7 +490,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    level: Literal["debug", "info", "warning", "error"] = key("How much to log.", "info")
+    level: Literal["debug", "info", "warning", "error"] = key("Lowest level to log.", "info")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -528,20 +523,22 @@ WIKI = "wiki"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    data_dir: Path = key("Where everything is kept.", DATA)
+    data_dir: Path = key("Folder of all data.", DATA)
     timezone: str = key(
-        "Your time zone, such as Europe/Berlin; left out: that of the machine.", "UTC", zone=True
+        "Your time zone, such as Europe/Berlin; left out: the machine's.",
+        "UTC",
+        zone=True,
     )
     matrix: Matrix = key("The bot's Matrix account and who may talk to it.")
-    llm: Llm = key("The models that think.")
+    llm: Llm = key("Model servers, and which of them does what.")
     memory: Memory = key("Long-term memory.", Memory)
-    context: Context = key("What fits into one prompt.", Context)
+    context: Context = key("How much fits into one prompt.", Context)
     loop: LoopSettings = key("Limits for one message.", LoopSettings)
     seed: Seed = key("The greeting that opens a conversation.", Seed)
-    dreaming: Dreaming = key("Nightly tidying.", Dreaming)
-    memory_harvest: MemoryHarvest = key("Picking memories out of conversations.", MemoryHarvest)
-    sub_sessions: SubSessionSettings = key("Work that the assistant hands out.", SubSessionSettings)
-    wiki: Wiki = key("Pages that link, and grow out of conversations.", Wiki)
+    dreaming: Dreaming = key("Nights: tidying memories, tasks, skills and pages.", Dreaming)
+    memory_harvest: MemoryHarvest = key("Learning memories from conversations.", MemoryHarvest)
+    sub_sessions: SubSessionSettings = key("Work that the assistant delegates.", SubSessionSettings)
+    wiki: Wiki = key("Markdown pages that link to each other.", Wiki)
     tools: Tools = key("What the assistant may do.", Tools)
     web: Web = key("The web pages: chat and wiki in a browser.", Web)
     quiet: QuietHours = key(

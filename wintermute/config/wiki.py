@@ -147,7 +147,7 @@ def _parsed(text: str, path: Path) -> Node:
         found = dict[str, object]()
         for name, value in pairs:
             if name in found:
-                raise ConfigurationError(f"{path}: {shown(name)}: stands there twice: remove one")
+                raise ConfigurationError(f"{path}: {shown(name)}: is there twice: remove one")
             found[name] = value
         return found
 

@@ -19,15 +19,15 @@ LIMITS = {
 EMPTY = "The model gave an empty answer several times. Please try again, or say it differently."
 INTERNAL = "Something went wrong inside me; the log has the details. Your other chats go on."
 UNSAID = (
-    "I looked up what the wiki has about this, and then did not put it into words. Please ask once"
-    " more, perhaps for one thing at a time."
+    "I read the wiki about this, but then wrote no answer. Please ask again, perhaps for one"
+    " thing at a time."
 )
 JOINED = (
-    "Others can read here since you asked, and the answer was meant for you alone."
-    " Mention me and ask again if everybody here may read it."
+    "Since you asked, others have come who can read here, and the answer was meant for you"
+    " alone. If everybody here may read it, mention me and ask again."
 )
-LEFT = "Somebody left before I could answer what was said here; nothing of it was done."
-RESULT = "Work that was handed out here before this room changed has ended:\n\n{result}"
+LEFT = "Somebody left before I could answer what was said here, so I did nothing about it."
+RESULT = "Work that I started here before this room changed has ended:\n\n{result}"
 STOPPED = "Stopped."
 STOPPED_HERE = "*Stopped.*"
 """The end of an answer that was stopped while it grew."""
@@ -52,7 +52,7 @@ ALONE = (
     "The model answers other messages, but not this one: {problem}. I will try again. `/stop` drops"
     " your message."
 )
-KEPT = "`{word}` has its turn once your earlier message is answered; `/stop` drops that message."
+KEPT = "`{word}` waits until I have answered your earlier message; `/stop` drops that message."
 READING = "I am still waiting for {model}, which needs a while for long texts{read}."
 READ = "; {read:,} of {total:,} tokens read"
 ATTEMPT = "This is attempt {n} of {of} ({problem})."

@@ -407,7 +407,7 @@ def _of_a_later_life(path: Path) -> str:
         return ""
     names = " and ".join(file.name for file in beside)
     return (
-        f"database {path} does not go with {names}, which a later run left beside it: stop"
+        f"database {path} does not go with {names}, which a later run left there: stop"
         f" Wintermute, move all of them aside, copy {path.name} there again and start"
     )
 

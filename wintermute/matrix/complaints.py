@@ -64,8 +64,8 @@ LOCKED = (
     "as soon as its key reaches me."
 )
 BRIDGED = (
-    "I cannot take a message of {sender}: its key came from a device of {owner}. If that is a "
-    "bridge, I only hear those who write to me with a Matrix client of their own."
+    "I cannot take a message of {sender}: its key came from a device of {owner}. If that is a"
+    " bridge: I can only read people who use a Matrix client of their own."
 )
 NO_BRIDGE = "they write with a Matrix client of their own; see docs/encryption.md"
 WITHHELD = {
@@ -79,8 +79,8 @@ WITHHELD = {
         "it, and send the message again."
     ),
     "m.unauthorised": (
-        "I cannot read a message of {sender}: by the word of that client it was not for me, as one "
-        "from before I came in. If it was, please send it again."
+        "I cannot read a message of {sender}: that client says it was not for me, perhaps"
+        " because I joined later. If it was for me, please send it again."
     ),
     "m.unavailable": (
         "I cannot read a message of {sender}: that client no longer has its key. Please send it "

@@ -44,11 +44,12 @@ ACTIVE_SECONDS = 600.0
 AT_ONCE_SECONDS = 3600.0
 """Two foreign values within this are no copy put back, but one that runs beside us."""
 RUNS_BESIDE = (
-    "another copy of this data folder is at work with the same login, and the two spoil each other's "
-    "encryption: stop one of them, then start this one again; a second bot needs an account and a "
+    "another copy of this data folder is at work with the same login, and the two damage each"
+    " other's encryption: stop one of them, then start this one again. A second bot needs an"
+    " account and a "
     "folder of its own (`wintermute init DIR`)"
 )
-MET = "another copy of these data was at work -> see that only one runs"
+MET = "another copy of this data folder was running -> make sure that only one runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ class Copies:
             since = await self._inbox.last_sync(self._client.account.user_id)
             await self._meet(served, since)
         elif await self._health.part("copies") is not None:
-            await self._health.note("copies", "ok", "no other copy of these data is at work")
+            await self._health.note("copies", "ok", "no other copy of this data folder is running")
         self._looked = True
         with suppress(KeyStoreBlocked):
             await self.replace()

@@ -382,8 +382,9 @@ class CrossSigning:
 NO_KEYS = "so nobody can send it the keys of their messages"
 NOT_SERVED = {
     "missing": (
-        f"the homeserver does not serve the keys of the bot's session, {NO_KEYS} -> it offers them "
-        "again at a start and every hour; if it stays so, ask the homeserver's admin"
+        f"the homeserver does not serve the keys of the bot's session, {NO_KEYS} -> Wintermute"
+        " uploads them again at each start and every hour; if that does not help, ask the"
+        " homeserver's admin"
     ),
     "other": (
         f"the homeserver has other keys under the name of the bot's session, {NO_KEYS} -> ask its "
@@ -392,13 +393,14 @@ NOT_SERVED = {
 }
 WAITS = "waits until the homeserver serves the keys of this device as they are"
 UNAVAILABLE = (
-    "the homeserver does not take the bot's identity now: {} -> it is tried again by itself; if it "
-    "stays so, ask the homeserver's admin for a version with cross-signing"
+    "the homeserver does not accept the bot's identity now: {} -> Wintermute tries again by"
+    " itself; if that does not help, ask the homeserver's admin for a version with"
+    " cross-signing"
 )
 REFUSED = "the homeserver refuses the bot's identity: {} -> ask its admin"
 NOT_KEPT = (
-    "the homeserver accepts our identity and does not keep it, so clients may warn of the bot's "
-    "messages or leave them out -> ask its admin"
+    "the homeserver accepts our identity and does not keep it, so clients may warn about the"
+    " bot's messages or hide them -> ask its admin"
 )
 
 
@@ -407,8 +409,8 @@ def foreign_text(seeds: Seeds | None) -> str:
     another = "another identity for this account than the one here"
     unknown = "an identity for this account whose seeds are not here"
     return (
-        f"the homeserver has {another if seeds else unknown}, so clients may warn of the bot's "
-        f"messages or leave them out -> restore {FILE} from a backup; or "
+        f"the homeserver has {another if seeds else unknown}, so clients may warn about the"
+        f" bot's messages or hide them -> restore {FILE} from a backup; or "
         "run `wintermute matrix reset-crypto --identity`, and let everybody verify the bot again"
     )
 

@@ -23,8 +23,8 @@ NAME = re.compile(r"[\w.~/+=-]{1,64}", re.ASCII)
 PART = "installations"
 ANOTHER = (
     "another installation uses this account, as device {device}: stop it, or run `wintermute run"
-    " --take-over` here, which ends it; if it is gone already, either wait ten minutes or take over."
-    " A second bot needs an account of its own"
+    " --take-over` here, which ends it. If it is gone already, wait ten minutes or take over. A"
+    " second bot needs an account of its own"
 )
 MET = "another one, device {device}, was started with this account -> one of them has to be stopped"
 

@@ -73,12 +73,12 @@ KEYS_LOST = (
     "My encryption keys were lost, so I am here with a new device. I cannot read encrypted messages "
     "from before. "
 )
-SAME_IDENTITY = "It is signed by the same identity: nothing has to be verified again."
+SAME_IDENTITY = "It is signed by the same identity, so you need not verify me again."
 OTHER_IDENTITY = "If you verified me, please do so again."
 UNTRUSTED_DAYS = 7
 PACED = (
-    "{sender} answers me within two seconds, each time, as programs do. So that we do not talk in "
-    "circles, I answer them here once a minute from now on, until a message takes its time."
+    "{sender} always answers me within two seconds, as programs do. To avoid an endless loop, I"
+    " answer them here only once a minute until they slow down."
 )
 SettleSync = Callable[[Transaction, Mapping[str, Sequence[Json]]], Awaitable[None]]
 """What has to be done with the events of each room before the token moves on."""

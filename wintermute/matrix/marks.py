@@ -38,14 +38,14 @@ SEEDS_LOST = (
     "restore it from a backup; without one, run `wintermute matrix reset-crypto --identity`"
 )
 MARKS_LOST = (
-    "restore it from a backup; without one, the next start makes a new key, by which the bot does not"
-    " know again what it said before"
+    "restore it from a backup; otherwise the next start makes a new key, and the bot no longer"
+    " recognises what it said before"
 )
 STORE_LOST = "restore it from a backup; without one, run `wintermute matrix reset-crypto`"
 MOST_PARTS = 10_000
 WHAT_TO_DO = (
-    "restore it from a backup; or move it aside and run `wintermute matrix reset-crypto`: then the"
-    " bot begins as a new device, and does not know again what it said before"
+    "restore it from a backup; or move it aside and run `wintermute matrix reset-crypto`: then"
+    " the bot is a new device, and no longer recognises what it said before"
 )
 
 

@@ -76,8 +76,8 @@ class Invitations:
 log = logging.getLogger(__name__)
 
 IN_CLEAR = (
-    "This room follows an encrypted one and is not encrypted itself, so nothing from there goes on "
-    "here. Please turn on encryption in this room's settings; then it does."
+    "This room replaces an encrypted one but is not encrypted itself, so I bring nothing over"
+    " from there. Please turn on encryption in this room's settings. Then I do."
 )
 MERGED = "what was remembered in a room before it was known which one it follows"
 

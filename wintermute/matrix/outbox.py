@@ -99,10 +99,11 @@ IS_GONE = "M_NOT_FOUND"
 NO_ROOT = "M_UNKNOWN"
 """Synapse's refusal of a message in a thread whose root it does not have, or not in this room."""
 KEPT_BACK = (
-    "I kept an answer back: it was not made for everybody who can read here now. Whom it was made "
-    "for reads it in another chat with me alone, or here when this one is that again."
+    "I kept an answer back, because people who should not see it can read here now. The person"
+    " it is for gets it in another private chat with me, or here once this chat is private"
+    " again."
 )
-ELSEWHERE = "This belongs to another chat of ours, where I cannot say it to you alone now:\n\n"
+ELSEWHERE = "This is for another chat of ours, which is not private at the moment:\n\n"
 
 
 def must_look(part: OutboxPart, device_id: str, now: datetime) -> bool:

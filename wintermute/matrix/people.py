@@ -314,7 +314,7 @@ class PeopleStore:
         row = await tx.row(f"{PEOPLE} WHERE user_id = ?", (user_id,))
         if row is None or not row["master_key"]:
             raise WintermuteError(
-                f"no identity of {user_id} was ever seen: write the whole Matrix id, as in "
+                f"there is no identity of {user_id} was ever seen: write the whole Matrix id, as in "
                 "@ann:example.org, of somebody who is allowed"
             )
         person = _person(row)
@@ -325,8 +325,8 @@ class PeopleStore:
             )
         if person.told != person.changed_to:
             raise WintermuteError(
-                f"{user_id} was not told of this identity yet, or it changed again since: wait for "
-                "the notice, compare the fingerprint with them, and run this again"
+                f"{user_id} has no notice about this identity yet, or it has changed again: wait"
+                " for the notice, compare the fingerprint with them, and run this again"
             )
         await tx.execute(
             "UPDATE people SET master_key = changed_to, changed_to = NULL, told = NULL,"

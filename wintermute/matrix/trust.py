@@ -29,33 +29,36 @@ UNSIGNED = (
     "with the recovery key. Then I answer what it said here."
 )
 REPLAYED = (
-    "A message of {sender} came here a second time as if it was new. I do not take it again: "
-    "somebody at the homeserver may be repeating what was said before."
+    "A message of {sender} came here a second time as if it was new. I ignore it: somebody at"
+    " the homeserver may be repeating old messages."
 )
 UNSIGNED_IN_CLEAR = (
     "I do not answer {person}'s messages here that are not encrypted: anybody at the homeserver "
     "could have written them. Please send them again from a session that is verified."
 )
 CHANGED = (
-    "{person} has a new cryptographic identity, so I cannot know whether it is still the same "
-    "person: until somebody says so I answer nothing of theirs and send nothing to rooms that they "
-    "are in. If they reset their encryption, run `wintermute matrix trust {user}` on the machine "
+    "{person} has a new cryptographic identity, so I cannot tell whether it is still the same"
+    " person. Until somebody confirms it, I do not answer {person} and send nothing to rooms"
+    " that they are in. If they reset their encryption, run `wintermute matrix trust {user}` on"
+    " the machine "
     "that I run on. The new identity is `{key}`."
 )
 GONE = (
-    "{person} no longer has the cryptographic identity that I know, so I cannot know whether it is "
-    "still the same person: until somebody says so I answer nothing of theirs and send nothing to "
-    "rooms that they are in. If they removed it, run `wintermute matrix trust {user}` on the machine "
+    "{person} no longer has the cryptographic identity that I know, so I cannot tell whether it"
+    " is still the same person. Until somebody confirms it, I do not answer {person} and send"
+    " nothing to rooms that they are in. If they removed it, run `wintermute matrix trust"
+    " {user}` on the machine "
     "that I run on."
 )
 
 REPLACED = (
-    "I cannot talk with {person}'s session `{device}`: it has other keys than before, as after the "
-    "loss of its data, and nobody vouches for them. Please log that session out, and log in again."
+    "I cannot talk with {person}'s session `{device}`: its keys have changed, for example"
+    " because its client lost its data. {person}'s identity has not signed the new ones. Please"
+    " log that session out, and log in again."
 )
 IDENTITY = (
-    "My cryptographic identity is not in order: {trouble}. We can go on talking, but clients may "
-    "show red shields at my messages, or leave them out."
+    "My cryptographic identity is not in order: {trouble}. We can go on talking, but clients"
+    " may show red shields at my messages, or hide them."
 )
 DAY = timedelta(days=1)
 IDENTITY_KEY = "identity "

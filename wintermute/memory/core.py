@@ -82,7 +82,7 @@ def _strange(number: int, line: str, lines: Sequence[str]) -> str | None:
     if not line.strip() or line.rstrip() in HEADERS:
         return None
     if not any(each.rstrip() in HEADERS for each in lines[:number]):
-        return f"line {number} stands before the first header: move it below one"
+        return f"line {number} is before the first header: move it below one"
     if DISGUISED.fullmatch(line) and not ITEM.match(line):
         return f"line {number} is no bullet: begin it with `- `"
     return None

@@ -602,7 +602,7 @@ class FlatFile:
         is_new = last is None or last.digest != digest
         is_half = is_new and not (found.content or b"").endswith((b"\n", b"\r"))
         if {*planned.held}.difference(asked) or (is_half and planned.lines != found.lines):
-            raise MemoryFileUnusable(f"{file.name} lost lines just now: it is looked at again")
+            raise MemoryFileUnusable(f"{file.name} lost lines just now: Wintermute reads it again")
         if is_half and planned.removed and digest not in seen:
             seen.add(digest)
             raise _SavedMeanwhile(MOMENT)

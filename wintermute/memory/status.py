@@ -107,8 +107,10 @@ class MemoryStatus:
         owed, former = sum((await self._meaning.owed()).values()), await self._meaning.former()
         wrong = [self._missing()] if self._missing() else await self._trouble()
         if former and owed and not wrong:
-            wrong.append(f"another model than {former}: all are embedded anew, by words meanwhile")
-        told += [f"{counted(owed, 'vector')} owed"] if owed else []
+            wrong.append(
+                f"another model than {former}: all are embedded again, and found by words meanwhile"
+            )
+        told += [f"{counted(owed, 'embedding')} missing"] if owed else []
         return Finding(NAME, "warn" if wrong else "ok", "; ".join([*told, *wrong]))
 
     async def _trouble(self) -> list[str]:

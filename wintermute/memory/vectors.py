@@ -345,7 +345,7 @@ def packed(vector: bytes, space: Space) -> bytes:
     if len(vector) != 4 * space.dimension:
         raise MemoryUnavailable(
             f"a vector of {space.model} has {len(vector) / 4:g} numbers instead of "
-            f"{space.dimension}: is it another model? `wintermute memory rebuild-index` embeds anew"
+            f"{space.dimension}: is it another model? `wintermute memory rebuild-index` embeds all again"
         )
     numbers = struct.unpack(f"<{space.dimension}f", vector)
     if not 0 < sum(map(mul, numbers, numbers)) < math.inf:  # nor NaN

@@ -8,7 +8,7 @@ from wintermute.mailbox.notices import EVER
 from wintermute.stores import Stores
 from wintermute.work.deliveries import Deliveries
 
-NOTICE = "{problem}. Until that is mended I ask the other models of the list; `/status` shows it."
+NOTICE = "{problem}. Until that is fixed, I ask the other models of the list; `/status` shows it."
 
 
 class BackendNotices:

@@ -20,12 +20,12 @@ from wintermute.stores import Stores
 from wintermute.work.deliveries import Deliveries
 
 PAUSE = 5.0  # seconds
-UNUSABLE = "{problem}. Until then I leave it alone and go on with what it last held."
-NO_SKILL = "{problem}. Until then I leave it alone and do without it."
+UNUSABLE = "{problem}. Until then I do not change it, and go on with its last good text."
+NO_SKILL = "{problem}. Until then I do not change it, and go on without it."
 TOO_LONG = " is too long"
 SAID = {SKILLS: NO_SKILL, TOO_LONG: "{problem}.", "": UNUSABLE}
 KEPT = (
-    "{file} was saved from an older text, so I kept what I learnt since: {texts}. To remove one for"
+    "{file} was saved from an older text, so I kept what I have learned since: {texts}. To remove one for"
     " good, {how}."
 )
 FORGET, FORGET_ELSEWHERE = "write `/forget` and its words", "use `wintermute memory forget`"

@@ -27,12 +27,12 @@ REMINDER = "\N{ALARM CLOCK} "
 """What a reminder begins with (T-046)."""
 
 DOUBTED = (
-    "{waits}the clock of this machine is {by} where it should be; I go by it when the"
-    " homeserver's agrees, or after ten minutes"
+    "{waits}the clock of this machine is {by} where it should be; I trust it when the"
+    " homeserver's clock agrees, or after ten minutes"
 )
 UNKNOWN = (
-    "waits: it is not known yet whether the clock of this machine is right; I go by it when the"
-    " homeserver's agrees, or after ten minutes"
+    "waits: the clock of this machine may be wrong; I trust it when the homeserver's clock"
+    " agrees, or after ten minutes"
 )
 
 

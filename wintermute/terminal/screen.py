@@ -43,7 +43,7 @@ class Pipe:
 
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
-VOID = "the above does not count; again"
+VOID = "ignore the text above; here it is again"
 """What takes the place of what was said in vain, where it can no more be taken from the screen."""
 SECOND = 1.0
 

@@ -77,7 +77,7 @@ class AppendMemory:
         digest = hashlib.blake2b(f"{caller.cast_id}\0{text}".encode(), digest_size=16).hexdigest()
         given = {"text": text, "facts": [fact.id for fact in kept.facts], "set": kept.set_id}
         await self._jobs.enqueue(tx, SPLIT, digest, caller.scope, given)
-        return {"stored": "kept; it is taken apart into single memories in the background"}
+        return {"stored": "kept; it is split into single memories in the background"}
 
 
 class SearchMemory:

@@ -30,7 +30,7 @@ CHANGED = (
 )
 REMOVED = (
     "Somebody removed this page while you edited it.",
-    "Save again to create it anew, or leave it removed.",
+    "Save again to create it, or leave it removed.",
 )
 ANSWERED = "this was answered already: reload the page to see what is still asked"
 UNKNOWN = "this change of pages is unknown: changes are kept for 30 days"

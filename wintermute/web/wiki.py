@@ -292,7 +292,7 @@ async def wiki_problems(
     more = {"kind": kind, "page": last.page, "subject": last.subject} if last else {}
     values: dict[str, Any] = {"counts": counts, "kind": kind, "found": found[:MOST]}
     values |= {"paths": (), "to": "", "more": urlencode(more)}
-    return _page(views, "wiki_list.html", "To be mended", **values)
+    return _page(views, "wiki_list.html", "Problems of pages", **values)
 
 
 @router.get("/wiki-search", include_in_schema=False)
@@ -336,7 +336,7 @@ async def memory_read(views: Viewing, title: str = "") -> dict[str, str]:
             return {"path": found, "text": text_of(wiki.files.content(found) or b"")}
         except FileUnusable as problem:
             error = f"{found} {problem}."
-            raise Refusal(409, error, "Mend the file, then try again.") from problem
+            raise Refusal(409, error, "Correct the file, then try again.") from problem
 
     return await in_store(views, look)
 

@@ -221,7 +221,7 @@ def is_there(files: StoreFolder, path: str) -> bool:
 
 
 def _damaged(files: StoreFolder, line: int, what: str) -> str:
-    return f"{files.root / LISTED}:{line}: {what}: mend it by hand, it is not overwritten"
+    return f"{files.root / LISTED}:{line}: {what}: correct it by hand, for Wintermute does not overwrite it"
 
 
 def _line_of(text: str, value: object) -> int:

@@ -185,7 +185,7 @@ async def alone(files: StoreFolder, clock: Clock, *, wait: bool) -> AsyncIterato
 def _who(files: StoreFolder) -> str:
     job = next((job for job in listed_jobs(files) if job.is_open), None)
     name = f"{job.folder} ({job.agent}, since {job.start})" if job else "another job"
-    return f"{name} is at work on {files.root}: try again when it is done, or add --wait"
+    return f"{name} is working on {files.root}: try again when it is done, or add --wait"
 
 
 Stamp = tuple[int, int, int, int]
@@ -353,9 +353,11 @@ def outside(files: StoreFolder) -> tuple[str, ...]:
         try:
             found = json.loads(files.exact(OUTSIDE))
         except (ValueError, FileUnusable) as error:
-            raise StoreUnusable(f"{files.root / OUTSIDE}: is no list of paths: mend it") from error
+            raise StoreUnusable(
+                f"{files.root / OUTSIDE}: is no list of paths: correct it"
+            ) from error
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise StoreUnusable(f"{files.root / OUTSIDE}: is no list of paths: mend it")
+        raise StoreUnusable(f"{files.root / OUTSIDE}: is no list of paths: correct it")
     return tuple(found)
 
 

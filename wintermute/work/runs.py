@@ -38,8 +38,7 @@ PAUSED = (
     " That was the third time in a row, so I paused it: `/tasks resume {id}` lets it run again."
 )
 NEVER_AGAIN = (
-    " It was to run only now, so I paused it: give it a new time if it is to be tried again, and"
-    " resume it."
+    " It was to run only once, so I paused it. To try again, give it a new time and resume it."
 )
 PUT_OFF = "`{id}` ({content}) is due, but its run has to wait: {why}. I try again on {when}."
 CONTENT_CHARACTERS = 120
