@@ -137,9 +137,8 @@ async def test_a_thread_goes_on_from_its_root_and_the_room_does_not_see_it(
     assert seen(model) == ["anew"]
     await ask(ann, chat, "five")
     assert seen(model)[-3:] == ["four", "echo: four", "five"]
-    assert [row["thread_id"] for row in daemon.rows(OF_ROOM, chat)] == sorted(
-        ("", root, one.event_id)
-    )
+    threads = [row["thread_id"] for row in daemon.rows(OF_ROOM, chat)]
+    assert threads == sorted(("", root, one.event_id))
 
 
 @pytest.mark.breaks("fork")

@@ -14,6 +14,7 @@ from tests.world.scene import NIO, Scene
 from tests.world.user import Json, Message
 
 WORDS = "These words come one by one, and a person sees them as they come, until all are there."
+USUAL = Drip(WORDS)
 LIVE = "org.matrix.msc4357.live"
 
 
@@ -34,27 +35,15 @@ class GrowingTalk:
 
     @classmethod
     async def of(
-        cls,
-        scene: Scene,
-        model: ModelServer,
-        client: str = NIO,
-        *,
-        via: str = "",
-        encrypted: bool = False,
-        **changes: Any,
+        cls, scene: Scene, model: ModelServer, at: str = NIO, *, encrypted: bool = False, **bot: Any
     ) -> Self:
-        """Open a chat of a person with a bot of hers."""
-        ann = await scene.at(client)("ann")
-        daemon = await scene.bot(ann, via=via, **changes)
+        """Open a chat of a person, at a client, with a bot of hers, which is made with `bot`."""
+        ann = await scene.at(at)("ann")
+        daemon = await scene.bot(ann, **bot)
         chat = await scene.room(ann, daemon, encrypted=encrypted)
         return cls(ann, daemon, chat, model, asyncio.Semaphore(0))
 
-    async def grow(
-        self,
-        drip: Drip = Drip(WORDS),  # noqa: B008
-        begun: int = 5,
-        **content: Any,
-    ) -> Message:
+    async def grow(self, drip: Drip = USUAL, begun: int = 5, **content: Any) -> Message:
         """Ask; the draft, once so many words of the answer are to be seen."""
         self.begin(drip, begun)
         self.asked = await self.person.send(self.chat, "hello", **content)
