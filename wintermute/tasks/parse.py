@@ -169,10 +169,7 @@ def _rhythm(found: re.Match[str], slots: Slots) -> Slots | None:
     if found["fixed"]:
         return {"rhythm": (MEANING["every"][found["fixed"]],)} | _loosely(slots)
     if found["part"]:
-        window = MEANING["part"][found["part"]]
-        clocks = tuple(_at_part(at, [window]) for at in slots.get("clock", ()))
-        changed: Slots = {"clock": clocks} if clocks else {}
-        return {"rhythm": (("day", 1),), "window": (window,)} | changed
+        return {"rhythm": (("day", 1),)} | (_window(found, {**slots, "rhythm": ()}) or {})
     if day := found["dated"] or found["number"]:
         return {"rhythm": (("month", 1),), "date": ((None, None, int(day)),)}
     if found["units"] and not grammar.share("every", found["each"], "unit", found["units"]):
@@ -247,7 +244,8 @@ def _clock(found: re.Match[str], slots: Slots) -> Slots | None:
     minute = _number(given["past"]) if given["past"] else minute
     if hour > 23 or minute > 59 or second > 59 or not _is_clock(given, found, slots):
         return None
-    windows = [MEANING["part"][given[name]] for name in ("early", "part", "late") if given[name]]
+    said = (("part", given["early"]), ("part", given["part"]), ("late", given["late"]))
+    windows = [MEANING[kind][word] for kind, word in said if word]
     shifts = MEANING["before"].get(given["before"], (0,))
     shift = MEANING["after"].get(given["after"], 0)
     at = _at_part(time(hour, minute, second), [*windows, *slots.get("window", ())])
@@ -263,14 +261,25 @@ def _clock(found: re.Match[str], slots: Slots) -> Slots | None:
     return read
 
 
+def _window(found: re.Match[str], slots: Slots) -> Slots | None:
+    """A part of the day, as in `tomorrow evening`; `9:00 evening class` has none."""
+    window = MEANING["part"][found["part"]]
+    if [*slots][-1:] == ["clock"]:
+        return None
+    read: Slots = {"window": (window,)}
+    if "clock" in slots:
+        read["clock"] = tuple(at and _at_part(at, [window]) for at in slots["clock"])
+    if window == grammar.TONIGHT and not slots.keys() & {"day", "days", "date"}:
+        read["day"] = (0,)
+    return read if slots or "day" in read else None
+
+
 def _is_clock(given: Mapping[str, str], found: re.Match[str], slots: Slots) -> bool:
     """Whether a number is a time of day: after `at`, with a colon or `am`, or right after a day."""
-    at, late = given["at"], given["late"] or ""
+    at = given["at"]
     if given["word"] and at:
         return grammar.share("glue", at, "number", given["word"])
-    if at or given["mark"] or given["colon"] == ":" or given["before"]:
-        return True
-    if late and (" " in late or len(late) <= len("p.m.")):
+    if at or given["mark"] or given["colon"] == ":" or given["before"] or given["late"]:
         return True
     if (
         given["word"]
@@ -300,7 +309,7 @@ def _shifted(at: time, minutes: int) -> time:
 
 READERS = {
     **{"iso": _iso, "ahead": _ahead, "rhythm": _rhythm, "date": _date},
-    **{"week": _week, "days": _days, "day": _day, "clock": _clock},
+    **{"week": _week, "days": _days, "day": _day, "clock": _clock, "window": _window},
 }
 APART = {
     "iso": {"ahead", "rhythm", "date", "week", "days", "day", "clock"},
@@ -384,8 +393,8 @@ def _one(meanings: Sequence[When], text: str) -> When:
     """The only meaning of a time that was found. Raises: ToolFailed with what to write instead."""
     first = meanings[0]
     if not first.is_whole:
-        lacking = first.words() or shown(text)
-        raise ToolFailed(f"'{shown(text)}' has no time of day. Write for example '{lacking} at 9'.")
+        example = f"{first.words()} at {'19:00' if first.day == 0 else '9'}"
+        raise ToolFailed(f"'{shown(text)}' has no time of day. Write for example '{example}'.")
     if len(meanings) > 1:
         _choose(text, *meanings)
     return first
