@@ -312,7 +312,9 @@ async def test_a_task_is_named_by_words_of_it(house: House) -> None:
     """U-010: no answer shows an id, so none is needed; what several tasks say is asked back."""
     for text in ("Call mum", "Call Ben", "mum's cake"):
         await ask(house, f"/remind tomorrow at 9 {text}")
-    assert await ask(house, "/tasks cancel call MUM") == "Cancelled: Call mum (`/undo` brings it back)"
+    assert (
+        await ask(house, "/tasks cancel call MUM") == "Cancelled: Call mum (`/undo` brings it back)"
+    )
     assert await ask(house, "/tasks done call") == "Done: Call Ben"
     assert (await ask(house, "/undo")).endswith(": Call Ben")
     assert await ask(house, "/tasks done dog") == "No task here says dog. `/tasks` lists them."
