@@ -128,6 +128,7 @@ def test_what_a_refusal_offers_is_read() -> None:
         ("明日9時に母に電話", "Sat 28 Feb 09:00", "母に電話"),
         ("给妈妈打电话明天9点", "Sat 28 Feb 09:00", "给妈妈打电话"),
         ("tomorrow 5 minutes of yoga", "!'tomorrow' has no time of day", None),
+        ("18:30 tell Ben to practise daily", "!'18:30 tell Ben to practise daily' can mean", None),
         ("monday call about friday at 9", "!'monday' has no time of day", None),
         ("take pills at 8am and 8pm", "!None", None),
         ("call every first monday at 9", "!None", None),

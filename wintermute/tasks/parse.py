@@ -23,7 +23,7 @@ from wintermute.tasks.due import MONTHS, clock, instant, shown
 from wintermute.tasks.grammar import MEANING, folded
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-ELAPSED = {"minute": 60, "hour": 3600, "half": 1800}
+ELAPSED = {"minute": 60, "hour": 3600}
 DAYS_OF, MONTHS_OF = {"day": 1, "week": 7}, {"month": 1, "year": 12}
 """Seconds of the units that are elapsed time; days and more keep the time of day."""
 FURTHEST = timedelta(days=36_525)
@@ -32,6 +32,7 @@ WINDOW = 200
 """Characters at either end of a text in which a time is looked for."""
 SOUND = re.compile(r"(?=.)(?:i|e|h|a?c?|(?:D\+?|W[wvo]|W\+[wo]|Md|Ym|[ym]w?|d|n?w|v|o|t)c?)")
 """Parts that go together: an instant, elapsed time, or days, dates and their rhythm, with a clock."""
+HALF = "half"
 EITHER = 2
 """`next friday`: of this week or of the next."""
 Slots = dict[str, tuple[Any, ...]]
@@ -107,7 +108,6 @@ class When:
         unit, count = self.rhythm or ("week", 1)
         if self.days and count < 3:
             return "every other" if count == 2 else "every"
-        unit = "half hour" if unit == "half" else unit
         every = f"every {count} {unit}s" if count > 1 else f"every {unit}"
         return f"{every} on" if self.days or self.date else every
 
@@ -150,14 +150,19 @@ def _number(text: str) -> int:
     return int(text) if text.isdecimal() else MEANING["number"].get(text, 1)
 
 
+def _span(unit: str, count: str) -> tuple[str, int]:
+    """A number of minutes, hours, days and so on."""
+    known, number = MEANING["unit"][unit], _number(count)
+    return ("minute", 30 * number) if known == HALF else (known, number)
+
+
 def _ahead(found: re.Match[str], slots: Slots) -> Slots | None:
     spans = list[tuple[str, int]]()
     for each in grammar.SPANS.finditer(found["spans"]):
         if each["unit"]:
-            unit = MEANING["unit"][each["unit"]]
-            if each["count"] is None and unit != "half":
+            if each["count"] is None and MEANING["unit"][each["unit"]] != HALF:
                 return None
-            spans.append((unit, _number(each["count"] or "1")))
+            spans.append(_span(each["unit"], each["count"] or "1"))
         elif spans[-1][0] != "hour":
             return None
         else:
@@ -174,9 +179,12 @@ def _rhythm(found: re.Match[str], slots: Slots) -> Slots | None:
         return {"rhythm": (("month", 1),), "date": ((None, None, int(day)),)}
     if found["units"] and not grammar.share("every", found["each"], "unit", found["units"]):
         return None  # `alle ore 9`
-    unit = MEANING["unit"].get(found["unit"] or found["units"], "week")
-    count = 2 if found["other"] else _number(found["count"] or "1")
-    return {"rhythm": ((unit, count),)} if 1 <= count <= 1000 else None
+    unit = found["unit"] or found["units"]
+    if not unit and "days" in slots:
+        return None
+    count = "2" if found["other"] else found["count"] or "1"
+    span = _span(unit, count) if unit else ("week", _number(count))
+    return {"rhythm": (span,)} if 1 <= span[1] <= 1000 else None
 
 
 def _loosely(slots: Slots) -> Slots:
@@ -435,10 +443,12 @@ def _joined(
     """The time, and what it may mean: of `tomorrow call mum at 9` both ends together."""
     if head and tail and head.is_whole != tail.is_whole:
         at = f"{text[: head.stop]} {text[tail.start : tail.stop]}"
-        if meanings := _meanings(at):
-            alone = _with_day(head.meanings[0], now, zone) if head.is_whole else meanings[0]
-            if moment(alone, at, now, zone) != moment(meanings[0], at, now, zone):
-                _choose(text, meanings[0], alone)  # `18:30 tell Ben to leave tomorrow`
+        meanings = _meanings(at)
+        if meanings and meanings[0].is_whole:
+            if head.is_whole:  # `18:30 tell Ben to leave tomorrow`
+                alone, both = _with_day(head.meanings[0], now, zone), meanings[0]
+                if both.recurs or moment(alone, at, now, zone) != moment(both, at, now, zone):
+                    _choose(text, both, alone)
             return Timed(at, text[head.stop : tail.start].strip(STRIPPED)), meanings
     if head:
         return Timed(text[: head.stop], text[head.stop :].lstrip(STRIPPED)), head.meanings
@@ -538,9 +548,12 @@ def plan_parts(text: str) -> dict[str, Any]:
 def wall_time(text: str, now: datetime, zone: ZoneInfo) -> str:
     """The `at` of a schedule `once` (T-017): a wall clock time, or with an offset an instant in UTC."""
     meanings = _meanings(text)
-    if not meanings or (meanings[0].recurs and len(meanings) == 1 and meanings[0].is_whole):
+    if not meanings:
         raise ToolFailed(f"at '{shown(text)}' cannot be read; write for example {EXAMPLES}")
-    at = moment(_one(meanings, text), text, now, zone)
+    when = _one(meanings, text)
+    if when.recurs:
+        raise ToolFailed(f"at '{shown(text)}' comes again and again. Leave out schedule_type.")
+    at = moment(when, text, now, zone)
     return checked(at, text, now, zone).isoformat()
 
 
