@@ -11,14 +11,17 @@ from hypothesis import strategies as st
 from tests.tiers import examples
 from wintermute.errors import ToolFailed
 from wintermute.tasks.due import next_due
+from wintermute.tasks.grammar import WORDS
 from wintermute.tasks.parse import timed, wall_time
 from wintermute.tasks.schedules import KINDS, PlanRequest, planned, read
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 2, 27, 12, 34, 56, 789_000, tzinfo=UTC)
 
+known = [word.text for word in WORDS] + ["9", "31", "9:30", "1.12.", "1/12", "9h", "x", ","] * 9
 words = st.one_of(
     st.text(max_size=20),
+    st.lists(st.sampled_from(known), max_size=6).map(" ".join),
     st.from_regex(r"\A[0-9]{1,4}[-: ][0-9]{1,2}[-:T ][0-9]{1,2}[:+-Zz]?[0-9]{0,4}\Z"),
     st.from_regex(r"\A(in|today|tomorrow|mon|daily)? ?[0-9]{1,12}:?[0-9]* ?(min|h|weeks|days)?\Z"),
     st.from_regex(r"\A[0-9]{4}-(0[1-9]|1[0-2])-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]([+-][0-9]{4})?\Z"),

@@ -306,7 +306,7 @@ INTERVAL: dict[str, Any] = {"schedule_type": "interval", "interval_seconds": 360
         ({"at": "daily 25:00"}, "'daily 25:00' cannot be read"),
         ({"at": "funday 09:00"}, "cannot be read"),
         ({"at": "le lundi à 9h"}, "Write 'Monday at 09:00' or 'every Monday at 09:00'."),
-        ({"at": "monthly 15 9:00", "schedule_type": "once"}, "cannot be read"),
+        ({"at": "monthly 15 9:00", "schedule_type": "once"}, "Leave out schedule_type"),
         ({"at": "mon 9:00", "schedule_type": "daily"}, "is no time of day"),
         ({"at": "fri 9:00", "schedule_type": "weekly", "day_of_week": "tue"}, "is no time of day"),
         ({"at": "mon,tue 9:00", "day_of_week": "wed"}, "at and day_of_week needs a schedule_type"),

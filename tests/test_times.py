@@ -110,6 +110,39 @@ def test_what_a_refusal_offers_is_read() -> None:
                 assert not meaning(reading).startswith("!"), (form, reading)
 
 
+@pytest.mark.parametrize(
+    ("text", "means", "rest"),
+    [
+        ("tomorrow call mum at 9", "Sat 28 Feb 09:00", "call mum"),
+        ("every monday water the plants at 8", "weekly on mon at 08:00", "water the plants"),
+        ("at 9 call mum tomorrow", "Sat 28 Feb 09:00", "call mum"),
+        ("18:30 at 19:00 we eat", "Fri 27 Feb 18:30", "at 19:00 we eat"),
+        ("today at 18:30 friday drinks", "Fri 27 Feb 18:30", "friday drinks"),
+        ("at 8 tomorrow evening film", "Sat 28 Feb 20:00", "film"),
+        ("tomorrow at 9 evening class", "Sat 28 Feb 09:00", "evening class"),
+        ("tomorrow's homework at 9", "Sat 28 Feb 09:00", "tomorrow's homework"),
+        ("watch the sun at 9", "Sat 28 Feb 09:00", "watch the sun"),
+        ("call Sam at 9", "Sat 28 Feb 09:00", "call Sam"),
+        ("um 9 Uhr 30 Minuten laufen", "Sat 28 Feb 09:00", "30 Minuten laufen"),
+        ("drink water at 8 every evening", "daily at 20:00", "drink water"),
+        ("明日9時に母に電話", "Sat 28 Feb 09:00", "母に電話"),
+        ("给妈妈打电话明天9点", "Sat 28 Feb 09:00", "给妈妈打电话"),
+        ("tomorrow 5 minutes of yoga", "!'tomorrow' has no time of day", None),
+        ("18:30 tell Ben to practise daily", "!'18:30 tell Ben to practise daily' can mean", None),
+        ("monday call about friday at 9", "!'monday' has no time of day", None),
+        ("take pills at 8am and 8pm", "!None", None),
+        ("call every first monday at 9", "!None", None),
+        ("call mum 30 february at 9", "!None", None),
+        ("boil eggs for 5 minutes", "!None", None),
+    ],
+)
+def test_a_sentence_keeps_what_is_no_time(text: str, means: str, rest: str | None) -> None:
+    """U-010, U-011: what may belong to the text is not taken for a time."""
+    said = in_a_sentence(text)
+    assert said[1] == rest
+    assert said[0].startswith(means)
+
+
 ALIKE = (
     *("at 9", "9am", "9:30pm", "tomorrow 9", "monday 8", "in two hours", "every monday at 8"),
     *("every other friday at 9", "1.12. um 9", "demain à 9h", "mañana a las 9", "domani alle 9"),

@@ -27,6 +27,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "number": (*range(1, 13), 15, 20, 30, 40, 45),
     "unit": ("minute", "hour", "day", "week", "month", "year", "half"),
     "part": ((0, 11), (11, 14), (12, 20), (16, 23), (12, 23), (18, 23)),
+    "late": ((0, 11), (11, 14), (12, 20), (16, 23), (12, 23), (18, 23)),
     "clock": ("mark", "minutes", "noon"),
     "before": ((30,), (15,), (-15,), (-30,), (30, -30)),
     "after": (30, 15, -15),
@@ -137,7 +138,11 @@ PATTERNS = (
         f"|{any_of('every', ('month', 1))}{_}(?P<number>[0-9]{{1,2}})|(?P<fixed>{any_of('every', *VALUES['every'][2:7])}))",
     ),
     ("date", f"(?P<year>[0-9]{{4}})[-/.年](?P<number>[0-9]{{1,2}})[-/.月]{DAY}日?"),
-    ("date", "(?P<either>[0-9]{1,2})/(?P<or>[0-9]{1,2})(?:/(?P<year>[0-9]{4}|[0-9]{2}))?"),
+    (
+        "date",
+        f"(?:{ON}{_})?"
+        + "(?P<either>[0-9]{1,2})/(?P<or>[0-9]{1,2})(?:/(?P<year>[0-9]{4}|[0-9]{2}))?",
+    ),
     (
         "date",
         rf"(?:{ON}{_})?{DAY}\.(?P<number>[0-9]{{1,2}})(?:\.(?P<year>[0-9]{{4}}|[0-9]{{2}})?)?(?!{_}{MARK})",
@@ -161,9 +166,10 @@ PATTERNS = (
         rf"(?:(?P<before>{any_of('before')}){_})?(?:(?P<hour>[0-9]{{1,2}})|(?P<word>{any_of('number')}))"
         r"(?:(?P<colon>[:.])(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2}))?)?"
         rf"(?:{_}(?P<mark>{MARK})(?:{_}(?P<past>[0-9]{{1,2}}|{any_of('number')})(?:{_}{MINUTES}(?![間钟鐘])|(?!{_}{UNIT})))?)?"
-        rf"(?:{_}(?P<after>{any_of('after')}))?(?:{_},?{_}(?P<late>{PART}))?(?:に)?",
+        rf"(?:{_}(?P<after>{any_of('after')}))?(?:{_},?{_}(?P<late>{any_of('late')}))?(?:に)?",
     ),
     ("clock", f"(?:(?:{AT}|{NEAR}){_})?(?P<noon>{any_of('clock', 'noon')})"),
+    ("window", f"(?P<part>{PART})"),
 )
 
 SPANS = re.compile(
@@ -173,7 +179,7 @@ SPANS = re.compile(
 EACH_DAY = re.compile(rf"(?P<to>-|–|{TO})?{_}(?P<day>{WEEKDAY})")
 BETWEEN = re.compile("(?: |,|の|的)*")
 STOP = f"(?:{any_of('stop')}|{EACH}|{OTHER})"
-STOPS = re.compile(rf"[ ,]*{STOP}")
+STOPS = re.compile(rf"[ ,]*(?:{STOP}|{TO}{_}[0-9])")
 NO_DAY = (
     rf"{any_of('next')}|{any_of('day')}|{any_of('weekday')}|[0-9]+{ORDINAL}?\.?{_}{any_of('month')}"
 )
@@ -187,4 +193,4 @@ BEGINS = re.compile(BEGIN + "(?=[^ ])")
 @cache
 def slots() -> tuple[tuple[str, re.Pattern[str]], ...]:
     """The parts of a time, in the order in which they are tried."""
-    return tuple((slot, re.compile(pattern + EDGE)) for slot, pattern in PATTERNS)
+    return tuple((slot, re.compile(f"(?:{pattern}){EDGE}")) for slot, pattern in PATTERNS)

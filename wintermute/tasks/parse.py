@@ -23,7 +23,7 @@ from wintermute.tasks.due import MONTHS, clock, instant, shown
 from wintermute.tasks.grammar import MEANING, folded
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-ELAPSED = {"minute": 60, "hour": 3600, "half": 1800}
+ELAPSED = {"minute": 60, "hour": 3600}
 DAYS_OF, MONTHS_OF = {"day": 1, "week": 7}, {"month": 1, "year": 12}
 """Seconds of the units that are elapsed time; days and more keep the time of day."""
 FURTHEST = timedelta(days=36_525)
@@ -32,6 +32,7 @@ WINDOW = 200
 """Characters at either end of a text in which a time is looked for."""
 SOUND = re.compile(r"(?=.)(?:i|e|h|a?c?|(?:D\+?|W[wvo]|W\+[wo]|Md|Ym|[ym]w?|d|n?w|v|o|t)c?)")
 """Parts that go together: an instant, elapsed time, or days, dates and their rhythm, with a clock."""
+HALF = "half"
 EITHER = 2
 """`next friday`: of this week or of the next."""
 Slots = dict[str, tuple[Any, ...]]
@@ -107,7 +108,6 @@ class When:
         unit, count = self.rhythm or ("week", 1)
         if self.days and count < 3:
             return "every other" if count == 2 else "every"
-        unit = "half hour" if unit == "half" else unit
         every = f"every {count} {unit}s" if count > 1 else f"every {unit}"
         return f"{every} on" if self.days or self.date else every
 
@@ -150,14 +150,19 @@ def _number(text: str) -> int:
     return int(text) if text.isdecimal() else MEANING["number"].get(text, 1)
 
 
+def _span(unit: str, count: str) -> tuple[str, int]:
+    """A number of minutes, hours, days and so on."""
+    known, number = MEANING["unit"][unit], _number(count)
+    return ("minute", 30 * number) if known == HALF else (known, number)
+
+
 def _ahead(found: re.Match[str], slots: Slots) -> Slots | None:
     spans = list[tuple[str, int]]()
     for each in grammar.SPANS.finditer(found["spans"]):
         if each["unit"]:
-            unit = MEANING["unit"][each["unit"]]
-            if each["count"] is None and unit != "half":
+            if each["count"] is None and MEANING["unit"][each["unit"]] != HALF:
                 return None
-            spans.append((unit, _number(each["count"] or "1")))
+            spans.append(_span(each["unit"], each["count"] or "1"))
         elif spans[-1][0] != "hour":
             return None
         else:
@@ -169,17 +174,17 @@ def _rhythm(found: re.Match[str], slots: Slots) -> Slots | None:
     if found["fixed"]:
         return {"rhythm": (MEANING["every"][found["fixed"]],)} | _loosely(slots)
     if found["part"]:
-        window = MEANING["part"][found["part"]]
-        clocks = tuple(_at_part(at, [window]) for at in slots.get("clock", ()))
-        changed: Slots = {"clock": clocks} if clocks else {}
-        return {"rhythm": (("day", 1),), "window": (window,)} | changed
+        return {"rhythm": (("day", 1),)} | (_window(found, {**slots, "rhythm": ()}) or {})
     if day := found["dated"] or found["number"]:
         return {"rhythm": (("month", 1),), "date": ((None, None, int(day)),)}
     if found["units"] and not grammar.share("every", found["each"], "unit", found["units"]):
         return None  # `alle ore 9`
-    unit = MEANING["unit"].get(found["unit"] or found["units"], "week")
-    count = 2 if found["other"] else _number(found["count"] or "1")
-    return {"rhythm": ((unit, count),)} if 1 <= count <= 1000 else None
+    unit = found["unit"] or found["units"]
+    if not unit and "days" in slots:
+        return None
+    count = "2" if found["other"] else found["count"] or "1"
+    span = _span(unit, count) if unit else ("week", _number(count))
+    return {"rhythm": (span,)} if 1 <= span[1] <= 1000 else None
 
 
 def _loosely(slots: Slots) -> Slots:
@@ -247,7 +252,8 @@ def _clock(found: re.Match[str], slots: Slots) -> Slots | None:
     minute = _number(given["past"]) if given["past"] else minute
     if hour > 23 or minute > 59 or second > 59 or not _is_clock(given, found, slots):
         return None
-    windows = [MEANING["part"][given[name]] for name in ("early", "part", "late") if given[name]]
+    said = (("part", given["early"]), ("part", given["part"]), ("late", given["late"]))
+    windows = [MEANING[kind][word] for kind, word in said if word]
     shifts = MEANING["before"].get(given["before"], (0,))
     shift = MEANING["after"].get(given["after"], 0)
     at = _at_part(time(hour, minute, second), [*windows, *slots.get("window", ())])
@@ -263,14 +269,25 @@ def _clock(found: re.Match[str], slots: Slots) -> Slots | None:
     return read
 
 
+def _window(found: re.Match[str], slots: Slots) -> Slots | None:
+    """A part of the day, as in `tomorrow evening`; `9:00 evening class` has none."""
+    window = MEANING["part"][found["part"]]
+    if [*slots][-1:] == ["clock"]:
+        return None
+    read: Slots = {"window": (window,)}
+    if "clock" in slots:
+        read["clock"] = tuple(at and _at_part(at, [window]) for at in slots["clock"])
+    if window == grammar.TONIGHT and not slots.keys() & {"day", "days", "date"}:
+        read["day"] = (0,)
+    return read if slots or "day" in read else None
+
+
 def _is_clock(given: Mapping[str, str], found: re.Match[str], slots: Slots) -> bool:
     """Whether a number is a time of day: after `at`, with a colon or `am`, or right after a day."""
-    at, late = given["at"], given["late"] or ""
+    at = given["at"]
     if given["word"] and at:
         return grammar.share("glue", at, "number", given["word"])
-    if at or given["mark"] or given["colon"] == ":" or given["before"]:
-        return True
-    if late and (" " in late or len(late) <= len("p.m.")):
+    if at or given["mark"] or given["colon"] == ":" or given["before"] or given["late"]:
         return True
     if (
         given["word"]
@@ -300,7 +317,7 @@ def _shifted(at: time, minutes: int) -> time:
 
 READERS = {
     **{"iso": _iso, "ahead": _ahead, "rhythm": _rhythm, "date": _date},
-    **{"week": _week, "days": _days, "day": _day, "clock": _clock},
+    **{"week": _week, "days": _days, "day": _day, "clock": _clock, "window": _window},
 }
 APART = {
     "iso": {"ahead", "rhythm", "date", "week", "days", "day", "clock"},
@@ -384,8 +401,8 @@ def _one(meanings: Sequence[When], text: str) -> When:
     """The only meaning of a time that was found. Raises: ToolFailed with what to write instead."""
     first = meanings[0]
     if not first.is_whole:
-        lacking = first.words() or shown(text)
-        raise ToolFailed(f"'{shown(text)}' has no time of day. Write for example '{lacking} at 9'.")
+        example = f"{first.words()} at {'19:00' if first.day == 0 else '9'}"
+        raise ToolFailed(f"'{shown(text)}' has no time of day. Write for example '{example}'.")
     if len(meanings) > 1:
         _choose(text, *meanings)
     return first
@@ -426,10 +443,12 @@ def _joined(
     """The time, and what it may mean: of `tomorrow call mum at 9` both ends together."""
     if head and tail and head.is_whole != tail.is_whole:
         at = f"{text[: head.stop]} {text[tail.start : tail.stop]}"
-        if meanings := _meanings(at):
-            alone = _with_day(head.meanings[0], now, zone) if head.is_whole else meanings[0]
-            if moment(alone, at, now, zone) != moment(meanings[0], at, now, zone):
-                _choose(text, meanings[0], alone)  # `18:30 tell Ben to leave tomorrow`
+        meanings = _meanings(at)
+        if meanings and meanings[0].is_whole:
+            if head.is_whole:  # `18:30 tell Ben to leave tomorrow`
+                alone, both = _with_day(head.meanings[0], now, zone), meanings[0]
+                if both.recurs or moment(alone, at, now, zone) != moment(both, at, now, zone):
+                    _choose(text, both, alone)
             return Timed(at, text[head.stop : tail.start].strip(STRIPPED)), meanings
     if head:
         return Timed(text[: head.stop], text[head.stop :].lstrip(STRIPPED)), head.meanings
@@ -529,9 +548,12 @@ def plan_parts(text: str) -> dict[str, Any]:
 def wall_time(text: str, now: datetime, zone: ZoneInfo) -> str:
     """The `at` of a schedule `once` (T-017): a wall clock time, or with an offset an instant in UTC."""
     meanings = _meanings(text)
-    if not meanings or (meanings[0].recurs and len(meanings) == 1 and meanings[0].is_whole):
+    if not meanings:
         raise ToolFailed(f"at '{shown(text)}' cannot be read; write for example {EXAMPLES}")
-    at = moment(_one(meanings, text), text, now, zone)
+    when = _one(meanings, text)
+    if when.recurs:
+        raise ToolFailed(f"at '{shown(text)}' comes again and again. Leave out schedule_type.")
+    at = moment(when, text, now, zone)
     return checked(at, text, now, zone).isoformat()
 
 
