@@ -14,7 +14,7 @@ from wintermute import __version__
 
 ROOT = DOCS.parent
 GENERATED = {DOCS / "commands.md", DOCS / "configuration.md"}
-TOP = ("README.md", "SECURITY.md", "CHANGELOG.md")
+TOP = ("README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md")
 PAGES = [*map(ROOT.joinpath, TOP), *sorted(DOCS.glob("*.md"))]
 CODE = re.compile(r"<!--.*?-->|^ *```.*?^ *```$|^ {4}[^\n]*$|^\|[^\n]*$", re.M | re.S)
 BLOCK = re.compile(r"\n\s*\n|^\s*(?:[-*#>]+|\d+\.) +", re.M)
