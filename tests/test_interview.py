@@ -7,7 +7,7 @@ import signal
 import stat
 import sys
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,8 @@ from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewName, NewPerson
 from tests.world.warm import Interpreter
+from wintermute.config.lock import hold
+from wintermute.matrix.kept_login import Session, save
 
 CLIENT = "/_matrix/client/v3"
 
@@ -256,3 +258,28 @@ async def test_a_homeserver_without_passwords_gets_a_token_made_for_the_bot(
         typist.types("", "\x04")
         assert await typist.ended() == 1
     assert devices(homeserver, login) == {login.device_id}
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("data/matrix/session.json", "replace the login of @other:wintermute.test"),
+        ("data/wintermute.lock", "which a running Wintermute uses"),
+        ("password", "init cannot replace"),
+    ],
+)
+async def test_a_folder_that_could_not_be_completed_is_refused_before_anybody_types(
+    tmp_path: Path, made: str, said: str
+) -> None:
+    """U-001: a login of another account, a folder in use, somebody's file."""
+    file = tmp_path / made
+    file.parent.mkdir(parents=True, exist_ok=True)
+    login = Session("@other:wintermute.test", "D", "t", "p")
+    if "matrix" in made:
+        save(file.parent, login)
+    file.touch()
+    with hold(file.parent) if "lock" in made else nullcontext():
+        async with terminal("init", tmp_path) as typist:
+            assert await typist.ended() == 2
+            await typist.sees(said)
+    assert not (tmp_path / "config.yaml").exists()
