@@ -141,25 +141,11 @@ def test_without_a_terminal_options_answer_and_the_rest_is_left_to_edit(
     secret, other = tmp_path / "secret", tmp_path / "other"
     secret.write_text('ö "x" 😀\n')
     other.write_text("another")
-    words = (
-        "--homeserver",
-        "https://h.example",
-        "--user",
-        "@b:h.example",
-        "--owner",
-        "@o:h.example",
-    )
-    words += (
-        "--provider",
-        "ollama",
-        "--api-key-file",
-        str(secret),
-        "--no-input",
-        "--password-file",
-    )
+    words = "--homeserver https://h.example --user @b:h.example --owner @o:h.example --no-input"
+    words += f" --provider ollama --api-key-file {secret} --password-file"
     folders = (tmp_path / "one", tmp_path / "two", tmp_path / "two")
     for folder, file in zip(folders, (secret, secret, other), strict=True):
-        done = init(python, folder, *words, str(file))
+        done = init(python, folder, *words.split(), str(file))
         assert (done.returncode, done.stdout.count(b"\n") <= 10) == (0, True)
     first, second = ((folder / "config.yaml").read_text() for folder in folders[:2])
     assert (first == second, first.count("EDIT: "), first.count("\n") <= 40) == (True, 1, True)
