@@ -111,6 +111,8 @@ KEY, FOREIGN, SAID = "sk-right", "sk-or-another", "gpt-5-mini"
 
 def lists(request: Request) -> Action:
     """Another server of models below each path."""
+    if "/matrix" in request.path or "/_matrix" in request.path:
+        return Answer(302, headers={"Location": request.path})
     door, _, path = request.path[1:].partition("/")
     if path not in ("models", "v1/models"):
         return None
@@ -152,6 +154,7 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
             ("Homeserver", "no such name!", "is no address"),
             ("Homeserver", f"127.0.0.1:{free_port()}", "check matrix.homeserver"),
             ("Homeserver", server.url, "check matrix.homeserver"),
+            ("Homeserver", door.url, "redirects in a circle"),
             ("Homeserver", url.removeprefix("http://"), f"{url} answers"),
             ("Account", name, ""),
             ("Password", "wrong", "refuses the login"),
