@@ -19,8 +19,8 @@ WIDTH = 100
 CONFIGURATION = """\
 # Configuration
 
-Every key of `config.yaml`. `wintermute init DIR` writes the file with all of them and one line about each; a
-shorter file is enough, for only the keys without a default are needed. `wintermute check` reads it and tells every
+Every key of `config.yaml`. `wintermute init DIR` writes those that people change most, and the `config.yaml` of the
+repository has them all. Only the keys without a default are needed. `wintermute check` reads it and tells every
 mistake with its line and column.
 
 - Text that starts with `@`, `!`, `&` or `*` needs quotes. Relative paths start at the folder of the file.
