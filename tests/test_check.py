@@ -38,6 +38,7 @@ MATRIX: dict[str, tuple[Json, str, str]] = {
 }
 
 
+@pytest.mark.quick(every=2)
 @pytest.mark.parametrize("mistake", MATRIX)
 async def test_accounts_are_tried_with_a_device_that_is_logged_out_again(
     homeserver: Homeserver, person: NewPerson, bot: NewBot, mistake: str

@@ -10,7 +10,8 @@ from typing import Any
 from tests.full_config import full_config
 from tests.world.warm import Ended, Interpreter
 from wintermute.config.read import read_config
-from wintermute.config.schema import Config
+from wintermute.config.schema import Config, Secret
+from wintermute.llm.providers import PROVIDERS
 from wintermute.memory.status import Machine, first_backend
 from wintermute.templates import shipped_prompts
 
@@ -131,3 +132,36 @@ def test_the_zone_is_the_machines_unless_it_is_named(tmp_path: Path, python: Int
     told = python.run("check", cwd=tmp_path, env=env).stdout.decode()
     assert "warn  time zone: Europe/Berlin, where it" in told
     assert "; this machine is in America/New_York -> set timezone" in told
+
+
+def test_without_a_terminal_options_answer_and_the_rest_is_left_to_edit(
+    tmp_path: Path, python: Interpreter
+) -> None:
+    """U-002: the same values give the same file; a second run changes nothing."""
+    secret, other = tmp_path / "secret", tmp_path / "other"
+    secret.write_text('ö "x" 😀\n')
+    other.write_text("another")
+    words = "--homeserver https://h.example --user @b:h.example --owner @o:h.example --no-input"
+    words += f" --provider ollama --api-key-file {secret} --password-file"
+    folders = (tmp_path / "one", tmp_path / "two", tmp_path / "two")
+    for folder, file in zip(folders, (secret, secret, other), strict=True):
+        done = init(python, folder, *words.split(), str(file))
+        assert (done.returncode, done.stdout.count(b"\n") <= 10) == (0, True)
+    first, second = ((folder / "config.yaml").read_text() for folder in folders[:2])
+    assert (first == second, first.count("EDIT: "), first.count("\n") <= 40) == (True, 1, True)
+    config = read_config(folders[1] / "config.yaml", {})
+    assert (config.matrix.homeserver, config.matrix.owner) == ("https://h.example", "@o:h.example")
+    backend = config.llm.backends["ollama"]
+    assert backend.base_url == PROVIDERS["ollama"].base_url
+    assert backend.api_key == config.matrix.password == Secret('ö "x" 😀')
+    assert init(python, tmp_path / "three", "--password-file", str(tmp_path)).returncode == 2
+
+
+def test_docs_have_a_filled_example_for_each_provider() -> None:
+    """U-001: with what starts it, or where its key comes from."""
+    rows = (ROOT / "docs" / "models.md").read_text("utf-8").splitlines()
+    for name, each in PROVIDERS.items():
+        (row,) = (line for line in rows if f"| `{name}: {{" in line)
+        assert each.base_url in row
+        assert each.keys.removeprefix("https://") in row
+        assert " ".join(each.start.split()[:2]) in row

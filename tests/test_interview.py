@@ -7,7 +7,7 @@ import signal
 import stat
 import sys
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,8 @@ from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewName, NewPerson
 from tests.world.warm import Interpreter
+from wintermute.config.lock import hold
+from wintermute.matrix.kept_login import Session, save
 
 CLIENT = "/_matrix/client/v3"
 
@@ -109,6 +111,8 @@ KEY, FOREIGN, SAID = "sk-right", "sk-or-another", "gpt-5-mini"
 
 def lists(request: Request) -> Action:
     """Another server of models below each path."""
+    if "/matrix" in request.path or "/_matrix" in request.path:
+        return Answer(302, headers={"Location": request.path})
     door, _, path = request.path[1:].partition("/")
     if path not in ("models", "v1/models"):
         return None
@@ -150,6 +154,7 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
             ("Homeserver", "no such name!", "is no address"),
             ("Homeserver", f"127.0.0.1:{free_port()}", "check matrix.homeserver"),
             ("Homeserver", server.url, "check matrix.homeserver"),
+            ("Homeserver", door.url, "redirects in a circle"),
             ("Homeserver", url.removeprefix("http://"), f"{url} answers"),
             ("Account", name, ""),
             ("Password", "wrong", "refuses the login"),
@@ -256,3 +261,28 @@ async def test_a_homeserver_without_passwords_gets_a_token_made_for_the_bot(
         typist.types("", "\x04")
         assert await typist.ended() == 1
     assert devices(homeserver, login) == {login.device_id}
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("data/matrix/session.json", "replace the login of @other:wintermute.test"),
+        ("data/wintermute.lock", "which a running Wintermute uses"),
+        ("password", "init cannot replace"),
+    ],
+)
+async def test_a_folder_that_could_not_be_completed_is_refused_before_anybody_types(
+    tmp_path: Path, made: str, said: str
+) -> None:
+    """U-001: a login of another account, a folder in use, somebody's file."""
+    file = tmp_path / made
+    file.parent.mkdir(parents=True, exist_ok=True)
+    login = Session("@other:wintermute.test", "D", "t", "p")
+    if "matrix" in made:
+        save(file.parent, login)
+    file.touch()
+    with hold(file.parent) if "lock" in made else nullcontext():
+        async with terminal("init", tmp_path) as typist:
+            assert await typist.ended() == 2
+            await typist.sees(said)
+    assert not (tmp_path / "config.yaml").exists()

@@ -76,7 +76,9 @@ async def _listed(address: str, key: str) -> tuple[str, ...]:
     try:
         async with (
             asyncio.timeout(SECONDS),
-            httpx2.AsyncClient(verify=address.startswith("https:"), trust_env=False) as http,
+            httpx2.AsyncClient(
+                verify=not address.lower().startswith("http://"), trust_env=False
+            ) as http,
             http.stream("GET", f"{address}/models", headers=headers) as answer,
         ):
             async for piece in answer.aiter_bytes():

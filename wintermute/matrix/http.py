@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import quote
 
-from aiohttp import ClientError, ClientResponse, TooManyRedirects
+from aiohttp import ClientConnectorCertificateError, ClientError, ClientResponse, TooManyRedirects
 from aiohttp_socks import ProxyConnectionError, ProxyError, ProxyTimeoutError
 from nio import AsyncClient
 
@@ -28,6 +28,11 @@ from wintermute.messages import Json
 NO_ANSWER = (
     *(ClientError, TimeoutError, OSError),
     *(ProxyError, ProxyConnectionError, ProxyTimeoutError),
+)
+REASONS = (
+    (TooManyRedirects, "it redirects in a circle"),
+    (ClientConnectorCertificateError, "its certificate cannot be trusted"),
+    (TimeoutError, "it gave no answer in time"),
 )
 LONGEST_REQUESTED_MS = 60_000  # a server that asks for more is asked again anyway
 PAGES = ("m.oauth", "org.matrix.cross_signing_reset")
@@ -158,8 +163,8 @@ async def _sent(
             response = await client.send(method, target, data, headers, timeout=0)
             content = await response.read()
     except NO_ANSWER as error:
-        reason = "it redirects in a circle" if isinstance(error, TooManyRedirects) else str(error)
-        reason = reason or type(error).__name__
+        known = (text for kind, text in REASONS if isinstance(error, kind))
+        reason = next(known, str(error) or type(error).__name__)
         raise HomeserverUnavailable(f"homeserver {client.homeserver}: {reason}") from error
     return response, content
 
