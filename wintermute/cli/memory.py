@@ -247,7 +247,7 @@ def forget_(ctx: click.Context, fact_ids: tuple[str, ...], as_json: bool) -> Non
     if done.unfinished:
         raise WintermuteError(
             f"not finished: {done.unfinished} messages about it are still to be answered or sent;"
-            " the daemon goes on with it when they are, `wintermute status` shows what is left"
+            " the daemon goes on with it when they are, `wintermute status --all` shows what is left"
         )
     if not done.scrubbed:
         raise WintermuteError(

@@ -29,11 +29,11 @@ NOT_ASKED = "That confirms nothing. Write `/forget WORDS` first, then the exact 
 CHANGED_SINCE = "That list has changed. Write `/forget WORDS` again to see the new one."
 FORGETTING = (
     "I forget it for good, with the messages it came from and every record that repeats it."
-    " `/status` shows if anything is left to do."
+    " `/status all` shows what is left to do."
 )
 FORGETTING_HERE = (
     "I forget it for good, with your messages about it and every record that repeats it. Messages"
-    " of others stay here, for them to delete. `/status` shows if anything is left to do."
+    " of others stay here, for them to delete. `/status all` shows what is left to do."
 )
 CONFIRM = (
     "I would erase this for good, with every record that repeats it:\n{}\n\n{}`/forget {}` erases"

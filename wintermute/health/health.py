@@ -371,6 +371,8 @@ LEARNING = {
 }
 DROPPED = "not learnt"
 """A counter's name begins with it: then the month, and the reason."""
+FAILING = 3
+"""Failures in a row after which a job that is tried again is not well."""
 TO_FORGET = {
     "forget": "{n} still to be finished",
     "scrub": "the database is rewritten once nobody has written for a minute",
@@ -462,14 +464,16 @@ async def _jobs(database: Database) -> list[Finding]:
     """What is owed and what was stopped; nothing while there is neither."""
     rows = await database.rows("SELECT * FROM jobs WHERE state <> 'done'")  # or one before 0019
     states = Counter(row["state"] for row in rows)
-    named = [
-        f"{row['name']} of {row['scope'].removeprefix(PERSON) or 'all'}: {row['last_error'] or 'unknown'}"
-        for row in rows
-        if row["state"] == "failed"
-    ]
-    stopped = f", {len(named)} stopped: {'; '.join(named)}" if named else ""
-    text = f"{states['running']} running, {states['waiting']} waiting{stopped}"
-    found = [Finding("jobs", "fail" if named else "ok", text)] if rows else []
+    wrong = {"stopped": list[str](), "tried again": list[str]()}
+    for row in rows:
+        if row["state"] == "failed" or row["failures"] >= FAILING:
+            whose, why = row["scope"].removeprefix(PERSON) or "all", row["last_error"] or "unknown"
+            of = "stopped" if row["state"] == "failed" else "tried again"
+            wrong[of].append(f"{row['name']} of {whose}: {why}")
+    told = "".join(f", {len(n)} {what}: {'; '.join(n)}" for what, n in wrong.items() if n)
+    text = f"{states['running']} running, {states['waiting']} waiting{told}"
+    state: HealthState = "fail" if wrong["stopped"] else "warn" if wrong["tried again"] else "ok"
+    found = [Finding("jobs", state, text)] if rows else []
     left = [
         told
         for name, told in TO_FORGET.items()
