@@ -206,7 +206,7 @@ async def test_the_daemon_serves_beside_its_rooms_and_leaves_in_time(
         os.kill(daemon.pid, signal.SIGHUP)
         await daemon.until(lambda: any("web door open" in line for line in daemon.log[began:]))
         assert (await client.get("/sessions")).status_code == 200
-        assert f"ok    web: serves {base}" in (await daemon.command("status"))[1]
+        assert f"ok    web: serves {base}" in (await daemon.command("status", "--all"))[1]
         await say(client, "hello", "echo: hello")
         async with asyncio.TaskGroup() as group:
             begun = asyncio.Semaphore(0)

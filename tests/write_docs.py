@@ -186,15 +186,16 @@ def commands(
             yield from commands(inner, context)
 
 
+def _typed(line: str, *examples: str) -> str:
+    return f"{line}. For example: `{'`, `'.join(examples)}`." if examples else f"{line}."
+
+
 def command_line() -> str:
     """docs/commands.md."""
     parts = [COMMANDS]
     for words, command, context in commands():
         parts.append(f"## {words}\n\n```text\n{command.get_help(context)}\n```\n")
-    said = "\n".join(
-        f"- `{name}`: {line}. For example: {', '.join(f'`{each}`' for each in lines)}."
-        for name, (line, *lines) in HELP.items()
-    )
+    said = "\n".join(f"- `{name}`: {_typed(*text.split(' | '))}" for name, text in HELP.items())
     tools = "\n".join(f"- `{name}`: {text}" for name, text in TOOLS.items())
     parts.append(f"## In a chat\n\n{said}\n")
     parts.append(f"## Tools of the assistant\n\n{tools}\n")

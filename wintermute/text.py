@@ -39,7 +39,6 @@ EMPTY_AT_SHELL = {
     "skills": "No skills. Add one from a file:"
     ' wintermute skill add report report.md --summary "How I write reports"',
     "pages": "No pages. Make some from a chat: wintermute wiki consolidate --conversation ROOM",
-    "chats": "No chats. Begin one: wintermute chat",
 }
 """Lines of the shell for the same."""
 

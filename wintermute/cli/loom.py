@@ -26,7 +26,7 @@ from wintermute.loom.reading import LoomReader, Spot, lines, sums
 from wintermute.mailbox.rooms import people
 from wintermute.messages import Json
 from wintermute.stores import Stores
-from wintermute.text import EMPTY_AT_SHELL, counted, harmless, one_line, shortened
+from wintermute.text import counted, harmless, one_line, shortened
 
 _SERVER = r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*)(?::\d+)?"
 PERSON = re.compile(rf'@[^\s:@"\\]{{1,255}}:{_SERVER}')
@@ -251,10 +251,7 @@ def list_(ctx: click.Context, limit: int, as_json: bool) -> None:
 
     branches = changed(with_stores(ctx, work), partial(redacted, ctx))
     _tell(
-        ctx,
-        branches,
-        *(list(map(branch_line, branches)) or [EMPTY_AT_SHELL["chats"]]),
-        as_json=as_json,
+        ctx, branches, *(list(map(branch_line, branches)) or ["Nothing was said."]), as_json=as_json
     )
 
 

@@ -246,7 +246,7 @@ def forget_(ctx: click.Context, fact_ids: tuple[str, ...], as_json: bool) -> Non
     if done.unfinished:
         raise WintermuteError(
             f"not finished: {done.unfinished} messages about it still wait to be answered or"
-            " sent. The daemon goes on after that, and `wintermute status` shows what is left"
+            " sent. The daemon goes on after that, and `wintermute status --all` shows what is left"
         )
     if not done.scrubbed:
         raise WintermuteError(

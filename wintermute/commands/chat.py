@@ -59,57 +59,27 @@ def _how_far(node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo) -> s
     return f"not before {node.not_before.astimezone(zone):%Y-%m-%d %H:%M}"
 
 
-HELP: dict[str, tuple[str, ...]] = {
-    "/new": ("start afresh: I no longer look at what was said before", "/new"),
-    "/compact": ("sum up what was said so far, to make room for more", "/compact"),
-    "/stop": ("stop what I am doing in this room", "/stop", "/stop sub_1a2b3c4d"),
-    "/sessions": ("list the work I have handed out here; `/stop ID` ends one", "/sessions"),
-    "/memory": (
-        "list what I remember here, or search it; `/memory core` shows what I always know",
-        *("/memory", "/memory Anna birthday", "/memory core"),
-    ),
-    "/forget": (
-        "list everything with these words and ask once; `/forget ID` erases one memory for good",
-        *("/forget old address", "/forget yes", "/forget fact_1a2b3c4d"),
-    ),
-    "/why": (
-        "name the memories my last answer had, or those of the answer you reply to",
-        "/why",
-    ),
-    "/tasks": (
-        "list the tasks and reminders here, or change one of them",
-        *("/tasks", "/tasks done", "/tasks tomorrow task_1a2b3c4d"),
-    ),
-    "/remind": (
-        "remind you at a time; `/remind` alone shows the times I can read",
-        *("/remind tomorrow 09:00 Call Anna", "/remind in 20 minutes Tea is ready"),
-    ),
-    "/undo": (
-        "take back your last change of a memory or task here; I ask first if it is old or large",
-        *("/undo", "/undo yes", "/undo set_1a2b3c4d"),
-    ),
-    "/night": (
-        "show what I tidied at night; answer my questions, or take it back",
-        *("/night", "/night yes 2", "/night no 3", "/night undo"),
-    ),
-    "/dream": ("have me tidy up what I know now", "/dream"),
-    "/verify": ("compare emojis, so that your client knows that it is me", "/verify"),
-    "/status": (
-        "tell what does not work and what to do; `/status all` shows every part",
-        *("/status", "/status all"),
-    ),
-    "/model": (
-        "list the models; the owner chooses the one that answers here",
-        *("/model", "/model local", "/model reset"),
-    ),
-    "/usage": (
-        "show the tokens and cost of this chat; the owner also sees today and this month",
-        "/usage",
-    ),
-    "/help": ("show this list, or explain one command", "/help", "/help remind"),
+HELP = {
+    "/new": "start afresh: I no longer look at what was said before",
+    "/compact": "sum up what was said so far, to make room for more",
+    "/stop": "stop what I am doing in this room | /stop sub_1a2b3c4d",
+    "/sessions": "list the work I have handed out here; `/stop ID` ends one",
+    "/memory": "list what I remember here, or search it; `/memory core` shows what I always know | /memory Anna birthday | /memory core",
+    "/forget": "list everything with these words and ask once; `/forget ID` erases one memory for good | /forget old address | /forget yes | /forget fact_1a2b3c4d",
+    "/why": "name the memories my last answer had, or those of the answer you reply to",
+    "/tasks": "list the tasks and reminders here, or change one of them | /tasks done | /tasks tomorrow task_1a2b3c4d",
+    "/remind": "remind you at a time; `/remind` alone shows the times I can read | /remind tomorrow 09:00 Call Anna | /remind in 20 minutes Tea is ready",
+    "/undo": "take back your last change of a memory or task here; I ask first if it is old or large | /undo yes | /undo set_1a2b3c4d",
+    "/night": "show what I tidied at night; answer my questions, or take it back | /night yes 2 | /night no 3 | /night undo",
+    "/dream": "have me tidy up what I know now",
+    "/verify": "compare emojis, so that your client knows that it is me",
+    "/status": "tell what does not work and what to do; `/status all` shows every part | /status all",
+    "/model": "list the models; the owner chooses the one that answers here | /model local | /model reset",
+    "/usage": "show the tokens and cost of this chat; the owner also sees today and this month",
+    "/help": "show this list, or explain one command | /help remind",
 }
 """Each command: a line of what it does, then lines to type."""
-NAMES = {name: lines[0] for name, lines in HELP.items()}
+NAMES = {name: text.split(" | ")[0] for name, text in HELP.items()}
 TO_SAY = (
     "Remind me tomorrow at 9 to call Anna.",
     "Remember that my sister Mia is allergic to nuts.",
@@ -117,7 +87,6 @@ TO_SAY = (
 )
 WELCOME = "Write to me as to a person, for example:\n{}\n\nThese commands need no model:\n{}"
 UNKNOWN = "I do not know `{}`.{} `/help` lists all commands."
-NEAREST = " Did you mean `{}`?"
 ALIKE = 0.7
 """How much of a word has to be right for the command that it nearly is."""
 
@@ -344,10 +313,9 @@ class ChatCommands:
         word = after_word(row.body).strip().strip("`").lower()
         name = f"/{word.removeprefix('/')}"
         if name in HELP:
-            line, *examples = HELP[name]
-            return "\n".join(
-                [f"`{name}`: {line}. Examples:", *(f"- `{each}`" for each in examples)]
-            )
+            line, *examples = HELP[name].split(" | ")
+            shown = "\n".join(f"- `{each}`" for each in (examples or [name]))
+            return f"`{name}`: {line}. For example:\n{shown}"
         if word and _nearest(name):
             return _unknown(name)
         here = [each for each in NAMES if each != "/verify" or is_matrix(row.room_id)]
@@ -367,5 +335,5 @@ def _nearest(word: str) -> list[str]:
 
 
 def _unknown(word: str) -> str:
-    near = "".join(map(NEAREST.format, _nearest(word)))
+    near = "".join(f" Did you mean `{each}`?" for each in _nearest(word))
     return UNKNOWN.format(word[:40].replace("`", ""), near)

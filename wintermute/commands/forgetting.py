@@ -29,11 +29,11 @@ NOT_ASKED = "That confirms nothing. Write `/forget WORDS` first, then the exact 
 CHANGED_SINCE = "That list has changed. Write `/forget WORDS` again to see the new one."
 FORGETTING = (
     "I forget it for good, with the messages it came from and every record that repeats it."
-    " `/status` shows if anything is left to do."
+    " `/status all` shows what is left to do."
 )
 FORGETTING_HERE = (
     "I forget it for good, with your messages about it and every record that repeats it. Messages"
-    " of others stay here, for them to delete. `/status` shows if anything is left to do."
+    " of others stay here, for them to delete. `/status all` shows what is left to do."
 )
 CONFIRM = (
     "I would erase this for good, with every record that repeats it:\n{}\n\n{}`/forget {}` erases"
@@ -102,9 +102,10 @@ class Forgetting:
         """Look once more, before the transaction that answers; None: it is still what was shown."""
         async with self._stores.database.transaction() as tx:
             question = await offered(self._stores, tx, row)
-            again = await self._said_before(tx, row) if question is None else None
-        if question is None:
-            return again or NOT_ASKED
+            last = await self._stores.inbox.command_before(tx, row)
+            said = await self._stores.outbox.answer_to(tx, last.event_id) if last else ""
+        if question is None:  # the same yes again is told the same
+            return said if said in (FORGETTING, FORGETTING_HERE) else NOT_ASKED
         before, shown = question
         said = after_word(before.body)
         found = await worded(self._stores, row, scope, said, before.seq)
@@ -115,14 +116,6 @@ class Forgetting:
             return CHANGED_SINCE
         self._agreed[row.event_id] = said, found
         return None
-
-    async def _said_before(self, tx: Transaction, row: Waiting) -> str | None:
-        """Repeat what was answered to the same yes a moment ago; None: there was none."""
-        before = await self._stores.inbox.command_before(tx, row)
-        if before is None or not CONFIRMS.fullmatch(after_word(before.body)):
-            return None
-        said = await self._stores.outbox.answer_to(tx, before.event_id)
-        return said if said in (FORGETTING, FORGETTING_HERE) else None
 
     async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
         """Owe it, within the transaction that stores the answer."""

@@ -341,14 +341,12 @@ class Rooms:
         await self._casting.cast(row, stop)
 
     async def _forget_first(self, row: Waiting) -> None:
-        """Carry out what people of a scope want forgotten, before anything is shown there (U-015).
-
-        After `/forget` their other casts are asked anew, with nothing of it (F-027).
-        """
+        """Carry out what people of a scope want forgotten, before anything is shown there (U-015)."""
         stores, scope = self._stores, await self._casting.scope(row)
-        if not await stores.jobs.forgets(stores.database, scope):
+        if not await stores.jobs.is_forgetting(stores.database, scope):
             return
         await self._sub_sessions.finish(FORGET, self.wake)
+        # Casts of other chats are asked anew, with nothing of it (F-027).
         others = {**self._running} if row.word == "/forget" else {}
         for conversation_id, (event_id, stop) in others.items():
             held = await stores.conversations.get(conversation_id)
