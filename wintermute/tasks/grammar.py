@@ -152,7 +152,7 @@ PATTERNS = (
     ("date", f"(?P<number>[0-9]{{1,2}})月{DAY}[日号號]?"),
     ("date", f"(?:{ON}{_})?(?:{DATED}{_})?{DAY}{ORDINAL}"),
     ("date", rf"(?:{ON}{_})?{DATED}{_}{DAY}\.?"),
-    ("week", f"{any_of('next', 'week')}(?P<then>(?={_}(?:{ON}{_})?{WEEKDAY}))?"),
+    ("week", f"{any_of('next', 'week')}(?={_}(?:{ON}{_})?(?P<then>{WEEKDAY}))?"),
     (
         "days",
         rf"(?P<either>{any_of('glue', 'either')}{_})?(?:(?P<on>{ON}|{any_of('next', 'this')}|{ONE}){_})?(?:(?P<next>{NEXT}){_})?"

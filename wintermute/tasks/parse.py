@@ -7,7 +7,7 @@ can mean two things is refused with both, and one without a time of day with an 
 import re
 import unicodedata
 from calendar import monthrange
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import product
@@ -22,7 +22,7 @@ from wintermute.tasks import grammar
 from wintermute.tasks.due import MONTHS, clock, instant, shown
 from wintermute.tasks.grammar import MEANING, folded
 
-DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+DAYS = tuple(name[:3].lower() for name in NAMES)
 ELAPSED = {"minute": 60, "hour": 3600}
 DAYS_OF, MONTHS_OF = {"day": 1, "week": 7}, {"month": 1, "year": 12}
 """Seconds of the units that are elapsed time; days and more keep the time of day."""
@@ -172,7 +172,7 @@ def _ahead(found: re.Match[str], slots: Slots) -> Slots | None:
 
 def _rhythm(found: re.Match[str], slots: Slots) -> Slots | None:
     if found["fixed"]:
-        return {"rhythm": (MEANING["every"][found["fixed"]],)} | _loosely(slots)
+        return {"rhythm": (MEANING["every"][found["fixed"]],), "loose": ("clock" in slots,)}
     if found["part"]:
         return {"rhythm": (("day", 1),)} | (_window(found, {**slots, "rhythm": ()}) or {})
     if day := found["dated"] or found["number"]:
@@ -185,10 +185,6 @@ def _rhythm(found: re.Match[str], slots: Slots) -> Slots | None:
     count = "2" if found["other"] else found["count"] or "1"
     span = _span(unit, count) if unit else ("week", _number(count))
     return {"rhythm": (span,)} if 1 <= span[1] <= 1000 else None
-
-
-def _loosely(slots: Slots) -> Slots:
-    return {"loose": (True,)} if "clock" in slots and "rhythm" not in slots else {}
 
 
 def _date(found: re.Match[str], slots: Slots) -> Slots | None:
@@ -222,7 +218,8 @@ def _days(found: re.Match[str], slots: Slots) -> Slots | None:
         while each["to"] and days and days[-1] != day:
             days.append((days[-1] + 1) % 7)
         days.append(day)
-    read: Slots = {"days": (tuple(sorted({*days})),)} | ({} if found["on"] else _loosely(slots))
+    loose = "clock" in slots and "rhythm" not in slots and not found["on"]
+    read: Slots = {"days": (tuple(sorted({*days})),), "loose": (loose,)}
     if all(name in MEANING["plural"] for name in named):
         read["often"] = (True,)
     elif found["either"]:
@@ -233,14 +230,6 @@ def _days(found: re.Match[str], slots: Slots) -> Slots | None:
     if lone:  # `watch the sun at 9`
         read["short"] = (True,)
     return None if "week" in read and "week" in slots else read
-
-
-def _day(found: re.Match[str], slots: Slots) -> Slots | None:
-    return {"day": (MEANING["day"].get(found["day"], 0),)}
-
-
-def _week(found: re.Match[str], slots: Slots) -> Slots | None:
-    return {"week": (1,)} if "days" in slots or found["then"] is not None else None
 
 
 def _clock(found: re.Match[str], slots: Slots) -> Slots | None:
@@ -259,7 +248,8 @@ def _clock(found: re.Match[str], slots: Slots) -> Slots | None:
     at = _at_part(time(hour, minute, second), [*windows, *slots.get("window", ())])
     if at is None:
         return None
-    read: Slots = {"clock": tuple(_shifted(at, shift + each) for each in shifts)}
+    exact = datetime.combine(date.max - timedelta(days=1), at)
+    read: Slots = {"clock": tuple((exact + timedelta(minutes=shift + n)).time() for n in shifts)}
     bare = not (slots or windows or given["at"] or given["near"] or given["before"])
     if given["mark"] in MEANING["unit"] and bare and not given["past"] and not given["after"]:
         # `9h` is nine o'clock, and nine hours from now.
@@ -310,14 +300,11 @@ def _at_part(at: time, windows: list[tuple[int, int]]) -> time | None:
     return at
 
 
-def _shifted(at: time, minutes: int) -> time:
-    hour, minute = divmod(at.hour * 60 + at.minute + minutes, 60)
-    return at.replace(hour=hour % 24, minute=minute)
-
-
-READERS = {
+READERS: Mapping[str, Callable[[re.Match[str], Slots], Slots | None]] = {
     **{"iso": _iso, "ahead": _ahead, "rhythm": _rhythm, "date": _date},
-    **{"week": _week, "days": _days, "day": _day, "clock": _clock, "window": _window},
+    **{"days": _days, "clock": _clock, "window": _window},
+    "day": lambda found, slots: {"day": (MEANING["day"].get(found["day"], 0),)},
+    "week": lambda found, slots: {"week": (1,)} if found["then"] or "days" in slots else None,
 }
 APART = {
     "iso": {"ahead", "rhythm", "date", "week", "days", "day", "clock"},
@@ -375,7 +362,7 @@ def _piece(text: str, start: int = 0) -> _Piece | None:
     whole = [each for each in sound if each.is_whole] or sound
     if not slots or not whole:
         return None
-    return _Piece(tuple(whole), start, stop, "short" in slots, "loose" in slots)
+    return _Piece(tuple(whole), start, stop, "short" in slots, True in slots.get("loose", ()))
 
 
 def _last(text: str, cut: int) -> _Piece | None:
