@@ -79,7 +79,7 @@ def meaning(at: str) -> str:
 
 
 def in_a_sentence(text: str) -> tuple[str, str | None]:
-    """What a sentence means, and what is left of it; None: no time was found."""
+    """Read a sentence: the meaning of its time, and the rest; None: it was refused."""
     try:
         found = timed(text, NOW, BERLIN)
     except ToolFailed as refused:

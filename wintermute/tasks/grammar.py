@@ -39,7 +39,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "glue": ("on", "at", "near", "in", "later", "one", "and", "to", "dated", "either", "of"),
     "stop": (True,),
 }
-"""What the places of each row of the file stand for."""
+"""Meanings of the places of each row of the file."""
 TONIGHT = VALUES["part"][-1]
 
 
@@ -54,7 +54,7 @@ def _letter(mark: str) -> str:
 
 
 def folded(text: str) -> str:
-    """As long as the text: small letters without accents, blanks for what cannot be seen."""
+    """Turn a text into small letters without accents, of the same length."""
     return "".join(map(_letter, text))
 
 
@@ -81,7 +81,7 @@ DAYS = MEANING["weekday"] | MEANING["plural"] | MEANING["short"]
 
 
 def share(kind: str, text: str, other: str, word: str) -> bool:
-    """Whether two words are of one language: `at once` is not eleven o'clock in Spanish."""
+    """Tell if two words are of one language: `at once` is not eleven o'clock in Spanish."""
     one, two = (
         {known.language for known in WORDS if (known.kind, known.text) == named}
         for named in ((kind, text), (other, word))

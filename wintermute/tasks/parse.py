@@ -36,7 +36,7 @@ HALF = "half"
 EITHER = 2
 """`next friday`: of this week or of the next."""
 Slots = dict[str, tuple[Any, ...]]
-"""What was read so far: of each part all that it can mean."""
+"""Parts that were read so far, each with all its meanings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ class When:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing: a day needs a time of day."""
+        """Tell if nothing is missing: a day needs a time of day."""
         return self.parts()[-1:] in "iaehc"
 
     @property
     def recurs(self) -> bool:
-        """Whether it comes again and again."""
+        """Tell if it is a series."""
         return self.rhythm is not None or self.often or len(self.days) > 1
 
     def parts(self) -> str:
@@ -89,7 +89,7 @@ class When:
         return "".join(letter for part, letter in named if part)
 
     def words(self) -> str:
-        """What may be written for it, so that it cannot be misread."""
+        """Write it so that it has only this meaning."""
         if self.ahead:
             spans = " ".join(f"{count} {unit}{'s' * (count != 1)}" for unit, count in self.ahead)
             return f"in {spans}" + (f" at {self.clock:%H:%M}" if self.clock else "")
@@ -112,7 +112,7 @@ class When:
         return f"{every} on" if self.days or self.date else every
 
     def asked(self) -> dict[str, Any]:
-        """As the parts of a `PlanRequest`, if it recurs."""
+        """Give the parts of a `PlanRequest` for a series."""
         unit, count = self.rhythm or ("week", 1)
         if unit in ELAPSED:
             return {"schedule_type": "interval", "interval_seconds": count * ELAPSED[unit]}
@@ -273,7 +273,7 @@ def _window(found: re.Match[str], slots: Slots) -> Slots | None:
 
 
 def _is_clock(given: Mapping[str, str], found: re.Match[str], slots: Slots) -> bool:
-    """Whether a number is a time of day: after `at`, with a colon or `am`, or right after a day."""
+    """Tell if a number is a time of day: after `at`, with a colon or `am`, or right after a day."""
     at = given["at"]
     if given["word"] and at:
         return grammar.share("glue", at, "number", given["word"])
@@ -314,7 +314,7 @@ APART = {
     "days": {"ahead", "day"},
     "day": {"ahead", "rhythm", "date", "days"},
 }
-"""What is not read beside what was read already."""
+"""Parts that are not read beside one that was read already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +334,7 @@ class _Piece:
 
     @property
     def names_day(self) -> bool:
-        """Whether more than a time of day is said."""
+        """Tell if more than a time of day is given."""
         return self.meanings[0] != When(clock=self.meanings[0].clock)
 
 
@@ -378,7 +378,7 @@ def _last(text: str, cut: int) -> _Piece | None:
 
 
 def _meanings(text: str) -> Sequence[When]:
-    """What a text can mean that is nothing but a time."""
+    """Read a text that is nothing but a time: all its meanings, or none."""
     line = folded(unicodedata.normalize("NFC", text[:WINDOW])).strip()
     piece = _piece(line) if len(text) <= WINDOW else None
     return piece.meanings if piece and piece.stop == len(line) else ()
@@ -519,14 +519,14 @@ def _after(when: When, local: datetime, now: datetime) -> datetime:
 
 
 def spoken(at: str) -> tuple[str, bool]:
-    """How often a time comes, as in `once` and `every Friday`; whether it names its own zone."""
+    """Say how often a time comes, as in `once` or `every Friday`, and if it names its own zone."""
     when = _meanings(at)[0]
     zoned = when.iso is not None and when.iso.tzinfo is not None
     return replace(when, clock=None).words() if when.recurs else "once", zoned
 
 
 def plan_parts(text: str) -> dict[str, Any]:
-    """What a time asks for, as the parts of a `PlanRequest`: of a single one the text as it is."""
+    """Give the parts of a `PlanRequest` that a time asks for: of a single one the text as it is."""
     meanings = _meanings(text)
     when = _one(meanings, text) if meanings else When()
     return when.asked() if when.recurs else {"at": text}
