@@ -172,6 +172,7 @@ async def test_the_chat_and_the_tool_read_a_time_alike(tmp_path: Path, model: Mo
         ("x every other friday at 9", "I'll remind you on Friday at 09:00, every other Friday: x"),
         ("monday at 8 x", "I'll remind you on 11 May at 08:00, once: x"),
         ("me tomorrow at 9 to call mum", "I'll remind you tomorrow at 09:00, once: call mum"),
+        ("18:30 tell me to rest", "I'll remind you today at 18:30, once: tell me to rest"),
         ("me to call mum tomorrow at 9", "I'll remind you tomorrow at 09:00, once: call mum"),
         (
             "monthly 31 9:00 x",
