@@ -37,7 +37,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     ),
     "next": ("next", "week", "this"),
     "glue": ("on", "at", "near", "in", "later", "one", "and", "to", "dated", "either", "of"),
-    "stop": (True,),
+    "stop": ("beside", "before"),
 }
 """Meanings of the places of each row of the file."""
 TONIGHT = VALUES["part"][-1]
@@ -178,12 +178,12 @@ SPANS = re.compile(
 )
 EACH_DAY = re.compile(rf"(?P<to>-|–|{TO})?{_}(?P<day>{WEEKDAY})")
 BETWEEN = re.compile("(?: |,|の|的)*")
-STOP = f"(?:{any_of('stop')}|{EACH}|{OTHER})"
-STOPS = re.compile(rf"[ ,]*(?:{STOP}|{TO}{_}[0-9])")
+STOP = any_of("stop")
+STOPS = re.compile(f"[ ,]*(?:{any_of('stop', 'beside')}|{EACH}{_}(?:{STOP}|[0-9])|{TO}{_}[0-9])")
 NO_DAY = (
     rf"{any_of('next')}|{any_of('day')}|{any_of('weekday')}|[0-9]+{ORDINAL}?\.?{_}{any_of('month')}"
 )
-STOPPED = re.compile(rf"{BEGIN}(?:{STOP}|{NO_DAY}|[0-9]+[/.][0-9]+)[ ,.]*$")
+STOPPED = re.compile(rf"{BEGIN}(?:{STOP}|{EACH}|{OTHER}|{NO_DAY}|[0-9]+[/.][0-9]+)[ ,.]*$")
 """A time is not read right after such a word; `30 february` is a day that cannot be."""
 AFTER = re.compile(f"{_}{UNIT}")
 """`tomorrow 5 minutes` says no hour."""
