@@ -65,6 +65,14 @@ async def due_in_may(stores: Stores, tx: Transaction, **asked: Any) -> Task:
     )
 
 
+def test_the_shell_reads_times_as_the_chat_does(berlin: Terminal) -> None:
+    """U-010, U-011."""
+    every = berlin.says("task", "add", "x", "--at", "jeden Montag um 8")
+    assert "[weekly on mon at 08:00]" in every
+    both = berlin.refuses("task", "add", "x", "--at", "1/12 at 9")
+    assert both.endswith("Write '1 December at 09:00' or '12 January at 09:00'.")
+
+
 def test_a_task_goes_its_way(terminal: Terminal) -> None:
     """T-002, T-004 to T-007, T-011: each line says how the task is now."""
     assert terminal.says("task", "list") == EMPTY_AT_SHELL["tasks"] + "\n"
@@ -164,7 +172,7 @@ def test_a_change_of_a_task_is_taken_back(terminal: Terminal) -> None:
         (("complete", "nope"), 2, "--reason"),
         (("complete", "nope", "--reason", ""), 1, "not blank"),
         (("update", "nope"), 1, "a new content, priority, schedule or execution_mode"),
-        (("add", "x", "--at", "noon"), 1, "'noon' cannot be read"),
+        (("add", "x", "--at", "soon"), 1, "'soon' cannot be read; write for example tomorrow at"),
         (("add", "x", "--at", ""), 2, "--at is empty"),
         (("add", "x", "--schedule-type", "hourly"), 2, "is not one of 'once', 'daily'"),
         (("add", "x", "--schedule-type", "once", "--at", "2020-01-01T09:00"), 1, "has passed"),

@@ -79,7 +79,7 @@ def meaning(at: str) -> str:
 
 
 def in_a_sentence(text: str) -> tuple[str, str | None]:
-    """What a sentence means, and what is left of it; None: no time was found."""
+    """Read a sentence: the meaning of its time, and the rest; None: it was refused."""
     try:
         found = timed(text, NOW, BERLIN)
     except ToolFailed as refused:
@@ -122,6 +122,9 @@ def test_what_a_refusal_offers_is_read() -> None:
         ("tomorrow at 9 evening class", "Sat 28 Feb 09:00", "evening class"),
         ("tomorrow's homework at 9", "Sat 28 Feb 09:00", "tomorrow's homework"),
         ("watch the sun at 9", "Sat 28 Feb 09:00", "watch the sun"),
+        ("18:30 last call for tickets", "Fri 27 Feb 18:30", "last call for tickets"),
+        ("um 9 alle Fenster schließen", "Sat 28 Feb 09:00", "alle Fenster schließen"),
+        ("at 9 every first monday call", "!None", None),
         ("call Sam at 9", "Sat 28 Feb 09:00", "call Sam"),
         ("um 9 Uhr 30 Minuten laufen", "Sat 28 Feb 09:00", "30 Minuten laufen"),
         ("drink water at 8 every evening", "daily at 20:00", "drink water"),
@@ -172,6 +175,7 @@ async def test_the_chat_and_the_tool_read_a_time_alike(tmp_path: Path, model: Mo
         ("x every other friday at 9", "I'll remind you on Friday at 09:00, every other Friday: x"),
         ("monday at 8 x", "I'll remind you on 11 May at 08:00, once: x"),
         ("me tomorrow at 9 to call mum", "I'll remind you tomorrow at 09:00, once: call mum"),
+        ("18:30 tell me to rest", "I'll remind you today at 18:30, once: tell me to rest"),
         ("me to call mum tomorrow at 9", "I'll remind you tomorrow at 09:00, once: call mum"),
         (
             "monthly 31 9:00 x",

@@ -380,9 +380,9 @@ FORMS = (
     "in 20 minutes take the pizza out",
     "every monday at 8 water the plants",
 )
-TO_ME = re.compile(r"me\s+", re.IGNORECASE)
-LINK = re.compile(r"(?:to|that|of|about)\s+", re.IGNORECASE)
-"""`/remind me tomorrow at 9 to call mum`."""
+TO_ME = re.compile(r"\Ame\s+", re.IGNORECASE)
+LINK = re.compile(r"\A(?:to|that|of|about)\s+", re.IGNORECASE)
+"""Words of `/remind me tomorrow at 9 to call mum` that are no part of the reminder."""
 
 
 class Reminding:

@@ -37,9 +37,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
     ),
     "next": ("next", "week", "this"),
     "glue": ("on", "at", "near", "in", "later", "one", "and", "to", "dated", "either", "of"),
-    "stop": (True,),
+    "stop": ("beside", "before"),
 }
-"""What the places of each row of the file stand for."""
+"""Meanings of the places of each row of the file."""
 TONIGHT = VALUES["part"][-1]
 
 
@@ -54,7 +54,7 @@ def _letter(mark: str) -> str:
 
 
 def folded(text: str) -> str:
-    """As long as the text: small letters without accents, blanks for what cannot be seen."""
+    """Turn a text into small letters without accents, of the same length."""
     return "".join(map(_letter, text))
 
 
@@ -81,7 +81,7 @@ DAYS = MEANING["weekday"] | MEANING["plural"] | MEANING["short"]
 
 
 def share(kind: str, text: str, other: str, word: str) -> bool:
-    """Whether two words are of one language: `at once` is not eleven o'clock in Spanish."""
+    """Tell if two words are of one language: `at once` is not eleven o'clock in Spanish."""
     one, two = (
         {known.language for known in WORDS if (known.kind, known.text) == named}
         for named in ((kind, text), (other, word))
@@ -152,7 +152,7 @@ PATTERNS = (
     ("date", f"(?P<number>[0-9]{{1,2}})月{DAY}[日号號]?"),
     ("date", f"(?:{ON}{_})?(?:{DATED}{_})?{DAY}{ORDINAL}"),
     ("date", rf"(?:{ON}{_})?{DATED}{_}{DAY}\.?"),
-    ("week", f"{any_of('next', 'week')}(?P<then>(?={_}(?:{ON}{_})?{WEEKDAY}))?"),
+    ("week", f"{any_of('next', 'week')}(?={_}(?:{ON}{_})?(?P<then>{WEEKDAY}))?"),
     (
         "days",
         rf"(?P<either>{any_of('glue', 'either')}{_})?(?:(?P<on>{ON}|{any_of('next', 'this')}|{ONE}){_})?(?:(?P<next>{NEXT}){_})?"
@@ -178,12 +178,12 @@ SPANS = re.compile(
 )
 EACH_DAY = re.compile(rf"(?P<to>-|–|{TO})?{_}(?P<day>{WEEKDAY})")
 BETWEEN = re.compile("(?: |,|の|的)*")
-STOP = f"(?:{any_of('stop')}|{EACH}|{OTHER})"
-STOPS = re.compile(rf"[ ,]*(?:{STOP}|{TO}{_}[0-9])")
+STOP = any_of("stop")
+STOPS = re.compile(f"[ ,]*(?:{any_of('stop', 'beside')}|{EACH}{_}(?:{STOP}|[0-9])|{TO}{_}[0-9])")
 NO_DAY = (
     rf"{any_of('next')}|{any_of('day')}|{any_of('weekday')}|[0-9]+{ORDINAL}?\.?{_}{any_of('month')}"
 )
-STOPPED = re.compile(rf"{BEGIN}(?:{STOP}|{NO_DAY}|[0-9]+[/.][0-9]+)[ ,.]*$")
+STOPPED = re.compile(rf"{BEGIN}(?:{STOP}|{EACH}|{OTHER}|{NO_DAY}|[0-9]+[/.][0-9]+)[ ,.]*$")
 """A time is not read right after such a word; `30 february` is a day that cannot be."""
 AFTER = re.compile(f"{_}{UNIT}")
 """`tomorrow 5 minutes` says no hour."""

@@ -7,7 +7,7 @@ can mean two things is refused with both, and one without a time of day with an 
 import re
 import unicodedata
 from calendar import monthrange
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import product
@@ -22,7 +22,7 @@ from wintermute.tasks import grammar
 from wintermute.tasks.due import MONTHS, clock, instant, shown
 from wintermute.tasks.grammar import MEANING, folded
 
-DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+DAYS = tuple(name[:3].lower() for name in NAMES)
 ELAPSED = {"minute": 60, "hour": 3600}
 DAYS_OF, MONTHS_OF = {"day": 1, "week": 7}, {"month": 1, "year": 12}
 """Seconds of the units that are elapsed time; days and more keep the time of day."""
@@ -36,7 +36,7 @@ HALF = "half"
 EITHER = 2
 """`next friday`: of this week or of the next."""
 Slots = dict[str, tuple[Any, ...]]
-"""What was read so far: of each part all that it can mean."""
+"""Parts that were read so far, each with all its meanings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ class When:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing: a day needs a time of day."""
+        """Tell if nothing is missing: a day needs a time of day."""
         return self.parts()[-1:] in "iaehc"
 
     @property
     def recurs(self) -> bool:
-        """Whether it comes again and again."""
+        """Tell if it is a series."""
         return self.rhythm is not None or self.often or len(self.days) > 1
 
     def parts(self) -> str:
@@ -89,7 +89,7 @@ class When:
         return "".join(letter for part, letter in named if part)
 
     def words(self) -> str:
-        """What may be written for it, so that it cannot be misread."""
+        """Write it so that it has only this meaning."""
         if self.ahead:
             spans = " ".join(f"{count} {unit}{'s' * (count != 1)}" for unit, count in self.ahead)
             return f"in {spans}" + (f" at {self.clock:%H:%M}" if self.clock else "")
@@ -112,7 +112,7 @@ class When:
         return f"{every} on" if self.days or self.date else every
 
     def asked(self) -> dict[str, Any]:
-        """As the parts of a `PlanRequest`, if it recurs."""
+        """Give the parts of a `PlanRequest` for a series."""
         unit, count = self.rhythm or ("week", 1)
         if unit in ELAPSED:
             return {"schedule_type": "interval", "interval_seconds": count * ELAPSED[unit]}
@@ -172,7 +172,7 @@ def _ahead(found: re.Match[str], slots: Slots) -> Slots | None:
 
 def _rhythm(found: re.Match[str], slots: Slots) -> Slots | None:
     if found["fixed"]:
-        return {"rhythm": (MEANING["every"][found["fixed"]],)} | _loosely(slots)
+        return {"rhythm": (MEANING["every"][found["fixed"]],), "loose": ("clock" in slots,)}
     if found["part"]:
         return {"rhythm": (("day", 1),)} | (_window(found, {**slots, "rhythm": ()}) or {})
     if day := found["dated"] or found["number"]:
@@ -185,10 +185,6 @@ def _rhythm(found: re.Match[str], slots: Slots) -> Slots | None:
     count = "2" if found["other"] else found["count"] or "1"
     span = _span(unit, count) if unit else ("week", _number(count))
     return {"rhythm": (span,)} if 1 <= span[1] <= 1000 else None
-
-
-def _loosely(slots: Slots) -> Slots:
-    return {"loose": (True,)} if "clock" in slots and "rhythm" not in slots else {}
 
 
 def _date(found: re.Match[str], slots: Slots) -> Slots | None:
@@ -222,7 +218,8 @@ def _days(found: re.Match[str], slots: Slots) -> Slots | None:
         while each["to"] and days and days[-1] != day:
             days.append((days[-1] + 1) % 7)
         days.append(day)
-    read: Slots = {"days": (tuple(sorted({*days})),)} | ({} if found["on"] else _loosely(slots))
+    loose = "clock" in slots and "rhythm" not in slots and not found["on"]
+    read: Slots = {"days": (tuple(sorted({*days})),), "loose": (loose,)}
     if all(name in MEANING["plural"] for name in named):
         read["often"] = (True,)
     elif found["either"]:
@@ -233,14 +230,6 @@ def _days(found: re.Match[str], slots: Slots) -> Slots | None:
     if lone:  # `watch the sun at 9`
         read["short"] = (True,)
     return None if "week" in read and "week" in slots else read
-
-
-def _day(found: re.Match[str], slots: Slots) -> Slots | None:
-    return {"day": (MEANING["day"].get(found["day"], 0),)}
-
-
-def _week(found: re.Match[str], slots: Slots) -> Slots | None:
-    return {"week": (1,)} if "days" in slots or found["then"] is not None else None
 
 
 def _clock(found: re.Match[str], slots: Slots) -> Slots | None:
@@ -259,7 +248,8 @@ def _clock(found: re.Match[str], slots: Slots) -> Slots | None:
     at = _at_part(time(hour, minute, second), [*windows, *slots.get("window", ())])
     if at is None:
         return None
-    read: Slots = {"clock": tuple(_shifted(at, shift + each) for each in shifts)}
+    exact = datetime.combine(date.max - timedelta(days=1), at)
+    read: Slots = {"clock": tuple((exact + timedelta(minutes=shift + n)).time() for n in shifts)}
     bare = not (slots or windows or given["at"] or given["near"] or given["before"])
     if given["mark"] in MEANING["unit"] and bare and not given["past"] and not given["after"]:
         # `9h` is nine o'clock, and nine hours from now.
@@ -283,7 +273,7 @@ def _window(found: re.Match[str], slots: Slots) -> Slots | None:
 
 
 def _is_clock(given: Mapping[str, str], found: re.Match[str], slots: Slots) -> bool:
-    """Whether a number is a time of day: after `at`, with a colon or `am`, or right after a day."""
+    """Tell if a number is a time of day: after `at`, with a colon or `am`, or right after a day."""
     at = given["at"]
     if given["word"] and at:
         return grammar.share("glue", at, "number", given["word"])
@@ -310,14 +300,11 @@ def _at_part(at: time, windows: list[tuple[int, int]]) -> time | None:
     return at
 
 
-def _shifted(at: time, minutes: int) -> time:
-    hour, minute = divmod(at.hour * 60 + at.minute + minutes, 60)
-    return at.replace(hour=hour % 24, minute=minute)
-
-
-READERS = {
+READERS: Mapping[str, Callable[[re.Match[str], Slots], Slots | None]] = {
     **{"iso": _iso, "ahead": _ahead, "rhythm": _rhythm, "date": _date},
-    **{"week": _week, "days": _days, "day": _day, "clock": _clock, "window": _window},
+    **{"days": _days, "clock": _clock, "window": _window},
+    "day": lambda found, slots: {"day": (MEANING["day"].get(found["day"], 0),)},
+    "week": lambda found, slots: {"week": (1,)} if found["then"] or "days" in slots else None,
 }
 APART = {
     "iso": {"ahead", "rhythm", "date", "week", "days", "day", "clock"},
@@ -327,7 +314,7 @@ APART = {
     "days": {"ahead", "day"},
     "day": {"ahead", "rhythm", "date", "days"},
 }
-"""What is not read beside what was read already."""
+"""Parts that are not read beside one that was read already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +334,7 @@ class _Piece:
 
     @property
     def names_day(self) -> bool:
-        """Whether more than a time of day is said."""
+        """Tell if more than a time of day is given."""
         return self.meanings[0] != When(clock=self.meanings[0].clock)
 
 
@@ -375,7 +362,7 @@ def _piece(text: str, start: int = 0) -> _Piece | None:
     whole = [each for each in sound if each.is_whole] or sound
     if not slots or not whole:
         return None
-    return _Piece(tuple(whole), start, stop, "short" in slots, "loose" in slots)
+    return _Piece(tuple(whole), start, stop, "short" in slots, True in slots.get("loose", ()))
 
 
 def _last(text: str, cut: int) -> _Piece | None:
@@ -391,7 +378,7 @@ def _last(text: str, cut: int) -> _Piece | None:
 
 
 def _meanings(text: str) -> Sequence[When]:
-    """What a text can mean that is nothing but a time."""
+    """Read a text that is nothing but a time: all its meanings, or none."""
     line = folded(unicodedata.normalize("NFC", text[:WINDOW])).strip()
     piece = _piece(line) if len(text) <= WINDOW else None
     return piece.meanings if piece and piece.stop == len(line) else ()
@@ -532,14 +519,14 @@ def _after(when: When, local: datetime, now: datetime) -> datetime:
 
 
 def spoken(at: str) -> tuple[str, bool]:
-    """How often a time comes, as in `once` and `every Friday`; whether it names its own zone."""
+    """Say how often a time comes, as in `once` or `every Friday`, and if it names its own zone."""
     when = _meanings(at)[0]
     zoned = when.iso is not None and when.iso.tzinfo is not None
     return replace(when, clock=None).words() if when.recurs else "once", zoned
 
 
 def plan_parts(text: str) -> dict[str, Any]:
-    """What a time asks for, as the parts of a `PlanRequest`: of a single one the text as it is."""
+    """Give the parts of a `PlanRequest` that a time asks for: of a single one the text as it is."""
     meanings = _meanings(text)
     when = _one(meanings, text) if meanings else When()
     return when.asked() if when.recurs else {"at": text}
