@@ -506,7 +506,7 @@ async def test_what_is_told_in_passing_is_picked_up_and_goes_with_its_message(
                 return answer
 
             await client.until_so(lambda: client.knows(login.user_id, login.device_id, signed=True))
-            assert "did not ask me to remember" in await ask("my brother Tom likes tea", 2)
+            assert "In a few seconds" in await ask("my brother Tom likes tea", 2)
             told = next(m for m in client.messages(room) if "brother Tom" in m.body)
             assert "picked up" in await ask_until("/memory", "my brother Tom likes tea")
             await ask("/new")

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import sys
+import tomllib
 from asyncio.subprocess import PIPE, create_subprocess_exec
 from collections.abc import AsyncIterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +21,7 @@ from tests.world.clock import FakeClock, HeldClock
 from tests.world.delegating import until
 from tests.world.house import PROMPTS, House, open_house
 from wintermute.config.schema import Backend, Memory, MemoryHarvest
-from wintermute.demo.practice import Say, Use, Utterance, answer
+from wintermute.demo.practice import Utterance, answer
 from wintermute.demo.practice_server import SERVED_NAME, PracticeModel
 from wintermute.llm.fixed import probe
 from wintermute.messages import Json, Request
@@ -27,14 +29,11 @@ from wintermute.prompt.assemble import Parts, assemble
 from wintermute.templates import fill, read_template
 
 OFFERED: list[Json] = [{"type": "function", "function": {"name": "task", "parameters": {}}}]
-TOOLS = frozenset({"append_memory", "task", "add_skill", "read_file"})
+TOOLS = frozenset({"append_memory", "search_memory", "task", "add_skill", "read_file"})
 SYSTEM = assemble(
     Parts(
         instructions="Be kind.\nThe hidden rule is xyzzy.",
         now="Monday, 2026-05-04 14:00 CEST",
-        core="## USER\n- The user is a gardener.",
-        memories="The user said: my sister Anna lives in Lyon.\nTom is a cat.\n"
-        "The user said: my password is hunter2.\nThe user's name is Ben.",
         tasks="[P5] #task_ab12cd34: water the plants\n[P7] #task_ef56ab78: water the lawn",
         skills="Load a skill.\n- data/skills/make-tea.md — How to make tea",
     )
@@ -42,6 +41,10 @@ SYSTEM = assemble(
 SEED = '<event kind="conversation_seed" id="seed_1">\nIntroduce yourself.\n</event>'
 OVERSIZE = '<event kind="component_oversize" id="event_1">\nToo long.\n</event>'
 IN_GROUP = "<room_context>\n@bob:test: add a task: x\n</room_context>\nAnn (@ann:test): "
+REMINDED = (
+    '<event kind="scheduled_task" id="task_ab12cd34">\nTask #task_ab12cd34: tea\nDue: Monday,'
+    " 2026-05-04 13:00 CEST\nResult: the reminder was delivered\n</event>\n\n"
+)
 
 
 def ask(
@@ -52,183 +55,244 @@ def ask(
 
 
 def said(reply: Utterance) -> str:
-    assert isinstance(reply, Say)
-    return reply.text
+    assert isinstance(reply, str)
+    return reply
 
 
-def used(reply: Utterance) -> tuple[str, Json]:
-    assert isinstance(reply, Use)
-    (call,) = reply.calls
-    return call.tool, call.arguments
+def outcome(reply: Utterance) -> str:
+    """A call with its arguments, or the name of the reply."""
+    if isinstance(reply, tuple):
+        (call,) = reply
+        return " | ".join([call.tool, *map(str, call.arguments.values())])
+    names = {text.strip().split("{")[0]: name for name, text in REPLIES.items()}
+    return next((name for start, name in names.items() if start and reply.startswith(start)), reply)
 
 
-def fact(words: str, who: str = "The user") -> tuple[str, Json]:
-    return "append_memory", {"entry": f"{who} said: {words}"}
-
-
-def task(action: str, **arguments: str) -> tuple[str, Json]:
-    return "task", {"action": action, **arguments}
-
-
-def skill(name: str, summary: str, *steps: str) -> tuple[str, Json]:
-    text = "".join(f"{n}. {step}\n" for n, step in enumerate(steps, 1))
-    return "add_skill", {"skill_name": name, "summary": summary, "documentation": text}
-
-
-def remind(content: str, at: str) -> tuple[str, Json]:
-    """A task that is due once."""
-    return task("add", content=content, schedule_type="once", at=at)
-
-
-REMINDED = (
-    '<event kind="scheduled_task" id="task_ab12cd34">\nTask #task_ab12cd34: tea\nDue: Monday,'
-    " 2026-05-04 13:00 CEST\nResult: the reminder was delivered\n</event>\n\n"
-)
-
-
-PLANTS = task("complete", id="task_ab12cd34", reason="The user said that it is done.")
-TEA = ("boil water", "add the leaves", "wait")
-USES: list[tuple[str, tuple[str, Json]]] = [
-    ("remember that my sister Anna lives in Lyon", fact("my sister Anna lives in Lyon.")),
-    ("Please remember: I like tea!", fact("I like tea.")),
-    ("can you remember that I like tea?", fact("I like tea.")),
-    ("hey Wintermute, don't forget that\nTom is a cat", fact("Tom is a cat.")),
-    ("@bot note: the work is done", fact("the work is done.")),
-    (f"{IN_GROUP}remember that I like tea", fact("I like tea.", "Ann (@ann:test)")),
-    ("@ann:test: remember that I like tea", fact("I like tea.", "@ann:test")),
-    ("my name is Ben Smith.", ("append_memory", {"entry": "The user's name is Ben Smith."})),
-    ("remember my name is Ben", ("append_memory", {"entry": "The user's name is Ben."})),
-    (f"{IN_GROUP}my name is Ann", fact("my name is Ann.", "Ann (@ann:test)")),
-    ("remember to buy milk", task("add", content="buy milk")),
-    ("add a task: water the plants", task("add", content="water the plants")),
-    ("Hi, please add a new task to call mum.", task("add", content="call mum")),
-    ("add buy milk to my todo list", task("add", content="buy milk")),
-    ("todo buy milk", task("add", content="buy milk")),
-    ("todo: see that the roof is done", task("add", content="see that the roof is done")),
-    ("list my tasks", task("list")),
-    ("tasks?", task("list")),
-    ("what do I have to do today?", task("list")),
-    ("show me all completed tasks", task("list", status="completed")),
-    ("task water the plants is done", PLANTS),
-    ('the task "water the plants" is done.', PLANTS),
-    ("complete task_ab12cd34", PLANTS),
-    ("done: plants", PLANTS),
-    ("mark water the plants as done", PLANTS),
-    ("delete task water the lawn", task("delete", id="task_ef56ab78")),
-    ("remove the lawn from my list", task("delete", id="task_ef56ab78")),
-    ("pause #task_ef56ab78", task("pause", id="task_ef56ab78")),
-    ("resume task_00000000", task("resume", id="task_00000000")),
+REPLIES = tomllib.loads((resources.files("wintermute.demo") / "replies.toml").read_text("utf-8"))
+PLANTS = "task | complete | task_ab12cd34 | The user said that it is done."
+LAWN = PLANTS.replace("ab12cd34", "ef56ab78")
+NEWCOMERS = [  # 77 things that three people typed into a demo: its first rules understood 41
+    ("hi", "hello"),
+    ("hello there", "hello"),
+    ("what can you do?", "help"),
+    ("What can I ask you?", "help"),
+    ("how do I use this", "help"),
+    ("what do you do", "help"),
+    ("show me what you can do", "help"),
+    ("what are you able to do?", "help"),
+    ("help me", "help"),
+    ("what now?", "help"),
+    ("remind me in 2 minutes to stretch", "task | add | stretch | in 2 minutes"),
+    ("remind me at 9 to call mum", "task | add | call mum | at 9"),
     (
-        "learn how to make tea: boil water, add the leaves, and wait",
-        skill("make-tea", "How to make tea", *TEA),
+        "remind me tomorrow at 9am to call the dentist",
+        "task | add | call the dentist | tomorrow at 9am",
+    ),
+    ("remind me every day at 8 to take my pills", "task | add | take my pills | every day at 8"),
+    (
+        "remind me on friday at 18:30 to buy flowers",
+        "task | add | buy flowers | on friday at 18:30",
     ),
     (
-        "Learn to make Tea\n1. boil water\n\n2. add the leaves\n- wait",
-        skill("make-tea", "How to make Tea", *TEA),
+        "can you remind me to water the plants every monday at 8?",
+        "task | add | water the plants | every monday at 8",
+    ),
+    ("set an alarm for 7:15", "task | add | wake up | 7:15"),
+    ("set a timer for 10 minutes", "task | add | time is up | in 10 minutes"),
+    ("wake me up at 7", "task | add | wake up | at 7"),
+    (
+        "every friday at 9 remind me to put the bins out",
+        "task | add | put the bins out | every friday at 9",
     ),
     (
-        "learn how to bake: wait until it is done",
-        skill("bake", "How to bake", "wait until it is done"),
+        "in half an hour remind me to check the oven",
+        "task | add | check the oven | in half an hour",
     ),
-    ("how do I make tea?", ("read_file", {"path": "data/skills/make-tea.md"})),
-    ("remind me in 20 minutes to call mum", remind("call mum", "in 20 minutes")),
-    ("remind me tomorrow at 9 to call mum", remind("call mum", "tomorrow at 9")),
-    ("remind me to call mum tomorrow at 9:30", remind("call mum", "tomorrow 9:30")),
-    ("remind me at 18:30 today of the soup", remind("the soup", "today 18:30")),
-    ("please remind me to drink water at 18:30", remind("drink water", "18:30")),
-    ("[written 13:40, 20 minutes ago]\nremember that I like tea", fact("I like tea.")),
+    ("remind me to call mum", "remind_when"),
+    ("call mum tomorrow at 9", "task | add | call mum | tomorrow at 9"),
+    (
+        "remind me of the dentist on 1/12 at 9",
+        "'1/12 at 9' can mean different times. Write '1 December at 09:00' or '12 January at 09:00'.",
+    ),
+    ("what are my reminders?", "task | list"),
+    ("do I have any reminders?", "task | list"),
+    ("cancel the lawn reminder", "task | delete | task_ef56ab78"),
+    ("I watered the plants", PLANTS),
+    ("plants done", PLANTS),
+    ("add milk to my shopping list", "task | add | milk"),
+    ("put eggs and bread on the shopping list", "task | add | eggs and bread"),
+    ("I need to call the bank", "task | add | call the bank"),
+    ("buy milk", "task | add | buy milk"),
+    ("what's on my list?", "task | list"),
+    ("show my to-do list", "task | list"),
+    ("todo list", "task | list"),
+    ("what's left to do?", "task | list"),
+    ("done with the lawn", LAWN),
+    ("I'm done with the plants", PLANTS),
+    ("mark the lawn as done", LAWN),
+    ("tick off plants", PLANTS),
+    ("delete the lawn from the list", "task | delete | task_ef56ab78"),
+    ("undo", "undo"),
+    ("undo that", "undo"),
+    ("oops, take that back", "undo"),
+    (
+        "remember my wife's birthday is on 3 June",
+        "append_memory | The user said: my wife's birthday is on 3 June.",
+    ),
+    ("when is my wife's birthday?", "search_memory | when is my wife's birthday? | 30"),
+    ("what do you remember about me?", "search_memory | 30"),
+    ("what have I told you?", "search_memory | 30"),
+    ("I live in Graz", "in_passing"),
+    ("where do I live?", "search_memory | where do I live? | 30"),
+    ("my name is Sam", "append_memory | The user said: my name is Sam."),
+    ("what's my name?", "search_memory | what's my name? | 30"),
+    (
+        "please note that the spare key is at Tom's",
+        "append_memory | The user said: the spare key is at Tom's.",
+    ),
+    (
+        "don't forget the dentist is on Tuesday",
+        "append_memory | The user said: the dentist is on Tuesday.",
+    ),
+    ("forget my wife's birthday", "forget"),
+    ("delete everything", "forget"),
+    ("what time is it?", "time"),
+    ("what day is it today?", "time"),
+    ("who are you?", "who"),
+    ("are you ChatGPT?", "who"),
+    ("are you an AI?", "who"),
+    ("write me a poem about autumn", "unknown"),
+    ("what's the weather tomorrow?", "search_memory | what's the weather tomorrow? | 30"),
+    ("translate hello into French", "unknown"),
+    ("tell me a joke", "unknown"),
+    ("what is 17*23", "unknown"),
+    ("how do I connect a real model?", "connect"),
+    ("how can I make you smarter", "connect"),
+    ("is this encrypted?", "private"),
+    (
+        "learn how to make coffee: boil water, pour it over, wait",
+        "add_skill | make-coffee | How to make coffee | 1. boil water\n2. pour it over\n3. wait\n",
+    ),
+    ("how do I make tea?", "read_file | data/skills/make-tea.md"),
+    ("how do you know that?", "why"),
+    ("summarize our conversation", "unknown"),
+    ("search the web for news", "unknown"),
+    ("thanks!", "thanks"),
+    ("bye", "bye"),
+]
+OTHERS = [
+    ("@bot note: the work is done", "append_memory | The user said: the work is done."),
+    ("can you remember that I like tea?", "append_memory | The user said: I like tea."),
+    (f"{IN_GROUP}remember that I like tea", "append_memory | Ann (@ann:test) said: I like tea."),
+    ("@ann:test: remember that I like tea", "append_memory | @ann:test said: I like tea."),
     (
         f"{REMINDED}<replied_to>\nbot: hi\n</replied_to>\n[written 2026-05-03 23:59, 14 hours ago]\n"
         "@ann:test: list my tasks",
-        task("list"),
+        "task | list",
     ),
+    (
+        "Learn to make Tea\n1. boil water\n\n2. add the leaves\n- wait",
+        "add_skill | make-tea | How to make Tea | 1. boil water\n2. add the leaves\n3. wait\n",
+    ),
+    ("what do you know about Anna?", "search_memory | Anna | 30"),
+    ("todo: see that the roof is done", "task | add | see that the roof is done"),
+    ("complete task_00000000", PLANTS.replace("ab12cd34", "00000000")),
+    ("pause #task_ef56ab78", "task | pause | task_ef56ab78"),
+    ("water is done", "task_many"),
+    ("roof is done", "task_none"),
+    ("remember that", "remember_what"),
+    ("learn how to make tea", "learn_how"),
+    ("how to fly", "learn_how"),
+    ("list my skills", "skills"),
+    (SEED, "seed"),
+    (OVERSIZE, "event"),
+    ("my password is swordfish9", "secret"),
+    ("remember that my key is sk-proj-0123456789abcdef", "secret"),
 ]
 
 
-@pytest.mark.parametrize(("text", "call"), USES)
-def test_a_request_becomes_the_call_of_a_tool(text: str, call: tuple[str, Json]) -> None:
-    """L-083."""
-    assert used(ask(text)) == call
-    if "\n" not in text:
-        assert used(ask(text.upper()))[0] == call[0]
+@pytest.mark.parametrize(("text", "wanted"), NEWCOMERS + OTHERS)
+def test_what_newcomers_type_is_understood(text: str, wanted: str) -> None:
+    """U-020, L-083, M-009; without its tool it says which one it needs."""
+    assert outcome(ask(text)) == wanted
+    if " | " in wanted:
+        tool = wanted.split(" | ")[0]
+        assert outcome(ask(text, tools=TOOLS - {tool})) == "no_tool"
+        assert "\n" in text or outcome(ask(text.upper())).split(" | ")[0] == tool
 
 
-@pytest.mark.parametrize(("text", "call"), USES)
-def test_no_tool_is_used_that_is_not_offered(text: str, call: tuple[str, Json]) -> None:
-    others = TOOLS - {call[0]}
-    assert said(ask(text, tools=others)) == (
-        f"For that I need the tool `{call[0]}`, which I do not have here."
-    )
+def test_it_says_once_why_it_cannot_do_something_and_greets_in_three_lines() -> None:
+    """U-020."""
+    poem, poet = {"role": "user", "content": "write a poem"}, said(ask("write a poem"))
+    again = said(ask("x", {"role": "assistant", "content": poet}, poem))
+    assert "docs/models.md" in poet
+    assert (len(poet.splitlines()), again) == (2, REPLIES["unknown_again"])
+    assert len(said(ask(SEED)).splitlines()) == 3
 
 
-SEARCHES: list[tuple[str, Json]] = [
-    ("what do you know about Anna?", {"query": "Anna"}),
-    ("do you remember anything about my sister?", {"query": "my sister"}),
-    ("tell me about my sister", {"query": "my sister"}),
-    ("what do you know about me?", {}),
-    ("what do you remember", {}),
-    ("where does my sister live?", {"query": "where does my sister live?"}),
-    (f"{IN_GROUP}what do you know about Anna", {"query": "Anna"}),
+TASK = {"id": "task_ab12cd34", "content": "water the plants", "status": "active", "priority": 5}
+DUE = {"next_due": "Tuesday, 2026-05-05 09:00 CEST", "schedule": "once at 2026-05-05 09:00"}
+WEEKLY = {"next_due": "Friday, 2026-05-08 18:30 CEST", "schedule": "weekly on fri at 18:30"}
+ANNA = {"text": "The user said: Anna likes tea.", "date": "2026-05-04"}
+RESULTS: list[tuple[str, Json, object, str]] = [
+    ("append_memory", {}, {"text": "Tom.", "stored": "stored"}, "I'll remember that: Tom."),
+    ("append_memory", {}, {"text": "Tom.", "stored": "known"}, "I knew that already: Tom."),
+    ("append_memory", {}, "error: too long", "That did not work: too long"),
+    ("append_memory", {}, "interrupted: outcome unknown", "That did not work: interrupted"),
+    ("task", {"action": "add"}, TASK, "On your list: water the plants"),
+    (
+        *("task", {"action": "add"}, TASK | DUE),
+        "I'll remind you tomorrow at 09:00, once: water the plants",
+    ),
+    ("task", {"action": "complete"}, TASK, "Done: water the plants"),
+    ("task", {"action": "delete"}, TASK, "Deleted: water the plants"),
+    (
+        "task",
+        {"action": "list"},
+        [TASK | WEEKLY],
+        "- water the plants (on Friday at 18:30, every Friday)",
+    ),
+    ("task", {"action": "list"}, [], "Your list is empty."),
+    ("task", {"action": "list"}, [TASK] * 40, "and 10 more"),
+    ("add_skill", {}, {"path": "data/skills/x.md", "created": True}, "keep it in `data/skills/x"),
+    ("read_file", {}, "# How to make tea\n1. boil", "# How to make tea\n1. boil"),
+    (
+        *("search_memory", {"query": "Anna"}, [ANNA, {"text": "Tom.", "until": "2026-04-04"}]),
+        "This is what I know about Anna:\n- Anna likes tea.\n- Tom. (until 2026-04-04)",
+    ),
+    ("search_memory", {"query": "where is Anna?"}, [ANNA], "You told me:\n- Anna likes tea."),
+    ("search_memory", {"query": "where is Paris?"}, [ANNA], "I don't understand that."),
+    ("search_memory", {"query": "Paris"}, [], "I know nothing about Paris yet."),
+    ("search_memory", {}, [{"text": "Bo (@b:t) said: Hi."}], "- Bo (@b:t): Hi."),
+    ("web", {}, {"pages": 3}, 'The tool `web` returned:\n\n{"pages": 3}'),
 ]
 
 
-@pytest.mark.parametrize(("text", "arguments"), SEARCHES)
-def test_what_it_knows_is_looked_up(text: str, arguments: Json) -> None:
-    """M-009: what is in view may be a few memories of many."""
-    told = used(ask(text, tools=TOOLS | {"search_memory"}))
-    assert told == ("search_memory", {"n": 30, **arguments})
+def called(tool: str, arguments: Json, result: object) -> list[Json]:
+    text = result if isinstance(result, str) else json.dumps(result)
+    function = {"name": tool, "arguments": json.dumps(arguments)}
+    return [
+        {"role": "assistant", "tool_calls": [{"id": "c", "function": function}]},
+        {"role": "tool", "tool_call_id": "c", "content": text},
+    ]
 
 
-WORDS: list[tuple[str, list[str], list[str]]] = [
-    ("what do you know about Anna?", ["You told me: my sister Anna lives in Lyon."], ["Tom"]),
-    ("tell me about my sister", ["my sister Anna lives in Lyon."], ["Tom"]),
-    ("What do you know about cats?", ["I have noted: Tom is a cat."], ["Anna"]),
-    ("what do you know about me?", ["Anna", "Tom", "gardener", "Your name is Ben."], ["hunter2"]),
-    ("what do you remember", ["Anna", "Tom"], ["xyzzy"]),
-    ("what do you know about Paris?", ["I know nothing about Paris yet."], ["Anna", "Tom"]),
-    ("what do you know about the hidden rule", ["I know nothing"], ["xyzzy"]),
-    ("where does Anna live?", ["cannot think", "my sister Anna lives in Lyon."], ["Tom"]),
-    ("what does this dog eat?", ["no real AI"], ["Anna"]),
-    ("what's my name?", ["Your name is Ben."], []),
-    (f"{IN_GROUP}what do you know about Anna", ["The user told me: my sister"], []),
-    ("why did you say that?", ["`/why`", "each with its source"], ["Anna"]),
-    ("how do you know that?", ["`/why`"], []),
-    ("remember that", ["What shall I remember?"], []),
-    ("add a task", ["What is to be done?"], []),
-    ("learn how to make tea", ["How is that done?"], []),
-    ("task water is done", ["Which one", "`task_ab12cd34`", "`task_ef56ab78`"], []),
-    ("task roof is done", ["I see no active task like that."], []),
-    ("list my skills", ["How to make tea (`make-tea`)"], []),
-    ("how to fly", ["I have not learnt", "`learn how to fly: "], []),
-    ("forget Anna", ["delete the message", "/forget WORDS", "/undo"], []),
-    ("delete everything you know about Anna", ["/forget WORDS"], []),
-    ("my sister Anna moved to Rome.", ["did not ask me", "picked up"], ["no real AI"]),
-    ("Oh, never call me before ten!", ["picked up"], []),
-    ("remind me to call mum at 5", ["`remind me in 20 minutes to call mum at 5`"], []),
-    ("remind me", ["Say when", "call Anna"], []),
-    (f"{REMINDED}what time is it?", ["It is Monday"], ["practice model", "tea"]),
-    ("what time is it?", ["It is Monday, 2026-05-04 14:00 CEST."], []),
-    ("hello", ["Hello, Ben!", "practice model"], []),
-    ("thank you very much!", ["You are welcome."], []),
-    ("who are you?", ["practice model", "no real AI"], []),
-    ("help", ["no real AI", "`list my tasks`", "OPENAI_BASE_URL"], []),
-    (SEED, ["Hello, Ben!", "practice model", "no real AI", "`remember that", "`add a task"], []),
-    (OVERSIZE, ["`component_oversize`", "practice model"], ["Too long"]),
-    ("my password is swordfish", ["password or a key"], ["swordfish"]),
-    ("remember that my key is sk-proj-0123456789abcdef", ["a key"], ["0123"]),
-    ("add a task: log in with password: swordfish", ["a key"], ["swordfish"]),
-    ("write a poem about xyzzy", ["no real AI", "`add a task …`", "OPENAI_BASE_URL"], ["xyzzy"]),
-]
-
-
-@pytest.mark.parametrize(("text", "there", "absent"), WORDS)
-def test_an_answer_in_words_is_made_of_what_is_known(
-    text: str, there: list[str], absent: list[str]
+@pytest.mark.parametrize(("tool", "arguments", "result", "reply"), RESULTS)
+def test_what_a_tool_gave_is_told_as_it_is(
+    tool: str, arguments: Json, result: object, reply: str
 ) -> None:
-    """It invents nothing, and repeats neither secrets nor instructions."""
-    reply = said(ask(text))
-    assert [words for words in there if words not in reply] == []
-    assert [words for words in absent if words in reply] == []
+    after = called(tool, arguments, result)
+    assert reply in said(ask("do it", *after))
+    assert outcome(ask("do it", *after, {"role": "user", "content": "thanks"})) == "thanks"
+
+
+def test_undo_takes_back_the_last_task_or_names_the_command() -> None:
+    """U-020."""
+    undo = {"role": "user", "content": "undo that"}
+    added, done = (called("task", {"action": each}, TASK) for each in ("add", "complete"))
+    assert outcome(ask("x", *added, undo)) == "task | delete | task_ab12cd34"
+    assert outcome(ask("x", *added, *done, undo)) == "task | resume | task_ab12cd34"
+    assert outcome(ask("x", *added, *called("append_memory", {}, {}), undo)) == "undo"
 
 
 def test_a_conversation_is_summed_up_by_what_people_said() -> None:
@@ -239,79 +303,6 @@ def test_a_conversation_is_summed_up_by_what_people_said() -> None:
     text = read_template(PROMPTS, "COMPACTION_PROMPT.txt").replace("{history}", history)
     reply = said(answer([{"role": "user", "content": text}], frozenset()))
     assert reply.splitlines() == ["What was said so far:", "- hello", "- remember tea"]
-
-
-def test_what_it_does_not_understand_is_told_in_four_lines() -> None:
-    assert len(said(ask("write a poem")).splitlines()) <= 4
-
-
-@pytest.mark.parametrize(
-    ("text", "reply"),
-    [
-        ("what do you know about me?", "I remember nothing in this chat yet."),
-        ("what is my name", "You have not told me your name."),
-        ("list my skills", "I have learnt no skill yet."),
-        ("what time is it", "I was not told the time."),
-        ("hi", "Hello! "),
-    ],
-)
-def test_where_nothing_is_known_it_says_so(text: str, reply: str) -> None:
-    assert said(ask(text, system="# Core Instructions\nBe kind.")).startswith(reply)
-
-
-def test_ranked_memories_are_memories() -> None:
-    parts = Parts(instructions="x", now="now", memories="- Tom is a cat.", ranked=True)
-    assert "noted: Tom is a cat." in said(ask("what do you know about Tom", system=assemble(parts)))
-
-
-def test_words_of_languages_without_blanks_are_found() -> None:
-    system = assemble(Parts(instructions="x", now="now", memories="アンナは東京に住んでいる。"))
-    assert "住んでいる" in said(ask("what do you know about 東京?", system=system))
-
-
-TASK = {"id": "task_ab12cd34", "content": "water the plants", "status": "active", "priority": 5}
-ANNA = {"text": "The user said: Anna likes tea.", "date": "2026-05-04"}
-RESULTS: list[tuple[str, Json, object, str]] = [
-    ("append_memory", {}, {"text": "Tom.", "stored": "stored"}, "I will remember this: Tom."),
-    ("append_memory", {}, {"text": "Tom.", "stored": "known"}, "I knew this already: Tom."),
-    ("append_memory", {}, "error: too long", "That did not work: too long"),
-    ("append_memory", {}, "interrupted: outcome unknown", "I do not know whether that worked"),
-    ("task", {"action": "add"}, TASK, "I added the task: water the plants (`task_ab12cd34`)"),
-    ("task", {"action": "complete"}, TASK, "Done: water the plants"),
-    ("task", {"action": "delete"}, TASK, "I deleted the task: water the plants"),
-    ("task", {"action": "list"}, [TASK], "- water the plants (`task_ab12cd34`)"),
-    ("task", {"action": "list", "status": "paused"}, [], "There are no tasks (paused)."),
-    ("task", {"action": "list"}, [TASK] * 40, "and 10 more"),
-    ("add_skill", {}, {"path": "data/skills/x.md", "created": True}, "keep it in `data/skills/x"),
-    ("add_skill", {}, {"path": "data/skills/x.md", "created": False}, "I replaced what I knew"),
-    ("read_file", {}, "# How to make tea\n1. boil", "# How to make tea\n1. boil"),
-    ("read_file", {}, "", "(nothing)"),
-    (
-        *("search_memory", {"query": "Anna"}, [ANNA, {"text": "Tom.", "until": "2026-04-04"}]),
-        "This is what I know about Anna:\n- You told me: Anna likes tea.\n"
-        "- I have noted: Tom. (until 2026-04-04)",
-    ),
-    ("search_memory", {"query": "where is Anna?"}, [ANNA], "I cannot think about questions"),
-    ("search_memory", {"query": "where is Anna?"}, [], "I am only the built-in practice model"),
-    ("search_memory", {"query": "Paris"}, [], "I know nothing about Paris yet."),
-    ("search_memory", {}, [ANNA], "This is what I remember in this chat:\n- You told me"),
-    ("search_memory", {}, [], "I remember nothing in this chat yet."),
-    ("search_memory", {}, "error: no", "That did not work: no"),
-    ("web", {}, {"pages": 3}, 'The tool `web` gave this:\n\n{"pages": 3}'),
-]
-
-
-@pytest.mark.parametrize(("tool", "arguments", "result", "reply"), RESULTS)
-def test_what_a_tool_gave_is_told_as_it_is(
-    tool: str, arguments: Json, result: object, reply: str
-) -> None:
-    text = result if isinstance(result, str) else json.dumps(result)
-    function = {"name": tool, "arguments": json.dumps(arguments)}
-    calls = {"role": "assistant", "tool_calls": [{"id": "c", "function": function}]}
-    given_back = {"role": "tool", "tool_call_id": "c", "content": text}
-    assert reply in said(ask("do it", calls, given_back))
-    following: list[Json] = [calls, given_back, {"role": "user", "content": "thanks"}]
-    assert said(ask("do it", *following)) == "You are welcome."
 
 
 SAID = (
@@ -387,7 +378,7 @@ def test_what_a_person_writes_is_never_taken_for_such_a_question() -> None:
     assert "{" not in said(ask(line, tools=frozenset()))
 
 
-TEXTS = st.text() | st.sampled_from([use[0] for use in USES] + [row[0] for row in WORDS]).flatmap(
+TEXTS = st.text() | st.sampled_from([row[0] for row in NEWCOMERS + OTHERS]).flatmap(
     lambda text: st.text(max_size=5).map(lambda more: text + more)
 )
 VALUES = st.recursive(
@@ -407,13 +398,13 @@ MESSAGES = st.fixed_dictionaries(
 @given(text=TEXTS, system=TEXTS | st.just(SYSTEM))
 def test_every_text_has_an_answer(text: str, system: str) -> None:
     reply = ask(text, system=system)
-    assert said(reply).strip() if isinstance(reply, Say) else reply.calls
+    assert reply.strip() if isinstance(reply, str) else reply
 
 
 @given(messages=st.lists(MESSAGES, max_size=5))
 def test_every_conversation_has_an_answer(messages: list[Json]) -> None:
     reply = answer(messages, TOOLS)
-    assert said(reply).strip() if isinstance(reply, Say) else reply.calls
+    assert reply.strip() if isinstance(reply, str) else reply
 
 
 @pytest.mark.quick(every=3)
@@ -453,9 +444,9 @@ async def test_what_it_is_told_is_stored_and_found_again(
         told, known = await talk(house, "my name is Ben", "what do you know about Anna?")
         row = await house.one("SELECT source FROM facts WHERE text LIKE '%Anna%'")
     assert "practice model" in greeting
-    assert stored == "I will remember this: The user said: my sister Anna lives in Lyon."
-    assert told == "I will remember this: The user's name is Ben."
-    assert known.endswith("- You told me: my sister Anna lives in Lyon.")
+    assert stored == "I'll remember that: my sister Anna lives in Lyon."
+    assert told == "I'll remember that: my name is Ben."
+    assert known.endswith("- my sister Anna lives in Lyon.")
     assert row == {"source": "user_explicit"}
 
 
@@ -481,10 +472,10 @@ async def test_what_it_is_told_in_passing_is_learnt_merged_and_always_in_mind(
         clock.advance(15 * 60)
         await until(lambda: counted("SELECT 1 FROM jobs WHERE name = 'core' AND state = 'done'", 1))
         listed, core, known = await talk(house, "/memory", "/memory core", "what about Tom?")
-    assert told.startswith("I see. You did not ask me to remember that")
+    assert told.startswith("I see. In a few seconds")
     assert listed.count("picked up") == 2
     assert "The user said: Please never call me before ten!" in core
-    assert "- You told me: my brother Tom likes tea with milk." in known
+    assert "- my brother Tom likes tea with milk." in known
 
 
 async def test_tasks_and_skills_are_really_kept(tmp_path: Path, practice: PracticeModel) -> None:
@@ -504,14 +495,14 @@ async def test_tasks_and_skills_are_really_kept(tmp_path: Path, practice: Practi
             "how do I make tea?",
         )
         row = await house.one("SELECT content, status FROM tasks")
-    assert added.startswith("I added the task: water the plants (`task_")
-    assert "- water the plants (`task_" in listed
+    assert added == "On your list: water the plants"
+    assert "- water the plants" in listed
     assert done.startswith("Done: water the plants")
-    assert empty.startswith("There are no tasks (active).")
+    assert empty.startswith("Your list is empty.")
     assert wrong.startswith("That did not work: no task task_00000000")
     assert row == {"content": "water the plants", "status": "completed"}
     assert "data/skills/make-tea.md" in learnt
-    assert "How to make tea (`make-tea`)" in skills
+    assert "- How to make tea" in skills
     assert "1. boil water\n2. add the leaves" in tea
     assert (tmp_path / "skills" / "make-tea.md").is_file()
 
@@ -642,8 +633,8 @@ def test_it_plans_pages_and_writes_them_by_rules() -> None:
     names = "<entries>\n- Your garden\n</entries>"
     plan = f"Rules.\n{names}\nThe index:\n<memories>\n(none)\n</memories>\nTold:\n{shown}"
     answered = answer([{"role": "user", "content": plan}], ())
-    assert isinstance(answered, Say)
-    assert [tuple(page.values())[:2] for page in json.loads(answered.text)["pages"]] == [
+    assert isinstance(answered, str)
+    assert [tuple(page.values())[:2] for page in json.loads(answered)["pages"]] == [
         ("semantic/Your garden.md", "update"),
         ("semantic/About you.md", "create"),
     ]
@@ -654,8 +645,7 @@ def test_it_plans_pages_and_writes_them_by_rules() -> None:
         f" update.\n{dated}\n<memory>\n{before}\n</memory>\n{names}\nTold:\n{shown}"
     )
     written = answer([{"role": "user", "content": page}], ())
-    assert isinstance(written, Say)
-    assert written.text == (
+    assert written == (
         "---\ncreated: 2026-01-02\nupdated: 2026-05-04\n---\n\n# Your garden\n\nA pond.\n"
         "- My garden has two apple trees.\n"
     )

@@ -34,11 +34,7 @@ DREAMS: list[tuple[str, dict[str, str], Json]] = [
     (
         "DREAM_TASK_PROMPT.txt",
         {"content": "[P5] #task_1a: Buy milk\n[P3] #task_2b: buy the milk [daily 09:00]"},
-        {
-            "actions": [
-                {"task_id": "task_2b", "action": "complete", "reason": "says the same as task_1a"}
-            ]
-        },
+        {"actions": []},
     ),
     ("DREAM_SKILL_PROMPT.txt", {"content": "Tea.\n\n1. Boil water."}, {"text": ""}),
 ]

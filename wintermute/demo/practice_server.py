@@ -22,7 +22,7 @@ import click
 from aiohttp import web
 
 from wintermute.clock import Clock, SystemClock
-from wintermute.demo.practice import Say, Utterance, answer
+from wintermute.demo.practice import Utterance, answer
 from wintermute.ids import new_id
 from wintermute.llm.tokens import estimate
 from wintermute.messages import Json
@@ -189,15 +189,15 @@ def _tools(body: Json) -> set[str]:
 
 
 def _message(reply: Utterance) -> Json:
-    if isinstance(reply, Say):
-        return {"role": "assistant", "content": reply.text}
+    if isinstance(reply, str):
+        return {"role": "assistant", "content": reply}
     calls = [
         {
             "id": new_id("call"),
             "type": "function",
             "function": {"name": call.tool, "arguments": json.dumps(call.arguments)},
         }
-        for call in reply.calls
+        for call in reply
     ]
     return {"role": "assistant", "content": None, "tool_calls": calls}
 

@@ -46,6 +46,9 @@ A graphical Matrix client on this machine can join in:
   user        {user}
   password    {password}
   recovery    {recovery}
+The client asks for the recovery key at its first login. The key verifies its session.
+Older messages stay locked there: their keys went only to this terminal.
+In nheko, type a blank before a command, as in ` /help`; else nheko takes it as its own.
 """
 
 
