@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import sys
 import tomllib
-from asyncio.subprocess import PIPE, create_subprocess_exec
 from collections.abc import AsyncIterator
 from importlib import resources
 from pathlib import Path
@@ -62,8 +60,8 @@ def said(reply: Utterance) -> str:
 def outcome(reply: Utterance) -> str:
     """A call with its arguments, or the name of the reply."""
     if isinstance(reply, tuple):
-        (call,) = reply
-        return " | ".join([call.tool, *map(str, call.arguments.values())])
+        ((tool, arguments),) = reply
+        return " | ".join([tool, *map(str, arguments.values())])
     names = {text.strip().split("{")[0]: name for name, text in REPLIES.items()}
     return next((name for start, name in names.items() if start and reply.startswith(start)), reply)
 
@@ -576,21 +574,6 @@ async def test_a_port_that_is_taken_is_told(practice: PracticeModel) -> None:
     with pytest.raises(OSError, match="in use"):
         async with PracticeModel(port):
             pass
-
-
-async def test_it_also_runs_alone() -> None:
-    command = (sys.executable, "-m", "wintermute.demo.practice_server")
-    process = await create_subprocess_exec(*command, stdout=PIPE)
-    try:
-        assert process.stdout
-        url = (await process.stdout.readline()).decode().strip()
-        async with ClientSession() as client, client.get(f"{url}/models") as response:
-            models = await response.json()
-    finally:
-        process.terminate()
-        await process.communicate()
-    assert url.startswith("http://127.0.0.1:")
-    assert [model["id"] for model in models["data"]] == [SERVED_NAME]
 
 
 async def test_what_somebody_waits_for_can_be_seen_to_grow() -> None:

@@ -37,12 +37,13 @@ MINE = re.compile(r"\b(?:my|our) ([^\W\d_]{2,30})", re.I)
 PAGE = re.compile(r"^.*?(semantic/[^\n,]+)\.md, (?:create|update)\b", re.MULTILINE)
 DATED = re.compile(r"^---\ncreated: [\d-]+\nupdated: ([\d-]+)\n---$", re.MULTILINE)
 ABOUT = "About you"
+USER = "The user"
 LEAST_WORDS = 3
 MOST_BULLETS = 8
 MOST_PAGES = 5
 MOST_SUMMED = 8
 MOST_SUMMARY = 80
-DataBlocks = Mapping[str, str]
+Blocks = Mapping[str, str]
 
 
 def background_answer(asked: Json) -> str | None:
@@ -50,7 +51,7 @@ def background_answer(asked: Json) -> str | None:
     question = asked.get("content")
     if asked.get("role") != "user" or not isinstance(question, str):
         return None
-    shown: DataBlocks = dict(BLOCKS.findall(question))
+    shown: Blocks = dict(BLOCKS.findall(question))
     known = ANSWERS.get([*shown][-1]) if shown else None
     found = known(shown, question) if known else None
     return json.dumps(found, ensure_ascii=False) if isinstance(found, dict) else found
@@ -76,15 +77,10 @@ def _lines(block: str) -> list[str]:
     return [line for line in lines if line and line != "(none)"]
 
 
-def _all_words(line: str) -> frozenset[str]:
-    return frozenset(re.findall(r"\w+", line.casefold()))
-
-
-def _distinct(
-    lines: Sequence[str], words: Callable[[str], frozenset[str]] = main_words
-) -> list[str]:
-    """The lines without those whose words another one has as well."""
-    about = [words(line) for line in lines]
+def _distinct(lines: Sequence[str], pattern: str = "") -> list[str]:
+    """The lines without those whose words, main words if no pattern is given, another has too."""
+    folded = [line.casefold() for line in lines]
+    about = [{*re.findall(pattern, line)} if pattern else main_words(line) for line in folded]
     kept = list[int]()
     for n in sorted(range(len(lines)), key=lambda n: (-len(lines[n]), n)):
         if not any(about[n] <= about[m] for m in kept):
@@ -92,30 +88,28 @@ def _distinct(
     return [lines[n] for n in sorted(kept)]
 
 
-def _harvested(shown: DataBlocks, question: str) -> Json | str:
+def _harvested(shown: Blocks, question: str) -> Json | str:
     """What people said, each sentence with who said it where there are several; or pages of it."""
     if "entries" in shown:
         return _pages(shown, question)
     said = SPOKEN.findall(shown["transcript"])
     several = len({who for who, _ in said}) > 1
-    told = [(who if several else "The user", words) for who, words in said]
-    return {
-        "contents": [f"{who} said: {line}" for who, words in told for line in statements(words)]
-    }
+    told = [(who if several else USER, line) for who, words in said for line in statements(words)]
+    return {"contents": [f"{who} said: {line}" for who, line in told]}
 
 
-def _split(shown: DataBlocks, _: str) -> Json:
+def _split(shown: Blocks, _: str) -> Json:
     sentences = (part.strip() for part in SENTENCE.findall(" ".join(shown["raw_input"].split())))
     return {"contents": [part for part in sentences if len(part.split()) >= LEAST_WORDS]}
 
 
-def _rewritten(shown: DataBlocks, _: str) -> Json:
+def _rewritten(shown: Blocks, _: str) -> Json:
     """More careful than a night, which is to find something as well."""
     lines = _lines(shown.get("related_memories", "")) + _lines(shown["new_contents"])
-    return {"memories": _distinct(lines, _all_words), "coverage": "complete"}
+    return {"memories": _distinct(lines, r"\w+"), "coverage": "complete"}
 
 
-def _core(shown: DataBlocks, _: str) -> Json:
+def _core(shown: Blocks, _: str) -> Json:
     """The page with the rules that were stated and are not on it, while it is short."""
     page = shown.get("current_core_markdown", "")
     rules = [line for line in _lines(shown["candidate_new_memories"]) if SAID_RULE.fullmatch(line)]
@@ -129,30 +123,27 @@ def _core(shown: DataBlocks, _: str) -> Json:
     return {"should_update": True, "core_markdown": f"{before}{header}{text}"}
 
 
-def _merged(shown: DataBlocks, _: str) -> Json:
+def _merged(shown: Blocks, _: str) -> Json:
     return {"text": " ".join(map(_ended, _distinct(_lines(shown["entries"]))))}
 
 
-def _settled(shown: DataBlocks, _: str) -> Json:
+def _settled(shown: Blocks, _: str) -> Json:
     """Of two that say the same the longer one; of others the later, if it says that it is news."""
     both = [ENTRY.sub("", shown.get(name, "").strip(), count=1) for name in ("first", "second")]
     if NEWS.search(both[1]) and not NEWS.search(both[0]):
         return {"action": "keep_second"}
-    left = _distinct(both)
-    return (
-        {"action": "keep_both"} if len(left) > 1 else {"action": "merge", "text": _ended(left[0])}
-    )
+    if len(left := _distinct(both)) > 1:
+        return {"action": "keep_both"}
+    return {"action": "merge", "text": _ended(left[0])}
 
 
-def _summed_up(shown: DataBlocks, _: str) -> str:
+def _summed_up(shown: Blocks, _: str) -> str:
     """What people said, the newest of it, each shortened to a line (L-039)."""
-    said = [
-        f"- {' '.join(text.split())[:MOST_SUMMARY]}" for text in MESSAGE.findall(shown["history"])
-    ]
-    return "\n".join(["What was said so far:", *said[-MOST_SUMMED:]])
+    said = [text[:MOST_SUMMARY] for text in MESSAGE.findall(shown["history"])]
+    return "\n- ".join(["What was said so far:", *said[-MOST_SUMMED:]])
 
 
-def _pages(shown: DataBlocks, question: str) -> Json | str:
+def _pages(shown: Blocks, question: str) -> Json | str:
     """A plan, or a page: one for each thing that somebody calls theirs, and one for the rest."""
     transcript, told = shown["transcript"], dict[str, dict[str, str]]()
     parts = zip(["", *NUMBERED.findall(transcript)], NUMBERED.split(transcript), strict=True)
@@ -184,7 +175,7 @@ def _page(title: str, told: Mapping[str, str], before: str, today: str) -> str:
     return "\n".join([head, "", body, *new, ""])
 
 
-ANSWERS: Mapping[str, Callable[[DataBlocks, str], Json | str]] = {
+ANSWERS: Mapping[str, Callable[[Blocks, str], Json | str]] = {
     "transcript": _harvested,
     "raw_input": _split,
     "new_contents": _rewritten,

@@ -9,14 +9,13 @@ import html
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
 from importlib import resources
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from wintermute.demo.background import background_answer, statements
+from wintermute.demo.background import USER, background_answer, statements
 from wintermute.demo.seen import MOMENT, PracticeView, ToolResult, mapping, seen
 from wintermute.errors import ToolFailed
 from wintermute.memory.sense import beginnings
@@ -51,16 +50,8 @@ QUOTES = "\"'“”„: "
 BACK = {"add": "delete", "complete": "resume", "pause": "resume"}
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """One wish to use a tool."""
-
-    tool: str
-    arguments: Json
-
-
-Utterance = str | tuple[ToolCall, ...]
-"""An answer in words, or the tools to use first."""
+Utterance = str | tuple[tuple[str, Json], ...]
+"""An answer in words, or tools to use first, each with its arguments."""
 
 
 @cache
@@ -130,7 +121,7 @@ def _dated(now: PracticeView, row: Json, reply: str) -> str:
 def _told(now: PracticeView, fact: str) -> str:
     """A fact, with who said it where that is somebody else."""
     match = SAID.fullmatch(fact)
-    if match is None or match[1] == (now.speaker or phrase("user")):
+    if match is None or match[1] == (now.speaker or USER):
         return match[2] if match else fact
     return phrase("told_by_other", who=match[1], words=match[2])
 
@@ -142,7 +133,7 @@ def _found(now: PracticeView, query: str, rows: Iterable[Json]) -> str:
         known = {fact: end for fact, end in known.items() if words(fact) & words(query)}
     lines = [f"{fact} (until {end})" if end else fact for fact, end in known.items()]
     if query.endswith("?"):
-        return phrase("perhaps", facts=_listed(lines)) if lines else _unknown(now, "")
+        return phrase("perhaps", facts=_listed(lines)) if lines else _unknown(now)
     about = phrase("about", topic=query) if query else phrase("about_you")
     return f"{about}\n{_listed(lines)}" if lines else phrase("nothing_about", topic=query or "you")
 
@@ -183,10 +174,10 @@ def _patterns() -> Sequence[tuple[str, re.Pattern[str]]]:
 
 
 def _use(now: PracticeView, tool: str, **arguments: object) -> Utterance:
-    return (ToolCall(tool, arguments),) if tool in now.tools else phrase("no_tool", tool=tool)
+    return ((tool, arguments),) if tool in now.tools else phrase("no_tool", tool=tool)
 
 
-def _unknown(now: PracticeView, _: str) -> str:
+def _unknown(now: PracticeView) -> str:
     return phrase("unknown_again" if phrase("unknown") in now.answers else "unknown")
 
 
@@ -194,7 +185,7 @@ def _remember(now: PracticeView, what: str) -> Utterance:
     if what.lower() in ("", "this", "that", "it", "me", "something"):
         return phrase("remember_what")
     ending = "" if what.endswith((".", "!", "?", "…", "。")) else "."
-    return _use(now, "append_memory", entry=f"{now.speaker or phrase('user')} said: {what}{ending}")
+    return _use(now, "append_memory", entry=f"{now.speaker or USER} said: {what}{ending}")
 
 
 def _about(now: PracticeView, topic: str) -> Utterance:
@@ -202,7 +193,7 @@ def _about(now: PracticeView, topic: str) -> Utterance:
     if topic.lower() in ("", "me", "myself", "us", "everything", "anything", "it", "all"):
         return _use(now, SEARCH, n=MOST_SHOWN)
     titles = (title for title in now.pages if RECALL in now.tools and is_about(title, topic))
-    pages = tuple(ToolCall(RECALL, {"title": title}) for title in titles)[:1]
+    pages = tuple((RECALL, {"title": title}) for title in titles)[:1]
     asked = _use(now, SEARCH, query=topic, n=MOST_SHOWN)
     return pages or asked if isinstance(asked, str) else pages + asked
 
@@ -270,10 +261,10 @@ def _skills(now: PracticeView, _: str) -> Utterance:
 
 
 def _how(now: PracticeView, what: str) -> Utterance:
-    found = [name for name, summary in now.skills.items() if is_about(f"{name} {summary}", what)]
-    return (
-        _use(now, "read_file", path=f"data/skills/{found[0]}.md") if found else phrase("learn_how")
-    )
+    for name, summary in now.skills.items():
+        if is_about(f"{name} {summary}", what):
+            return _use(now, "read_file", path=f"data/skills/{name}.md")
+    return phrase("learn_how")
 
 
 def _otherwise(now: PracticeView, line: str) -> Utterance:
@@ -282,19 +273,17 @@ def _otherwise(now: PracticeView, line: str) -> Utterance:
     if now.text.rstrip().endswith(("?", "？")):  # noqa: RUF001  the wide one is meant
         titles = [title for title in now.pages if RECALL in now.tools and words(title) <= topic]
         if titles:
-            return (ToolCall(RECALL, {"title": titles[0]}),)
-        return _use(now, SEARCH, query=f"{line}?", n=MOST_SHOWN) if topic else _unknown(now, "")
+            return _use(now, RECALL, title=titles[0])
+        return _use(now, SEARCH, query=f"{line}?", n=MOST_SHOWN) if topic else _unknown(now)
     if statements(now.text):
         ended = [each for each, content in now.tasks.items() if words(content) <= topic]
-        return (
-            _move_task(now, ended[0], action="complete")
-            if len(ended) == 1
-            else phrase("in_passing")
-        )
+        is_news = len(ended) != 1
+        return phrase("in_passing") if is_news else _move_task(now, ended[0], action="complete")
     reminder = None if ASKING.match(line) else _remind(now, line)
-    return reminder if isinstance(reminder, tuple) else _unknown(now, "")
+    return reminder if isinstance(reminder, tuple) else _unknown(now)
 
 
+MOVES = ("complete", "delete", "pause", "resume")
 RULES: Mapping[str, Callable[[PracticeView, str], Utterance]] = {
     "undo": _undo,
     "remind": _remind,
@@ -307,8 +296,6 @@ RULES: Mapping[str, Callable[[PracticeView, str], Utterance]] = {
     "learn": _learn,
     "skills": _skills,
     "how": _how,
-    **{
-        each: partial(_move_task, action=each) for each in ("complete", "delete", "pause", "resume")
-    },
+    **{each: partial(_move_task, action=each) for each in MOVES},
 }
 """By the name of the wording; the others are answered by the reply of their name."""

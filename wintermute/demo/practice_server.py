@@ -3,8 +3,7 @@
     async with PracticeModel() as model:
         Backend(base_url=model.url, model=NAME)
 
-aiohttp is there because matrix-nio needs it. `python -m wintermute.demo.practice_server` runs it
-alone.
+aiohttp is there because matrix-nio needs it.
 
 Lines that nobody types at a terminal: from a file, or from whatever standard input is.
 """
@@ -18,7 +17,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Self
 
-import click
 from aiohttp import web
 
 from wintermute.clock import Clock, SystemClock
@@ -195,9 +193,9 @@ def _message(reply: Utterance) -> Json:
         {
             "id": new_id("call"),
             "type": "function",
-            "function": {"name": call.tool, "arguments": json.dumps(call.arguments)},
+            "function": {"name": tool, "arguments": json.dumps(arguments)},
         }
-        for call in reply
+        for tool, arguments in reply
     ]
     return {"role": "assistant", "content": None, "tool_calls": calls}
 
@@ -224,20 +222,3 @@ def _usage(body: Json, reply: Json) -> Json:
     asked = estimate([body["messages"], body.get("tools")])
     said = estimate(reply.get("tool_calls") or reply["content"])
     return {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said}
-
-
-async def _serve(port: int) -> None:
-    async with PracticeModel(port) as model:
-        click.echo(model.url)
-        await asyncio.Event().wait()
-
-
-@click.command()
-@click.option("--port", default=0, help="0 takes a free one.")
-def main(port: int) -> None:
-    """Serve the practice model until interrupted; its address is printed."""
-    asyncio.run(_serve(port))
-
-
-if __name__ == "__main__":
-    main()

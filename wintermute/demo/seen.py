@@ -110,9 +110,7 @@ def results_in(messages: Sequence[Json]) -> tuple[ToolResult, ...]:
 
 def _text(message: Json) -> str:
     content = message.get("content")
-    parts = content if isinstance(content, list) else [content]
-    texts = (mapping(part).get("text") if isinstance(part, dict) else part for part in parts)
-    return "\n".join(text for text in texts if isinstance(text, str))
+    return content if isinstance(content, str) else ""
 
 
 def _parsed(text: str) -> Any:
