@@ -46,6 +46,11 @@ AT_THE_TERMINAL = (
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
 """Ctrl-C on it is a signal while the line is shown, and a key while it is typed."""
+FOR_CLIENTS = (
+    b"recovery key at its first login",
+    b"Older messages stay locked",
+    b"nheko, type a blank",
+)
 OPENAI = {"OPENAI_BASE_URL", "OPENAI_API_KEY", "OPENAI_MODEL"}
 
 
@@ -225,6 +230,7 @@ def test_a_daemon_that_dies_ends_the_demo_and_is_quoted(tmp_path: Path) -> None:
 
 
 def test_a_person_types_at_a_terminal_and_gets_it_back_as_it_was(tmp_path: Path) -> None:
+    """U-021."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     before = termios.tcgetattr(theirs)
@@ -237,7 +243,7 @@ def test_a_person_types_at_a_terminal_and_gets_it_back_as_it_was(tmp_path: Path)
         start_new_session=True,
     ) as process:
         try:
-            screen_until(ours, b"Ctrl-D ends", b"you>")
+            screen_until(ours, b"Ctrl-D ends", *FOR_CLIENTS, b"you>")
             os.write(ours, b"/help\r")
             screen_until(ours, b"wintermute> ", b"\x1b[36m/undo\x1b[0m")
             os.write(ours, b"\x03")
@@ -548,7 +554,7 @@ def test_what_was_said_becomes_a_page_that_is_recalled(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_client_that_joins_in_is_the_person_and_sees_no_red_shields(tmp_path: Path) -> None:
-    """Issue 13: signed by the person at the terminal, then by itself with the recovery key."""
+    """Issue 13, U-021: signed by the terminal, then by itself with the key; older messages stay locked."""
     if what_is_missing():
         pytest.skip(what_is_missing())
     with running(tmp_path, since="  recovery") as process:
@@ -559,8 +565,10 @@ async def test_a_client_that_joins_in_is_the_person_and_sees_no_red_shields(tmp_
             room = str(kept.room_id)
             await client.until_so(lambda: client.knows(login.user_id, login.device_id, signed=True))
             await client.recover(recovery_key(bytes.fromhex(kept.recovery)))
-            await client.send(room, "what do you know?")
+            await client.send(room, " what do you know?")
             said = await client.wait_for_count(room, "@wintermute:localhost", 2)
+            await client.send(room, " /help")
+            await client.until(lambda: "/undo" in client.messages(room)[-1].body)
             assert [(message.shield, message.failure) for message in said] == [(None, None)] * 2
         process.send_signal(signal.SIGINT)
         assert ended(process) == (0, "")
