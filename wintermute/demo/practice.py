@@ -41,7 +41,7 @@ OPENING = re.compile(
 )
 TEACH = re.compile(r"(?:learn|teach you|new skill)\b[:\s]*(?:how\s+to\s+|to\s+)?", re.IGNORECASE)
 STEP = re.compile(r"^(?:(?:\d+[.)]|[-*]|and|then) )+", re.IGNORECASE)
-SPAN = re.compile(r"^(?:for )?(?=\d+ ?(?:s|m|h))", re.IGNORECASE)
+SPAN = re.compile(r"^(?=\d+ ?(?:s|m|h))", re.IGNORECASE)
 ABOUT = re.compile(r"^(?:(?:to|of|about|that|for)\b ?)+|,$", re.IGNORECASE)
 ASKING = re.compile(r"(?:what|who|which|when|where|why|how|is|are|do|does|did)\b", re.IGNORECASE)
 WALL = ZoneInfo("UTC")
@@ -212,7 +212,7 @@ def _list_tasks(now: PracticeView, status: str) -> Utterance:
 def _remind(now: PracticeView, what: str, *, about: str = "") -> Utterance:
     """At the time that a sentence begins or ends with, of the rest of it."""
     try:
-        found = timed(SPAN.sub("in ", what), now.moment, WALL)
+        found = timed(SPAN.sub("in ", ABOUT.sub("", what)), now.moment, WALL)
     except ToolFailed as problem:
         return str(problem)
     content = ABOUT.sub("", found.rest if found else what).strip(QUOTES) or about
@@ -286,7 +286,7 @@ def _otherwise(now: PracticeView, line: str) -> Utterance:
 MOVES = ("complete", "delete", "pause", "resume")
 RULES: Mapping[str, Callable[[PracticeView, str], Utterance]] = {
     "undo": _undo,
-    "remind": _remind,
+    "remind": partial(_remind, about="your reminder"),
     "wake": partial(_remind, about="wake up"),
     "timer": partial(_remind, about="time is up"),
     "add_task": _add_task,
