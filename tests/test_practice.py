@@ -482,6 +482,7 @@ async def test_what_it_is_told_in_passing_is_learnt_merged_and_always_in_mind(
 
 
 async def test_tasks_and_skills_are_really_kept(tmp_path: Path, practice: PracticeModel) -> None:
+    """U-020."""
     async with open_house(tmp_path, practice.url, prompts=PROMPTS) as house, house.working():
         added, listed, done, empty, wrong = await talk(
             house,
@@ -491,18 +492,25 @@ async def test_tasks_and_skills_are_really_kept(tmp_path: Path, practice: Practi
             "list my tasks",
             "complete task_00000000",
         )
+        weekly, undone, why, short = await talk(
+            house, "every monday at 8 remind me to mow", "undo that", "write a poem", "sing a song"
+        )
         learnt, skills, tea = await talk(
             house,
             "learn how to make tea: boil water, add the leaves",
             "list my skills",
             "how do I make tea?",
         )
-        row = await house.one("SELECT content, status FROM tasks")
+        row = await house.one("SELECT content, status FROM tasks WHERE content LIKE '%plants'")
     assert added == "On your list: water the plants"
     assert "- water the plants" in listed
     assert done.startswith("Done: water the plants")
     assert empty.startswith("Your list is empty.")
     assert wrong.startswith("That did not work: no task task_00000000")
+    assert weekly.startswith("I'll remind you ")
+    assert weekly.endswith(" at 08:00, every Monday: mow")
+    assert (undone[:13], short) == ("Deleted: mow.", REPLIES["unknown_again"])
+    assert REPLIES["connect"] in why
     assert row == {"content": "water the plants", "status": "completed"}
     assert "data/skills/make-tea.md" in learnt
     assert "- How to make tea" in skills
