@@ -69,7 +69,7 @@ def outcome(reply: Utterance) -> str:
 REPLIES = tomllib.loads((resources.files("wintermute.demo") / "replies.toml").read_text("utf-8"))
 PLANTS = "task | complete | task_ab12cd34 | The user said that it is done."
 LAWN = PLANTS.replace("ab12cd34", "ef56ab78")
-NEWCOMERS = [  # 77 things that three people typed into a demo: its first rules understood 41
+NEWCOMERS = [  # 76 things that three people typed into a demo: its first rules understood 40
     ("hi", "hello"),
     ("hello there", "hello"),
     ("what can you do?", "help"),
