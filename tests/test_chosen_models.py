@@ -119,7 +119,7 @@ async def test_a_chosen_model_that_fails_is_not_said_to_answer_others(
             await clock.asleep()
             await seconds_pass(house, clock, 70)
             told = (await house.said(2))[1]
-    assert told.startswith("The model does not answer (cloud answered 500")
+    assert told.startswith("The model does not answer: cloud answered 500")
     assert told.endswith(RESET)
     assert model.requests == []
 

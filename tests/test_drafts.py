@@ -314,6 +314,36 @@ async def test_no_answer_is_lost_with_edits_that_are_refused(
     assert not daemon.rows("SELECT 1 FROM outbox WHERE state <> 'sent'")
 
 
+async def test_an_edit_that_may_come_late_goes_again_before_the_answer(
+    person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy, model: ModelServer
+) -> None:
+    """X-036, X-037: by the same transaction id, so that it cannot undo the answer."""
+    is_whole = asyncio.Event()
+
+    def fail(request: Request) -> Action:
+        is_edit = request.method == "PUT" and b'"m.replace"' in request.body
+        return Answer(504, b"<html>") if is_edit and not is_whole.is_set() else None
+
+    proxy.before = fail
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    chat = await room(ann, daemon)
+    talk = await asked(ann, daemon, chat, model)
+    await talk.first()
+    await talk.say(6)
+    edits: Callable[[], list[Request]] = lambda: [  # noqa: E731
+        r for r in proxy.seen("PUT", "/send/") if b'"m.replace"' in r.body
+    ]
+    await daemon.until(lambda: bool(edits()))
+    await talk.say(30)
+    await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM outbox WHERE kind = 'reply'")))
+    is_whole.set()
+    await talk.ends(f"* {WORDS}")
+    paths = [r.path for r in edits()]
+    assert len(paths) >= 3
+    assert paths == [paths[0]] * (len(paths) - 1) + [paths[-1]]
+
+
 async def test_an_answer_that_was_kept_back_rings_when_the_room_is_private_again(
     person: NewPerson, bot: NewBot, room: NewRoom, proxy: Proxy, model: ModelServer
 ) -> None:

@@ -63,7 +63,7 @@ async def test_a_refused_message_is_named_by_a_reply_and_never_asked_again_after
         ("line", "0100", "and this?"),
         ("memory", "01010", "and this?"),
         ("message", "0100", "refuses your message of Monday, 2026-05-04 14:00"),
-        ("event", "0100", "refuses this for what it says"),
+        ("event", "0100", "refuses this because of its content"),
         ("silence", "0100", "refuses your message of Monday"),
         ("before", "11110", "whatever I am asked: what was said before, skills"),
     ],

@@ -277,8 +277,8 @@ async def test_a_spent_budget_is_told_in_each_room_once_a_day(
     assert "`/new`" in help_
     for told in (notice, other, again):
         assert told.endswith(
-            "raise the ceiling in config.yaml. I keep your messages and answer them then;"
-            " reminders and commands go on."
+            "raise the ceiling in config.yaml. I keep your messages and answer them then."
+            " Reminders and commands still work."
         )
 
 

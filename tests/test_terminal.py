@@ -247,7 +247,7 @@ async def test_a_pipe_does_not_wait_for_a_model_that_is_away(
     for given in (b"hi\nmore\n", b"hi again\n"):
         code, said, _ = await piped(config, given)
         assert code == 1, said
-        assert said.startswith("The model does not answer (scripted answered 503")
+        assert said.startswith("The model does not answer: scripted answered 503")
     model.keyed(lambda seen: None)
     assert (await piped(config, b"back?\n"))[1] == "echo: back?\n"
 
@@ -269,7 +269,7 @@ async def test_a_pipe_hears_why_there_is_no_answer_in_the_words_of_the_rooms(
     for _ in range(2):
         code, said, _ = await piped(spent, b"more\n")
         assert code == 1, said
-        assert "reminders and commands go on" in said
+        assert "Reminders and commands still work" in said
         assert "does not answer" not in said
 
 

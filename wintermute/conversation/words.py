@@ -42,15 +42,15 @@ REWORDED = "I carried out the first wording. Please write the new one again, as 
 TAKEN_BACK = "I took back what the first wording did."
 FIRST_STAYS = "What the first wording did stays."
 OUTAGE = (
-    "The model does not answer ({problem}). I keep your message and go on trying; `/stop` drops it."
+    "The model does not answer: {problem}. I keep your message and go on trying. `/stop` drops it."
 )
 UNREACHABLE = (
-    "The model cannot be reached: {problem}. Please see whether its server runs. I keep your message"
-    " and answer it then; `/stop` drops it."
+    "The model cannot be reached: {problem}. Is its server running? I keep your message and answer it"
+    " when the model is back. `/stop` drops it."
 )
 ALONE = (
-    "I get no answer to this message ({problem}), though the model answers others. I try again;"
-    " `/stop` drops it."
+    "The model answers other messages, but not this one: {problem}. I will try again. `/stop` drops"
+    " your message."
 )
 KEPT = "`{word}` has its turn once your earlier message is answered; `/stop` drops that message."
 READING = "I am still waiting for {model}, which needs a while for long texts{read}."
@@ -75,13 +75,13 @@ PROBLEMS = {
     "empty_reply": EMPTY,
     "internal_error": INTERNAL,
     "context_too_large": "This does not fit into the model's window, even shortened: {problem}.",
-    "budget": "{problem}. I keep your messages and answer them then; reminders and commands go on.",
+    "budget": "{problem}. I keep your messages and answer them then. Reminders and commands still work.",
     "given_up": "I could not answer {message}, and have stopped trying: {problem}. The model answers"
-    " others, so it may be about {blamed}, which I no longer look at: try other words.",
-    "content_refused": "The model's provider refuses {blamed} for what it says. I no longer look at"
-    " it: please ask in other words, or begin afresh with `/new`. You can delete the message.",
-    "context_refused": "{problem}. I did not answer {message}. Begin afresh with `/new`, or delete"
-    " what it may be about.",
+    " other messages, so the cause may be {blamed}. I no longer look at that. Please try other words.",
+    "content_refused": "The model's provider refuses {blamed} because of its content. I no longer look"
+    " at it. Please ask in other words, or start over with `/new`. You can also delete the message.",
+    "context_refused": "{problem}. I did not answer {message}. Start over with `/new`, or delete the"
+    " message that may be the cause.",
 }
 OF_MODEL = frozenset({*PROBLEMS, "model_refused", "prompt_too_large"} - {"internal_error"})
 """Ends of casts that another model may not come to."""
@@ -122,7 +122,7 @@ def reply_text(
         return LIMITS[outcome.reason] + said
     if outcome.reason in BROKEN_OFF:
         return f"{outcome.text}\n\n{BROKEN_OFF[outcome.reason]}".strip()
-    message = f"your message of {when}" if when else "this"
+    message = f"your message of {when}" if when and not shown else "this"
     blamed = f"what a tool gave me for {message}" if turns else message
     told = PROBLEMS.get(outcome.reason, "{problem}")
     told = told.format(problem=outcome.text, message=message, blamed=blamed)

@@ -86,9 +86,9 @@ class Client:
         except (openai.APIConnectionError, httpx2.RequestError) as error:
             cause = self._redact(str(error.__cause__ or error)) or type(error).__name__
             if isinstance(error.__cause__, httpx2.ConnectError):
-                told = f"is not reachable at {host} ({cause[:200]})"
+                told = f"is not reachable at {host}: {cause[:200]}"
                 raise Unreachable("connection", told) from None
-            told = f"is not reachable at {host} or hung up ({cause[:200]})"
+            told = f"is not reachable at {host} or hung up: {cause[:200]}"
             raise Outage("connection", told) from None
 
     async def aclose(self) -> None:

@@ -105,7 +105,7 @@ class Outgoing:
     continues: str | None = None
     """The row whose event says this from now on, by an edit, if `may_continue` says so."""
     conversation_id: str = ""
-    live: bool = False
+    live: str = ""
     """No row of its own: more of the answer that grows in `changes`."""
     edits_of: str | None = None
     """In place of signs: an event whose edits go, or the row of a draft that does (`retractions`)."""

@@ -180,6 +180,7 @@ class Sender:
         self._client = client
         self._drafts = drafts
         self._shown: dict[str, GrowingAnswer] = {}  # as it is in an edit, by the draft's row
+        self._unsure: dict[tuple[str, str], Outgoing] = {}  # edits that may yet be carried out
         self._copies = copies
         self._policy = policy
         self._stores = stores
@@ -261,6 +262,8 @@ class Sender:
             if event_id := self._drafts.take_retracted(where):
                 async with self._stores.database.transaction() as tx:
                     await self._stores.retractions.take_drafts(tx, [event_id])
+            if where in self._unsure:  # before all else: one that came late would undo an answer
+                return self._unsure[where]
             row = await self._stores.outbox.next(*where)
             growth = self._drafts.at(where)
             is_sign = row is not None and row.reacts_to is not None and row.edits_of is None
@@ -291,7 +294,8 @@ class Sender:
             return None
         text = await asyncio.to_thread(self._drafts.text, growth)
         self._shown[draft.id] = growth
-        row = Outgoing(0, draft.id, where[1], "event", text, meant_for=draft.scope, live=True)
+        txn_id = f"wm-{draft.id}-e{int(self._clock.now().timestamp() * 1_000_000)}"
+        row = Outgoing(0, draft.id, where[1], "event", text, meant_for=draft.scope, live=txn_id)
         return replace(row, changes=event_id, conversation_id=conversation_id)
 
     async def _begin(self, where: tuple[str, str], growth: GrowingAnswer) -> None:
@@ -336,7 +340,7 @@ class Sender:
         elif error.retry_after:
             self._pace.slowed(self._now())
         failed_in = self._client.poll.begun
-        if row.reacts_to or row.live:
+        if row.reacts_to or (row.live and where not in self._unsure):
             await self._rest(where, wait, row)
         else:
             await self._clock.sleep(wait)
@@ -381,6 +385,7 @@ class Sender:
         if row.edits_of is not None:
             await self._withdraw(row, row.edits_of)
             return
+        self._unsure.pop((row.conversation_id, row.room_id), None)
         if row.live or row.grows is not None:
             if not await self._may_grow(row):
                 return
@@ -475,13 +480,20 @@ class Sender:
         return False
 
     async def _edit(self, row: Outgoing) -> None:
-        """Show more of an answer. An edit that is refused is the last one; a failed one is dropped."""
-        now, new = self._clock.now(), await asyncio.to_thread(content, row.body, most=EDIT_MOST)
-        txn_id = f"wm-{row.id}-e{int(now.timestamp() * 1_000_000)}"
+        """Show more of an answer. An edit that is refused is the last one.
+
+        One whose request failed is dropped, but for one that the homeserver may have taken: that
+        goes again, by the same transaction id, until an answer to it comes.
+        """
+        new = await asyncio.to_thread(content, row.body, most=EDIT_MOST)
         said = edit(new, str(row.changes), live=True)
-        part = OutboxPart(row.id, 0, 1, txn_id, said, False, 0, None, None)
+        part = OutboxPart(row.id, 0, 1, row.live, said, False, 0, None, None)
         try:
             await self._once(row, part)
+        except HomeserverUnavailable as error:
+            if error.status == 0 or error.status >= 500:
+                self._unsure[row.conversation_id, row.room_id] = row
+            raise
         except SendRefused as error:
             log.warning(
                 "grows no more room=%s outbox=%s reason=%s", row.room_id, row.id, error.code
