@@ -175,10 +175,10 @@ def test_forgetting_names_the_copies_from_before_upgrades(terminal: Terminal) ->
     assert (
         f"{copy.name} from before an upgrade may hold what was forgotten since; it goes on"
         " 2026-04-06, or when you delete it"
-    ) in terminal.says("status")
+    ) in terminal.says("status", "--all")
     copy.unlink()
     assert terminal.json("memory", "forget")["copies"] == []
-    assert "old copies" not in terminal.says("status")
+    assert "old copies" not in terminal.says("status", "--all")
 
 
 def test_an_export_takes_the_place_of_an_earlier_one_and_of_nothing_else(

@@ -275,7 +275,7 @@ async def test_a_failed_phase_is_exit_1_and_named(home: Terminal, model: ModelSe
     assert said.count("the disk is upside down") == 1
     for _ in range(2):
         await night_of(home, model, SmallNight(more=[Fails()]))
-    told = home.run("status").stdout.decode()
+    told = home.run("status", "--all").stdout.decode()
     line = next(each for each in told.splitlines() if "nights:" in each)
     assert line.startswith("warn  nights: last ")
     assert "but not all of it could be done (fails); next " in line

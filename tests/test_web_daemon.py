@@ -189,7 +189,7 @@ async def test_the_daemon_serves_beside_its_rooms_and_leaves_in_time(
         code, told = await daemon.command("web")
         assert (code, f"port {port} on 127.0.0.1 is taken" in told) == (1, True)
         assert "web.enabled" in told
-        assert f"fail  web: port {port}" in (await daemon.command("status"))[1]
+        assert f"fail  web: port {port}" in (await daemon.command("status", "--all"))[1]
         await ann.send(chat, "still there?")
         await ann.wait_for(chat, lambda m: m.body == "echo: still there?")
     os.kill(daemon.pid, signal.SIGHUP)

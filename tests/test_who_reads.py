@@ -113,7 +113,7 @@ async def test_a_result_is_kept_for_whom_it_was_made(
     await until(lambda: scope(daemon, chat) == f"room:{chat}")
     release.set()
     await hears(ann, chat, KEPT_BACK)
-    assert f"in {chat}: {NOT_ALONE}" in (await daemon.command("status"))[1]
+    assert f"in {chat}: {NOT_ALONE}" in (await daemon.command("status", "--all"))[1]
     assert not knows(ann, chat, "did 4711")
     await slip_out(eve, ann, chat)
     await ann.wait_for(chat, lambda message: "did 4711" in message.body)
