@@ -40,17 +40,17 @@ def is_edited(field: "dataclasses.Field[Any]") -> bool:
 
 def lines(field: "dataclasses.Field[Any]", indent: str) -> Iterator[str]:
     """A key with its value, or the section below it."""
-    deeper = f"{indent}  "
+    deeper, name = f"{indent}  ", key_name(field)
     if dataclasses.is_dataclass(field.type):
-        yield f"{indent}{key_name(field)}:"
+        yield f"{indent}{name}:"
         yield from section(field.type, deeper)
     elif get_origin(field.type) is Mapping and is_edited(field):
-        yield f"{indent}{key_name(field)}:"
+        yield f"{indent}{name}:"
         yield f"{deeper}{field.metadata['example']}:"
         yield from section(get_args(field.type)[1], f"{deeper}  ")
     else:
         value = field.metadata["example"] if is_edited(field) else default(field)
-        yield f"{indent}{key_name(field)}: {SECRETS.get(key_name(field)) or written(value)}"
+        yield f"{indent}{name}: {SECRETS.get(name) or written(value)}"
 
 
 def default(field: "dataclasses.Field[Any]") -> object:

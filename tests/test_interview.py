@@ -170,9 +170,9 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
             ("Model server", f"{door.url}/keyed", "wants a key"),
             ("API key", FOREIGN, "it looks like one of openrouter"),
             ("Model server", f"{door.url}/keyed", "wants a key"),
-            ("API key", KEY, "has 1 models: gpt-5-mini"),
+            ("API key", KEY, "has 1 model: gpt-5-mini"),
             ("Model", "gpt-4", "no models match"),
-            ("Model", "", "gpt-5-mini it is"),
+            ("Model", "", "Using gpt-5-mini."),
         ):
             await typist.answers(asked, typed, said)
         assert await typist.ended() == 0, typist.shown

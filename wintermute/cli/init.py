@@ -65,8 +65,8 @@ def command(folder: Path, as_json: bool, no_input: bool, **options: str | Path |
         made.update(_make(folder, talk))
     except BaseException as error:
         with uninterrupted():
-            talk.undo()
             _undo([*([] if existed else [folder]), *(path for path, new in made.items() if new)])
+            talk.undo()
         if isinstance(error, OSError):
             advice = "make room" if error.errno in NO_ROOM else "choose a folder of your own"
             told = f"cannot write {error.filename or folder}: {error.strerror}: {advice}"
@@ -109,6 +109,8 @@ def _told(folder: Path, talk: Interview, made: dict[Path, bool]) -> Iterator[str
     yield f"{'made' if is_new else 'kept'}  {config}"
     new = sum(made.values())
     yield f"made  {new} files and folders beside it; {len(made) - new} were there already"
+    if not is_new and talk.chosen:
+        yield "The options were not used: this file stays as it is."
     if is_new:
         if first.why:
             yield f"Memories will be found by words alone, for {first.why}"

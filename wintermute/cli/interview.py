@@ -24,6 +24,7 @@ from wintermute.llm.windows import server_window
 from wintermute.matrix.discovery import find
 from wintermute.matrix.kept_login import Session
 from wintermute.matrix.login import end_login, exists, logged_in, namesake, takes_passwords
+from wintermute.text import counted
 
 LONGEST, SHOWN, FEW_TOKENS = 1000, 12, 8192
 TRIAL_SECONDS, LOCAL_SECONDS = 120.0, 1.0
@@ -136,7 +137,7 @@ class Interview:
         """Refuse an answer that may still be right; the second time it counts."""
         if answer != self._doubted:
             self._doubted = answer
-            raise ConfigurationError(f"{problem} (the same answer again counts)")
+            raise ConfigurationError(f"{problem} (give the same answer again to use it anyway)")
 
     def homeserver(self, answer: str) -> str:
         """Find it, and learn if it takes passwords."""
@@ -182,7 +183,7 @@ class Interview:
         if known is False:
             self._doubt(user, f"{server} has no account {user}: check the spelling")
         self._keep("matrix.owner", user)
-        return f"{user} exists." if known else f"{user}: not tried, no homeserver confirms it."
+        return f"{user} exists." if known else f"{user} was not tried: no homeserver tells."
 
     def provider(self, answer: str) -> str:
         """Ask it for its models, unless it wants a key for that."""
@@ -216,7 +217,7 @@ class Interview:
             raise ConfigurationError(f"{address} has no models: load one there first")
         self._address, self._key, self._models = address, key, models
         shown = ", ".join(models[:SHOWN]) + (", …" if models[SHOWN:] else "")
-        return f"{address} has {len(models)} models: {shown}"
+        return f"{address} has {counted(len(models), 'model')}: {shown}"
 
     def model(self, answer: str) -> str:
         """Have it call a tool."""
@@ -239,10 +240,10 @@ class Interview:
         self._keep(f"{BACKEND}.model", found[0])
         window = asyncio.run(server_window(backend))
         if window is None or window.at_most:
-            return f"{found[0]} it is."
+            return f"Using {found[0]}."
         self._keep(f"{BACKEND}.context_tokens", window.tokens)
-        few = " That is little: 16384 or more are better." if window.tokens < FEW_TOKENS else ""
-        return f"{found[0]} it is, with a context window of {window.tokens} tokens.{few}"
+        few = " That is little: give it 16384 or more." if window.tokens < FEW_TOKENS else ""
+        return f"Using {found[0]} with a context window of {window.tokens} tokens.{few}"
 
 
 async def running() -> str:
