@@ -12,12 +12,12 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.full_config import full_config
 from tests.world.warm import Interpreter
 from wintermute.cli.main import VERBS, cli
 from wintermute.cli.opening import LogFormatter
 from wintermute.clock import SystemClock, stamp
 from wintermute.config.lock import hold
-from wintermute.config.schema import starter_config
 from wintermute.config.secrets import Redaction
 from wintermute.db import open_database
 
@@ -55,7 +55,7 @@ def folder(tmp_path: Path, wintermute: Wintermute) -> Path:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         nowhere = f"http://127.0.0.1:{unused.getsockname()[1]}"
-    text = starter_config().replace("https://matrix.example.org", nowhere)
+    text = full_config().replace("https://matrix.example.org", nowhere)
     (tmp_path / "config.yaml").write_text(text.replace("http://127.0.0.1:8080", nowhere))
     return tmp_path
 
@@ -111,7 +111,7 @@ def test_a_broken_configuration_exits_with_two_and_only_that_is_said(
 ) -> None:
     """L-082, L-079."""
     path = tmp_path / "config.yaml"
-    path.write_text(starter_config().replace("  owner:", "  ownr:"))
+    path.write_text(full_config().replace("  owner:", "  ownr:"))
     done = wintermute(*verb.split(), "--config", path)
     assert (done.returncode, done.stdout) == (2, "")
     missing, unknown = done.stderr.splitlines()

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.full_config import full_config
 from tests.world.house import PROMPTS, Gate, House, open_house
 from tests.world.model import Calls, ModelServer, Text, Use
 from tests.world.terminal import PASSWORD, Terminal
 from wintermute.cli.loom import mask_people, mask_texts
 from wintermute.config.schema import SubSessionSettings as Limits
-from wintermute.config.schema import starter_config
 from wintermute.conversation.toolbox import Caller
 from wintermute.loom.conversations import Rewards
 from wintermute.messages import Json
@@ -298,7 +298,7 @@ def test_a_mistake_is_told_in_one_line(
 @pytest.mark.slow
 async def test_a_branch_is_run_again_offline(terminal: Terminal, model: ModelServer) -> None:
     """L-088: the configured model is at an address that refuses; exit 1 with what is different."""
-    config = starter_config().replace("127.0.0.1:8080", "127.0.0.1:9")
+    config = full_config().replace("127.0.0.1:8080", "127.0.0.1:9")
     (terminal.folder / "config.yaml").write_text(config)
     model.script(Calls((Use("append_memory", {"text": "Likes tea"}),)), Text("Noted."))
     async with (

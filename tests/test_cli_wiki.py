@@ -11,13 +11,13 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.full_config import full_config
 from tests.world.terminal import Terminal
 from tests.world.warm import Interpreter
 from tests.world.wiki import MATTER, made, page, refuses, says, wiki
 from wintermute.cli.main import cli
 from wintermute.cli.wiki import VERBS
 from wintermute.clock import SystemClock
-from wintermute.config.schema import starter_config
 from wintermute.templates import RUNTIME, shipped_prompts
 
 FRESH = "First instantiation. No memory has been gathered yet."
@@ -149,7 +149,7 @@ def test_what_is_no_store_is_told_with_what_makes_one(
     assert [each.name for each in tmp_path.iterdir()] == ["semantic"]
 
 
-@pytest.mark.parametrize("text", [None, "", "llm: [", starter_config().replace("owner:", "ownr:")])
+@pytest.mark.parametrize("text", [None, "", "llm: [", full_config().replace("owner:", "ownr:")])
 def test_a_configuration_matters_only_where_no_store_is_named(
     python: Interpreter, root: Path, tmp_path: Path, text: str | None
 ) -> None:

@@ -24,13 +24,14 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.full_config import full_config
 from tests.world.clock import TICK, WITHIN
 from tests.world.current import CurrentClient, what_is_missing
 from tests.world.homeserver import Homeserver, Login
 from tests.world.scene import NewName, NewPerson
 from tests.world.user import Message
 from wintermute.config.read import environment, read_config
-from wintermute.config.schema import Matrix, Secret, starter_config
+from wintermute.config.schema import Matrix, Secret
 from wintermute.demo.bot import configured, find_model, local_zone
 from wintermute.demo.homeserver import DemoSecrets, free_port, recovery_key
 from wintermute.demo.person import LIVE, heard, present
@@ -336,7 +337,7 @@ def test_a_configured_model_is_taken_as_it_is_and_its_key_stays_out_of_files(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "config.yaml"
-    text = starter_config().replace("api_key: null", "api_key: {env: MY_KEY}")
+    text = full_config().replace("api_key: null", "api_key: {env: MY_KEY}")
     file.write_text(text)
     config = read_config(file, {"WINTERMUTE_PASSWORD": "x", "MY_KEY": "very secret"})
     found = configured(config)

@@ -15,10 +15,10 @@ import click
 import pytest
 import yaml
 
+from tests.full_config import full_config
 from tests.write_docs import DOCS, PAGES, TOOLS, commands
 from wintermute.cli.main import cli
 from wintermute.commands.chat import NAMES
-from wintermute.config.schema import starter_config
 
 ROOT = DOCS.parent
 README = ROOT / "README.md"
@@ -106,7 +106,7 @@ def test_a_written_page_says_what_the_program_says_now(page: str) -> None:
 
 def test_every_key_that_init_writes_is_explained() -> None:
     page = (DOCS / "configuration.md").read_text("utf-8")
-    keys = list(dotted(yaml.load(starter_config(), yaml.BaseLoader)))
+    keys = list(dotted(yaml.load(full_config(), yaml.BaseLoader)))
     named = [key.replace("backends.local", "backends.NAME").removesuffix(".env") for key in keys]
     assert [key for key in named if not re.search(rf"^\| `{key}[`.]", page, re.MULTILINE)] == []
 

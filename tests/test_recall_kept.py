@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.full_config import full_config
 from tests.test_forgetting import SCOPE
 from tests.test_loop_resume import answered_once, began, casting, completed, took_turn
 from tests.test_loop_resume import reply as turn_of
@@ -19,7 +20,6 @@ from tests.world.pages import GARDEN, PAGES, POND, FilePages
 from tests.world.promised import MORNING, after, promise
 from tests.world.terminal import Terminal
 from wintermute.config.schema import SubSessionSettings as Limits
-from wintermute.config.schema import starter_config
 from wintermute.messages import Call
 from wintermute.night.forgetting import forget
 from wintermute.tasks.schedules import PlanRequest
@@ -34,7 +34,7 @@ async def test_the_loom_has_what_was_said_without_tags_and_runs_it_again(
     terminal: Terminal, model: ModelServer, form: Form
 ) -> None:
     """W-027, L-088: shown, exported, and replayed offline with neither the pages nor a model."""
-    (terminal.folder / "config.yaml").write_text(starter_config())
+    (terminal.folder / "config.yaml").write_text(full_config())
     model.script(
         recall(form, "Garden", "Gate", "Garden", "Pond", said="Let me see."),
         recall(form, "Shed", said="Well."),

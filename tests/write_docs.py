@@ -8,18 +8,20 @@ from typing import Any, get_args, get_origin
 
 import click
 
+from tests.full_config import full_config
 from wintermute.cli.main import cli
 from wintermute.commands.chat import NAMES
 from wintermute.config.document import expected
-from wintermute.config.schema import Config, Secret, Wiki, starter_config
+from wintermute.config.schema import Config, Secret, Wiki
 
 DOCS = Path(__file__).parent.parent / "docs"
 WIDTH = 100
 CONFIGURATION = """\
 # Configuration
 
-This page lists every key of `config.yaml`. Only the keys without a default are needed.
-`wintermute check` finds every mistake and names its line and column.
+This page lists every key of `config.yaml`. Only the keys without a default are needed. `wintermute init` writes those
+that people change most; the `config.yaml` of the repository has them all. `wintermute check` finds every mistake and
+names its line and column.
 
 - Text that starts with `@`, `!`, `&` or `*` needs quotes. Relative paths start at the folder of the file.
 - Secrets are never in the file. `{env: NAME}` takes one from the environment, `{file: PATH}` from a
@@ -192,7 +194,7 @@ def command_line() -> str:
 PAGES = {
     "docs/configuration.md": configuration,
     "docs/commands.md": command_line,
-    "config.yaml": starter_config,
+    "config.yaml": full_config,
 }
 
 

@@ -293,7 +293,8 @@ class ModelServer:
         self._arrived = asyncio.Condition()
         self._closing = asyncio.Event()
         app = web.Application(client_max_size=64 * 1024 * 1024)
-        app.router.add_post("/v1/chat/completions", self._chat)
+        for at in ("/v1", "/{door}/v1"):
+            app.router.add_post(f"{at}/chat/completions", self._chat)
         if slots is not None:
             told = {"total_slots": slots}
 

@@ -29,6 +29,7 @@ class Request:
     path: str
     query: dict[str, str]
     body: bytes
+    authorization: str = ""
 
     @property
     def json(self) -> Any:
@@ -150,7 +151,11 @@ class Proxy:
 
     async def _handle(self, incoming: web.Request) -> web.StreamResponse:
         request = Request(
-            incoming.method, incoming.path, dict(incoming.query), await incoming.read()
+            incoming.method,
+            incoming.path,
+            dict(incoming.query),
+            await incoming.read(),
+            incoming.headers.get("Authorization", ""),
         )
         self.requests.append(request)
         action = self.before(request)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from tests.full_config import full_config
 from tests.world.schema import lay_schema
 from tests.world.warm import Ended, Interpreter
-from wintermute.config.schema import starter_config
 
 PASSWORD = "correct horse"
 
@@ -26,7 +26,7 @@ class Terminal:
     @classmethod
     def in_folder(cls, folder: Path, python: Interpreter) -> Self:
         """With the configuration that `init` writes, as it is."""
-        (folder / "config.yaml").write_text(starter_config())
+        (folder / "config.yaml").write_text(full_config())
         (folder / "data" / "skills").mkdir(parents=True)
         lay_schema(folder / "data" / "wintermute.db")
         return cls(folder, python)

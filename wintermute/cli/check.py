@@ -37,6 +37,7 @@ from wintermute.llm.embeddings import open_embedder
 from wintermute.llm.fixed import counted, fits
 from wintermute.llm.fixed import probe as ask_model
 from wintermute.llm.models import FRAME, Models
+from wintermute.llm.providers import remedy
 from wintermute.llm.spelled import Habit, HabitTable
 from wintermute.llm.tokens import Counted, TokenCounts
 from wintermute.llm.windows import CUTS, compared, server_window
@@ -221,13 +222,17 @@ def templates(config: Config) -> Finding:
 
 
 @click.command("check")
+@click.option(
+    "--login", is_flag=True, help="Try the password even if the bot is logged in already."
+)
 @reporting
-def command(ctx: click.Context, as_json: bool) -> None:
+def command(ctx: click.Context, as_json: bool, login: bool) -> None:
     """Try every part and say what to do.
 
-    Two tiny questions go to each model, with a call of a tool and its result, one word to what
-    computes meanings; no device is made, and nothing is written but how a model writes its calls
-    and counts tokens. Leaves with 1 when a part fails, with 2 when the configuration cannot be read.
+    Each model gets two tiny questions and must call a tool. The password is tried only before the
+    first login: the device made for it is logged out at once. Nothing else is changed, except for
+    notes on how a model writes its calls and counts tokens. Exits with 1 when a part fails, with 2
+    when the configuration cannot be read.
 
     Example: wintermute check --config ~/wintermute/config.yaml
     """
@@ -238,10 +243,10 @@ def command(ctx: click.Context, as_json: bool) -> None:
     facts = [Finding("config", "fail", problem) for problem in problems]
     facts = facts or [Finding("config", "ok", path)]
     lacking = {problem.key.removesuffix(".api_key") for problem in missing}
-    show(ctx, facts + asyncio.run(_probe(config, lacking)), as_json=as_json)
+    show(ctx, facts + asyncio.run(_probe(config, lacking, login=login)), as_json=as_json)
 
 
-async def _probe(config: Config, lacking: Collection[str]) -> list[Finding]:
+async def _probe(config: Config, lacking: Collection[str], *, login: bool) -> list[Finding]:
     """Every part but the models that are `lacking` a secret, by their keys."""
     backends, seconds = config.llm.backends, config.loop.max_seconds
     # What the clock on the wall says, so that a wrong zone is noticed.
@@ -256,7 +261,7 @@ async def _probe(config: Config, lacking: Collection[str]) -> list[Finding]:
         if f"{BACKENDS}.{name}" not in lacking
         for found in await _model(name, backends[name], fixed, seconds, path)
     ]
-    files, asked = login_files(config), await _homeserver(config)
+    files, asked = login_files(config), await _homeserver(config, login=login)
     return [
         data_folder(config.data_dir),
         disk(config.data_dir),
@@ -335,10 +340,10 @@ async def _model(
                 answered = Finding(part, "warn", f"{probed.told}; {told}")
         await _keep(path, backend, "thoughts_aloud", probed.aloud)
     except ModelUnavailable as error:
-        advice = f"see that it runs, and check base_url of {name} in config.yaml"
-        return (Finding(part, "fail", f"{error} -> {advice}"),)
+        advice = f" -> see that it runs, and check base_url of {name} in config.yaml"
+        return (Finding(part, "fail", f"{error}{await remedy(backend) or advice}"),)
     except ModelError as error:
-        return (Finding(part, "fail", str(error)),)
+        return (Finding(part, "fail", f"{error}{await remedy(backend)}"),)
     return (answered, *await _window(name, backend, fixed, seconds, path))
 
 
@@ -394,8 +399,9 @@ async def _keep(path: Path, backend: Backend, habit: HabitTable, has: bool | Non
     return False
 
 
-async def _homeserver(config: Config) -> tuple[Finding, ...]:
+async def _homeserver(config: Config, *, login: bool) -> tuple[Finding, ...]:
+    folder, now = config.data_dir / "matrix", SystemClock().now()
     try:
-        return await ask_homeserver(config.matrix, config.data_dir / "matrix")
+        return await ask_homeserver(config.matrix, folder, now, login=login)
     except WintermuteError as error:
         return (Finding("matrix", "fail", str(error)),)

@@ -3,75 +3,164 @@
 import errno
 import json
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import click
 
+from wintermute.cli.interview import Interview, uninterrupted
 from wintermute.cli.options import json_option
 from wintermute.clock import SystemClock, host_zone
+from wintermute.config.lock import NAME as LOCK
+from wintermute.config.lock import holder
 from wintermute.config.read import environment
-from wintermute.config.schema import WIKI, starter_config
-from wintermute.errors import WintermuteError
+from wintermute.config.schema import WIKI
+from wintermute.config.starter import starter_config
+from wintermute.errors import ConfigurationError, WintermuteError
+from wintermute.matrix.kept_login import FILE, load, save
 from wintermute.memory.core import CORE, EMPTY_CORE
 from wintermute.memory.status import Machine, first_backend
 from wintermute.templates import RUNTIME, shipped_prompts
 from wintermute.wiki.store import WikiStore
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-NEXT = """
-Next:
-  1. Edit the lines marked EDIT in {config}, and timezone if yours is another
-  2. export WINTERMUTE_PASSWORD=...       (the password of the bot's own account)
-  3. wintermute check --config {config}
-  4. wintermute run --config {config}"""
+SECRETS = ("password", "api-key", "access-token")
+
+
+A_FILE = click.Path(path_type=Path)
 
 
 @click.command("init")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--homeserver", help="Address or name of your homeserver.")
+@click.option("--user", "user_id", help="Account of the bot, such as @bot:example.org.")
+@click.option("--password-file", "password", type=A_FILE, help="A file with the bot's password.")
+@click.option("--owner", help="Your own Matrix id.")
+@click.option("--provider", "base_url", help="Model server: its address, or a name such as ollama.")
+@click.option("--model", help="Name of the model.")
+@click.option("--api-key-file", "api_key", type=A_FILE, help="A file with its API key.")
+@click.option("--no-input", is_flag=True, help="Ask nothing and try nothing.")
 @json_option
-def command(folder: Path, as_json: bool) -> None:
+def command(folder: Path, as_json: bool, no_input: bool, **options: str | Path | None) -> None:
     """Make a folder with config.yaml and data/.
 
-    What is there already stays as it is; what is missing is added.
+    In a terminal it asks for what the options leave open, and tries each answer. Files that are
+    there already stay as they are.
 
     Example: wintermute init ~/wintermute
     """
-    config, first = folder / "config.yaml", first_backend(Machine.here())
-    text = starter_config({**first.chosen, "timezone": (zone := host_zone(environment()))})
+    talk = Interview({name: _text(given) for name, given in options.items() if given})
+    made: dict[Path, bool] = {}
+    existed = folder.exists()
     try:
-        made = {str(path): new for path, new in _make(folder, text)}
-    except OSError as error:
-        advice = "make room" if error.errno in NO_ROOM else "choose a folder of your own"
-        raise WintermuteError(
-            f"cannot write {error.filename or folder}: {error.strerror}: {advice}"
-        ) from error
+        is_asked = sys.stdin.isatty() and sys.stdout.isatty() and not (no_input or as_json)
+        if is_asked and not os.path.lexists(folder / "config.yaml"):
+            _refuse_used(folder)
+            talk.ask_all()
+        else:
+            talk.take()
+        made.update(_make(folder, talk))
+    except BaseException as error:
+        with uninterrupted():
+            talk.undo()
+            _undo([*([] if existed else [folder]), *(path for path, new in made.items() if new)])
+        if isinstance(error, OSError):
+            advice = "make room" if error.errno in NO_ROOM else "choose a folder of your own"
+            told = f"cannot write {error.filename or folder}: {error.strerror}: {advice}"
+            raise WintermuteError(told) from error
+        raise
     if as_json:
-        click.echo(json.dumps({"made": [path for path, new in made.items() if new]}, indent=2))
-        return
-    for path, new in made.items():
-        click.echo(f"{'made' if new else 'kept'}  {path}")
-    if first.why and made[str(config)]:
-        click.echo(f"Memories will be found by words alone, for {first.why}")
-    if made[str(config)]:
-        now = SystemClock().now().astimezone(ZoneInfo(zone))
-        click.echo(f"Time zone: {zone}, as this machine has it, where it is {now:%Y-%m-%d %H:%M}")
-    click.echo(NEXT.format(config=config))
+        paths = [str(path) for path, new in made.items() if new]
+        click.echo(json.dumps({"made": paths}, indent=2))
+    else:
+        click.echo("\n".join(_told(folder, talk, made)))
 
 
-def _make(folder: Path, config: str) -> list[tuple[Path, bool]]:
-    """Each path of a new installation, and whether it was made now."""
-    folder.mkdir(parents=True, exist_ok=True)
+def _text(given: str | Path) -> str:
+    """An answer, or the secret that a file holds."""
+    try:
+        return given if isinstance(given, str) else given.read_text("utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{given} cannot be read as text ({error})") from error
+
+
+def _refuse_used(folder: Path) -> None:
+    """Refuse what could not be completed, before anybody types. Raises: ConfigurationError."""
     data = folder / "data"
+    near = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    problem = "" if near.is_dir() and os.access(near, os.W_OK | os.X_OK) else f"write to {near}"
+    if kept := load(data / "matrix"):
+        problem = f"replace the login of {kept.user_id} in {data}"
+    if (data / LOCK).exists() and holder(data) is not None:
+        problem = f"change {data}, which a running Wintermute uses"
+    for name in SECRETS:
+        problem = f"replace {folder / name}" if os.path.lexists(folder / name) else problem
+    if problem:
+        raise ConfigurationError(f"init cannot {problem}: move it aside, or use another folder")
+
+
+def _told(folder: Path, talk: Interview, made: dict[Path, bool]) -> Iterator[str]:
+    """At most ten lines, the last ones what to do next."""
+    config, first = folder / "config.yaml", first_backend(Machine.here())
+    is_new = made.pop(config)
+    yield f"{'made' if is_new else 'kept'}  {config}"
+    new = sum(made.values())
+    yield f"made  {new} files and folders beside it; {len(made) - new} were there already"
+    if is_new:
+        if first.why:
+            yield f"Memories will be found by words alone, for {first.why}"
+        zone = host_zone(environment())
+        now = SystemClock().now().astimezone(ZoneInfo(zone))
+        yield f"Time zone: {zone}, as this machine has it, where it is {now:%Y-%m-%d %H:%M}"
+    yield "Next:"
+    if is_new and "EDIT: " in config.read_text("utf-8"):
+        yield f"  Edit the lines marked EDIT in {config}"
+    if is_new and not talk.files.keys() & {"password", "access-token"}:
+        yield "  export WINTERMUTE_PASSWORD=...       (the password of the bot's own account)"
+    yield f"  wintermute check --config {config}"
+    yield f"  wintermute run --config {config}"
+    if talk.session is not None:
+        yield f"  Then invite {talk.session.user_id} to a chat in your client, and write to it."
+
+
+def _make(folder: Path, talk: Interview) -> Iterator[tuple[Path, bool]]:
+    """Make a new installation; each of its paths, and whether it was made now."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data, config = folder / "data", folder / "config.yaml"
+    known = first_backend(Machine.here()).chosen
+    chosen = {**known, "timezone": host_zone(environment()), **talk.chosen}
+    is_new = _write(config, starter_config(chosen, talk.backend))
+    yield config, is_new
+    for name, secret in talk.files.items() if is_new else ():
+        yield folder / name, _write(folder / name, secret)
+        if (folder / name).read_text("utf-8") != secret:
+            raise ConfigurationError(f"{folder / name} holds something else: move it aside")
     files = {data / "prompts" / name: text for name, text in shipped_prompts().items()}
-    folders = dict.fromkeys((data, data / "prompts", data / "skills", *(f.parent for f in files)))
-    made = [(folder / "config.yaml", _write(folder / "config.yaml", config))]
-    made += [(path, _folder(path)) for path in folders]
+    for path in dict.fromkeys(
+        (data, data / "prompts", data / "skills", *(f.parent for f in files))
+    ):
+        yield path, _folder(path)
     files[data / CORE] = EMPTY_CORE
-    made += [(path, _write(path, text)) for path, text in files.items()]
+    for path, text in files.items():
+        yield path, _write(path, text)
     store, today = WikiStore(data / WIKI), SystemClock().now().date()
     runtime = (data / "prompts" / RUNTIME).read_text("utf-8")
-    return made + [(store.root / path, new) for path, new in store.init(today, runtime).items()]
+    for name, new in store.init(today, runtime).items():
+        yield store.root / name, new
+    if talk.session is not None:
+        yield data / "matrix", _folder(data / "matrix")
+        save(data / "matrix", talk.session)
+        yield data / "matrix" / FILE, True
+
+
+def _undo(paths: list[Path]) -> None:
+    """Remove what was made before something failed."""
+    for path in reversed(paths):
+        with suppress(OSError):
+            path.rmdir() if path.is_dir() else path.unlink()
 
 
 def _folder(path: Path) -> bool:

@@ -208,7 +208,7 @@ def read_with_gaps(
     """
     document = parse(_load(path))
     if document is None:
-        document = Problem(TOP, "", "the file is empty: `wintermute init DIR` writes a full one")
+        document = Problem(TOP, "", "the file is empty: `wintermute init DIR` writes one")
     if isinstance(document, Problem):
         raise unreadable(path, [document])
     sources = Sources(path.absolute().parent, environment)

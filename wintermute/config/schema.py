@@ -1,18 +1,15 @@
 """Every key of config.yaml: its type, default, limits and one line of explanation.
 
-Values are frozen. `wintermute init` writes the file from here and the reader checks against it,
-so a key exists in one place only. Defaults follow DESIGN §6.
+Values are frozen. The reader checks a file against it, and docs/configuration.md is written from it.
+Defaults follow DESIGN §6.
 """
 
 import dataclasses
 import ipaddress
-import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 from wintermute.messages import Size
@@ -28,7 +25,7 @@ def key(doc: str, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
     command line of an agent;
     `reserved` for the names that a free section may not hold, with the key to write instead;
     `later=True` while the feature behind the key does not exist yet (accepted and checked, not
-    written by `init`). A Path is relative to the folder of the file.
+    written to config.yaml). A Path is relative to the folder of the file.
     """
     metadata = {"doc": doc, **rules}
     if default is not dataclasses.MISSING and callable(default):
@@ -541,23 +538,7 @@ class Config:
         return not self.llm.small.isdisjoint(self.llm.roles.base[:1])
 
 
-HEAD = """\
-# Wintermute's configuration: every key, with its default. Change the lines marked EDIT.
-# Text that starts with @ ! & or * needs quotes. Relative paths start at the folder of this file.
-# `wintermute check` tells what is wrong.
-
-"""
-SECRETS = {"password": "{env: WINTERMUTE_PASSWORD}"}
 UNTOUCHED = "matrix.homeserver is still the example: change the lines marked EDIT"
-PLAIN = re.compile(r"[A-Za-z][\w./-]*")
-
-
-def starter_config(chosen: Mapping[str, str] = MappingProxyType({})) -> str:
-    """A new config.yaml: every key whose feature exists, with its default or a placeholder.
-
-    `chosen`: by full key, what is written instead.
-    """
-    return HEAD + "\n".join(_section(Config, "", chosen)) + "\n"
 
 
 def proxied(settings: Matrix | Backend) -> str | None:
@@ -573,45 +554,3 @@ def is_untouched(config: Config) -> bool:
     """Whether nobody has said yet where the bot lives: the address is still the example's."""
     (field,) = (f for f in dataclasses.fields(config.matrix) if f.name == "homeserver")
     return bool(config.matrix.homeserver == field.metadata["example"])
-
-
-def _section(shape: Any, indent: str, chosen: Mapping[str, str]) -> Iterator[str]:
-    for field in dataclasses.fields(shape):
-        if not field.metadata.get("later"):
-            edit = "EDIT: " if _is_edited(field) else ""
-            yield f"{indent}# {edit}{field.metadata['doc']}"
-            yield from _key(field, indent, chosen)
-
-
-def _is_edited(field: "dataclasses.Field[Any]") -> bool:
-    return "example" in field.metadata and _default(field) is dataclasses.MISSING
-
-
-def _key(field: "dataclasses.Field[Any]", indent: str, chosen: Mapping[str, str]) -> Iterator[str]:
-    deeper = f"{indent}  "
-    if dataclasses.is_dataclass(field.type):
-        below = f"{field.name}."
-        within = {k.removeprefix(below): v for k, v in chosen.items() if k.startswith(below)}
-        yield f"{indent}{field.name}:"
-        yield from _section(field.type, deeper, within)
-    elif get_origin(field.type) is Mapping and _is_edited(field):
-        yield f"{indent}{field.name}:"
-        yield f"{deeper}{field.metadata['example']}:"
-        yield from _section(get_args(field.type)[1], f"{deeper}  ", {})
-    else:
-        default = field.metadata["example"] if _is_edited(field) else _default(field)
-        value = chosen.get(field.name, default)
-        yield f"{indent}{field.name}: {SECRETS.get(field.name) or _written(value)}"
-
-
-def _default(field: "dataclasses.Field[Any]") -> object:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
-
-
-def _written(value: object) -> str:
-    if isinstance(value, str | Path):
-        text = str(value)
-        return text if PLAIN.fullmatch(text) else json.dumps(text)
-    return json.dumps(value)  # of tuples, numbers, truths and None, JSON is YAML

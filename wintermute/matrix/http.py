@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import quote
 
-from aiohttp import ClientError, ClientResponse
+from aiohttp import ClientConnectorCertificateError, ClientError, ClientResponse, TooManyRedirects
 from aiohttp_socks import ProxyConnectionError, ProxyError, ProxyTimeoutError
 from nio import AsyncClient
 
@@ -28,6 +28,11 @@ from wintermute.messages import Json
 NO_ANSWER = (
     *(ClientError, TimeoutError, OSError),
     *(ProxyError, ProxyConnectionError, ProxyTimeoutError),
+)
+REASONS = (
+    (TooManyRedirects, "it redirects in a circle"),
+    (ClientConnectorCertificateError, "its certificate cannot be trusted"),
+    (TimeoutError, "it gave no answer in time"),
 )
 LONGEST_REQUESTED_MS = 60_000  # a server that asks for more is asked again anyway
 PAGES = ("m.oauth", "org.matrix.cross_signing_reset")
@@ -134,9 +139,21 @@ async def call(
         raise HomeserverUnavailable("the homeserver ends logins that it has just given") from error
 
 
+async def fetch(client: AsyncClient, target: str, *, seconds: float = 10) -> tuple[Json, str]:
+    """The JSON answer at a path, and the address that gave it, wherever redirects led."""
+    response, content = await _sent(client, "GET", target, None, seconds)
+    return _answer(response, content), str(response.url)
+
+
 async def _call(
     client: AsyncClient, method: str, target: str, body: Json | None, seconds: float
 ) -> Json:
+    return _answer(*await _sent(client, method, target, body, seconds))
+
+
+async def _sent(
+    client: AsyncClient, method: str, target: str, body: Json | None, seconds: float
+) -> tuple[ClientResponse, bytes]:
     headers = {"Content-Type": "application/json"}
     if client.access_token:
         headers["Authorization"] = f"Bearer {client.access_token}"
@@ -146,9 +163,10 @@ async def _call(
             response = await client.send(method, target, data, headers, timeout=0)
             content = await response.read()
     except NO_ANSWER as error:
-        reason = str(error) or type(error).__name__
+        known = (text for kind, text in REASONS if isinstance(error, kind))
+        reason = next(known, str(error) or type(error).__name__)
         raise HomeserverUnavailable(f"homeserver {client.homeserver}: {reason}") from error
-    return _answer(response, content)
+    return response, content
 
 
 def date_of(header: str) -> datetime | None:

@@ -2,18 +2,18 @@
 
 import logging
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from nio import AsyncClient, AsyncClientConfig
 from peewee import PeeweeException, SqliteDatabase
 
 from wintermute.clock import Clock
-from wintermute.config.schema import Matrix, proxied
+from wintermute.config.schema import Matrix
 from wintermute.errors import (
     ConfigurationError,
     HomeserverUnavailable,
@@ -24,11 +24,12 @@ from wintermute.errors import (
 )
 from wintermute.health.health import Finding
 from wintermute.matrix.cross_signing import NOT_SERVED, are_others, foreign_text, served_key
+from wintermute.matrix.discovery import anonymous, find
 from wintermute.matrix.http import LOGIN_EXPIRED, call, path
 from wintermute.matrix.inbox import mapping
 from wintermute.matrix.kept_login import FILE, Session, load, save, store_file
 from wintermute.matrix.key_store import blocked
-from wintermute.matrix.people import fingerprint, identities
+from wintermute.matrix.people import NOBODY, cross_signing_key, fingerprint, identities
 from wintermute.matrix.signing import (
     USAGES,
     is_signed,
@@ -94,6 +95,11 @@ EMPTY = (
     "{} is empty, but the homeserver has keys of this device: restore the Matrix folder from a"
     " backup, or run `wintermute matrix reset-crypto`, which moves it aside for a new device"
 )
+RECENT = timedelta(hours=1)
+ANOTHER_BOT = (
+    "another device called {} was active within the hour: two bots on one account answer twice"
+    " -> give each bot an account of its own, or log that device out"
+)
 NEW_TOKEN = "a new matrix.access_token, of a new device"
 SIGNED_OUT = (
     "somebody has signed out the bot's device {device}: its keys are gone at the homeserver. Run "
@@ -157,7 +163,7 @@ async def renewed(
         raise LoginRefused(LOGIN_EXPIRED.format(device=f"device {session.device_id}"))
     fresh = await _by_password(matrix, folder, session.device_id)
     if isinstance(why, LoginEnded) and not await _has_keys(matrix, fresh, keys):
-        await _end(matrix, fresh)
+        await end_login(matrix, fresh)
         raise LoginRefused(SIGNED_OUT.format(device=session.device_id))
     session = replace(load(folder) or session, access_token=fresh.access_token)
     save(folder, session)
@@ -179,13 +185,13 @@ async def successor(matrix: Matrix, folder: Path) -> None:
     fresh = await _by_password(matrix, folder)
     save(folder, replace(fresh, pickle_key=kept.pickle_key, predecessor=kept.device_id))
     log.warning("device replaced old=%s new=%s", kept.device_id, fresh.device_id)
-    await _end(matrix, kept)
+    await end_login(matrix, kept)
 
 
-async def _end(matrix: Matrix, session: Session) -> None:
+async def end_login(matrix: Matrix, session: Session) -> None:
     """Log a device out, if that can be done: nothing depends on it."""
     with suppress(HomeserverUnavailable, SendRefused, LoginRefused):
-        async with _anonymous(matrix, session.access_token) as nio:
+        async with anonymous(matrix, session.access_token) as nio:
             await call(nio, "POST", path("logout"), {})
 
 
@@ -206,7 +212,7 @@ async def _by_password(matrix: Matrix, folder: Path, device_id: str | None = Non
         "password": matrix.password.reveal(),
         "initial_device_display_name": matrix.device_name,
     } | ({"device_id": device_id} if device_id else {})
-    async with _anonymous(matrix) as nio:
+    async with anonymous(matrix) as nio:
         try:
             answer = await call(nio, "POST", path("login"), body)
         except (SendRefused, HomeserverUnavailable) as error:
@@ -214,13 +220,13 @@ async def _by_password(matrix: Matrix, folder: Path, device_id: str | None = Non
                 raise
             code = error.code if isinstance(error, SendRefused) else "M_UNRECOGNIZED"
             advice = "check matrix.user_id and matrix.password"
-            if not await _takes_passwords(nio):
+            if not await takes_passwords(matrix):
                 advice = f"it takes no passwords; set {NEW_TOKEN}"
             raise LoginRefused(
                 f"the homeserver refuses the login of {matrix.user_id} ({code}): {advice}"
             ) from error
         problem = ""
-        if answer.get("user_id") != matrix.user_id:
+        if not _is_account(matrix, answer):
             problem = (
                 f"the homeserver calls this account {answer.get('user_id')}: write it so in "
                 "matrix.user_id"
@@ -234,15 +240,20 @@ async def _by_password(matrix: Matrix, folder: Path, device_id: str | None = Non
             nio.access_token = str(answer.get("access_token"))
             await call(nio, "POST", path("logout"), {})
             raise LoginRefused(problem)
-    login = (matrix.user_id, str(answer["device_id"]), str(answer["access_token"]))
+    login = (str(answer["user_id"]), str(answer["device_id"]), str(answer["access_token"]))
     return Session(*login, secrets.token_hex(32))
+
+
+def _is_account(matrix: Matrix, answer: Json) -> bool:
+    """Decide if an answer is about our account, which may be written without its server."""
+    told = answer.get("user_id")
+    return isinstance(told, str) and matrix.user_id in (told, told[1:].partition(":")[0])
 
 
 async def _ways_to_log_in(matrix: Matrix) -> str:
     """What to set so that a new device can be made."""
-    async with _anonymous(matrix) as nio:
-        if not await _takes_passwords(nio):
-            return NEW_TOKEN
+    if not await takes_passwords(matrix):
+        return NEW_TOKEN
     instead = " in place of matrix.access_token" if matrix.access_token else ""
     return f"matrix.password{instead} (or {NEW_TOKEN})"
 
@@ -252,13 +263,15 @@ def _knows_no_login(error: HomeserverUnavailable) -> bool:
     return error.status == 404 and "M_UNRECOGNIZED" in str(error)
 
 
-async def _takes_passwords(nio: AsyncClient) -> bool:
-    try:
-        flows = (await call(nio, "GET", path("login"))).get("flows")
-    except HomeserverUnavailable as error:
-        if not _knows_no_login(error):
-            raise
-        return False
+async def takes_passwords(matrix: Matrix) -> bool:
+    """Decide if a homeserver lets an account log in by its password. Raises: HomeserverUnavailable."""
+    async with anonymous(matrix) as nio:
+        try:
+            flows = (await call(nio, "GET", path("login"))).get("flows")
+        except HomeserverUnavailable as error:
+            if not _knows_no_login(error):
+                raise
+            return False
     kinds = map(mapping, flows if isinstance(flows, list) else [])
     return any(kind.get("type") == "m.login.password" for kind in kinds)
 
@@ -267,7 +280,7 @@ async def _by_token(matrix: Matrix, folder: Path, kept: Session | None) -> Sessi
     """The login of a configured token; with the keys of the `kept` one, if it is of its device."""
     token = matrix.access_token.reveal() if matrix.access_token else ""
     answer = await _whoami(matrix, token)
-    if answer.get("user_id") != matrix.user_id:
+    if not _is_account(matrix, answer):
         raise ConfigurationError(
             f"matrix.access_token belongs to {answer.get('user_id')}, not to {matrix.user_id}"
         )
@@ -275,7 +288,7 @@ async def _by_token(matrix: Matrix, folder: Path, kept: Session | None) -> Sessi
     if not isinstance(device_id, str) or answer.get("device_id", device_id) != device_id:
         told = "matrix.access_token belongs to another device than matrix.device_id"
         raise ConfigurationError(told)
-    session = Session(matrix.user_id, device_id, token, secrets.token_hex(32))
+    session = Session(str(answer["user_id"]), device_id, token, secrets.token_hex(32))
     if kept is not None and (kept.user_id, kept.device_id) == (matrix.user_id, device_id):
         session = replace(kept, access_token=token)
     lost = matrix.encryption != "off" and not store_file(folder, session).exists()
@@ -288,12 +301,12 @@ async def _by_token(matrix: Matrix, folder: Path, kept: Session | None) -> Sessi
 
 
 async def _whoami(matrix: Matrix, token: str) -> dict[str, object]:
-    async with _anonymous(matrix, token) as nio:
+    async with anonymous(matrix, token) as nio:
         return await call(nio, "GET", path("account", "whoami"), seconds=15)
 
 
 async def _has_keys(matrix: Matrix, session: Session, keys: Json | None = None) -> bool:
-    async with _anonymous(matrix, session.access_token) as nio:
+    async with anonymous(matrix, session.access_token) as nio:
         body = {"device_keys": {session.user_id: [session.device_id]}}
         answer = await call(nio, "POST", path("keys", "query"), body)
     served = mapping(_devices(answer, session.user_id).get(session.device_id))
@@ -304,50 +317,133 @@ def _devices(answer: Json, user_id: str) -> Json:
     return mapping(mapping(answer.get("device_keys")).get(user_id))
 
 
-@asynccontextmanager
-async def _anonymous(matrix: Matrix, token: str = "") -> AsyncIterator[AsyncClient]:
-    """A client without a key store, for a request or two."""
-    config = AsyncClientConfig(encryption_enabled=False, max_timeouts=0, max_limit_exceeded=0)
-    nio = AsyncClient(matrix.homeserver, config=config, proxy=proxied(matrix))
-    nio.access_token = token
-    try:
-        yield nio
-    except HomeserverUnavailable as error:
-        if error.retry_after is not None:  # it runs, and has named a time
-            raise
-        advice = "check matrix.homeserver and that the server runs"
-        raise HomeserverUnavailable(f"{error} -> {advice}", error.retry_after) from error
-    finally:
-        await nio.close()
-
-
-async def probe(matrix: Matrix, folder: Path) -> tuple[Finding, ...]:
+async def probe(
+    matrix: Matrix, folder: Path, now: datetime, *, login: bool = False
+) -> tuple[Finding, ...]:
     """Facts for `wintermute check`: is the homeserver there, is our login good, are the keys here.
 
-    Changes nothing and makes no device.
+    Changes nothing; a device that is made to try the password is logged out again. `login`: try it
+    although a login is kept.
     """
     try:
-        async with _anonymous(matrix) as nio:
-            await call(nio, "GET", "/_matrix/client/versions", seconds=15)
-    except (HomeserverUnavailable, SendRefused) as error:
+        address = await find(matrix)
+    except HomeserverUnavailable as error:
         return (Finding("homeserver", "fail", str(error)),)
-    kept = load(folder)
-    facts = [Finding("homeserver", "ok", matrix.homeserver), await _probe_login(matrix, kept)]
-    if matrix.encryption != "off":
-        facts.append(_probe_store(folder, kept))
-        if kept is not None and facts[1].state == "ok":
-            file = store_file(folder, kept)
-            is_empty = file.exists() and not _has_keys_here(file)
-            if is_empty and await _has_keys(matrix, kept):
-                facts[2] = Finding("encryption store", "fail", EMPTY.format(file))
-            facts += await _probe_identities(matrix, folder, kept)
+    if address != matrix.homeserver.rstrip("/"):
+        told = f"{matrix.homeserver} leads to {address} -> write that as matrix.homeserver"
+        return (Finding("homeserver", "fail", told),)
+    kept, trial = load(folder), None
+    facts = [Finding("homeserver", "ok", matrix.homeserver)]
+    token = kept.access_token if kept and _is_of(kept, matrix) else None
+    if token is None and matrix.access_token is not None:
+        token = matrix.access_token.reveal()
+    if token is not None:
+        facts.append(await _probe_login(matrix, token, kept))
+    if token is None or (login and matrix.password):
+        tried, trial = await _probe_password(matrix)
+        facts.append(tried)
+    try:
+        is_good = facts[1].state == "ok"
+        facts += await _probe_keys(matrix, folder, kept, is_good=is_good and token is not None)
+        token = token or (trial.access_token if trial else None)
+        facts += await _probe_accounts(matrix, token if is_good else None, now)
+    finally:
+        if trial is not None:
+            await end_login(matrix, trial)
     return tuple(facts)
+
+
+async def _probe_keys(
+    matrix: Matrix, folder: Path, kept: Session | None, *, is_good: bool
+) -> list[Finding]:
+    if matrix.encryption == "off":
+        return []
+    if kept is None or not is_good:
+        return [_probe_store(folder, kept)]
+    file, found = store_file(folder, kept), _probe_store(folder, kept)
+    if file.exists() and not _has_keys_here(file) and await _has_keys(matrix, kept):
+        found = Finding("encryption store", "fail", EMPTY.format(file))
+    return [found, *await _probe_identities(matrix, folder, kept)]
+
+
+async def _probe_password(matrix: Matrix) -> tuple[Finding, Session | None]:
+    """Log in on a device of its own, which the caller ends."""
+    if matrix.password is None:
+        text = f"{matrix.user_id} cannot log in before its secret is there"
+        return Finding("login", "warn", text), None
+    try:
+        with TemporaryDirectory(prefix="wintermute-") as folder:
+            named = replace(matrix, device_name=f"{matrix.device_name} (check)")
+            trial = await _by_password(named, Path(folder))
+    except (LoginRefused, SendRefused, HomeserverUnavailable) as error:
+        return Finding("login", "fail", str(error)), None
+    return Finding("login", "ok", f"the password of {matrix.user_id} works"), trial
+
+
+async def _probe_accounts(matrix: Matrix, token: str | None, now: datetime) -> list[Finding]:
+    """People who do not exist (U-004), and another bot that has our account."""
+    facts = []
+    for user in dict.fromkeys([matrix.owner, *matrix.allowed_users]):
+        is_owner = user == matrix.owner
+        name = "owner" if is_owner else f"allowed user {user}"
+        known = await exists(matrix, token, user) if token else None
+        if known is None:
+            told = f"not tried: the homeserver does not tell if {user} exists"
+            facts.append(Finding(name, "warn", told))
+        elif known:
+            facts.append(Finding(name, "ok", user))
+        else:
+            key = "owner" if is_owner else "allowed_users"
+            told = f"the homeserver has no account {user} -> correct matrix.{key}"
+            facts.append(Finding(name, "fail" if is_owner else "warn", told))
+    if token and (other := await namesake(matrix, token, now)):
+        facts.append(Finding("account", "warn", other))
+    return facts
+
+
+async def exists(matrix: Matrix, token: str, user: str) -> bool | None:
+    """Decide if somebody has an account; None where the homeserver does not tell, or is not theirs.
+
+    An account without a name has no profile either, but keys once somebody has logged in.
+    """
+    is_ours = user.partition(":")[2] == matrix.user_id.partition(":")[2]
+    try:
+        async with anonymous(matrix, token) as nio:
+            try:
+                await call(nio, "GET", path("profile", user), seconds=15)
+            except SendRefused as refused:
+                if not is_ours or refused.status != 404:
+                    return None
+            else:
+                return True
+            body: Json = {"device_keys": {user: []}}
+            keys = await call(nio, "POST", path("keys", "query"), body)
+    except (HomeserverUnavailable, LoginRefused, SendRefused):
+        return None
+    return bool(_devices(keys, user)) or cross_signing_key(keys, user, "master") != NOBODY
+
+
+async def namesake(matrix: Matrix, token: str, now: datetime) -> str:
+    """Warn of another device with the bot's name that was active within the hour; "" without one."""
+    try:
+        async with anonymous(matrix, token) as nio:
+            ours = (await call(nio, "GET", path("account", "whoami"))).get("device_id")
+            listed = (await call(nio, "GET", path("devices"))).get("devices")
+    except (HomeserverUnavailable, LoginRefused, SendRefused):
+        return ""
+    since = (now - RECENT).timestamp() * 1000
+    for each in map(mapping, listed if isinstance(listed, list) else []):
+        seen, name = each.get("last_seen_ts"), each.get("display_name")
+        is_recent = isinstance(seen, int) and seen > since
+        if is_recent and name == matrix.device_name and each.get("device_id") != ours:
+            return ANOTHER_BOT.format(name)
+    return ""
 
 
 async def _probe_identities(matrix: Matrix, folder: Path, kept: Session) -> list[Finding]:
     """Our identity as it is served, and who has none (X-017, X-034)."""
     allowed = sorted(matrix.people)
-    async with _anonymous(matrix, kept.access_token) as nio:
+    async with anonymous(matrix, kept.access_token) as nio:
         everything: list[str] = []
         body = {"device_keys": dict.fromkeys([kept.user_id, *allowed], everything)}
         answer = await call(nio, "POST", path("keys", "query"), body)
@@ -397,22 +493,13 @@ def _probe_own(answer: Json, folder: Path, kept: Session) -> Finding:
     return finding("ok", f"{key}, and this device is signed by it")
 
 
-async def _probe_login(matrix: Matrix, kept: Session | None) -> Finding:
-    token = kept.access_token if kept and _is_of(kept, matrix) else None
-    if token is None and matrix.access_token is not None:
-        token = matrix.access_token.reveal()
-    if token is None and matrix.password is None:
-        return Finding(
-            "login", "warn", f"{matrix.user_id} cannot log in before its secret is there"
-        )
-    if token is None:
-        text = f"{matrix.user_id} will log in with its password at first start"
-        return Finding("login", "ok", text)
+async def _probe_login(matrix: Matrix, token: str, kept: Session | None) -> Finding:
     try:
         answer = await _whoami(matrix, token)
     except (LoginExpired, LoginEnded) as error:
         if matrix.password is None:
-            return Finding("login", "fail", str(error))
+            device = kept.device_id if kept else matrix.device_id
+            return Finding("login", "fail", f"{error} (device {device or 'unknown'})")
         text = "expired -> the daemon logs in again by itself, unless the device was signed out"
         return Finding("login", "warn", text)
     except (LoginRefused, SendRefused, HomeserverUnavailable) as error:
@@ -444,7 +531,7 @@ async def logout(matrix: Matrix, folder: Path, clock: Clock) -> str:
         return "not logged in"
     said = "logged out"
     try:
-        async with _anonymous(matrix, kept.access_token) as nio:
+        async with anonymous(matrix, kept.access_token) as nio:
             await call(nio, "POST", path("logout"), {})
     except LoginRefused:
         said = "the homeserver had already ended this login"

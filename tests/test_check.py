@@ -1,0 +1,131 @@
+"""`wintermute check` tries what it calls ok: the mistakes of a first day, each with what to do."""
+
+import json
+
+import pytest
+
+from tests.test_interview import devices, told
+from tests.world.bot import Bot, Json
+from tests.world.homeserver import Homeserver
+from tests.world.model import Fail, ModelServer
+from tests.world.proxy import Action, Answer, Proxy, Request
+from tests.world.scene import NewBot, NewPerson
+
+CLIENT = "/_matrix/client/v3"
+NOBODY, ELSEWHERE = "@nobody:wintermute.test", "@you:elsewhere.example"
+
+
+async def lines(daemon: Bot, *words: str) -> tuple[int, dict[str, str]]:
+    """The exit code of `check`, and its lines by their names."""
+    code, said = await daemon.command("check", *words)
+    return code, {line[6:].partition(": ")[0]: line for line in said.splitlines()}
+
+
+MATRIX: dict[str, tuple[Json, str, str]] = {
+    "nothing wrong": ({}, "login", "ok    login: the password of @bot"),
+    "a wrong password": (
+        {"password": {"file": "wrong"}},
+        "login",
+        "fail  login: the homeserver refuses the login of @bot",
+    ),
+    "a misspelt owner": ({"owner": NOBODY}, "owner", "fail  owner: the homeserver has no account"),
+    "an owner elsewhere": ({"owner": ELSEWHERE}, "owner", "warn  owner: not tried"),
+    "a misspelt friend": (
+        {"allowed_users": [NOBODY]},
+        f"allowed user {NOBODY}",
+        "warn  allowed user @nobody:wintermute.test: the homeserver has no account",
+    ),
+}
+
+
+@pytest.mark.quick(every=2)
+@pytest.mark.parametrize("mistake", MATRIX)
+async def test_accounts_are_tried_with_a_device_that_is_logged_out_again(
+    homeserver: Homeserver, person: NewPerson, bot: NewBot, mistake: str
+) -> None:
+    """U-004: `fail` is for what our own homeserver denies, exit code 1."""
+    changes, name, said = MATRIX[mistake]
+    daemon = await bot(await person("ann"), start=False, matrix=changes)
+    login = homeserver.user(daemon.user_id[1:].partition(":")[0])
+    (daemon.config.parent / "wrong").write_text("open sesame, please")
+    code, found = await lines(daemon)
+    assert (code, found[name][: len(said)]) == (int(said.startswith("fail")), said)
+    assert devices(homeserver, login) == {login.device_id}
+    assert not (daemon.data / "matrix").exists()
+
+
+async def test_a_kept_login_is_asked_and_the_password_only_on_request(
+    homeserver: Homeserver, person: NewPerson, bot: NewBot, proxy: Proxy
+) -> None:
+    """U-004, U-006: and a second bot on the account is noticed."""
+    ann = await person("ann")
+    daemon = await bot(ann, via=proxy.url)
+    assert await daemon.stop() == 0
+    code, found = await lines(daemon)
+    assert (code, "on device" in found["login"], "account" in found) == (0, True, False)
+    assert len(proxy.seen("POST", "/login")) == 1
+    (daemon.config.parent / "password").write_text("changed since")
+    assert (await lines(daemon))[0] == 0
+    code, found = await lines(daemon, "--login")
+    assert (code, "refuses the login" in found["login"]) == (1, True)
+    login = homeserver.login(daemon.user_id[1:].partition(":")[0])
+    settings = json.loads(daemon.config.read_text())
+    settings["matrix"] |= {"access_token": {"file": "token"}, "password": None}
+    daemon.config.write_text(json.dumps(settings))
+    (daemon.config.parent / "token").write_text(login.access_token)
+    code, found = await lines(daemon)
+    assert (code, "another device called Wintermute" in found["account"]) == (0, True)
+    homeserver.request("POST", f"{CLIENT}/logout", {}, login.access_token)
+    code, found = await lines(daemon)
+    assert (code, "of this same device" in found["login"]) == (1, True)
+
+
+@pytest.mark.parametrize("way", ["well-known", "redirect"])
+async def test_an_address_that_leads_elsewhere_is_named(
+    homeserver: Homeserver, person: NewPerson, bot: NewBot, proxy: Proxy, way: str
+) -> None:
+    """U-004: the name of a server in place of its address, http in place of https."""
+    versions = "/_matrix/client/versions"
+    there = {"Location": f"{homeserver.url}{versions}"}
+    well_known = Answer(200, {"m.homeserver": {"base_url": homeserver.url}})
+
+    def elsewhere(request: Request) -> Action:
+        if way == "well-known":
+            return well_known if "/.well-known/" in request.path else Answer(404, b"<html>")
+        return Answer(301, headers=there)
+
+    proxy.before = elsewhere
+    code, found = await lines(await bot(await person("ann"), via=proxy.url, start=False))
+    said = f"leads to {homeserver.url} -> write that as matrix.homeserver"
+    assert (code, said in found["homeserver"]) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "key", "said"),
+    [
+        ("", "qwen3:8b", "", "-> write base_url: {url}/v1"),
+        ("/v1", "qwen3", "", "-> write model: qwen3:8b"),
+        ("/v1", "qwen3:8b", "AIzaForeign", "it looks like one of gemini"),
+    ],
+)
+async def test_a_model_that_is_written_wrong_is_named_as_it_should_be(
+    person: NewPerson, bot: NewBot, path: str, name: str, key: str, said: str
+) -> None:
+    """U-004: `/v1` or a tag that is missing, the key of another provider."""
+    async with ModelServer(rules=False) as server, Proxy(server.url[:-3]) as door:
+        server.keyed(lambda seen: Fail(404) if seen.body["model"] != "qwen3:8b" else None)
+
+        def lists(request: Request) -> Action:
+            if key and request.authorization == f"Bearer {key}":
+                return Answer(401)
+            return told(["qwen3:8b"]) if request.path == "/v1/models" else None
+
+        door.before = lists
+        backend: Json = {"base_url": f"{door.url}{path}", "model": name}
+        backend |= {"api_key": {"file": "key"}} if key else {}
+        llm = {"backends": {"scripted": backend}, "max_retries": 0}
+        daemon = await bot(await person("ann"), start=False, llm=llm)
+        (daemon.config.parent / "key").write_text(key)
+        code, found = await lines(daemon)
+        assert (code, found["model scripted"][:4]) == (1, "fail")
+        assert said.format(url=door.url) in found["model scripted"]

@@ -1,0 +1,288 @@
+"""`wintermute init` in a terminal: it asks, tries each answer, and leaves nothing half made."""
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import sys
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, nullcontext, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.world.bot import Bot, meet
+from tests.world.clock import WITHIN
+from tests.world.homeserver import Homeserver, Login, free_port
+from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
+from tests.world.proxy import Action, Answer, Proxy, Request
+from tests.world.scene import NewName, NewPerson
+from tests.world.warm import Interpreter
+from wintermute.config.lock import hold
+from wintermute.matrix.kept_login import Session, save
+
+CLIENT = "/_matrix/client/v3"
+
+
+class Typist:
+    """A person at a terminal in front of a command."""
+
+    def __init__(self, process: asyncio.subprocess.Process, terminal: int) -> None:
+        self.process = process
+        self.shown = ""
+        self._terminal = terminal
+        self._at = 0
+        self._came = asyncio.Event()
+        asyncio.get_running_loop().add_reader(terminal, self._read)
+
+    def _read(self) -> None:
+        try:
+            piece = os.read(self._terminal, 65536)
+        except OSError:  # whoever wrote is gone
+            piece = b""
+        if not piece:
+            asyncio.get_running_loop().remove_reader(self._terminal)
+        self.shown += piece.decode(errors="replace").replace("\r\n", "\n")
+        self._came.set()
+
+    async def sees(self, text: str) -> None:
+        """Wait until this is shown, after what was waited for before."""
+        try:
+            async with asyncio.timeout(WITHIN):
+                while (found := self.shown.find(text, self._at)) < 0:
+                    self._came.clear()
+                    await self._came.wait()
+        except TimeoutError:
+            raise AssertionError(f"{text!r} is not in:\n{self.shown[self._at :]}") from None
+        self._at = found + len(text)
+
+    def types(self, text: str, end: str = "\n") -> None:
+        """Type a line."""
+        os.write(self._terminal, f"{text}{end}".encode())
+
+    async def answers(self, asked: str, typed: str, said: str) -> None:
+        """Type an answer when its question is shown, and see what is said of it."""
+        await self.sees(asked)
+        await self.sees(": ")
+        self.types(typed)
+        await self.sees(said)
+
+    async def ended(self, way: signal.Signals | None = None) -> int:
+        """Its exit code; `way`: sent again, for one between a prompt and its `read` comes too early."""
+        async with asyncio.timeout(WITHIN):
+            while way is not None and self.process.returncode is None:
+                self.process.send_signal(way)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self.process.wait(), 1)
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def terminal(*words: str | Path) -> AsyncIterator[Typist]:
+    """A command in a pseudo-terminal, killed if it does not end."""
+    ours, theirs = os.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "wintermute", *map(str, words)),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        env={"PATH": os.defpath, "PYTHONPATH": str(Path.cwd()), "LANG": "C.UTF-8"},
+    )
+    os.close(theirs)
+    try:
+        yield Typist(process, ours)
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        asyncio.get_running_loop().remove_reader(ours)
+        os.close(ours)
+
+
+def told(names: Iterable[str]) -> Answer:
+    """A list of models."""
+    return Answer(200, {"data": [{"id": name} for name in names]})
+
+
+KEY, FOREIGN, SAID = "sk-right", "sk-or-another", "gpt-5-mini"
+
+
+def lists(request: Request) -> Action:
+    """Another server of models below each path."""
+    if "/matrix" in request.path or "/_matrix" in request.path:
+        return Answer(302, headers={"Location": request.path})
+    door, _, path = request.path[1:].partition("/")
+    if path not in ("models", "v1/models"):
+        return None
+    if door == "keyed":
+        if path == "models":
+            return Answer(404)
+        return told([SAID]) if request.authorization == f"Bearer {KEY}" else Answer(401)
+    answers = {
+        "none": told(()),
+        "page": Answer(200, b"<html>"),
+        "moved": Answer(302, headers={"Location": "https://elsewhere.example/v1"}),
+        "silent": Answer(500),
+        "many": told([*(f"m{n}" for n in range(400)), "qwen3:8b", "qwen3:14b"]),
+    }
+    return answers.get(door) if path == "v1/models" or door != "many" else Answer(404)
+
+
+def speaks(seen: Seen) -> Step:
+    """Calls the tool of a trial, unless the model is the first of many; else it talks."""
+    if "Call the tool" not in seen.last_user:
+        return Text("good day")
+    return Text("no") if seen.body["model"] == "m0" else Calls((Use("done", {"answer": "ok"}),))
+
+
+async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
+    homeserver: Homeserver, fresh: NewName, tmp_path: Path, person: NewPerson, python: Interpreter
+) -> None:
+    """U-001, U-003: wrong server, password, owner, model servers and models; then right ones."""
+    ann, name, folder = await person("ann"), fresh("bot"), tmp_path / "home"
+    login, url = homeserver.user(name), homeserver.url
+    async with (
+        ModelServer(rules=False, default=speaks) as server,
+        Proxy(server.url.removesuffix("/v1")) as door,
+        terminal("init", folder) as typist,
+    ):
+        door.before = lists
+        for asked, typed, said in (
+            ("Homeserver", "", "needed here"),
+            ("Homeserver", "no such name!", "is no address"),
+            ("Homeserver", f"127.0.0.1:{free_port()}", "check matrix.homeserver"),
+            ("Homeserver", server.url, "check matrix.homeserver"),
+            ("Homeserver", door.url, "redirects in a circle"),
+            ("Homeserver", url.removeprefix("http://"), f"{url} answers"),
+            ("Account", name, ""),
+            ("Password", "wrong", "refuses the login"),
+            ("Account", "", ""),
+            ("Password", login.password, f"Logged in as {login.user_id}"),
+            ("Your own", login.user_id, "write your own account"),
+            ("Your own", "nobody", "has no account @nobody:wintermute.test"),
+            ("Your own", ann.user_id, "exists"),
+            ("Model server", f"127.0.0.1:{free_port()}/v1", "nothing answers"),
+            ("Model server", f"{door.url}/none", "has no models"),
+            ("Model server", f"{door.url}/page", "without a list of models"),
+            ("Model server", f"{door.url}/moved", "redirects to https://elsewhere.example/v1"),
+            ("Model server", f"{door.url}/keyed", "wants a key"),
+            ("API key", FOREIGN, "it looks like one of openrouter"),
+            ("Model server", f"{door.url}/keyed", "wants a key"),
+            ("API key", KEY, "has 1 models: gpt-5-mini"),
+            ("Model", "gpt-4", "no models match"),
+            ("Model", "", "gpt-5-mini it is"),
+        ):
+            await typist.answers(asked, typed, said)
+        assert await typist.ended() == 0, typist.shown
+        text = (folder / "config.yaml").read_text()
+        assert text.count("\n") <= 40
+        assert max(len(line.partition("# ")[2].split()) for line in text.splitlines()[2:]) <= 12
+        secrets = {"password": login.password, "api-key": KEY}
+        for secret, value in secrets.items():
+            assert (folder / secret).read_text() == value
+            assert stat.S_IMODE((folder / secret).stat().st_mode) == 0o600
+            assert value not in text + typist.shown
+        kept = json.loads((folder / "data/matrix/session.json").read_text())["device_id"]
+        assert devices(homeserver, login) == {login.device_id, kept}
+        next_steps = typist.shown.partition("made  ")[2]
+        assert (next_steps.count("\n") <= 10, login.user_id in next_steps) == (True, True)
+        daemon = Bot(folder / "config.yaml", python)
+        async with daemon:
+            chat = await meet(ann, login.user_id, encrypted=True)
+            await ann.send(chat, "hello")
+            await ann.wait_for(chat, lambda m: m.body == "good day")
+        assert devices(homeserver, login) == {login.device_id, kept}
+
+
+def devices(homeserver: Homeserver, login: Login) -> set[str]:
+    """The devices of an account."""
+    answer = homeserver.request("GET", f"{CLIENT}/devices", token=login.access_token)
+    return {device["device_id"] for device in answer["devices"]}
+
+
+@pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGHUP, None], ids=["^C", "gone", "EOF"])
+@pytest.mark.parametrize("at", [0, 2, 3, 5])
+@pytest.mark.quick(every=4)
+async def test_whoever_leaves_at_a_question_leaves_nothing_half_made(
+    homeserver: Homeserver, fresh: NewName, tmp_path: Path, way: signal.Signals | None, at: int
+) -> None:
+    """U-001: no folder, no file, and no device of the bot."""
+    login = homeserver.user(fresh("bot"))
+    async with ModelServer(rules=False) as server, Proxy(server.url[:-3]) as door:
+        door.before = lists
+        answers = (
+            ("Homeserver", homeserver.url, "answers"),
+            ("Account", login.user_id, ""),
+            ("Password", login.password, "Logged in"),
+            ("Your own", "@ann:elsewhere.example", "not tried"),
+            ("Model server", f"{door.url}/many", "has 402 models: m0, m1, m2"),
+            ("Model", "", "needed here"),
+        )
+        async with terminal("init", tmp_path / "home") as typist:
+            for asked, typed, said in answers[:at]:
+                await typist.answers(asked, typed, said)
+            await typist.sees(answers[at][0])
+            await typist.sees(": ")
+            if way is None:
+                typist.types("", "\x04")
+            assert await typist.ended(way) in (1, -(way or 1))  # or it came once more at the end
+            await typist.sees("Aborted!")
+    assert ("was logged out again" in typist.shown) == (at > 2)
+    assert devices(homeserver, login) == {login.device_id}
+    assert not (tmp_path / "home").exists()
+    assert "Traceback" not in typist.shown
+
+
+async def test_a_homeserver_without_passwords_gets_a_token_made_for_the_bot(
+    homeserver: Homeserver, proxy: Proxy, fresh: NewName, tmp_path: Path
+) -> None:
+    """U-005, U-001: what is not the bot's own device is refused, and no token is logged out."""
+    name, flows = fresh("bot"), {"flows": [{"type": "m.login.sso"}]}
+    login = homeserver.user(name)
+    there = {
+        "/login": Answer(200, flows),
+        "/.well-known/matrix/client": Answer(200, {"m.homeserver": {"base_url": homeserver.url}}),
+    }
+    well_known = proxy.url.removeprefix("http://")
+    proxy.before = lambda r: next((a for path, a in there.items() if r.path.endswith(path)), None)
+    async with terminal("init", tmp_path / "home") as typist:
+        await typist.answers("Homeserver", well_known, f"{homeserver.url} answers")
+        await typist.ended(signal.SIGINT)
+    del there["/.well-known/matrix/client"]
+    async with terminal("init", tmp_path / "home", "--homeserver", proxy.url) as typist:
+        await typist.sees("personal access token")
+        await typist.sees("Do not copy a token out of a client")
+        await typist.answers("Account", name, "")
+        await typist.answers("Access token", "syt_wrong", "access_token")
+        await typist.answers("Account", "", "")
+        await typist.answers("Access token", login.access_token, f"device {login.device_id}")
+        typist.types("", "\x04")
+        assert await typist.ended() == 1
+    assert devices(homeserver, login) == {login.device_id}
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("data/matrix/session.json", "replace the login of @other:wintermute.test"),
+        ("data/wintermute.lock", "which a running Wintermute uses"),
+        ("password", "init cannot replace"),
+    ],
+)
+async def test_a_folder_that_could_not_be_completed_is_refused_before_anybody_types(
+    tmp_path: Path, made: str, said: str
+) -> None:
+    """U-001: a login of another account, a folder in use, somebody's file."""
+    file = tmp_path / made
+    file.parent.mkdir(parents=True, exist_ok=True)
+    login = Session("@other:wintermute.test", "D", "t", "p")
+    if "matrix" in made:
+        save(file.parent, login)
+    file.touch()
+    with hold(file.parent) if "lock" in made else nullcontext():
+        async with terminal("init", tmp_path) as typist:
+            assert await typist.ended() == 2
+            await typist.sees(said)
+    assert not (tmp_path / "config.yaml").exists()

@@ -1,0 +1,268 @@
+"""The questions of `wintermute init`: a table, each with a function that tries the answer."""
+
+import asyncio
+import json
+import re
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+
+from wintermute.cli.options import visible
+from wintermute.clock import SystemClock
+from wintermute.config.schema import URL, USER_ID, Backend, Matrix, Secret
+from wintermute.config.secrets import Redaction
+from wintermute.config.starter import BACKEND, TOKEN
+from wintermute.errors import ConfigurationError, ModelError, ModelRefused, WintermuteError
+from wintermute.llm.fixed import probe
+from wintermute.llm.providers import PROVIDERS, Provider, list_models, matches
+from wintermute.llm.windows import server_window
+from wintermute.matrix.discovery import find
+from wintermute.matrix.kept_login import Session
+from wintermute.matrix.login import end_login, exists, logged_in, namesake, takes_passwords
+
+LONGEST, SHOWN, FEW_TOKENS = 1000, 12, 8192
+TRIAL_SECONDS, LOCAL_SECONDS = 120.0, 1.0
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PLAIN = {name: f"matrix.{name}" for name in ("homeserver", "user_id", "owner")} | {
+    name: f"{BACKEND}.{name}" for name in ("base_url", "model")
+}
+NO_PASSWORD = """
+This homeserver takes no passwords from programs. Use a personal access token of the bot's account:
+its operator can make one. Do not copy a token out of a client such as Element: it shares that
+client's device and ends within hours."""
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """A block that Ctrl-C does not break off: it counts when the block has ended."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Interview:
+    """Answers as they are given: YAML values by key, secrets by the name of their file, the login."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        """`given`: answers by the names of their questions, from the command line."""
+        self.chosen: dict[str, str] = {}
+        self.files: dict[str, str] = {}
+        self.backend = "local"
+        self.session: Session | None = None
+        self._given = dict(given)
+        self._matrix = Matrix(homeserver="", user_id="wintermute", owner="")
+        self._by_password = True
+        self._provider, self._needs_key = Provider(""), False
+        self._address, self._key, self._models = "", "", tuple[str, ...]()
+        self._doubted = ""
+        self._redact = Redaction(())
+
+    def take(self) -> None:
+        """Choose what was given, and try nothing."""
+        given = self._given
+        if known := PROVIDERS.get(given.get("base_url", "")):
+            self.backend, given["base_url"] = given["base_url"], known.base_url
+        for name, key in PLAIN.items():
+            if name in given:
+                self._keep(key, given[name])
+        for name, key in (("password", "matrix.password"), ("api_key", f"{BACKEND}.api_key")):
+            if name in given:
+                self._hide(key, name.replace("_", "-"), given[name])
+
+    def ask_all(self) -> None:
+        """Ask everything and try each answer. Raises: click.Abort."""
+        for each in ENDINGS:
+            signal.signal(each, signal.default_int_handler)
+        at = 0
+        while at < len(QUESTIONS):
+            at += self._asked(*QUESTIONS[at])
+
+    def undo(self) -> None:
+        """Log out a device that was made here."""
+        if self.session is not None and self._by_password:
+            asyncio.run(end_login(self._matrix, self.session))
+            click.echo("The bot's new device was logged out again.", err=True)
+
+    def _asked(self, name: str, text: str, attempt: Callable[..., str], back: int) -> int:
+        """Ask once; by how many questions to go on, or back."""
+        is_secret, usual = name in ("password", "api_key"), ""
+        if name == "api_key" and not self._needs_key:
+            return 1
+        if name not in self._given:
+            secret = "Password" if self._by_password else "Access token"
+            text = text.format(secret=secret, user=self._matrix.user_id)
+            usual = self._usual(name)
+        try:
+            answer = self._given.pop(name, None) or click.prompt(
+                text, default=usual, show_default=bool(usual), hide_input=is_secret
+            )
+            if not answer or len(answer) > LONGEST or not answer.isprintable():
+                raise ConfigurationError("one line of plain text is needed here")
+            if is_secret:
+                self._redact.hide(answer)
+            said, step = attempt(self, answer if is_secret else answer.strip()), 1
+        except (WintermuteError, UnicodeDecodeError) as error:
+            said, step = str(error), -back
+        if said:
+            click.echo(f"  {visible(self._redact(said))}")
+        return step
+
+    def _usual(self, name: str) -> str:
+        """The answer to suggest."""
+        if name == "user_id":
+            return self._matrix.user_id
+        if name == "base_url":
+            return asyncio.run(running())
+        talking = [each for each in self._models if "embed" not in each]
+        known = (each for part in self._provider.models for each in talking if part in each)
+        best = next(known, talking[0] if len(talking) == 1 else "")
+        return best if name == "model" else ""
+
+    def _keep(self, key: str, value: object) -> None:
+        self.chosen[key] = json.dumps(value, ensure_ascii=False)  # JSON is YAML
+
+    def _hide(self, key: str, file: str, secret: str) -> None:
+        self.files[file] = secret
+        self.chosen[key] = f"{{file: {file}}}"
+
+    def _doubt(self, answer: str, problem: str) -> None:
+        """Refuse an answer that may still be right; the second time it counts."""
+        if answer != self._doubted:
+            self._doubted = answer
+            raise ConfigurationError(f"{problem} (the same answer again counts)")
+
+    def homeserver(self, answer: str) -> str:
+        """Find it, and learn if it takes passwords."""
+        address = asyncio.run(find(replace(self._matrix, homeserver=answer)))
+        self._matrix = replace(self._matrix, homeserver=address)
+        self._by_password = asyncio.run(takes_passwords(self._matrix))
+        self._keep("matrix.homeserver", address)
+        return f"{address} answers.{'' if self._by_password else NO_PASSWORD}"
+
+    def account(self, answer: str) -> str:
+        """Take it as it is: the login tries it."""
+        user = f"@{answer.lstrip('@')}" if ":" in answer else answer.lstrip("@")
+        self._matrix = replace(self._matrix, user_id=user)
+        return ""
+
+    def secret(self, answer: str) -> str:
+        """Log in, and stay so: `run` goes on with this device."""
+        key, file, matrix = (
+            TOKEN,
+            "access-token",
+            replace(self._matrix, access_token=Secret(answer)),
+        )
+        if self._by_password:
+            key, file = "matrix.password", "password"
+            matrix = replace(self._matrix, password=Secret(answer))
+        with TemporaryDirectory(prefix="wintermute-") as folder, uninterrupted():
+            self.session = asyncio.run(logged_in(matrix, Path(folder)))
+        self._matrix = replace(matrix, user_id=self.session.user_id)
+        self._keep("matrix.user_id", self.session.user_id)
+        self._hide(key, file, answer)
+        now, token = SystemClock().now(), self.session.access_token
+        other = asyncio.run(namesake(self._matrix, token, now))
+        return f"Logged in as {self.session.user_id}, device {self.session.device_id}. {other}"
+
+    def owner(self, answer: str) -> str:
+        """See that this account exists, where the homeserver tells."""
+        assert self.session is not None
+        server = self.session.user_id.partition(":")[2]
+        user = answer if ":" in answer else f"@{answer.lstrip('@')}:{server}"
+        if not re.fullmatch(USER_ID, user) or user == self.session.user_id:
+            raise ConfigurationError("write your own account here, such as @you:example.org")
+        known = asyncio.run(exists(self._matrix, self.session.access_token, user))
+        if known is False:
+            self._doubt(user, f"{server} has no account {user}: check the spelling")
+        self._keep("matrix.owner", user)
+        return f"{user} exists." if known else f"{user}: not tried, no homeserver confirms it."
+
+    def provider(self, answer: str) -> str:
+        """Ask it for its models, unless it wants a key for that."""
+        known = PROVIDERS.get(answer.lower())
+        address = answer if "://" in answer else f"http://{answer}"
+        self.backend = answer.lower() if known else "local"
+        self._provider = known or Provider(address)
+        if not re.fullmatch(URL, self._provider.base_url):
+            raise ConfigurationError("write one of these names, or an address")
+        self._key, self._needs_key = "", bool(self._provider.keys)
+        if self._needs_key:
+            return f"It gives keys at {self._provider.keys}"
+        try:
+            return self._listed("")
+        except ModelRefused as refused:
+            self._needs_key = True
+            return f"{refused}."
+        except ModelError as error:
+            how = f". Start it: {self._provider.start}" if self._provider.start else ""
+            raise ConfigurationError(f"{error}{how}") from error
+
+    def key(self, answer: str) -> str:
+        """Ask for the models with it."""
+        said = self._listed(answer)
+        self._hide(f"{BACKEND}.api_key", "api-key", answer)
+        return said
+
+    def _listed(self, key: str) -> str:
+        address, models = asyncio.run(list_models(self._provider.base_url, key))
+        if not models:
+            raise ConfigurationError(f"{address} has no models: load one there first")
+        self._address, self._key, self._models = address, key, models
+        shown = ", ".join(models[:SHOWN]) + (", …" if models[SHOWN:] else "")
+        return f"{address} has {len(models)} models: {shown}"
+
+    def model(self, answer: str) -> str:
+        """Have it call a tool."""
+        found = matches(answer, self._models)
+        if len(found) != 1:
+            those = ", ".join((found or self._models)[:SHOWN])
+            raise ConfigurationError(f"{len(found) or 'no'} models match; type more of: {those}")
+        key = Secret(self._key) if self._key else None
+        backend = Backend(base_url=self._address, model=found[0], api_key=key)
+        try:
+            probed = asyncio.run(probe(self.backend, backend, TRIAL_SECONDS))
+        except WintermuteError as error:
+            self._doubt(found[0], str(error))
+        else:
+            if probed.spells is None:
+                self._doubt(found[0], f"{probed.told}: choose a model that can call tools")
+            if probed.spells:
+                self._keep(f"{BACKEND}.calls_as_text", value=True)
+        self._keep(f"{BACKEND}.base_url", self._address)
+        self._keep(f"{BACKEND}.model", found[0])
+        window = asyncio.run(server_window(backend))
+        if window is None or window.at_most:
+            return f"{found[0]} it is."
+        self._keep(f"{BACKEND}.context_tokens", window.tokens)
+        few = " That is little: 16384 or more are better." if window.tokens < FEW_TOKENS else ""
+        return f"{found[0]} it is, with a context window of {window.tokens} tokens.{few}"
+
+
+async def running() -> str:
+    """A provider that answers on this machine; "" without one."""
+    for name, each in PROVIDERS.items():
+        if each.start:
+            with suppress(ModelError, TimeoutError):
+                async with asyncio.timeout(LOCAL_SECONDS):
+                    await list_models(each.base_url)
+                return name
+    return ""
+
+
+QUESTIONS: tuple[tuple[str, str, Callable[[Interview, str], str], int], ...] = (
+    ("homeserver", "Homeserver, such as example.org", Interview.homeserver, 0),
+    ("user_id", "Account of the bot", Interview.account, 0),
+    ("password", "{secret} of {user} (it does not show)", Interview.secret, 1),
+    ("owner", "Your own account, such as @you:example.org", Interview.owner, 0),
+    ("base_url", f"Model server: {', '.join(PROVIDERS)}, or an address", Interview.provider, 0),
+    ("api_key", "Its API key (it does not show)", Interview.key, 1),
+    ("model", "Model", Interview.model, 0),
+)
+"""Name, text, trial, and how many questions to go back when the answer is refused."""

@@ -1,0 +1,134 @@
+"""Model servers that many people use, as data, and what any of them says of its models."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import httpx2
+
+from wintermute.config.schema import Backend
+from wintermute.errors import ModelError, ModelRefused, ModelUnavailable
+
+SECONDS = 10.0
+MOST_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """A model server: how it is started here or where its keys come from, and how they begin.
+
+    `models`: parts of names to suggest.
+    """
+
+    base_url: str
+    start: str = ""
+    keys: str = ""
+    models: tuple[str, ...] = ()
+    begins: str = ""
+
+
+HERE, GOOGLE = "http://127.0.0.1", "https://generativelanguage.googleapis.com"
+GOOD = ("qwen3", "llama3.1", "mistral")
+PROVIDERS: Mapping[str, Provider] = {
+    "ollama": Provider(f"{HERE}:11434/v1", "OLLAMA_CONTEXT_LENGTH=16384 ollama serve", "", GOOD),
+    "llama.cpp": Provider(f"{HERE}:8080/v1", "llama-server -m MODEL.gguf --jinja -c 16384 -np 1"),
+    "lm-studio": Provider(f"{HERE}:1234/v1", "lms server start", "", GOOD),
+    "vllm": Provider(f"{HERE}:8000/v1", "vllm serve MODEL --enable-auto-tool-choice", "", GOOD),
+    "openai": Provider(
+        "https://api.openai.com/v1",
+        "",
+        "https://platform.openai.com/api-keys",
+        ("gpt-5-mini",),
+        "sk-",
+    ),
+    "openrouter": Provider(
+        "https://openrouter.ai/api/v1", "", "https://openrouter.ai/settings/keys", GOOD, "sk-or-"
+    ),
+    "mistral": Provider(
+        "https://api.mistral.ai/v1", "", "https://console.mistral.ai/api-keys", ("-latest",)
+    ),
+    "gemini": Provider(
+        f"{GOOGLE}/v1beta/openai", "", "https://aistudio.google.com/apikey", ("flash",), "AIza"
+    ),
+}
+
+
+async def list_models(base_url: str, key: str = "") -> tuple[str, tuple[str, ...]]:
+    """The address that lists models, with `/v1` where that was missing, and their names.
+
+    Raises: ModelRefused where the key is wrong or missing, ModelUnavailable; with what to do.
+    """
+    problem: ModelError | None = None
+    for address in (base_url.rstrip("/"), f"{base_url.rstrip('/')}/v1"):
+        try:
+            return address, await _listed(address, key)
+        except ModelUnavailable as error:
+            problem = problem or error
+    raise problem or ModelUnavailable(base_url)
+
+
+async def _listed(address: str, key: str) -> tuple[str, ...]:
+    if not (key.isascii() and key.isprintable()):
+        raise ModelRefused("this key has characters that no key has: copy it once more")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    content = bytearray()
+    try:
+        async with (
+            asyncio.timeout(SECONDS),
+            httpx2.AsyncClient(
+                verify=not address.lower().startswith("http://"), trust_env=False
+            ) as http,
+            http.stream("GET", f"{address}/models", headers=headers) as answer,
+        ):
+            async for piece in answer.aiter_bytes():
+                if len(content) < MOST_BYTES:
+                    content += piece
+        named = json.loads(content)["data"] if answer.is_success else None
+        models = tuple(str(each["id"]) for each in named) if named is not None else None
+    except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, UnicodeError) as error:
+        told = f"nothing answers at {address} ({error or 'time is up'}): start the server"
+        raise ModelUnavailable(told) from error
+    except (ValueError, TypeError, KeyError, RecursionError):
+        models = None
+    if answer.status_code in (401, 403):
+        told = f"refuses this key{_other(address, key)}" if key else "wants a key"
+        raise ModelRefused(f"{address} {told}")
+    if models is None:
+        told = f"answers {answer.status_code} without a list of models"
+        if answer.is_redirect:
+            told = f"redirects to {answer.headers.get('location', '?')[:200]}"
+        raise ModelUnavailable(f"{address} {told}: check the address")
+    return models
+
+
+def _other(address: str, key: str) -> str:
+    """Name the provider that gives such keys, if it is another one."""
+    found = [(each.begins, name) for name, each in PROVIDERS.items() if each.begins]
+    _, name = max((each for each in found if key.startswith(each[0])), default=("", ""))
+    is_other = name and PROVIDERS[name].base_url != address
+    return f": it looks like one of {name}" if is_other else ""
+
+
+def matches(name: str, models: Sequence[str]) -> list[str]:
+    """Models that a name means: itself, or those with a tag, or those that contain it."""
+    tagged = [each for each in models if each.startswith(f"{name}:")]
+    within = [each for each in models if name.lower() in each.lower()]
+    return [name] if name in models else tagged or within
+
+
+async def remedy(backend: Backend) -> str:
+    """Say what to write in config.yaml for a model that does not answer; "" if nothing is better."""
+    key = backend.api_key.reveal() if backend.api_key else ""
+    if backend.proxy:
+        return ""
+    try:
+        address, models = await list_models(backend.base_url, key)
+    except ModelRefused as error:
+        return f"; {error}"
+    except ModelError:
+        return ""
+    if address != backend.base_url.rstrip("/"):
+        return f" -> write base_url: {address}"
+    near = matches(backend.model, models)
+    return f" -> write model: {near[0]}" if near and near[0] != backend.model else ""
