@@ -88,7 +88,7 @@ async def minutes_pass(daemon: Bot, true: Callable[[], bool]) -> None:
 
 
 async def status(daemon: Bot) -> str:
-    return (await daemon.command("status"))[1]
+    return (await daemon.command("status", "--all"))[1]
 
 
 async def test_what_waits_for_the_account_arrives_in_order_without_a_restart(

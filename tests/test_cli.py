@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from wintermute.clock import SystemClock, stamp
 from wintermute.config.lock import hold
 from wintermute.config.secrets import Redaction
 from wintermute.db import open_database
+from wintermute.health.health import WELL
 
 ENVIRONMENT = {"PATH": os.defpath, "WINTERMUTE_PASSWORD": "correct horse"}
 HEAVY = {"asyncio", "yaml", "nio", "openai", "aiosqlite", "zoneinfo", "dataclasses", "logging"}
@@ -105,6 +107,18 @@ def test_a_wrong_usage_exits_with_two(wintermute: Wintermute, words: list[str]) 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("statsu", "status"), ("wiki orphan", "orphans"), ("tasks", "task")]
+)
+def test_a_command_that_nearly_exists_is_named(
+    wintermute: Wintermute, typed: str, meant: str
+) -> None:
+    """U-016: also of groups whose commands are loaded late."""
+    done = wintermute(*typed.split())
+    assert done.returncode == 2
+    assert re.search(f"Did you mean.*'{meant}'", done.stderr)
+
+
 @pytest.mark.parametrize("verb", ["run", "check", "status", "matrix logout"])
 def test_a_broken_configuration_exits_with_two_and_only_that_is_said(
     tmp_path: Path, wintermute: Wintermute, verb: str
@@ -184,14 +198,20 @@ def test_check_names_a_secret_that_is_missing_and_goes_on_with_the_rest(
 async def test_status_tells_of_the_daemon_and_what_is_stored(
     folder: Path, wintermute: Wintermute
 ) -> None:
-    """L-082: also beside a running daemon."""
+    """L-082, U-012: also beside a running daemon; what is not well, or all of it."""
     async with open_database(folder / "data/wintermute.db"):
         pass
     stopped = wintermute("--config", folder / "config.yaml", "status")
     assert stopped.returncode == 0
-    assert stopped.stdout.startswith("warn  daemon: not running -> start it")
-    assert "\nok    outbox: 0 to be sent" in stopped.stdout
+    assert stopped.stdout == "warn  daemon: not running -> start it with `wintermute run`\n"
     with hold(folder / "data"):
+        whole = wintermute("status", "--all", "--config", folder / "config.yaml").stdout
+        assert "\nok    outbox: 0 to be sent" in whole
+        well = wintermute("status", "--config", folder / "config.yaml")
+        assert (well.returncode, well.stdout) == (
+            0,
+            WELL.format("`wintermute status --all`") + "\n",
+        )
         running = wintermute("status", "--json", "--config", folder / "config.yaml")
     first, *others = json.loads(running.stdout)
     assert first == {"name": "daemon", "state": "ok", "text": f"running, process {os.getpid()}"}

@@ -18,6 +18,7 @@ from wintermute.db.migrate import migrate
 from wintermute.ids import new_id
 from wintermute.owner import Owner
 from wintermute.stores import Stores
+from wintermute.text import EMPTY_AT_SHELL
 
 OWNER = "person:@you:example.org"
 BOB = "person:@bob:example.org"
@@ -25,7 +26,7 @@ BOB = "person:@bob:example.org"
 
 def test_what_is_added_is_listed_once_with_id_and_source(terminal: Terminal) -> None:
     """M-005, M-066."""
-    assert terminal.says("memory", "list") == "Nothing is remembered.\n"
+    assert terminal.says("memory", "list") == EMPTY_AT_SHELL["memories"] + "\n"
     said = terminal.says("memory", "add", "Anna moved to\nLyon.")
     _, fact_id, text = said.split(maxsplit=2)
     assert said.startswith("stored  fact_")
@@ -47,7 +48,7 @@ def test_each_person_and_room_has_a_file_of_its_own(terminal: Terminal) -> None:
     added = terminal.json("memory", "add", "Likes tea", "--scope", BOB, "--source", "harvest")
     assert (added["outcome"], added["source"]) == ("stored", "harvest")
     terminal.says("memory", "add", "Sails on Sundays", "--scope", "room:!abc:example.org")
-    assert terminal.says("memory", "list") == "Nothing is remembered.\n"
+    assert terminal.says("memory", "list") == EMPTY_AT_SHELL["memories"] + "\n"
     assert added["id"] in terminal.says("memory", "list", "--scope", BOB)
     everyone = terminal.says("memory", "list", "--everyone")
     assert f"{BOB}:\n{added['id']}" in everyone
@@ -55,7 +56,7 @@ def test_each_person_and_room_has_a_file_of_its_own(terminal: Terminal) -> None:
     files = sorted(path.parent.name for path in terminal.data.rglob("MEMORIES.txt"))
     assert files == [BOB, "room:!abc:example.org"]
     nobody = ("memory", "list", "--scope", "person:@nobody:example.org")
-    assert terminal.says(*nobody) == "Nothing is remembered.\n"
+    assert terminal.says(*nobody) == EMPTY_AT_SHELL["memories"] + "\n"
     assert terminal.json(*nobody) == []
 
 
@@ -95,7 +96,7 @@ def test_a_change_is_taken_back_by_its_id_or_as_the_last_one(terminal: Terminal)
     )
     assert (undo["cause"], undo["changes"][0]["after"]) == ("undo", None)
     assert first["back"][0]["before"]["text"] == "Likes tea"
-    assert terminal.says("memory", "list") == "Nothing is remembered.\n"
+    assert terminal.says("memory", "list") == EMPTY_AT_SHELL["memories"] + "\n"
 
 
 @pytest.mark.slow
@@ -174,10 +175,10 @@ def test_forgetting_names_the_copies_from_before_upgrades(terminal: Terminal) ->
     assert (
         f"{copy.name} from before an upgrade may hold what was forgotten since; it goes on"
         " 2026-04-06, or when you delete it"
-    ) in terminal.says("status")
+    ) in terminal.says("status", "--all")
     copy.unlink()
     assert terminal.json("memory", "forget")["copies"] == []
-    assert "old copies" not in terminal.says("status")
+    assert "old copies" not in terminal.says("status", "--all")
 
 
 def test_an_export_takes_the_place_of_an_earlier_one_and_of_nothing_else(

@@ -25,6 +25,7 @@ from wintermute.clock import Clock
 from wintermute.config.schema import Dreaming
 from wintermute.night.nights import Nights
 from wintermute.night.tidying import alone
+from wintermute.text import EMPTY_AT_SHELL
 
 YOU = "@you:example.org"
 OWNER = f"person:{YOU}"
@@ -116,7 +117,11 @@ async def test_what_is_not_there_is_told_with_what_is(home: Terminal, model: Mod
     assert home.refuses("night", "undo", "20200101") == (
         "wintermute: there is no night 20200101: none has run yet"
     )
-    assert home.says("night", "list") == home.says("night", "report") == "No night has run yet.\n"
+    assert (
+        home.says("night", "list")
+        == home.says("night", "report")
+        == EMPTY_AT_SHELL["nights"] + "\n"
+    )
     name = await night_of(home, model, SmallNight(), *KNOWN)
     for verb in ("undo", "report"):
         assert home.refuses("night", verb, "20200101") == (
@@ -196,7 +201,7 @@ async def test_a_dry_run_leaves_no_trace_and_names_what_it_does_not_try(
     notes = {phase["name"]: phase["note"] for phase in done["phases"]}
     assert notes["learn"] == "1 conversation would be read for what to remember: not tried here"
     assert notes["pages"] == "1 chat would become pages: not tried here"
-    assert home.says("night", "list") == "No night has run yet.\n"
+    assert home.says("night", "list") == EMPTY_AT_SHELL["nights"] + "\n"
     assert "Plays the flute" in texts(home)
 
 
@@ -270,7 +275,7 @@ async def test_a_failed_phase_is_exit_1_and_named(home: Terminal, model: ModelSe
     assert said.count("the disk is upside down") == 1
     for _ in range(2):
         await night_of(home, model, SmallNight(more=[Fails()]))
-    told = home.run("status").stdout.decode()
+    told = home.run("status", "--all").stdout.decode()
     line = next(each for each in told.splitlines() if "nights:" in each)
     assert line.startswith("warn  nights: last ")
     assert "but not all of it could be done (fails); next " in line

@@ -49,7 +49,7 @@ def test_who_looks_into_the_data_folder_needs_no_password_of_matrix(terminal: Te
     """L-080: that stands in the unit of the daemon, not in the shell of who looks."""
     assert "in all about" in terminal.says("prompt", WINTERMUTE_PASSWORD="")
     assert terminal.says("task", "list", WINTERMUTE_PASSWORD="")
-    assert terminal.says("status", WINTERMUTE_PASSWORD="")
+    assert terminal.says("status", "--all", WINTERMUTE_PASSWORD="")
     assert b"WINTERMUTE_PASSWORD" in terminal.run("matrix", "logout", WINTERMUTE_PASSWORD="").stderr
 
 

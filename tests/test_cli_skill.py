@@ -3,11 +3,12 @@
 import pytest
 
 from tests.world.terminal import Terminal
+from wintermute.text import EMPTY_AT_SHELL
 
 
 def test_a_skill_is_added_replaced_removed_and_restored(terminal: Terminal) -> None:
     """P-039: without a daemon, from standard input or a file."""
-    assert terminal.says("skill", "list") == "There is no skill.\n"
+    assert terminal.says("skill", "list") == EMPTY_AT_SHELL["skills"] + "\n"
     added = terminal.says("skill", "add", "calendar", "--summary", "Events", given=b"Open it.\n")
     assert added == "added  data/skills/calendar.md\n"
     (terminal.folder / "new.md").write_text("Close it. 🍵\n")

@@ -23,6 +23,7 @@ from wintermute.stores import Stores
 from wintermute.tasks.occurrences import Claim, Due
 from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import Task
+from wintermute.text import EMPTY_AT_SHELL
 
 OWNER = "person:@you:example.org"
 CHANGED = {"next", "remark"}
@@ -66,7 +67,7 @@ async def due_in_may(stores: Stores, tx: Transaction, **asked: Any) -> Task:
 
 def test_a_task_goes_its_way(terminal: Terminal) -> None:
     """T-002, T-004 to T-007, T-011: each line says how the task is now."""
-    assert terminal.says("task", "list") == "There is nothing to be done.\n"
+    assert terminal.says("task", "list") == EMPTY_AT_SHELL["tasks"] + "\n"
     said = terminal.says("task", "add", "Renew the passport")
     name = said.split()[1].rstrip(":")
     assert said == f"[P5] {name}: Renew the passport\n"
@@ -74,7 +75,7 @@ def test_a_task_goes_its_way(terminal: Terminal) -> None:
     changed = terminal.says("task", "update", name, "--content", "Renew it", "--priority", "1")
     assert changed == f"{line}\n"
     assert terminal.says("task", "pause", name) == f"{line} (paused)\n"
-    assert terminal.says("task", "list") == "There is nothing to be done.\n"
+    assert terminal.says("task", "list") == EMPTY_AT_SHELL["tasks"] + "\n"
     assert terminal.says("task", "list", "--status", "paused") == f"{line} (paused)  {OWNER}\n"
     assert terminal.says("task", "resume", name) == f"{line}\n"
     done = f"{line} (completed: paid)\n"

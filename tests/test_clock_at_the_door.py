@@ -39,7 +39,7 @@ async def schedule(daemon: Bot, text: str) -> None:
     async with asyncio.timeout(WITHIN):
         while not daemon.rows(query, f"%{text}%"):  # noqa: ASYNC110  a row of another process
             await asyncio.sleep(0.1)
-    assert text in (await daemon.command("status"))[1]
+    assert text in (await daemon.command("status", "--all"))[1]
 
 
 def next_due(daemon: Bot) -> dict[str, timedelta]:

@@ -7,10 +7,12 @@ import pytest
 from tests.world.house import ANN, PROMPTS, House, open_house
 from tests.world.model import Calls, ModelServer, Text, Use
 from wintermute.changes.change_sets import Reason
-from wintermute.commands.chat import NAMES
+from wintermute.commands.chat import HELP, NAMES, TO_SAY
 from wintermute.config.schema import Price
+from wintermute.health.health import WELL
 from wintermute.messages import Usage
 from wintermute.tasks.tasks import Target
+from wintermute.text import EMPTY_LISTS
 
 
 async def test_new_forgets_what_was_said_so_far(tmp_path: Path, model: ModelServer) -> None:
@@ -59,6 +61,59 @@ async def test_help_names_every_command(tmp_path: Path, line: str) -> None:
     assert all(f"`{name}`: " in said for name in NAMES)
 
 
+EXAMPLES = HELP["/remind"].split(" | ")[1:]
+
+
+async def test_help_begins_with_things_to_say_and_explains_one_command(tmp_path: Path) -> None:
+    """U-012: its examples are understood; to verify is for Matrix alone."""
+    async with open_house(tmp_path, None) as house, house.working():
+        whole = await answer(house, "/help")
+        assert all(whole.index(said) < whole.index("`/new`") for said in TO_SAY)
+        for line in ("/help remind", "/HELP `/Remind`"):
+            told = await answer(house, line)
+            assert told.startswith(f"`/remind`: {NAMES['/remind']}")
+            assert all(f"- `{example}`" in told for example in EXAMPLES)
+            assert "/undo" not in told
+        await house.incoming("/help", room="web:1")
+        assert "/verify" not in (await house.said(1, "web:1"))[0]
+        for name, text in HELP.items():
+            assert [line for line in text.split(" | ")[1:] if line.split()[0] != name] == []
+        for line in EXAMPLES:
+            await answer(house, line)
+        assert len(await house.rows("SELECT * FROM tasks")) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "near"),
+    [
+        ("/remnd at 9", "/remind"),
+        ("/forgt tea", "/forget"),
+        ("/STATSU", "/status"),
+        ("/help taks", "/tasks"),
+        ("/stopit", "/stop"),
+        ("/frobnicate", ""),
+    ],
+)
+async def test_a_command_that_nearly_exists_gets_the_nearest_one(
+    tmp_path: Path, line: str, near: str
+) -> None:
+    """U-016."""
+    async with open_house(tmp_path, None) as house, house.working():
+        said = await answer(house, line)
+    assert (f"Did you mean `{near}`?" in said) == bool(near)
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("kind", EMPTY_LISTS)
+async def test_a_list_without_lines_says_how_to_fill_it(tmp_path: Path, kind: str) -> None:
+    """U-013."""
+    commands = {"memories": "/memory", "nights": "/night"}
+    async with open_house(tmp_path, None) as house, house.working():
+        assert await answer(house, commands.get(kind, f"/{kind}")) == EMPTY_LISTS[kind]
+        if kind == "memories":
+            assert await answer(house, "/memory gins") == EMPTY_LISTS[kind]
+
+
 @pytest.mark.parametrize("line", ["/frobnicate", "/", "/ help", "/stopit", "/new\u2028", "//"])
 async def test_an_unknown_word_gets_one_line_that_names_help(tmp_path: Path, line: str) -> None:
     """L-081."""
@@ -76,12 +131,19 @@ async def test_a_long_unknown_word_is_not_repeated_whole(tmp_path: Path) -> None
 
 
 async def test_status_shows_details_to_the_owner_only(tmp_path: Path, model: ModelServer) -> None:
-    """L-034, L-086: what is broken, with rooms and reasons, is nobody else's business."""
+    """L-034, L-086, U-012: what is broken, with rooms and reasons, is nobody else's business."""
     async with open_house(tmp_path, model.url) as house, house.working():
         await house.health.note("model", "fail", "canary answered 500")
-        await house.incoming("/status")
-        await house.incoming("/status", origin="other")
+        await house.incoming("/status all")
+        await house.incoming("/status all", origin="other")
         mine, theirs = await house.said(2)
+        assert await answer(house, "/status") == next(
+            line for line in mine.splitlines() if "canary" in line
+        )
+        await house.incoming("/status", origin="other")
+        assert (await house.said(4))[3] == "- **model**: fail"
+        await house.health.note("model", "ok")
+        assert await answer(house, "/status") == WELL.format("`/status all`")
     assert "canary" in mine
     assert "**model** (fail): canary" in mine
     assert "canary" not in theirs
@@ -97,7 +159,7 @@ async def test_status_tells_what_was_read_from_the_cache(
     price = Price(input=10.0, cached=1.0, output=30.0)
     model.script(Text("hi", usage=Usage(2000, 10)), Text("yes", usage=Usage(2100, 20, 1900)))
     async with open_house(tmp_path, model.url, price=price) as house, house.working():
-        for n, text in enumerate(("hello", "still there?", "/status"), 1):
+        for n, text in enumerate(("hello", "still there?", "/status all"), 1):
             await house.incoming(text)
             *_, status = await house.said(n)
     told = "2 calls; 4,100 tokens read, 1,900 of them from the cache; 30 written; 0.0248 USD"
@@ -134,7 +196,7 @@ async def answer(house: House, line: str) -> str:
 async def test_memory_shows_what_is_remembered_in_this_room_only(tmp_path: Path) -> None:
     """L-081, M-010: all of it, or what has all the words; Markdown in it stays text."""
     async with open_house(tmp_path, None) as house, house.working():
-        assert await answer(house, "/memory") == "I remember nothing here yet."
+        assert await answer(house, "/memory") == EMPTY_LISTS["memories"]
         await remember(house, "Likes tea", "Has *two* dogs", "Walks two miles")
         await remember(house, "Likes two gins", scope=OTHERS)
         lines = (await answer(house, "/memory")).splitlines()
@@ -168,7 +230,7 @@ async def test_memory_knows_what_was_edited_by_hand_a_moment_ago(tmp_path: Path)
 async def test_tasks_are_a_list_for_people(tmp_path: Path) -> None:
     """T-011, T-013, T-014: by priority, paused ones last; of this room and of all rooms."""
     async with open_house(tmp_path, None) as house, house.working():
-        assert await answer(house, "/tasks") == "There is nothing to be done here."
+        assert await answer(house, "/tasks") == EMPTY_LISTS["tasks"]
         late, soon = await plan(house, "Sow *beans*", 7), await plan(house, "Pay", 1)
         everywhere = await plan(house, "Be kind", scope="global")
         await plan(house, "Bob's own", scope=OTHERS)

@@ -183,7 +183,7 @@ async def test_a_second_foreign_value_ends_the_daemon_and_the_next_start_goes_on
     await daemon.logged("copy noticed")
     await talk(ann, chat, "two")
     assert value_in(served(homeserver, daemon)) not in (before, OURS)
-    assert "make sure that only one runs" in (await daemon.command("status"))[1]
+    assert "make sure that only one runs" in (await daemon.command("status", "--all"))[1]
     serve(homeserver, daemon, {"epoch": OTHER})
     assert await daemon.ended() == 2
     assert "stop one of them" in daemon.log[-1]
@@ -283,7 +283,7 @@ async def test_another_copy_shows_in_the_rooms_where_no_value_can_be_kept(
         await daemon.logged("copy noticed")
     await talk(ann, chat, "three")
     assert noticed(daemon) == 1
-    assert "make sure that only one runs" in (await daemon.command("status"))[1]
+    assert "make sure that only one runs" in (await daemon.command("status", "--all"))[1]
 
 
 async def first_to_end(daemon: Bot, other: Bot) -> bool:

@@ -252,7 +252,7 @@ async def test_plain_rooms_are_answered_although_no_epoch_can_be_kept(
             lambda: bool(daemon.rows("SELECT 1 FROM outbox WHERE state = 'waiting'"))
         )
         await daemon.until(lambda: bool(keys_of(daemon, "fail")))
-        told = (await daemon.command("status"))[1].splitlines()
+        told = (await daemon.command("status", "--all"))[1].splitlines()
         [line] = [line for line in told if line.startswith("fail")]
         assert line.startswith("fail  keys")
         assert "let the program that has locked it end" in line

@@ -19,6 +19,7 @@ from tests.full_config import full_config
 from tests.write_docs import DOCS, PAGES, TOOLS, commands
 from wintermute.cli.main import cli
 from wintermute.commands.chat import NAMES
+from wintermute.text import EMPTY_AT_SHELL
 
 ROOT = DOCS.parent
 README = ROOT / "README.md"
@@ -134,6 +135,13 @@ def test_every_example_is_understood(where: str, words: list[str], tmp_path: Pat
             (tmp_path / word).touch()  # a file that the example takes as given
     with contextlib.chdir(tmp_path), contextlib.suppress(click.exceptions.Exit):
         understood(words)
+
+
+def test_what_an_empty_list_says_to_type_is_understood(tmp_path: Path) -> None:
+    """U-013: at the shell."""
+    with contextlib.chdir(tmp_path):
+        for line in EMPTY_AT_SHELL.values():
+            understood(shlex.split(line.partition(f": {NAME} ")[2].replace("report.md", "-")))
 
 
 @pytest.mark.parametrize("words", [["init"], ["memory", "fly"], ["--wings"], ["run", "--wings"]])

@@ -1,5 +1,6 @@
 """`/forget WORDS` means whatever of a chat has them and a model could be shown (M-084, F-034)."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,19 @@ from tests.test_forgetting_harvested import edit_of
 from tests.test_forgetting_messages import forgotten
 from tests.test_forgetting_pages import furnish, texts
 from tests.test_forgetting_scopes import CLUB, said_by
-from tests.test_harvest import say
+from tests.test_harvest import RANKED, say
+from tests.world.clock import HeldClock
 from tests.world.house import PROMPTS, ROOM, House, open_house
-from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use, is_for_summary
+from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use, is_for_summary
 from tests.world.remembering import worded
-from wintermute.commands.forgetting import FORGET_WHAT, FORGETTING_HERE, NOT_ASKED, NOTHING_LIKE_IT
+from wintermute.commands.forgetting import (
+    FORGET_WHAT,
+    FORGETTING,
+    FORGETTING_HERE,
+    NOT_ASKED,
+    NOTHING_LIKE_IT,
+)
+from wintermute.config.schema import Memory
 from wintermute.db.traces import AllWords
 
 WORD = "zimtkanarie"
@@ -112,7 +121,8 @@ async def test_all_kinds_are_listed_and_gone_everywhere(
         assert "Your messages stay in the room until you delete them there." in question
         assert "only you can change them: the task `task_" in question
         model.keyed(lambda _: None)
-        assert (await asked(house, "/forget yes")).startswith("I forget it for good")
+        await asked(house, "/forget yes")
+        assert FORGETTING in await house.spoken()
         await forgotten(house)
         rest = await asked(house, f"/forget {word}")
         assert "- " not in rest
@@ -216,3 +226,50 @@ async def test_more_than_fifty_things_are_erased_by_a_yes_that_says_how_many(
         assert await house.stores.facts.live(SCOPE) == []
         assert await house.database.scrub()
         assert found(tmp_path) == []
+
+
+@pytest.mark.parametrize("kept", [Memory(), RANKED], ids=["flat_file", "fts5"])
+@pytest.mark.breaks("forgetting", perhaps=True)
+async def test_from_the_yes_on_nothing_shows_what_is_being_forgotten(
+    tmp_path: Path, model: ModelServer, kept: Memory
+) -> None:
+    """U-015: all lines come at once; a cast elsewhere has it in view, and another is about it."""
+    gate, held, clock = asyncio.Event(), list[Seen](), HeldClock()
+
+    def slow(seen: Seen) -> Step | None:
+        ends = seen.last_user.startswith("Bring") and seen.messages[-1]["role"] == "tool"
+        if not ends and ([*held][1:] or not seen.last_user.startswith("Where")):
+            return None
+        held.append(seen)
+        return Slow(gate, Text("unheard"))
+
+    async def deliver() -> None:
+        while any([await house.deliver(room) for room in (ROOM, "!vet:test", "!desk:test")]):
+            pass
+
+    opened = open_house(tmp_path, model.url, prompts=PROMPTS, memory=kept, clock=clock)
+    async with opened as house, house.working():
+        model.keyed(lambda seen: slow(seen) or knows(WORD)(seen))
+        await say(house, [f"My bird is a {WORD}", "And my bird?"])
+        await house.incoming(f"Bring my {WORD} to the vet", room="!vet:test")
+        await model.request_arrived(before := len(model.requests) + 2)
+        await house.incoming(f"/forget {WORD}")
+        await house.said(3)
+        await deliver()
+        await house.incoming("Where is my bird?", room="!desk:test")
+        await model.request_arrived(before + 1)
+        assert WORD in str(held[-1].messages)
+        lines = ("/forget yes", "/forget yes", "/why", "/memory", "/undo", "/undo", "And now?")
+        for line in lines:
+            await house.incoming(line)
+        said = [*(await house.said(3 + len(lines)))[3:], *await house.said(1, "!desk:test")]
+        assert said[:2] == [FORGETTING, FORGETTING]
+        asked = [seen for seen in model.requests[before + 1 :] if "the vet" not in seen.last_user]
+        assert WORD not in str([said, *(seen.messages for seen in asked)])
+        gate.set()
+        await house.said(1, "!vet:test")
+        await deliver()
+        await clock.move(60)
+        await forgotten(house)
+        await say(house, ["/undo", "/undo"])
+        assert await house.rows("SELECT * FROM facts") == []

@@ -27,7 +27,7 @@ from tests.world.model import (
 from tests.world.request_rules import is_for_core, is_for_reconstruction
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import stamp
-from wintermute.commands.forgetting import CHANGED_SINCE, UNVOUCHED
+from wintermute.commands.forgetting import FORGETTING, UNVOUCHED
 from wintermute.memory.fact import Source, key
 from wintermute.night.forget_jobs import forget_at_once, owe_forgetting
 
@@ -166,10 +166,10 @@ async def test_no_answer_tells_what_is_being_forgotten(tmp_path: Path, model: Mo
         assert WORD not in await house.stores.memories.text(scope)
 
 
-async def test_what_was_learnt_since_it_was_asked_is_shown_before_it_is_erased(
+async def test_what_was_learnt_since_it_was_asked_goes_with_its_message(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    """M-030: between the question and its yes a quarter of an hour passes."""
+    """M-030, U-015: between the question and its yes a quarter of an hour passes."""
     picker, clock = Picker(model), HeldClock()
     picker.picks(f"Ann's boss is a {WORD}")
     async with talking(tmp_path, model, clock) as house:
@@ -178,11 +178,12 @@ async def test_what_was_learnt_since_it_was_asked_is_shown_before_it_is_erased(
         assert "- 1 message of yours" in (await house.spoken())[-1]
         await clock.move(16 * 60)
         await harvested(house)
-        await say(house, ["/forget yes"])
-        assert (await house.spoken())[-1] == CHANGED_SINCE
-        await say(house, [f"/forget {WORD}"])
-        assert f"Ann's boss is a {WORD}" in (await house.spoken())[-1]
         assert len(await house.stores.facts.live(SCOPE)) == 2
+        await deliver(house)
+        await say(house, ["/forget yes", "/forget yes"])
+        assert (await house.spoken())[-2:] == [FORGETTING, FORGETTING]
+        await forgotten(house)
+        assert await house.rows("SELECT * FROM facts") == []
 
 
 @pytest.mark.breaks("forgetting", perhaps=True)
@@ -195,8 +196,8 @@ async def test_what_was_said_and_not_read_yet_is_forgotten_by_its_words(
     async with talking(tmp_path, model, clock) as house:
         await say(house, ["hello", f"My boss is a {WORD}", f"/forget {WORD}"])
         assert "- 1 message of yours" in (await house.spoken())[-1]
-        await say(house, ["/forget yes"])
         await deliver(house)
+        await say(house, ["/forget yes"])
         await forgotten(house)
         await say(house, [f"n{n}" for n in range(20)])
         await harvested(house)
@@ -377,8 +378,8 @@ async def test_a_line_of_core_that_says_more_is_made_anew_without_it(
             await batch(house, text, source=source)
         assert WORD in (tmp_path / "core.md").read_text()
         [fact] = [f for f in await house.stores.facts.live(SCOPE) if WORD in f.text]
-        await say(house, [f"/forget {fact.id}"])
         await deliver(house)
+        await say(house, [f"/forget {fact.id}"])
         await forgotten(house)
 
         async def is_there_again() -> bool:

@@ -134,7 +134,7 @@ async def test_a_second_installation_ends_before_it_reads_anything_or_takes_over
     assert f"as device {ours(daemon)['device_id']}: stop it, or run" in other.log[-1]
     assert not proxy.seen("GET", "/sync")
     await daemon.logged("another installation met")
-    told = (await daemon.command("status"))[1]
+    told = (await daemon.command("status", "--all"))[1]
     assert f"another one, device {ours(other)['device_id']}, was started" in told
     await talk(ann, chat, "two")
 

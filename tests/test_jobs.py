@@ -356,10 +356,12 @@ async def test_one_that_persists_is_never_stopped_by_failures(
             await begun(house, bench, n + 2)
         await owe(house, "b")
         await became(house, a="waiting", b="done")
+        await house.incoming("/status", direct=True)
+        assert "(warn): 0 running, 1 waiting, 1 tried again: tidy" in (await house.said(3))[2]
         clock.advance(3900)
         house.runner.ring("tidy")
         await became(house, a="done", b="done")
-        assert (await house.said(2))[1:] == [
+        assert (await house.said(3))[1:2] == [
             "`tidy` failed three times in the same way: the shed is locked. I go on trying, and"
             " `/status` shows it."
         ]

@@ -142,7 +142,7 @@ async def test_a_homeserver_that_is_away_at_the_start_is_waited_for(
     await daemon.start(ready=False)
     await daemon.logged("login waits")
     await daemon.until(lambda: bool(daemon.rows("SELECT 1 FROM health WHERE state = 'fail'")))
-    assert "fail  homeserver" in (await daemon.command("status"))[1]
+    assert "fail  homeserver" in (await daemon.command("status", "--all"))[1]
     await proxy.up()
     await daemon.logged(" ready ")
 

@@ -157,7 +157,7 @@ async def test_a_login_is_not_begun_anew_beside_its_keys(
         assert told in daemon.log[-1]
         _, checked = await daemon.command("check")
         assert told in checked
-        _, stated = await daemon.command("status")
+        _, stated = await daemon.command("status", "--all")
         assert told.partition(":")[0].partition(",")[0] in stated
         file.write_bytes(whole)
         await daemon.start()

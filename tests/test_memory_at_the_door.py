@@ -82,7 +82,7 @@ async def test_what_means_the_same_is_found_and_its_embedder_dies_with_the_daemo
     model.keyed(lambda seen: None)
     await daemon.restart()  # else what is owed is looked for once a minute
     async with asyncio.timeout(WITHIN):
-        while "1 embedding missing" in (await daemon.command("status"))[1]:
+        while "1 embedding missing" in (await daemon.command("status", "--all"))[1]:
             pass
     await ask(ann, chat, daemon, "Wie heißt er, der Hund?")
     assert DOG in asked(model)

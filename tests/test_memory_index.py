@@ -158,6 +158,6 @@ async def test_a_daemon_finds_everything_again(
     await daemon.start()
     await ann.send(chat, "/memory green")
     await ann.wait_for(chat, lambda message: "Likes green tea" in message.body)
-    _, said = await daemon.command("status")
+    _, said = await daemon.command("status", "--all")
     assert "built anew from 1 memories" in said
     assert await is_sound(daemon.data)

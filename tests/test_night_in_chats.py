@@ -29,6 +29,7 @@ from wintermute.night.expiry import purge_expired
 from wintermute.night.nights import Nights
 from wintermute.night.tidying import alone
 from wintermute.prompt.block import Layout
+from wintermute.text import EMPTY_LISTS
 
 FIRST = pytest.mark.breaks("tools")
 """With the first message after a night there is one tool more."""
@@ -458,7 +459,7 @@ async def test_what_went_wrong_stands_in_the_report(tmp_path: Path, model: Model
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("/night", "No night has run yet."),
+        ("/night", EMPTY_LISTS["nights"]),
         ("/night 2026-05-01", "There is no night 2026-05-01: none has run yet."),
         ("/night yes", "`/night [DATE]`"),
         ("/night yes 5", "No night did or asks anything here under the number 5."),

@@ -237,7 +237,7 @@ async def test_what_was_decided_elsewhere_is_no_question_of_a_night_any_more(
         night.clock.advance(15 * DAY)
         await purge_expired(stores, night.clock.now())
         assert [item.state for item in await night.items()] == ["outdated", "refused", "outdated"]
-        assert "1 question" not in await answered(night, "/status")
+        assert "1 question" not in await answered(night, "/status all")
 
 
 async def answered(night: Tidied, line: str) -> str:

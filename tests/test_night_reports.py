@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.test_cli_night import house_of, night_of
-from tests.test_forgetting_messages import forgotten
 from tests.test_night_in_chats import says, slept
 from tests.world.clock import SYSTEM, HeldClock
 from tests.world.duties import Back
@@ -16,7 +15,6 @@ from tests.world.model import ModelServer
 from tests.world.nights import SmallNight, begin, opened
 from tests.world.sleeping import FTS, sleeping
 from tests.world.terminal import Terminal
-from wintermute.changes.undo import FORGETTING
 from wintermute.commands.night import GONE
 from wintermute.config.schema import Dreaming
 from wintermute.night.nights import Nights
@@ -34,7 +32,7 @@ def home(terminal: Terminal) -> Terminal:
 
 def nights_line(home: Terminal) -> str:
     """What `status` says of nights."""
-    lines = home.run("status").stdout.decode().splitlines()
+    lines = home.run("status", "--all").stdout.decode().splitlines()
     return next(line for line in lines if "nights:" in line)
 
 
@@ -106,9 +104,9 @@ async def test_the_next_night_is_that_of_another_date_where_the_hour_was_moved(
     async with opened(tmp_path, model, clock) as house:
         await begin(house)
         await slept(house, clock, 11.2)
-        assert "next 2026-05-06 01:00" in await says(house, "/status")
+        assert "next 2026-05-06 01:00" in await says(house, "/status all")
     async with opened(tmp_path, model, clock, Dreaming(hour=23)) as house:
-        assert "next 2026-05-06 23:00" in await says(house, "/status")
+        assert "next 2026-05-06 23:00" in await says(house, "/status all")
 
 
 async def test_what_the_guard_held_back_says_why(tmp_path: Path, model: ModelServer) -> None:
@@ -133,11 +131,6 @@ async def test_what_was_forgotten_is_counted_and_not_shown(
         await slept(house, clock, 11.2)
         await says(house, "/forget tea honey")
         await says(house, "/forget yes")
-        assert await says(house, "/night undo 1") == f"{FORGETTING.capitalize()}."
-        await house.deliver()  # what is being said is waited for
-        clock.advance(600)
-        async with house.working():
-            await forgotten(house)
         said = await says(house, "/night")
         assert "`1` merged: words were forgotten" in said
         assert "tea" not in said.replace("/night", "")

@@ -39,7 +39,7 @@ async def test_a_bot_comes_in_talks_and_is_started_again(
     for chat in (sealed, plain):
         await talk(ann, chat, "two")
         assert await said(ann, chat, daemon.user_id) == ["echo: one", "echo: two"]
-    assert "account data" not in (await daemon.command("status"))[1]
+    assert "account data" not in (await daemon.command("status", "--all"))[1]
     assert not other.refused
     assert other.met == {each.name for each in DIFFERENCES if each.told is not DIFFERENCES[0].told}
 

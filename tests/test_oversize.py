@@ -311,7 +311,7 @@ async def test_a_room_that_no_answer_fits_hears_it_once(tmp_path: Path, model: M
         return [text.partition("alone")[0] for text in (await house.spoken())[before:]]
 
     async def state(house: House) -> str:
-        await house.incoming("/status")
+        await house.incoming("/status all")
         await house.settled()
         (line,) = [line for line in (await house.spoken())[-1].splitlines() if "prompt" in line]
         return line

@@ -23,6 +23,7 @@ from wintermute.matrix.outbox import ELSEWHERE, KEPT_BACK
 from wintermute.messages import Usage
 from wintermute.schedule.firing import REMINDER
 from wintermute.tasks.tasks import SIGNS
+from wintermute.text import EMPTY_LISTS
 
 CLAIM = [["executing", "INSERT INTO occurrences"], ["executing", "COMMIT"]]
 SAID = f"{REMINDER}water"
@@ -407,7 +408,7 @@ async def test_a_spent_budget_is_told_once_in_each_room_and_promises_go_on(
         assert "I keep your messages" in await heard(ann, chat, daemon, "scripted is not asked")
         await say(ann, chat, daemon, "and again")
         await say(ann, chat, daemon, "/memory")
-        await heard(ann, chat, daemon, "I remember nothing here yet.")
+        await heard(ann, chat, daemon, EMPTY_LISTS["memories"])
     at = ("--schedule-type", "once", "--at", in_(LATER))
     assert (await daemon.command("task", "add", "water", *at))[0] == 0
     daemon.pass_time(LATER)

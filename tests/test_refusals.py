@@ -260,18 +260,22 @@ async def test_the_owner_hears_once_which_model_refuses_until_it_answers_again(
         assert await says("three", 1) == ["echo: three"]
         now[0] = step("deepseek: balance")
         assert (await says("four", 2))[1].startswith("paid has no quota left (402: Insuff")
-        assert "**backend paid** (warn): paid has no quota left" in (await says("/status", 1))[0]
+        assert (
+            "**backend paid** (warn): paid has no quota left" in (await says("/status all", 1))[0]
+        )
         now[0] = Fail(400, {"error": {"message": "unknown field: stream_options"}})
         paid.script(now[0], Text("here again"))
         assert await says("five", 1) == ["here again"]
         await daemon.until(
             lambda: bool(daemon.rows("SELECT 1 FROM health WHERE detail LIKE 'answ%, %'"))
         )
-        assert "answers, asked without stream_options" in (await says("/status", 1))[0]
+        assert "answers, asked without stream_options" in (await says("/status all", 1))[0]
         now[0] = step("openai: a wrong key")
         assert (await says("six", 2))[1].startswith("paid refuses the key")
         config = json.loads(daemon.config.read_text())
         config["llm"]["roles"]["base"] = [config["llm"]["backends"].pop("paid") and "spare"]
         daemon.config.write_text(json.dumps(config))
         await daemon.restart()
-        assert "**backend paid** (ok): no longer in config.yaml" in (await says("/status", 1))[0]
+        assert (
+            "**backend paid** (ok): no longer in config.yaml" in (await says("/status all", 1))[0]
+        )

@@ -11,6 +11,7 @@ from tests.world.clock import FakeClock
 from tests.world.house import ANN, ROOM, HeldClock, House, open_house
 from tests.world.model import Fail, ModelServer
 from wintermute.commands.tasks import FORMS
+from wintermute.text import EMPTY_LISTS
 
 MINE = f"person:{ANN}"
 GROUP = "!group:test"
@@ -164,7 +165,7 @@ async def test_it_is_taken_back_by_undo(house: House) -> None:
         "conversation_id": event["conversation_id"],
     }
     assert (await ask(house, "/undo")).endswith(": tea")
-    assert await ask(house, "/tasks") == "There is nothing to be done here."
+    assert await ask(house, "/tasks") == EMPTY_LISTS["tasks"]
 
 
 async def test_who_cannot_react_says_what_is_to_become_of_the_last_reminder(house: House) -> None:

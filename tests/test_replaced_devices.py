@@ -198,7 +198,7 @@ async def test_a_client_that_lost_its_keys_is_answered_when_its_owner_vouches_fo
         await answered(ann, chat, "four")
         assert states(daemon).count("locked") == 2
         assert len(notices(daemon, "")) == 1
-        code, status = await daemon.command("status")
+        code, status = await daemon.command("status", "--all")
         assert (code, "other keys than before" in status) == (0, True), status
 
         await ann.share_identity(phone)

@@ -23,6 +23,7 @@ from wintermute.db.database import shipped_migrations
 from wintermute.db.migrate import migrate
 from wintermute.matrix.membership import IN_CLEAR
 from wintermute.schedule.firing import REMINDER
+from wintermute.text import EMPTY_LISTS
 
 WATER = f"{REMINDER}water"
 
@@ -151,7 +152,7 @@ async def test_what_could_not_be_said_in_a_room_that_is_over_is_said_in_the_new_
     await daemon.start()
     await model.request_arrived(3)
     await daemon.until(lambda: sum("send refused" in line for line in daemon.log) == 2)
-    status = (await daemon.command("status"))[1]
+    status = (await daemon.command("status", "--all"))[1]
     assert f"2 in {club}: " in status
     new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
     proxy.before = pass_before
@@ -185,7 +186,7 @@ async def test_what_is_refused_while_the_room_moves_is_said_in_the_new_one(
     bell.set()
     await ann.wait_joined(new, daemon.user_id)
     await hears(ann, new, "answer one")
-    assert "held:" not in (await daemon.command("status"))[1]
+    assert "held:" not in (await daemon.command("status", "--all"))[1]
 
 
 @pytest.mark.slow
@@ -230,7 +231,10 @@ async def test_nothing_of_an_encrypted_room_goes_on_in_clear(
     await ann.wait_for(new, lambda m: m.body == IN_CLEAR)
     daemon.pass_time(LATER)
     await daemon.logged("no room for what is due")
-    assert f"{new} follows the encrypted {chat} in clear" in (await daemon.command("status"))[1]
+    assert (
+        f"{new} follows the encrypted {chat} in clear"
+        in (await daemon.command("status", "--all"))[1]
+    )
     await daemon.restart()
     assert said(ann, new, daemon) == [IN_CLEAR]
     await put_state(ann, new, "m.room.encryption", ENCRYPTION)
@@ -255,7 +259,7 @@ async def test_a_room_that_only_claims_to_follow_another_gets_nothing_of_it(
     taken = await follower(ann, "!nowhere:example.org", [daemon.user_id, eve.user_id])
     await bury(ann, club, taken)
     await ann.wait_joined(taken, daemon.user_id)
-    assert await ask(ann, taken, daemon, "/memory") == "I remember nothing here yet."
+    assert await ask(ann, taken, daemon, "/memory") == EMPTY_LISTS["memories"]
     assert daemon.user_id not in ann.members(claimed)
     await bury(ann, club, claimed)
     await ask(ann, taken, daemon, "/help")
@@ -278,11 +282,13 @@ async def test_a_direct_chat_that_gave_way_is_not_spoken_in_until_we_are_asked_i
     await heard(ann, chat, daemon, "it gave: ")
     new = await upgrade(ann, chat)
     await daemon.logged("no room for what is due")
-    assert f"{chat} gave way to {new}, where I am not" in (await daemon.command("status"))[1]
+    assert (
+        f"{chat} gave way to {new}, where I am not" in (await daemon.command("status", "--all"))[1]
+    )
     await ann.invite(new, daemon.user_id)
     await told(ann, new, daemon, WATER)
     assert not [text for text in said(ann, chat, daemon) if text.startswith(WATER)]
-    assert "gave way" not in (await daemon.command("status"))[1]
+    assert "gave way" not in (await daemon.command("status", "--all"))[1]
 
 
 MOVED = ["executing", "UPDATE rooms SET moved_to"]

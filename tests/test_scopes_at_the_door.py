@@ -19,6 +19,7 @@ from tests.world.person import Person
 from tests.world.scene import NewAnybody, NewBot, NewPerson, NewRoom
 from wintermute.conversation import words
 from wintermute.matrix.outbox import KEPT_BACK
+from wintermute.text import EMPTY_LISTS
 
 FACT = "Ann earns 4711 a month"
 REMEMBER = Use("append_memory", {"entry": FACT})
@@ -130,7 +131,7 @@ async def test_a_task_is_seen_and_changed_where_it_belongs(
     for who, chat in ((ann, club), (ben, club), (ben, bens)):
         refused = [await ask(who, chat, daemon, f"/tasks cancel {id_}") for id_ in (task, "task_0")]
         assert refused == [f"no task {task}", "no task task_0"]
-        assert await ask(who, chat, daemon, "/tasks") == "There is nothing to be done here."
+        assert await ask(who, chat, daemon, "/tasks") == EMPTY_LISTS["tasks"]
         await ask(who, chat, daemon, "hello")
         assert PLAN not in asked(model)
     assert PLAN in await ask(ann, again, daemon, f"/tasks cancel {task}")
@@ -149,7 +150,7 @@ async def test_a_task_of_a_group_is_everybodys_there_and_nobodys_elsewhere(
     made = await ask(ann, club, daemon, f"/remind daily 09:00 {PLAN}")
     assert "I will remind this room" in made
     [task] = re.findall("task_[0-9a-f]+", made)
-    assert await ask(ann, mine, daemon, "/tasks") == "There is nothing to be done here."
+    assert await ask(ann, mine, daemon, "/tasks") == EMPTY_LISTS["tasks"]
     await eve.send(club, f"/tasks cancel {task}")
     assert PLAN in await ask(ben, club, daemon, "/tasks")
     assert "Cancelled" in await ask(ben, club, daemon, f"/tasks cancel {task}")
@@ -184,7 +185,7 @@ async def test_an_undo_takes_back_what_was_done_in_its_own_chat(
     assert await ask(ann, club, daemon, "/undo") == "There is nothing to undo here."
     assert FACT in await ask(ann, mine, daemon, "/memory")
     assert FACT in await ask(ann, mine, daemon, "/undo")
-    assert await ask(ann, mine, daemon, "/memory") == "I remember nothing here yet."
+    assert await ask(ann, mine, daemon, "/memory") == EMPTY_LISTS["memories"]
 
 
 async def test_status_names_details_to_the_owner_alone(
@@ -197,7 +198,7 @@ async def test_status_names_details_to_the_owner_alone(
         await room(each, daemon, *other) for each, *other in ((ann,), (ann, ben), (ben,))
     ]
     asks = ((ann, mine), (ann, club), (ben, club), (ben, bens))
-    told = [await ask(who, chat, daemon, "/status") for who, chat in asks]
+    told = [await ask(who, chat, daemon, "/status all") for who, chat in asks]
     assert ["to be sent" in each for each in told] == [True, False, False, False]
     assert all("outbox" in each for each in told)
 
@@ -216,7 +217,7 @@ async def test_who_comes_in_and_who_is_left_find_memories_of_their_own(
     await ask(ann, chat, daemon, "what do we all know?")  # first it says who can read now
     await ann.wait_for(chat, lambda m: m.body.startswith("echo:") and "we all know?" in m.body)
     assert (FACT in asked(model), "remember it" in asked(model)) == (False, False)
-    assert await ask(ben, chat, daemon, "/memory") == "I remember nothing here yet."
+    assert await ask(ben, chat, daemon, "/memory") == EMPTY_LISTS["memories"]
     await ben.leave(chat)
     await ann.until(lambda: ben.user_id not in ann.members(chat))
     await ask(ann, chat, daemon, "and I alone?")

@@ -29,7 +29,7 @@ class OneSlot(Models):
 async def line(house: House, name: str, **about: str) -> str:
     """What `/status` says of one thing; "" where it says nothing."""
     before = len(await house.spoken())
-    await house.incoming("/status", **about)  # type: ignore[arg-type]  # texts, of which origin is one
+    await house.incoming("/status all", **about)  # type: ignore[arg-type]  # texts, of which origin is one
     told = (await house.said(before + 1))[-1].splitlines()
     return next((each for each in told if each.startswith(f"- **{name}**")), "")
 

@@ -244,7 +244,7 @@ async def test_what_may_not_be_taken_away_now_goes_when_we_are_in_the_room_again
     proxy.before = refuse_redactions
     await ann.redact(chat, asked)
     await daemon.until(lambda: len(daemon.rows("SELECT 1 FROM outbox WHERE state = 'stuck'")) == 2)
-    assert "2 in " in (await daemon.command("status"))[1]
+    assert "2 in " in (await daemon.command("status", "--all"))[1]
     await ann.kick(chat, daemon.user_id)
     await ann.until(lambda: daemon.user_id not in ann.members(chat))
     proxy.before = pass_before

@@ -14,6 +14,7 @@ from tests.world.promised import do, now, promise
 from wintermute.commands.tasks import HELD, VERBS
 from wintermute.tasks.schedules import NOTHING, PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Task
+from wintermute.text import EMPTY_LISTS
 
 MINE = f"person:{ANN}"
 ROOM_SCOPE = f"room:{GROUP}"
@@ -188,7 +189,7 @@ async def test_an_id_of_another_room_is_unknown(house: House, verb: str) -> None
     assert await act(house, verb, mine, **IN_GROUP) == "no task ID"
     bens: dict[str, Any] = {"room": "!ben:test", **BEN}
     assert await act(house, verb, mine, **bens) == "no task ID"
-    assert await shown(house, **bens) == ["There is nothing to be done here."]
+    assert await shown(house, **bens) == [EMPTY_LISTS["tasks"]]
     assert [await now(house, mine), await now(house, ours)] == before
     assert len(await shown(house)) == len(await shown(house, **IN_GROUP)) == 2
 

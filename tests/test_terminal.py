@@ -38,6 +38,7 @@ from wintermute.conversation import words
 from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.messages import Json, Usage
 from wintermute.terminal.screen import VOID, TerminalSpeaker
+from wintermute.text import EMPTY_LISTS
 
 Piped = Callable[[Path, bytes], Awaitable[tuple[int, str, str]]]
 """`printf … | wintermute chat`: its exit code, output and errors."""
@@ -162,7 +163,7 @@ async def test_each_line_of_a_pipe_is_answered(
     config = settings(tmp_path, model.url)
     code, said, errors = await piped(config, b"hi\n\n/tasks\nbye")
     assert (code, errors) == (0, "")
-    assert said.splitlines() == ["echo: hi", "There is nothing to be done here.", "echo: bye"]
+    assert said.splitlines() == ["echo: hi", EMPTY_LISTS["tasks"], "echo: bye"]
     assert (await piped(config, b"again\n"))[1] == "echo: again\n"
     asked = [own_words(m["content"]) for m in model.requests[-1].messages if m["role"] == "user"]
     assert asked == ["hi", "bye", "again"]
@@ -369,8 +370,8 @@ async def test_commands_are_answered_while_a_message_waits(
     async with at_terminal(config) as terminal:
         terminal.type("hello\r")
         shown = await terminal.until("you>", after="does not answer")
-        terminal.type("/status\r")
-        await terminal.until("to be sent", after="/status")
+        terminal.type("/status all\r")
+        await terminal.until("to be sent", after="/status all")
         terminal.type("/new\r")
         await terminal.until("waits until I have answered", after="/new")
         terminal.type("/stop\r")
@@ -429,7 +430,7 @@ async def test_lines_can_be_typed_while_the_model_is_silent(
         terminal.type("hello\r")
         await terminal.stands("you> hello", "you>")
         terminal.type("/tasks\r")
-        await terminal.until("There is nothing to be done here.")
+        await terminal.until(EMPTY_LISTS["tasks"])
         terminal.type("/new\r")
         await terminal.until("waits until I have answered", after="/new")
         await terminal.until("you>", after="waits until I have answered")
@@ -494,7 +495,7 @@ async def test_what_broke_off_is_not_left_standing_while_a_message_waits(
         await terminal.until("go on trying")
         await terminal.until("you>", after="go on trying")
         terminal.type("/tasks\r")
-        await terminal.stands("you> /tasks", "There is nothing to be done here.", "you>")
+        await terminal.stands("you> /tasks", EMPTY_LISTS["tasks"], "you>")
         assert "Two." in terminal.seen
         assert "Two." not in terminal.screen
 

@@ -189,7 +189,7 @@ async def test_the_daemon_serves_beside_its_rooms_and_leaves_in_time(
         code, told = await daemon.command("web")
         assert (code, f"port {port} on 127.0.0.1 is taken" in told) == (1, True)
         assert "web.enabled" in told
-        assert f"fail  web: port {port}" in (await daemon.command("status"))[1]
+        assert f"fail  web: port {port}" in (await daemon.command("status", "--all"))[1]
         await ann.send(chat, "still there?")
         await ann.wait_for(chat, lambda m: m.body == "echo: still there?")
     os.kill(daemon.pid, signal.SIGHUP)
@@ -206,7 +206,7 @@ async def test_the_daemon_serves_beside_its_rooms_and_leaves_in_time(
         os.kill(daemon.pid, signal.SIGHUP)
         await daemon.until(lambda: any("web door open" in line for line in daemon.log[began:]))
         assert (await client.get("/sessions")).status_code == 200
-        assert f"ok    web: serves {base}" in (await daemon.command("status"))[1]
+        assert f"ok    web: serves {base}" in (await daemon.command("status", "--all"))[1]
         await say(client, "hello", "echo: hello")
         async with asyncio.TaskGroup() as group:
             begun = asyncio.Semaphore(0)

@@ -113,7 +113,7 @@ async def test_a_result_is_kept_for_whom_it_was_made(
     await until(lambda: scope(daemon, chat) == f"room:{chat}")
     release.set()
     await hears(ann, chat, KEPT_BACK)
-    assert f"in {chat}: {NOT_ALONE}" in (await daemon.command("status"))[1]
+    assert f"in {chat}: {NOT_ALONE}" in (await daemon.command("status", "--all"))[1]
     assert not knows(ann, chat, "did 4711")
     await slip_out(eve, ann, chat)
     await ann.wait_for(chat, lambda message: "did 4711" in message.body)
@@ -270,7 +270,7 @@ async def test_why_a_chat_is_no_longer_private_is_told_to_whose_it_was(
     await slip_in(ben, ann, chat)
     await ask(ben, chat, daemon, "good evening")
     assert not [body for body in bodies(ben, chat) if "the two of us" in body]
-    await ask(ann, chat, daemon, "/status")
+    await ask(ann, chat, daemon, "/status all")
     status = await ann.wait_for(chat, lambda message: "**outbox**" in message.body)
     assert ("to be sent" in status.body, NO_DETAILS in status.body) == (False, True)
     await ann.wait_for(chat, lambda message: "the two of us" in message.body)

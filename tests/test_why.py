@@ -14,6 +14,7 @@ from tests.world.model import Calls, ModelServer, Text, Use
 from wintermute.changes.change_sets import Cause, Reason
 from wintermute.config.schema import Context, Memory
 from wintermute.memory.fact import Fact, NewFact, Source
+from wintermute.text import EMPTY_LISTS
 
 MINE = f"person:{ANN}"
 CLUB = "room:!room:test"
@@ -216,7 +217,7 @@ async def test_what_ends_by_itself_leaves_the_list(
             )
         assert names(await answer(house, "/memory")) == ["Is on holiday"]
         clock.advance(24 * 3600)
-        assert await answer(house, "/memory") == "I remember nothing here yet."
+        assert await answer(house, "/memory") == EMPTY_LISTS["memories"]
         assert "(until May 2026, " in await answer(house, "/memory holiday")
 
 

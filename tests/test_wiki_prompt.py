@@ -195,7 +195,7 @@ def test_a_prompt_file_in_a_folder_is_checked_like_the_others(
     assert "fail  prompts" not in terminal.run("check").stdout.decode()
     assert terminal.says("prompt")
     file.write_bytes(b"\xff\xff")
-    assert f"{name} is not UTF-8 at byte 0" in terminal.says("status")
+    assert f"{name} is not UTF-8 at byte 0" in terminal.says("status", "--all")
     file.unlink()
     terminal.says("init", ".")
     assert file.read_text() == PROMPTS[name]

@@ -309,7 +309,7 @@ async def test_a_daemon_leaves_with_the_numbers_and_another_one_tells_what_is_ti
     await ann.send(chat, "hello")
     [answer] = await ann.wait_for_count(chat, daemon.user_id, 1)
     assert answer.body == "echo: hello"
-    code, told = await daemon.command("status")
+    code, told = await daemon.command("status", "--all")
     assert (code, "warn  windows: scripted: instructions and tools take about" in told) == (0, True)
     small: Json = {"backends": {"scripted": {**known, "context_tokens": 1024}}}
     lost = await bot(ann, llm=small, start=False)

@@ -31,6 +31,7 @@ from tests.world.delegating import (
 from tests.world.house import WARDS, Gate, HeldClock, House, open_house
 from tests.world.model import Calls, Fail, Hang, ModelServer, Seen, Slow, Step, Use
 from wintermute.config.schema import SubSessionSettings
+from wintermute.text import EMPTY_LISTS
 
 LIMITS = SubSessionSettings()
 
@@ -480,7 +481,7 @@ async def test_a_person_can_see_what_is_handed_out(tmp_path: Path, model: ModelS
         house.working(),
     ):
         await house.incoming("/sessions")
-        assert await house.said(1) == ["No work is handed out here."]
+        assert await house.said(1) == [EMPTY_LISTS["sessions"]]
         await house.incoming("go")
         await house.said(2)
         await model.request_arrived(3)
@@ -491,7 +492,7 @@ async def test_a_person_can_see_what_is_handed_out(tmp_path: Path, model: ModelS
             "b (waits for a)",
             "c (not before 2026-05-04 14:30)",
         ]
-        await house.incoming("/status")
+        await house.incoming("/status all")
         (line,) = [line for line in (await house.said(4))[3].splitlines() if "sub-sessions" in line]
         assert "1 running, 2 waiting: sub_" in line
 

@@ -10,7 +10,7 @@ import click
 
 from tests.full_config import full_config
 from wintermute.cli.main import cli
-from wintermute.commands.chat import NAMES
+from wintermute.commands.chat import HELP
 from wintermute.config.document import expected
 from wintermute.config.schema import Config, Secret, Wiki
 
@@ -179,12 +179,16 @@ def commands(
             yield from commands(inner, context)
 
 
+def _typed(line: str, *examples: str) -> str:
+    return f"{line}. For example: `{'`, `'.join(examples)}`." if examples else f"{line}."
+
+
 def command_line() -> str:
     """docs/commands.md."""
     parts = [COMMANDS]
     for words, command, context in commands():
         parts.append(f"## {words}\n\n```text\n{command.get_help(context)}\n```\n")
-    said = "\n".join(f"- `{name}`: {text}" for name, text in NAMES.items())
+    said = "\n".join(f"- `{name}`: {_typed(*text.split(' | '))}" for name, text in HELP.items())
     tools = "\n".join(f"- `{name}`: {text}" for name, text in TOOLS.items())
     parts.append(f"## In a chat\n\n{said}\n")
     parts.append(f"## Tools of the assistant\n\n{tools}\n")

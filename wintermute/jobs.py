@@ -122,10 +122,12 @@ class Jobs:
             (name, scope),
         )
 
-    async def is_forgetting(self, source: Transaction | Database) -> bool:
-        """Whether something that somebody asked to be forgotten is not gone everywhere yet."""
+    async def is_forgetting(self, source: Transaction | Database, scope: str = "") -> bool:
+        """Decide if something that people want forgotten, in one scope or any, is not gone yet."""
         return await source.exists(
-            "SELECT 1 FROM jobs WHERE name = ? AND state IN ('waiting', 'running')", (FORGET,)
+            "SELECT 1 FROM jobs WHERE name = :name AND state IN ('waiting', 'running') AND"
+            " (:scope = '' OR :scope IN (SELECT value FROM json_each(args, '$.scopes')))",
+            {"name": FORGET, "scope": scope},
         )
 
     async def is_there(self, tx: Transaction, job_id: str) -> bool:

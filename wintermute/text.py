@@ -1,4 +1,4 @@
-"""Small pure functions over text that comes from outside."""
+"""Small pure functions over text that comes from outside; texts that all doors share."""
 
 import re
 import unicodedata
@@ -24,6 +24,23 @@ BIDI_CONTROLS = frozenset(
 )
 NO_TEXT = BIDI_CONTROLS | {"\ufeff"}
 """Also the mark of an encoding, which whoever reads a text does not take for a part of it."""
+
+EMPTY_LISTS = {
+    "tasks": "No tasks or reminders here. Try *remind me tomorrow at 9 to call Anna*.",
+    "memories": "I remember nothing here yet. Try *remember that my sister Mia is allergic to nuts*.",
+    "sessions": "No work is handed out here. Try *compare these three cafés, each on its own: …*.",
+    "nights": "No night has run yet. `/dream` has me tidy up what I know now.",
+}
+"""Answers of a chat to a command that lists, while there is nothing: how to fill it (U-013)."""
+EMPTY_AT_SHELL = {
+    "tasks": 'No tasks or reminders. Add one: wintermute task add "Call Anna" --at "tomorrow 09:00"',
+    "memories": 'No memories. Add one: wintermute memory add "Mia is allergic to nuts"',
+    "nights": "No night has run yet. Run one: wintermute night run",
+    "skills": "No skills. Add one from a file:"
+    ' wintermute skill add report report.md --summary "How I write reports"',
+    "pages": "No pages. Make some from a chat: wintermute wiki consolidate --conversation ROOM",
+}
+"""Lines of the shell for the same."""
 
 BLANKS = frozenset("\u034f\u115f\u1160\u2800\u3164\uffa0") | {*map(chr, range(0xFE00, 0xFE10))}
 """Characters that are letters or marks, and show nothing."""

@@ -28,7 +28,7 @@ from wintermute.messages import Json
 ALL_OF_IT = "all of it"
 FORGETTING = (
     "something is being forgotten for good, and nothing of it may come back: take it back when that is"
-    " done, which `/status` shows"
+    " done, which `/status all` shows"
 )
 
 

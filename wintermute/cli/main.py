@@ -16,7 +16,7 @@ VERBS = {
     "chat": "Talk in the terminal, without Matrix.",
     "web": "Print an address that logs you in to the web pages.",
     "check": "Try every part and say what to do.",
-    "status": "Show what works and what does not.",
+    "status": "Show what does not work, and what to do about it.",
     "memory": "Show, change and forget memories.",
     "core": "Show and edit core.md, which is in every prompt.",
     "wiki": "Read, search and tidy the wiki, and make pages of conversations.",

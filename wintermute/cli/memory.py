@@ -55,6 +55,7 @@ from wintermute.night.splitting import MOST_TEXT, Splitting, harmless_paragraphs
 from wintermute.secret_shapes import REFUSED, secret_kind
 from wintermute.stores import Stores
 from wintermute.templates import Template
+from wintermute.text import EMPTY_AT_SHELL
 
 SAID: dict[AddOutcome, str] = {
     "stored": "stored",
@@ -95,7 +96,7 @@ def list_(ctx: click.Context, scope: str | None, everyone: bool, as_json: bool) 
             lines += [fact_line(fact, zone) for fact in facts]
             resting = len(live) - len(facts)
             lines += [AT_REST.format(n=resting)] if resting else []
-        return Report(values, lines or ["Nothing is remembered."])
+        return Report(values, lines or [EMPTY_AT_SHELL["memories"]])
 
     listed = with_stores(ctx, work)
     tell(ctx, listed.values, *listed.lines, as_json=as_json)
@@ -245,7 +246,7 @@ def forget_(ctx: click.Context, fact_ids: tuple[str, ...], as_json: bool) -> Non
     if done.unfinished:
         raise WintermuteError(
             f"not finished: {done.unfinished} messages about it still wait to be answered or"
-            " sent. The daemon goes on after that, and `wintermute status` shows what is left"
+            " sent. The daemon goes on after that, and `wintermute status --all` shows what is left"
         )
     if not done.scrubbed:
         raise WintermuteError(

@@ -25,7 +25,7 @@ from wintermute.night.report import done_words, failed, item_json, item_text, wh
 from wintermute.night.tidying import Tidying
 from wintermute.prompt.gather import read_texts
 from wintermute.stores import Stores
-from wintermute.text import counted, one_line
+from wintermute.text import EMPTY_AT_SHELL, counted, one_line
 
 DRY = "dry-run"
 """What a night is called that is only tried."""
@@ -91,7 +91,7 @@ async def list_(stores: Stores, count: int) -> Report:
         for night in await nights.newest(max(count, 0))
     ]
     values = [night_values(night, items) for night, items in found]
-    return Report(values, [night_line(*each) for each in found] or ["No night has run yet."])
+    return Report(values, [night_line(*each) for each in found] or [EMPTY_AT_SHELL["nights"]])
 
 
 @click.command("report")
@@ -109,7 +109,7 @@ async def report(stores: Stores, night: str | None) -> Report:
         return Report(item_json(item), whole(item, chat=False))
     found = await questions.night(night) if night else next(iter(await nights.newest(1)), None)
     if found is None:
-        return Report(None, ["No night has run yet."])
+        return Report(None, [EMPTY_AT_SHELL["nights"]])
     items = await nights.items(stores.database, found.id)
     head = f"{found.id}, {found.why}, {found.state}"
     lines = [head, *phase_lines(found), "", *report_lines(found, items)]

@@ -80,6 +80,15 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(import_module(module), name or "command")
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as unknown:  # click compares with what is loaded
+            name, known = unknown.command_name, self.list_commands(ctx)
+            raise click.NoSuchCommand(name, possibilities=known, ctx=ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self._lines is None:
             super().format_commands(ctx, formatter)

@@ -18,6 +18,7 @@ from wintermute.errors import WintermuteError
 from wintermute.prompt.edited import unusable_skills
 from wintermute.skills.skills import IN_FOLDER
 from wintermute.stores import Stores
+from wintermute.text import EMPTY_AT_SHELL
 
 
 @click.group("skill")
@@ -40,7 +41,7 @@ async def list_(stores: Stores) -> Report:
     values = [asdict(each) for each in skills]
     values += [{"name": name, "problem": told} for name, told in problems.items()]
     lines = [f"{each.name.removesuffix(IN_FOLDER)}: {each.summary}" for each in skills]
-    return Report(values, [*lines, *problems.values()] or ["There is no skill."])
+    return Report(values, [*lines, *problems.values()] or [EMPTY_AT_SHELL["skills"]])
 
 
 @command.command("show")

@@ -17,7 +17,7 @@ from wintermute.config.lock import holder
 from wintermute.config.schema import Config
 from wintermute.db import Database, open_database
 from wintermute.errors import ConfigurationError
-from wintermute.health.health import Finding, gather
+from wintermute.health.health import WELL, Finding, gather, not_well
 from wintermute.ids import new_id
 from wintermute.llm.embeddings import open_embedder
 from wintermute.llm.models import Models
@@ -32,16 +32,22 @@ from wintermute.wiki.store import WikiStore
 
 
 @click.command("status")
+@click.option("--all", "in_full", is_flag=True, help="Show every part, also those that are well.")
 @reporting
-def command(ctx: click.Context, as_json: bool) -> None:
-    """Show what works and what does not.
+def command(ctx: click.Context, in_full: bool, as_json: bool) -> None:
+    """Show what does not work, and what to do about it.
 
     Leaves with 1 when something fails.
 
-    Example: wintermute status --json
+    Example: wintermute status --all
     """
     config = open_config(ctx, spared="matrix")
-    show(ctx, asyncio.run(_facts(config)), as_json=as_json)
+    facts = asyncio.run(_facts(config))
+    shown = facts if in_full or as_json else not_well(facts)
+    if not shown:
+        click.echo(WELL.format("`wintermute status --all`"))
+    else:
+        show(ctx, shown, as_json=as_json)
 
 
 async def _facts(config: Config) -> list[Finding]:

@@ -27,7 +27,7 @@ from wintermute.tasks.due import upcoming
 from wintermute.tasks.occurrences import LATE, Occurrence
 from wintermute.tasks.schedules import KINDS, MODES, PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Target, Task
-from wintermute.text import counted, harmless
+from wintermute.text import EMPTY_AT_SHELL, counted, harmless
 
 TOLD = 3
 """How many due times a change is answered with."""
@@ -222,7 +222,7 @@ async def list_(stores: Stores, status: Any, scope: str | None) -> Report:
     """
     named = await scope_of(stores, scope) if scope else None
     seen = await _seen(stores, await stores.tasks.listed(named, status))
-    nothing = {"active": "There is nothing to be done.", "all": "There is no task."}
+    nothing = dict.fromkeys(("active", "all"), EMPTY_AT_SHELL["tasks"])
     lines = [each.row() for each in seen] or [nothing.get(status, f"No task is {status}.")]
     return Report([each.json() for each in seen], lines)
 

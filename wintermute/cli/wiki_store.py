@@ -25,7 +25,7 @@ from wintermute.errors import (
 )
 from wintermute.files import decoded
 from wintermute.templates import RUNTIME, read_template, shipped_prompts
-from wintermute.text import harmless
+from wintermute.text import EMPTY_AT_SHELL, harmless
 from wintermute.wiki.conversations import (
     ROLES,
     ConversationFolder,
@@ -377,12 +377,14 @@ def search(wiki: WikiStore, words: str, most: int) -> WikiFound:
 
     Example: wintermute wiki search "roses in the garden"
     """
-    found = wiki.search(words, most)
+    found, has_pages = wiki.search(words, most), any(map(is_page, wiki.pages()))
     lines = []
     for hit in found:
         beside = f" (linked with {shown(hit.linked_with)})" if hit.linked_with else ""
         lines += [f"{shown(hit.path)}{beside}", f"    {harmless(hit.line)}"]
-    return [asdict(hit) for hit in found], lines or ["No page fits."]
+    return [asdict(hit) for hit in found], lines or [
+        "No page fits." if has_pages else EMPTY_AT_SHELL["pages"]
+    ]
 
 
 @click.command("check")

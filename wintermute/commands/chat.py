@@ -6,6 +6,7 @@ Sub-sessions as lines for a person.
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from difflib import get_close_matches
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
@@ -22,7 +23,7 @@ from wintermute.conversation.asking import Folding
 from wintermute.conversation.casting import Branching
 from wintermute.conversation.words import FIRST_STAYS, REWORDED, TAKEN_BACK
 from wintermute.db import Transaction
-from wintermute.health.health import gather
+from wintermute.health.health import WELL, gather, not_well
 from wintermute.loom.sub_sessions import SubSession
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import is_matrix
@@ -32,7 +33,7 @@ from wintermute.night.nights import follow_undo
 from wintermute.owner import is_owner
 from wintermute.prompt.edited import unusable_files
 from wintermute.stores import Stores
-from wintermute.text import one_line, plain
+from wintermute.text import EMPTY_LISTS, one_line, plain
 from wintermute.wiki.finding import wiki_finding
 
 OBJECTIVE_CHARACTERS = 100
@@ -58,25 +59,36 @@ def _how_far(node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo) -> s
     return f"not before {node.not_before.astimezone(zone):%Y-%m-%d %H:%M}"
 
 
-NAMES = {
-    "/new": "start afresh: what was said so far is no longer in view",
+HELP = {
+    "/new": "start afresh: I no longer look at what was said before",
     "/compact": "sum up what was said so far, to make room for more",
-    "/stop": "stop what I am doing in this room",
-    "/sessions": "the work I have handed out here; `/stop ID` ends one",
-    "/memory": "what I remember here; `/memory WORDS` finds some of it, `/memory core` shows what I always know",
-    "/forget": "`/forget WORDS` lists everything with these words and asks once; `/forget ID` erases one memory for good",
-    "/why": "which memories my last answer had; in reply to an answer, which that one had",
-    "/tasks": "what is to be done here; `/tasks done ID` and the like act on one of them",
-    "/remind": "`/remind tomorrow 09:00 Call Anna` tells you then; `/remind` lists what else it reads",
-    "/undo": "take back your last change of a memory or task here; I ask first if it is old or large; `/undo SET` takes any of the last 30 days",
-    "/night": "what I tidied at night; `/night yes N` and `/night no N` answer me, `/night undo` takes it back",
-    "/dream": "have me tidy what I know now",
+    "/stop": "stop what I am doing in this room | /stop sub_1a2b3c4d",
+    "/sessions": "list the work I have handed out here; `/stop ID` ends one",
+    "/memory": "list what I remember here, or search it; `/memory core` shows what I always know | /memory Anna birthday | /memory core",
+    "/forget": "list everything with these words and ask once; `/forget ID` erases one memory for good | /forget old address | /forget yes | /forget fact_1a2b3c4d",
+    "/why": "name the memories my last answer had, or those of the answer you reply to",
+    "/tasks": "list the tasks and reminders here, or change one of them | /tasks done | /tasks tomorrow task_1a2b3c4d",
+    "/remind": "remind you at a time; `/remind` alone shows the times I can read | /remind tomorrow 09:00 Call Anna | /remind in 20 minutes Tea is ready",
+    "/undo": "take back your last change of a memory or task here; I ask first if it is old or large | /undo yes | /undo set_1a2b3c4d",
+    "/night": "show what I tidied at night; answer my questions, or take it back | /night yes 2 | /night no 3 | /night undo",
+    "/dream": "have me tidy up what I know now",
     "/verify": "compare emojis, so that your client knows that it is me",
-    "/status": "what works and what does not",
-    "/model": "the models, and which one answers here; the owner chooses with `/model NAME`, `/model reset` ends it",
-    "/usage": "tokens and cost of this conversation; for the owner alone also of today and this month",
-    "/help": "this list",
+    "/status": "tell what does not work and what to do; `/status all` shows every part | /status all",
+    "/model": "list the models; the owner chooses the one that answers here | /model local | /model reset",
+    "/usage": "show the tokens and cost of this chat; the owner also sees today and this month",
+    "/help": "show this list, or explain one command | /help remind",
 }
+"""Each command: a line of what it does, then lines to type."""
+NAMES = {name: text.split(" | ")[0] for name, text in HELP.items()}
+TO_SAY = (
+    "Remind me tomorrow at 9 to call Anna.",
+    "Remember that my sister Mia is allergic to nuts.",
+    "What do you know about Mia?",
+)
+WELCOME = "Write to me as to a person, for example:\n{}\n\nThese commands need no model:\n{}"
+UNKNOWN = "I do not know `{}`.{} `/help` lists all commands."
+ALIKE = 0.7
+"""How much of a word has to be right for the command that it nearly is."""
 
 WHY_ALONE = (
     "`/why` is about an answer: write it alone for the last one, or in reply to another."
@@ -89,6 +101,7 @@ UNDO_CONFIRM = (
 ASKED_SET = re.compile(r"`/undo (set_\w+)` does the same\.$")
 NOTHING_TO_CONFIRM = "There is nothing to confirm: write `/undo` first."
 NO_CHANGE = "I know no change `{}` here of the last 30 days."
+ALL = "all"
 NO_DETAILS = "The details are for you alone: ask me in a chat with nobody else in it."
 
 
@@ -178,7 +191,7 @@ class ChatCommands:
             return await self._again(tx, row, scope)
         known = self._answers.get(row.word)
         if known is None:
-            return f"I do not know `{row.word[:40]}`. `/help` lists what I know."
+            return _unknown(row.word)
         return await known(tx, row, scope)
 
     async def _again(self, tx: Transaction, row: Waiting, scope: str) -> str:
@@ -276,7 +289,7 @@ class ChatCommands:
             for node in await store.open_in(tx, row.conversation_id)
             if node.scope == scope  # who came in since must not see what was asked for (M-010)
         ]
-        return bounded(lines) or "No work is handed out here."
+        return bounded(lines) or EMPTY_LISTS["sessions"]
 
     async def _status(self, _tx: Transaction, row: Waiting, scope: str) -> str:
         stores, zone = self._stores, self._stores.tasks.zone.key
@@ -286,14 +299,28 @@ class ChatCommands:
         facts += (await asyncio.to_thread(wiki_finding, stores.wiki, stores.tasks.zone),)
         facts += (await self._nights.finding(),)
         asked = is_owner(row.origin)
+        if after_word(row.body).strip().lower() != ALL:
+            facts = not_well(facts)
+        if not facts:
+            return WELL.format("`/status all`")
         if not (asked and stores.owner.owns(scope)):
             # Details may name other people's rooms, and are nobody else's business.
             brief = "\n".join(f"- **{fact.name}**: {fact.state}" for fact in facts)
             return f"{brief}\n\n{NO_DETAILS}" if asked else brief
         return "\n".join(f"- **{fact.name}** ({fact.state}): {fact.text}" for fact in facts)
 
-    async def _help(self, _tx: Transaction, _row: Waiting, _scope: str) -> str:
-        return "\n".join(f"- `{name}`: {text}" for name, text in NAMES.items())
+    async def _help(self, _tx: Transaction, row: Waiting, _scope: str) -> str:
+        word = after_word(row.body).strip().strip("`").lower()
+        name = f"/{word.removeprefix('/')}"
+        if name in HELP:
+            line, *examples = HELP[name].split(" | ")
+            shown = "\n".join(f"- `{each}`" for each in (examples or [name]))
+            return f"`{name}`: {line}. For example:\n{shown}"
+        if word and _nearest(name):
+            return _unknown(name)
+        here = [each for each in NAMES if each != "/verify" or is_matrix(row.room_id)]
+        said = "\n".join(f"- *{each}*" for each in TO_SAY)
+        return WELCOME.format(said, "\n".join(f"- `{each}`: {NAMES[each]}" for each in here))
 
     async def _scope(self, row: Waiting) -> str:
         return (await self._stores.conversations.get(row.conversation_id)).scope
@@ -301,3 +328,12 @@ class ChatCommands:
 
 def _named_set(row: Waiting) -> str:
     return after_word(row.body).strip().strip("`").removeprefix("#")
+
+
+def _nearest(word: str) -> list[str]:
+    return get_close_matches(word[:40], NAMES, 1, ALIKE)
+
+
+def _unknown(word: str) -> str:
+    near = "".join(f" Did you mean `{each}`?" for each in _nearest(word))
+    return UNKNOWN.format(word[:40].replace("`", ""), near)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from wintermute.commands.tasks import brief
 from wintermute.db import Transaction
@@ -28,11 +29,11 @@ NOT_ASKED = "That confirms nothing. Write `/forget WORDS` first, then the exact 
 CHANGED_SINCE = "That list has changed. Write `/forget WORDS` again to see the new one."
 FORGETTING = (
     "I forget it for good, with the messages it came from and every record that repeats it."
-    " `/status` shows if anything is left to do."
+    " `/status all` shows what is left to do."
 )
 FORGETTING_HERE = (
     "I forget it for good, with your messages about it and every record that repeats it. Messages"
-    " of others stay here, for them to delete. `/status` shows if anything is left to do."
+    " of others stay here, for them to delete. `/status all` shows what is left to do."
 )
 CONFIRM = (
     "I would erase this for good, with every record that repeats it:\n{}\n\n{}`/forget {}` erases"
@@ -66,6 +67,7 @@ class Forgetting:
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
+        self._shown: dict[tuple[str, str], tuple[str, Worded]] = {}  # by the chat and the person
         self._agreed: dict[str, tuple[str, Worded]] = {}  # by the yes that is being answered
 
     async def asked(self, row: Waiting, scope: str, said: str) -> str | None:
@@ -87,6 +89,7 @@ class Forgetting:
         found = await worded(self._stores, row, scope, said, row.seq)
         count, stays = found.count(), _stays(found)
         if count:
+            self._shown[row.conversation_id, row.sender] = row.event_id, found
             lines = "\n".join(_lines(found))
             number = f"{YES} {count}" if count > UNCOUNTED else YES
             here = IN_THE_ROOM if found.messages and is_matrix(row.room_id) else ""
@@ -99,12 +102,17 @@ class Forgetting:
         """Look once more, before the transaction that answers; None: it is still what was shown."""
         async with self._stores.database.transaction() as tx:
             question = await offered(self._stores, tx, row)
-        if question is None:
-            return NOT_ASKED
+            last = await self._stores.inbox.command_before(tx, row)
+            said = await self._stores.outbox.answer_to(tx, last.event_id) if last else ""
+        if question is None:  # the same yes again is told the same
+            return said if said in (FORGETTING, FORGETTING_HERE) else NOT_ASKED
         before, shown = question
         said = after_word(before.body)
         found = await worded(self._stores, row, scope, said, before.seq)
-        if not {*_lines(found, answers=False)} <= {*shown.split("\n")}:
+        event_id, listed = self._shown.pop((row.conversation_id, row.sender), ("", None))
+        if listed is not None and event_id == before.event_id and found.has_all_of(listed):
+            found = replace(found, facts=listed.facts, older=listed.older)  # others stay
+        elif not {*_lines(found, answers=False)} <= {*shown.split("\n")}:
             return CHANGED_SINCE
         self._agreed[row.event_id] = said, found
         return None
@@ -117,7 +125,7 @@ class Forgetting:
         if found is not None:
             facts = [fact.id for fact in (*found.facts, *found.older)]
             rest = found.events, found.texts, facts, *whose
-            await owe_forgetting(self._stores, tx, *rest, words=said)
+            await owe_forgetting(self._stores, tx, *rest, words=said, scope=scope)
         elif fact := await self._stores.facts.get(_id(after_word(row.body)), scope):
             await owe_forgetting(self._stores, tx, (), (), [fact.id], *whose)
         else:

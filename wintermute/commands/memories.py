@@ -16,7 +16,7 @@ from wintermute.memory.fact import BESIDE, EXPLICIT, Fact
 from wintermute.memory.ranking import Query
 from wintermute.memory.resting import awake_count
 from wintermute.stores import Stores
-from wintermute.text import display_name, one_line, plain, shortened
+from wintermute.text import EMPTY_LISTS, display_name, one_line, plain, shortened
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
@@ -40,7 +40,7 @@ CAME = {
 CORE_WORD = "core"
 NO_CORE = "I have nothing here that I always keep in mind."
 WISHED = "I would have changed it, but did not:"
-NOTHING_YET = "I remember nothing here yet."
+NOTHING_YET = EMPTY_LISTS["memories"]
 AT_REST = "{n} not used for long: `/memory WORDS` finds them."
 ALL_OF_THEM = (
     "All memories of this chat are in the prompt of every message, so each answer has all of them:"
@@ -248,6 +248,8 @@ class Remembered:
             return problem
         before = await self._stores.casts.told_before(cast_id)
         given = await self._stores.recalls.given([cast_id, *before], scope)
+        if await self._stores.jobs.is_forgetting(self._stores.database):
+            given = [each for each in given if each.fact.retired_at is None]
         earlier = {each.fact.id: each.fact for each in given if each.cast_id != cast_id}
         now = {each.fact.id: each.fact for each in given if each.cast_id == cast_id}
         brought = [fact for name, fact in now.items() if name not in earlier]

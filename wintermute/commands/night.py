@@ -40,7 +40,7 @@ from wintermute.night.report import (
 from wintermute.night.tidying import Tidying
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
-from wintermute.text import counted, plain
+from wintermute.text import EMPTY_LISTS, counted, plain
 
 NOT_YOURS = "Only a verified session of the owner can start a night."
 UNVOUCHED = "Here only a verified session of the owner can answer or take back what a night did."
@@ -49,7 +49,6 @@ FOLLOWS = (
     "The night {night} is under way. Yours begins when it is over, and I tell you here how it went."
 )
 OWED = "A night was asked for already: it begins as soon as it can."
-NO_NIGHT = "No night has run yet."
 NOTHING_HERE = "It changed nothing here and asks nothing."
 ANSWERS = (
     "`/night yes N` and `/night no N` answer; also `all`, `3-7`, or `NIGHT#N` for an older one."
@@ -142,7 +141,7 @@ class NightVerbs:
         night = await self._night_shown(words, scope)
         waiting = await self._questions.open_in(scope)
         if night is None:
-            return NO_NIGHT
+            return EMPTY_LISTS["nights"]
         everything = await self._nights.items(self._stores.database, night.id)
         items = [seen(item) for item in everything if item.scope == scope]
         older = [item for item in waiting if item.night != night.id]

@@ -24,7 +24,7 @@ from wintermute.tasks.occurrences import LATE, Occurrence
 from wintermute.tasks.parse import clock_time, readable, weekdays
 from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Target, Task, Tasks
-from wintermute.text import plain
+from wintermute.text import EMPTY_LISTS, plain
 
 MOST = 160  # characters of one side of a change
 MOST_LINES = 50
@@ -300,7 +300,7 @@ class TaskVerbs:
         tasks = list({task.id: task for task in found}.values())  # those of all rooms come twice
         last = await self._occurrences.last([task.id for task in tasks])
         listed = task_list(tasks, last, self._clock.now(), self._tasks.zone)
-        return listed or "There is nothing to be done here."
+        return listed or EMPTY_LISTS["tasks"]
 
     async def _done(self, tx: Transaction, target: Target) -> str:
         before = await self._tasks.get(target.task_id, target.scope)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
 from wintermute.clock import Clock, until_set
@@ -12,6 +12,7 @@ from wintermute.conversation.state import Speaker, Stop
 from wintermute.conversation.trouble import Trouble
 from wintermute.db import Transaction
 from wintermute.errors import StorageBlocked, WintermuteError
+from wintermute.jobs import FORGET
 from wintermute.loom.records import Cast
 from wintermute.mailbox.inbox import LAST, Waiting
 from wintermute.mailbox.outbox import ANYBODY
@@ -37,6 +38,14 @@ class Commands(Protocol):
 
     async def answer(self, tx: Transaction, row: Waiting) -> str:
         """Do it within the transaction that also stores the answer; the answer, as Markdown."""
+        ...
+
+
+class OwedWork(HandedOutWork, Protocol):
+    """Work that was handed out, and work that is owed to people."""
+
+    async def finish(self, name: str, wake: Callable[[str], None]) -> None:
+        """Do what is ready of a kind of work, and wait for what is at work."""
         ...
 
 
@@ -97,7 +106,7 @@ class Rooms:
         stores: Stores,
         casting: Casting,
         commands: Commands,
-        sub_sessions: HandedOutWork,
+        sub_sessions: OwedWork,
         speaker: Speaker,
         trouble: Trouble,
         clock: Clock,
@@ -310,7 +319,7 @@ class Rooms:
     async def _take(self, row: Waiting) -> None:
         stop = Stop()
         self._running[row.conversation_id] = (row.event_id, stop)
-        answer = self._command if row.kind == "command" else self._casting.cast
+        answer = self._command if row.kind == "command" else self._cast
         try:
             await self._guarded(row, answer(row, stop))
         finally:
@@ -327,7 +336,30 @@ class Rooms:
             await self._broken(row)
         self._speaker.speak(row.conversation_id)
 
+    async def _cast(self, row: Waiting, stop: Stop) -> None:
+        await self._forget_first(row)
+        await self._casting.cast(row, stop)
+
+    async def _forget_first(self, row: Waiting) -> None:
+        """Carry out what people of a scope want forgotten, before anything is shown there (U-015)."""
+        stores, scope = self._stores, await self._casting.scope(row)
+        if not await stores.jobs.is_forgetting(stores.database, scope):
+            return
+        await self._sub_sessions.finish(FORGET, self.wake)
+        # Casts of other chats are asked anew, with nothing of it (F-027).
+        others = {**self._running} if row.word == "/forget" else {}
+        for conversation_id, (event_id, stop) in others.items():
+            held = await stores.conversations.get(conversation_id)
+            if held.scope == scope and event_id != row.event_id:
+                stop.ask_anew()
+
     async def _command(self, row: Waiting, stop: Stop) -> None:
+        await self._forget_first(row)
+        await self._answer(row, stop)
+        if row.word == "/forget":
+            await self._forget_first(row)
+
+    async def _answer(self, row: Waiting, stop: Stop) -> None:
         before = await self._casting.scope(row)
         said = None if outdated(row, before) else await self._prepared(row, stop)
         async with self._stores.database.transaction() as tx:

@@ -371,6 +371,8 @@ LEARNING = {
 }
 DROPPED = "not learnt"
 """A counter's name begins with it: then the month, and the reason."""
+FAILING = 3
+"""Failures in a row after which a job that is tried again is not well."""
 TO_FORGET = {
     "forget": "{n} still to be finished",
     "scrub": "the database is rewritten once nobody has written for a minute",
@@ -391,6 +393,14 @@ class Finding:
     text: str
     numbers: Mapping[str, float] | None = None
     """What the text says, for programs."""
+
+
+WELL = "All is well. {} shows every part."
+
+
+def not_well(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The lines of a status that somebody should read: each says what to do (U-012)."""
+    return tuple(each for each in findings if each.state != "ok")
 
 
 async def gather(
@@ -454,14 +464,16 @@ async def _jobs(database: Database) -> list[Finding]:
     """What is owed and what was stopped; nothing while there is neither."""
     rows = await database.rows("SELECT * FROM jobs WHERE state <> 'done'")  # or one before 0019
     states = Counter(row["state"] for row in rows)
-    named = [
-        f"{row['name']} of {row['scope'].removeprefix(PERSON) or 'all'}: {row['last_error'] or 'unknown'}"
-        for row in rows
-        if row["state"] == "failed"
-    ]
-    stopped = f", {len(named)} stopped: {'; '.join(named)}" if named else ""
-    text = f"{states['running']} running, {states['waiting']} waiting{stopped}"
-    found = [Finding("jobs", "fail" if named else "ok", text)] if rows else []
+    wrong = {"stopped": list[str](), "tried again": list[str]()}
+    for row in rows:
+        whose, why = row["scope"].removeprefix(PERSON) or "all", row["last_error"] or "unknown"
+        if (stopped := row["state"] == "failed") or row["failures"] >= FAILING:
+            of = "stopped" if stopped else "tried again"
+            wrong[of].append(f"{row['name']} of {whose}: {why}")
+    told = "".join(f", {len(n)} {what}: {'; '.join(n)}" for what, n in wrong.items() if n)
+    text = f"{states['running']} running, {states['waiting']} waiting{told}"
+    state: HealthState = "fail" if wrong["stopped"] else "warn" if told else "ok"
+    found = [Finding("jobs", state, text)] if rows else []
     left = [
         told
         for name, told in TO_FORGET.items()
@@ -489,12 +501,12 @@ async def _learning(database: Database, now: datetime, zone: ZoneInfo) -> list[F
         " WHERE name = 'harvest' AND state = 'done' ORDER BY ended_at DESC LIMIT 1"
     )
     refused = await database.rows("SELECT * FROM refused_answers ORDER BY at DESC")
-    told = [f"{_memories(queued)} to be brought together with the others"] if queued else []
+    told = [f"{counted(queued, 'memory')} to be brought together with the others"] if queued else []
     told += [_waiting(row, zone) for row in jobs]
     if last:
         told.append(
             f"last read {_at(last['ended_at'], zone)}, {last['room_id']}:"
-            f" {_memories(last['picked'])} picked up"
+            f" {counted(last['picked'], 'memory')} picked up"
         )
     dropped = await database.rows(
         "SELECT substr(name, length(:month) + 1) AS why, value FROM counters"
@@ -527,10 +539,6 @@ def _waiting(row: Row, zone: ZoneInfo) -> str:
         return f"{LEARNING[row['name']]}{many} waits for its turn"
     why = f", for {row['waits_for']}" if row["waits_for"] else ""
     return f"{LEARNING[row['name']]}{many} waits until {_at(row['due'], zone)}{why}"
-
-
-def _memories(count: int) -> str:
-    return "1 memory" if count == 1 else f"{count} memories"
 
 
 def _at(when: str, zone: ZoneInfo) -> str:

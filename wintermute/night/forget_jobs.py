@@ -60,6 +60,7 @@ async def owe_forgetting(
     not_before: datetime | None = None,
     words: str = "",
     lines: Sequence[str] = (),
+    scope: str = "",
     *,
     asks: bool = False,
 ) -> Job:
@@ -67,14 +68,16 @@ async def owe_forgetting(
 
     `by`: in a room of several people, who wants these facts forgotten (`forget`). `tell`: the
     conversation of a person alone in which is said what still says it afterwards. `words`: by which
-    more goes (`forget_messages`). `lines`: digests of lines of the owner's pages. `asks`: of pages it
-    is only asked, as somebody else deleted it.
+    more goes (`forget_messages`). `lines`: digests of lines of the owner's pages. `scope`: whose words
+    they are. `asks`: of pages it is only asked, as somebody else deleted it.
     """
     scopes = await Origins(stores.facts).scopes(tx, facts)
     for scope in scopes:  # no answer tells it from this moment on
         await stores.facts.retire_unrecorded(tx, scope, facts, "command")
     args: Json = {"events": sorted(events), "texts": list(texts), "facts": list(facts), "by": by}
-    scopes = sorted({*scopes, *([stores.owner.scope] if lines else [])})
+    scopes = sorted(
+        {*scopes, *([scope] if scope else []), *([stores.owner.scope] if lines else [])}
+    )
     args |= {"scopes": scopes, "tell": tell, "words": words, "lines": list(lines), "asks": asks}
     named = "\n".join([*sorted(events), "", *texts, "", *facts, *lines, by or ""])
     return await _owe(stores, tx, named, args, not_before)

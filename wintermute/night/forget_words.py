@@ -47,6 +47,17 @@ class Worded:
         kinds = self.facts, self.messages, self.core, self.lines
         return sum(map(len, kinds)) + self.summaries + self.answers
 
+    def has_all_of(self, listed: "Worded") -> bool:
+        """Say if all that was listed before is still there, whatever was learnt beside it."""
+        known = {fact.id: fact.text for fact in self.facts}
+        return (
+            all(known.get(fact.id) == fact.text for fact in listed.facts)
+            and self.messages == listed.messages
+            and {*listed.core} <= {*self.core}
+            and {*listed.lines} <= {*self.lines}
+            and listed.summaries <= self.summaries
+        )
+
 
 async def worded(stores: Stores, row: Waiting, scope: str, said: str, before: int) -> Worded:
     """Find things with all of these words for the sender of `row`; messages up to row `before`."""

@@ -151,15 +151,22 @@ class Runner:
                     group.create_task(self._serve(kind, wake))
 
     async def finish(self, name: str, wake: Callable[[str], None]) -> None:
-        """Do what is ready of a kind that nobody serves, where nobody comes back to it soon."""
+        """Do what is ready of a kind, and wait for what is at work: nobody may come back to it soon."""
         kind = next(kind for kind in self.kinds if kind.name == name)
         at_work: dict[str, Any] = {}
-        while True:
-            look = await self._begun(kind, partial(kind.ready, free=kind.at_once), at_work)
-            if not look.pieces:
-                return
-            for piece in look.pieces:
-                await self._work(kind, piece, at_work, wake)
+        try:
+            while True:
+                look = await self._begun(kind, partial(kind.ready, free=kind.at_once), at_work)
+                for piece in look.pieces:
+                    await self._work(kind, piece, at_work, wake)
+                if not look.pieces and not kind.underway:
+                    return
+                if not look.pieces:
+                    await kind.bell.wait()
+        except asyncio.CancelledError:
+            if at_work:
+                await self._park(kind, [*at_work.values()])
+            raise
 
     async def _serve(self, kind: Kind[P], wake: Callable[[str], None]) -> None:
         at_work: dict[str, P] = {}
