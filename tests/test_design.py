@@ -7,16 +7,16 @@ from functools import cache
 import pytest
 import yaml
 
+from tests.full_config import full_config
 from tests.test_docs import NAME, ROOT, dotted, understood
 from wintermute.commands.chat import NAMES
-from wintermute.config.schema import starter_config
 
 DESIGN = ROOT / "docs" / "design.md"
 PLACES = [ROOT, *(ROOT / name for name in (NAME, "tests", "docs", "data", "data/wiki"))]
 NAMED = re.compile(r"(?<!`)`([^`\n]+)`| {4}(make [a-z-]+)|-m (tests\.\w+)")
 PATH = re.compile(r"[\w*./<>-]+/[\w*./-]*|\w+\.(py|md|toml|yaml)")
 IN_FOLDER = {"core.md", "skills/", "prompts/", "wiki/", "wintermute.db"}
-KEYS = frozenset(dotted(yaml.safe_load(starter_config())))
+KEYS = frozenset(dotted(yaml.safe_load(full_config())))
 
 
 @cache
