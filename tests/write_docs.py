@@ -19,14 +19,9 @@ WIDTH = 100
 CONFIGURATION = """\
 # Configuration
 
-<<<<<<< HEAD
-This page lists every key of `config.yaml`. Only the keys without a default are needed.
-`wintermute check` finds every mistake and names its line and column.
-=======
-Every key of `config.yaml`. `wintermute init DIR` writes those that people change most, and the `config.yaml` of the
-repository has them all. Only the keys without a default are needed. `wintermute check` reads it and tells every
-mistake with its line and column.
->>>>>>> in40
+This page lists every key of `config.yaml`. Only the keys without a default are needed. `wintermute init` writes those
+that people change most; the `config.yaml` of the repository has them all. `wintermute check` finds every mistake and
+names its line and column.
 
 - Text that starts with `@`, `!`, `&` or `*` needs quotes. Relative paths start at the folder of the file.
 - Secrets are never in the file. `{env: NAME}` takes one from the environment, `{file: PATH}` from a
