@@ -1,16 +1,14 @@
 """`wintermute init`, and the configuration it writes."""
 
-import dataclasses
 import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 from tests.full_config import full_config
 from tests.world.warm import Ended, Interpreter
 from wintermute.config.read import read_config
-from wintermute.config.schema import Config, Secret
+from wintermute.config.schema import Secret
 from wintermute.llm.providers import PROVIDERS
 from wintermute.memory.status import Machine, first_backend
 from wintermute.templates import shipped_prompts
@@ -23,17 +21,6 @@ def init(python: Interpreter, folder: Path, *flags: str) -> Ended:
     return python.run("init", *flags, str(folder), cwd=Path.cwd(), env={"PATH": os.defpath})
 
 
-def documented(shape: Any) -> list[str]:
-    """The lines of explanation of every key whose feature exists."""
-    lines = []
-    for field in dataclasses.fields(shape):
-        if not field.metadata.get("later"):
-            lines.append(field.metadata["doc"])
-            if dataclasses.is_dataclass(field.type):
-                lines += documented(field.type)
-    return lines
-
-
 def test_the_first_configuration_reads_back_as_the_defaults(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(full_config())
@@ -44,14 +31,6 @@ def test_the_first_configuration_reads_back_as_the_defaults(tmp_path: Path) -> N
         "llm: {backends: {local: {base_url: 'http://127.0.0.1:8080/v1', model: my-model}}}\n"
     )
     assert config == read_config(path, ENVIRONMENT)
-
-
-def test_the_first_configuration_explains_every_key_that_works(tmp_path: Path) -> None:
-    text = full_config()
-    for line in documented(Config):
-        assert text.count(line) == 1
-    assert "transcription" not in text
-    assert text.count("# EDIT: ") == 6
 
 
 def test_what_nobody_has_edited_is_nobodys_configuration(
