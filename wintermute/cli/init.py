@@ -28,8 +28,6 @@ from wintermute.wiki.store import WikiStore
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SECRETS = ("password", "api-key", "access-token")
-
-
 A_FILE = click.Path(path_type=Path)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import httpx2
@@ -59,13 +60,13 @@ async def list_models(base_url: str, key: str = "") -> tuple[str, tuple[str, ...
 
     Raises: ModelRefused where the key is wrong or missing, ModelUnavailable; with what to do.
     """
-    problem: ModelError | None = None
-    for address in (base_url.rstrip("/"), f"{base_url.rstrip('/')}/v1"):
-        try:
-            return address, await _listed(address, key)
-        except ModelUnavailable as error:
-            problem = problem or error
-    raise problem or ModelUnavailable(base_url)
+    address = base_url.rstrip("/")
+    try:
+        return address, await _listed(address, key)
+    except ModelUnavailable:
+        with suppress(ModelUnavailable):
+            return f"{address}/v1", await _listed(f"{address}/v1", key)
+        raise
 
 
 async def _listed(address: str, key: str) -> tuple[str, ...]:

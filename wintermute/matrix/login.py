@@ -334,9 +334,8 @@ async def probe(
         return (Finding("homeserver", "fail", told),)
     kept, trial = load(folder), None
     facts = [Finding("homeserver", "ok", matrix.homeserver)]
-    token = kept.access_token if kept and _is_of(kept, matrix) else None
-    if token is None and matrix.access_token is not None:
-        token = matrix.access_token.reveal()
+    token = kept.access_token if kept and kept.user_id == matrix.user_id else None
+    token = matrix.access_token.reveal() if matrix.access_token else token
     if token is not None:
         facts.append(await _probe_login(matrix, token, kept))
     if token is None or (login and matrix.password):
