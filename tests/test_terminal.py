@@ -386,7 +386,7 @@ async def test_lines_can_be_typed_while_the_model_is_silent(
         terminal.type("hello\r")
         await terminal.stands("you> hello", "you>")
         terminal.type("/tasks\r")
-        await terminal.until(EMPTY_LISTS["tasks"])
+        await terminal.until("No tasks or reminders here.")
         terminal.type("/new\r")
         await terminal.until("waits until I have answered", after="/new")
         await terminal.until("you>", after="waits until I have answered")
@@ -451,7 +451,7 @@ async def test_what_broke_off_is_not_left_standing_while_a_message_waits(
         await terminal.until("go on trying")
         await terminal.until("you>", after="go on trying")
         terminal.type("/tasks\r")
-        await terminal.stands("you> /tasks", EMPTY_LISTS["tasks"], "you>")
+        await terminal.stands("you> /tasks", EMPTY_LISTS["tasks"].replace("*", ""), "you>")
         assert "Two." in terminal.seen
         assert "Two." not in terminal.screen
 
