@@ -27,11 +27,7 @@ ASSISTANT = "assistant"
 MOST_MESSAGES = 8
 """Of those a memory came from."""
 QUOTED = 100
-CAME = {
-    EXPLICIT: "remembered as told",
-    "harvest": "picked up",
-    "dreaming_merge": "made of several",
-}
+CAME = {EXPLICIT: "remembered as told", "harvest": "picked up", "dreaming_merge": "made of several"}
 """How a memory came to be, in words for people, by its source."""
 
 CORE_WORD = "core"

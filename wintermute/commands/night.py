@@ -16,9 +16,7 @@ from wintermute.night.finding import night_finding
 from wintermute.night.night_jobs import owe_asked
 from wintermute.night.night_undo import require_kept, undo_items
 from wintermute.night.nights import Night, NightItem
-from wintermute.night.questions import (
-    ANSWERS as VERBS,
-)
+from wintermute.night.questions import ANSWERS as VERBS
 from wintermute.night.questions import (
     LOOKED_THROUGH,
     Answered,
