@@ -69,7 +69,7 @@ def test_a_fresh_store_has_all_that_belongs_to_one(tmp_path: Path) -> None:
         "meta/Index.md": f"---\ncreated: {today}\nupdated: {today}\n---\n\n# Index\n\n{FRESH}\n".encode(),
     }
     assert {each.name for each in root.iterdir()} == {
-        *("episodic", "episodic-raw", "semantic", "sleep", "meta"),
+        *("episodic", "episodic-raw", "semantic", "sleep", "meta")
     }
     assert wiki(root, "check").exit_code == 0
 

@@ -15,15 +15,7 @@ from tests.test_redactions import take_back
 from tests.world.clock import WITHIN, HeldClock
 from tests.world.delegating import until
 from tests.world.house import PROMPTS, House, open_house
-from tests.world.model import (
-    Calls,
-    Fail,
-    ModelServer,
-    Seen,
-    Step,
-    Text,
-    Use,
-)
+from tests.world.model import Calls, Fail, ModelServer, Seen, Step, Text, Use
 from tests.world.request_rules import is_for_core, is_for_reconstruction
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import stamp

@@ -487,9 +487,7 @@ async def post(model: PracticeModel, body: object) -> tuple[int, str]:
         return response.status, await response.text()
 
 
-async def test_the_stream_is_a_stream_only_where_one_was_asked_for(
-    practice: PracticeModel,
-) -> None:
+async def test_the_stream_is_a_stream_only_where_one_was_asked_for(practice: PracticeModel) -> None:
     messages = [{"role": "user", "content": "add a task: x"}]
     tools = [{"type": "function", "function": {"name": "task"}}]
     body: dict[str, Any] = {"model": SERVED_NAME, "messages": messages, "tools": tools}

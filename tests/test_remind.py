@@ -72,8 +72,7 @@ async def test_what_comes_again_says_so(house: House, said: str, due: str, sched
 
 
 @pytest.mark.parametrize(
-    "said",
-    ["", "Call Anna", "18:30", "in 20 minutes", "25:00 tea", "soon tea"],
+    "said", ["", "Call Anna", "18:30", "in 20 minutes", "25:00 tea", "soon tea"]
 )
 async def test_anything_else_gets_the_forms(house: House, said: str) -> None:
     """T-062: and no reminder exists."""

@@ -95,13 +95,7 @@ async def test_a_time_that_cannot_be_read_is_refused_with_three_examples(at: str
 
 
 @pytest.mark.parametrize(
-    "at",
-    [
-        "2026-02-27T12:34:56Z",
-        "today 13:34",
-        "0001-01-01T00:00",
-        "1999-12-31 23:59:59",
-    ],
+    "at", ["2026-02-27T12:34:56Z", "today 13:34", "0001-01-01T00:00", "1999-12-31 23:59:59"]
 )
 async def test_a_time_that_has_passed_is_refused(at: str) -> None:
     """T-019."""
