@@ -26,6 +26,7 @@ DAYS = tuple(name[:3].lower() for name in NAMES)
 ELAPSED = {"minute": 60, "hour": 3600}
 DAYS_OF, MONTHS_OF = {"day": 1, "week": 7}, {"month": 1, "year": 12}
 """Seconds of the units that are elapsed time; days and more keep the time of day."""
+RULES = {"day": "DAILY", "week": "WEEKLY", "year": "YEARLY"}
 FURTHEST = timedelta(days=36_525)
 EXAMPLES = "tomorrow at 9, in 20 minutes or every monday at 8"
 WINDOW = 200
@@ -119,21 +120,14 @@ class When:
         assert self.clock is not None
         at = clock(self.clock.isoformat())
         if count == 1 and unit != "year":
-            days = ",".join(DAYS[day] for day in self.days)
-            given = {"day_of_week": days, "day_of_month": self.date and self.date[2]}
             kind = {"day": "daily", "week": "weekly", "month": "monthly"}[unit]
-            return {
-                "schedule_type": kind,
-                "at": at,
-                **{n: part for n, part in given.items() if part},
-            }
+            days, day = ",".join(DAYS[day] for day in self.days), self.date and self.date[2]
+            given = {"schedule_type": kind, "at": at, "day_of_week": days, "day_of_month": day}
+            return {name: part for name, part in given.items() if part}
         first = replace(self, rhythm=None, often=False).words()
         rule = f"FREQ={RULES[unit]};INTERVAL={count}"
         rule += f";BYDAY={DAYS[self.days[0]][:2].upper()}" if self.days else ""
         return {"schedule_type": "rrule", "rrule": rule, "at": first}
-
-
-RULES = {"day": "DAILY", "week": "WEEKLY", "year": "YEARLY"}
 
 
 def _iso(found: re.Match[str], slots: Slots) -> Slots | None:
