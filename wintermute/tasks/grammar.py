@@ -37,7 +37,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     ),
     "next": ("next", "week", "this"),
     "glue": ("on", "at", "near", "in", "later", "one", "and", "to", "dated", "either", "of"),
-    "stop": ("beside", "before"),
+    "stop": ("beside", "before", "minutes"),
 }
 """Meanings of the places of each row of the file."""
 TONIGHT = VALUES["part"][-1]
@@ -165,10 +165,10 @@ PATTERNS = (
         rf"(?:(?P<early>{PART}){_},?{_})?(?:(?P<at>{AT}){_}|(?P<near>{NEAR}){_})?(?:(?P<part>{PART}){_})?"
         rf"(?:(?P<before>{any_of('before')}){_})?(?:(?P<hour>[0-9]{{1,2}})|(?P<word>{any_of('number')}))"
         r"(?:(?P<colon>[:.])(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2}))?)?"
-        rf"(?:{_}(?P<mark>{MARK})(?:{_}(?P<past>[0-9]{{1,2}}|{any_of('number')})(?:{_}{MINUTES}(?![間钟鐘])|(?!{_}{UNIT})))?)?"
+        rf"(?:{_}(?P<mark>{MARK})(?!間)(?:{_}(?P<past>[0-9]{{1,2}}|{any_of('number')})(?:{_}{MINUTES}(?![間钟鐘前])|(?!{_}{UNIT}|刻)))?)?"
         rf"(?:{_}(?P<after>{any_of('after')}))?(?:{_},?{_}(?P<late>{any_of('late')}))?(?:に)?",
     ),
-    ("clock", f"(?:(?:{AT}|{NEAR}){_})?(?P<noon>{any_of('clock', 'noon')})"),
+    ("clock", f"(?:(?:{AT}|{NEAR}){_})?(?P<noon>{any_of('clock', 'noon')})(?!{_}(?:{AT}{_})?[0-9])"),
     ("window", f"(?P<part>{PART})"),
 )
 
@@ -178,8 +178,12 @@ SPANS = re.compile(
 )
 EACH_DAY = re.compile(rf"(?P<to>-|–|{TO})?{_}(?P<day>{WEEKDAY})")
 BETWEEN = re.compile("(?: |,|の|的)*")
-STOP = any_of("stop")
-STOPS = re.compile(f"[ ,]*(?:{any_of('stop', 'beside')}|{EACH}{_}(?:{STOP}|[0-9])|{TO}{_}[0-9])")
+STOP = any_of("stop", "beside", "before")
+MINUS = f"(?:{UNIT}{_})?{any_of('stop', 'minutes')}{_}(?:{any_of('before')}|{FIGURE})"
+STOPS = re.compile(
+    f"[ ,]*(?:{any_of('stop', 'beside')}|{EACH}{_}(?:{STOP}|[0-9])|{TO}{_}[0-9]|{MINUS}|{FIGURE}分前)"
+)
+"""A time is not read right before these: `at ten to nine` is not ten."""
 NO_DAY = (
     rf"{any_of('next')}|{any_of('day')}|{any_of('weekday')}|[0-9]+{ORDINAL}?\.?{_}{any_of('month')}"
 )
