@@ -33,14 +33,14 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "after": (30, 15, -15),
     "every": (
         *("each", "other", ("day", 1), ("week", 1), ("month", 1), ("year", 1), ("week", 2)),
-        *((0, 1, 2, 3, 4), (5, 6)),
+        *((0, 1, 2, 3, 4), (5, 6), "weekend"),
     ),
     "next": ("next", "week", "this"),
     "glue": ("on", "at", "near", "in", "later", "one", "and", "to", "dated", "either", "of"),
     "stop": ("beside", "before", "minutes"),
 }
 """Meanings of the places of each row of the file."""
-TONIGHT = VALUES["part"][-1]
+TONIGHT, WEEKEND = VALUES["part"][-1], VALUES["every"][-1]
 
 
 @lru_cache(4096)
@@ -168,7 +168,10 @@ PATTERNS = (
         rf"(?:{_}(?P<mark>{MARK})(?!間)(?:{_}(?P<past>[0-9]{{1,2}}|{any_of('number')})(?:{_}{MINUTES}(?![間钟鐘前])|(?!{_}{UNIT}|刻)))?)?"
         rf"(?:{_}(?P<after>{any_of('after')}))?(?:{_},?{_}(?P<late>{any_of('late')}))?(?:に)?",
     ),
-    ("clock", f"(?:(?:{AT}|{NEAR}){_})?(?P<noon>{any_of('clock', 'noon')})(?!{_}(?:{AT}{_})?[0-9])"),
+    (
+        "clock",
+        f"(?:(?:{AT}|{NEAR}){_})?(?P<noon>{any_of('clock', 'noon')})(?!{_}(?:{AT}{_})?[0-9])",
+    ),
     ("window", f"(?P<part>{PART})"),
 )
 
@@ -184,9 +187,7 @@ STOPS = re.compile(
     f"[ ,]*(?:{any_of('stop', 'beside')}|{EACH}{_}(?:{STOP}|[0-9])|{TO}{_}[0-9]|{MINUS}|{FIGURE}分前)"
 )
 """A time is not read right before these: `at ten to nine` is not ten."""
-NO_DAY = (
-    rf"{any_of('next')}|{any_of('day')}|{any_of('weekday')}|[0-9]+{ORDINAL}?\.?{_}{any_of('month')}"
-)
+NO_DAY = rf"{any_of('next')}|{any_of('day')}|{any_of('weekday')}|{any_of('every', WEEKEND)}|[0-9]+{ORDINAL}?\.?{_}{any_of('month')}"
 STOPPED = re.compile(rf"{BEGIN}(?:{STOP}|{EACH}|{OTHER}|{NO_DAY}|[0-9]+[/.][0-9]+)[ ,.]*$")
 """A time is not read right after such a word; `30 february` is a day that cannot be."""
 AFTER = re.compile(f"{_}{UNIT}")
