@@ -233,7 +233,7 @@ def _days(found: re.Match[str], slots: Slots) -> Slots | None:
         read["week"] = (EITHER,)
     lone = found["days"] in MEANING["short"] and found["on"] in (None, "the")
     if lone:  # `watch the sun at 9`
-        read["short"] = (True,)
+        read["short"] = (found["days"],)
     return None if "week" in read and "week" in slots else read
 
 
@@ -280,6 +280,9 @@ def _window(found: re.Match[str], slots: Slots) -> Slots | None:
 
 def _is_clock(given: Mapping[str, str], found: re.Match[str], slots: Slots) -> bool:
     """Tell if a number is a time of day: after `at`, with a colon or `am`, or right after a day."""
+    at, short = given["at"] or given["near"], slots.get("short")
+    if short and at and not grammar.share("short", short[0], "glue", at):
+        return False  # `what to do at 9`: only in German `do` is a day
     at = given["at"]
     if given["word"] and at:
         return grammar.share("glue", at, "number", given["word"])
