@@ -37,7 +37,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     ),
     "next": ("next", "week", "this"),
     "glue": ("on", "at", "near", "in", "later", "one", "and", "to", "dated", "either", "of"),
-    "stop": ("beside", "before", "minutes"),
+    "stop": ("beside", "before", "minutes", "series"),
 }
 """Meanings of the places of each row of the file."""
 TONIGHT, WEEKEND = VALUES["part"][-1], VALUES["every"][-1]
@@ -187,6 +187,11 @@ STOPS = re.compile(
     f"[ ,]*(?:{any_of('stop', 'beside')}|{EACH}{_}(?:{STOP}|[0-9])|{TO}{_}[0-9]|{MINUS}|{FIGURE}分前)"
 )
 """A time is not read right before these: `at ten to nine` is not ten."""
+BOUND = re.compile(
+    f"[ ,]*{any_of('stop', 'series')}{_}(?:(?:{AT}|{ON}){_})?(?:[0-9]|(?:{FIGURE}|{ONE}){_}{UNIT}"
+    f"|{any_of('month')}|{any_of('weekday')}|{any_of('day')}|{any_of('next')})"
+)
+"""A start or an end of a series: `for 5 days`, `from 1 march`, `starting tomorrow`."""
 NO_DAY = rf"{any_of('next')}|{any_of('day')}|{any_of('weekday')}|{any_of('every', WEEKEND)}|[0-9]+{ORDINAL}?\.?{_}{any_of('month')}"
 STOPPED = re.compile(rf"{BEGIN}(?:{STOP}|{EACH}|{OTHER}|{NO_DAY}|[0-9]+[/.][0-9]+)[ ,.]*$")
 """A time is not read right after such a word; `30 february` is a day that cannot be."""

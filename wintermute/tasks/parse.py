@@ -428,7 +428,7 @@ def timed(text: str, now: datetime, zone: ZoneInfo) -> Timed | None:
     text = unicodedata.normalize("NFC", text).strip()
     line = folded(text[:WINDOW])
     head, tail = _piece(line), None
-    if head and (grammar.STOPS.match(line, head.stop) or _goes_on(line, head)):
+    if head and (grammar.STOPS.match(line, head.stop) or _goes_on(text, line, head)):
         return None
     if head is None or head.bare or not (head.is_whole and head.names_day):
         cut = max(head.stop if head else 0, len(text) - 2 * WINDOW)
@@ -444,8 +444,14 @@ def timed(text: str, now: datetime, zone: ZoneInfo) -> Timed | None:
     return found[0]
 
 
-def _goes_on(line: str, head: _Piece) -> bool:
-    """Tell if a time right behind would be left out, as in `in 2 weeks on monday`."""
+def _goes_on(text: str, line: str, head: _Piece) -> bool:
+    """Tell if a time right behind would be left out, as in `in 2 weeks on monday`.
+
+    Raises: ToolFailed for a series with a start or an end.
+    """
+    if head.meanings[0].recurs and grammar.BOUND.match(line, head.stop):
+        series = shown(text[: head.stop])
+        raise ToolFailed(f"I cannot read when '{series}' should start or end. Leave that out.")
     at = grammar.BETWEEN.match(line, head.stop).end()  # type: ignore[union-attr]  # may be empty
     behind = _piece(line, at) if head.bare and head.meanings[0].ahead else None
     return behind is not None and not behind.short
@@ -472,8 +478,8 @@ def _joined(
     if head and tail and head.bare and head.is_whole and tail.is_whole:
         one, two = head.meanings[0], tail.meanings[0]
         other = two if tail.names_day else replace(one, clock=two.clock)
-        at = one.clock or now.astimezone(zone).time().replace(second=0, microsecond=0)
-        _choose(text, replace(one, clock=at), other)
+        at_now = one.clock or now.astimezone(zone).time().replace(second=0, microsecond=0)
+        _choose(text, replace(one, clock=at_now), other)
     if head and (head.is_whole or not head.short):
         return Timed(text[: head.stop], text[head.stop :].lstrip(STRIPPED)), head.meanings
     if tail:
