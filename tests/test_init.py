@@ -116,11 +116,11 @@ def test_the_zone_is_the_machines_unless_it_is_named(tmp_path: Path, python: Int
 def test_without_a_terminal_options_answer_and_the_rest_is_left_to_edit(
     tmp_path: Path, python: Interpreter
 ) -> None:
-    """U-002: the same values give the same file; a second run changes nothing."""
+    """U-002: the same values give the same file, a server's name an address; a second run changes nothing."""
     secret, other = tmp_path / "secret", tmp_path / "other"
     secret.write_text('ö "x" 😀\n')
     other.write_text("another")
-    words = "--homeserver https://h.example --user @b:h.example --owner @o:h.example --no-input"
+    words = "--homeserver h.example --user @b:h.example --owner @o:h.example --no-input"
     words += f" --provider ollama --api-key-file {secret} --password-file"
     folders = (tmp_path / "one", tmp_path / "two", tmp_path / "two")
     for folder, file in zip(folders, (secret, secret, other), strict=True):

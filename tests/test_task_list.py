@@ -308,6 +308,7 @@ async def test_a_task_is_named_by_words_of_it(house: House) -> None:
     assert await ask(house, "/tasks done call") == "Done: Call Ben"
     assert (await ask(house, "/undo")).endswith(": Call Ben")
     assert await ask(house, "/tasks done dog") == "No task here says dog. `/tasks` lists them."
+    assert await ask(house, "/tasks cancel all") == "No task here says all. `/tasks` lists them."
     await ask(house, "/remind tomorrow at 9 Call Ann")
     assert (await ask(house, "/tasks pause call")).startswith("Several tasks say that.")
 

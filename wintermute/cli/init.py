@@ -60,7 +60,8 @@ def command(folder: Path, as_json: bool, no_input: bool, **options: str | Path |
             talk.ask_all()
         else:
             talk.take()
-        made.update(_make(folder, talk))
+        with uninterrupted():
+            made.update(_make(folder, talk))
     except BaseException as error:
         with uninterrupted():
             _undo([*([] if existed else [folder]), *(path for path, new in made.items() if new)])

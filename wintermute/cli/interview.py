@@ -71,6 +71,8 @@ class Interview:
         given = self._given
         if known := PROVIDERS.get(given.get("base_url", "")):
             self.backend, given["base_url"] = given["base_url"], known.base_url
+        if "://" not in given.get("homeserver", "://"):
+            given["homeserver"] = f"https://{given['homeserver']}"
         for name, answer in given.items():
             if name in SECRETS:
                 self._hide(KEYS[name], answer)
