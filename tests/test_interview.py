@@ -75,20 +75,23 @@ def lists(request: Request) -> Action:
     if "/matrix" in request.path or "/_matrix" in request.path:
         return Answer(302, headers={"Location": request.path})
     door, _, path = request.path[1:].partition("/")
+    is_known = request.authorization == f"Bearer {KEY}"
     if path not in ("models", "v1/models"):
-        return None
+        return Answer(401) if door == "open" and not is_known else None
     if door == "keyed":
         if path == "models":
             return Answer(404)
-        return told([SAID]) if request.authorization == f"Bearer {KEY}" else Answer(401)
+        return told([SAID]) if is_known else Answer(401)
     answers = {
         "none": told(()),
+        "open": told([SAID]),
         "page": Answer(200, b"<html>"),
         "moved": Answer(302, headers={"Location": "https://elsewhere.example/v1"}),
         "silent": Answer(500),
         "many": told([*(f"m{n}" for n in range(400)), "qwen3:8b", "qwen3:14b"]),
     }
-    return answers.get(door) if path == "v1/models" or door != "many" else Answer(404)
+    is_there = path == "v1/models" or door not in ("many", "open")
+    return answers.get(door) if is_there else Answer(404)
 
 
 def speaks(seen: Seen) -> Step:
@@ -130,9 +133,12 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
             ("Model server", f"{door.url}/moved", "redirects to https://elsewhere.example/v1"),
             ("Model server", f"{door.url}/keyed", "wants a key"),
             ("API key", FOREIGN, "it looks like one of openrouter"),
-            ("Model server", f"{door.url}/keyed", "wants a key"),
-            ("API key", KEY, "has 1 model: gpt-5-mini"),
+            ("Model server", f"{door.url}/open", "has 1 model: gpt-5-mini"),
             ("Model", "gpt-4", "no models match"),
+            ("Model", "", "wants a key"),
+            ("API key", FOREIGN, "has 1 model"),
+            ("Model", "", "refuses this key"),
+            ("API key", KEY, "has 1 model"),
             ("Model", "", "Using gpt-5-mini."),
         ):
             await typist.answers(asked, typed, said)
@@ -147,6 +153,8 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
             assert value not in text + typist.shown
         kept = json.loads((folder / "data/matrix/session.json").read_text())["device_id"]
         assert devices(homeserver, login) == {login.device_id, kept}
+        async with terminal("check", "--config", folder / "config.yaml") as first:
+            assert await first.ended() == 0, first.shown
         next_steps = typist.shown.partition("made  ")[2]
         assert (next_steps.count("\n") <= 10, login.user_id in next_steps) == (True, True)
         daemon = Bot(folder / "config.yaml", python)

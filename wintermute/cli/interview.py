@@ -17,7 +17,13 @@ from wintermute.clock import SystemClock
 from wintermute.config.schema import URL, USER_ID, Backend, Matrix, Secret
 from wintermute.config.secrets import Redaction
 from wintermute.config.starter import BACKEND, TOKEN
-from wintermute.errors import ConfigurationError, ModelError, ModelRefused, WintermuteError
+from wintermute.errors import (
+    ConfigurationError,
+    KeyRefused,
+    ModelError,
+    ModelRefused,
+    WintermuteError,
+)
 from wintermute.llm.fixed import probe
 from wintermute.llm.providers import PROVIDERS, Provider, list_models, matches
 from wintermute.llm.windows import server_window
@@ -205,7 +211,7 @@ class Interview:
 
     def key(self, answer: str) -> str:
         """Ask for the models with it."""
-        said = self._listed(answer)
+        said, self._needs_key = self._listed(answer), False
         self._hide(KEYS["api_key"], answer)
         return said
 
@@ -218,7 +224,7 @@ class Interview:
         return f"{address} has {counted(len(models), 'model')}: {shown}"
 
     def model(self, answer: str) -> str:
-        """Have it call a tool."""
+        """Have it call a tool. A server may list models to anybody, and want its key only now."""
         found = matches(answer, self._models)
         if len(found) != 1:
             those = ", ".join((found or self._models)[:SHOWN])
@@ -227,6 +233,11 @@ class Interview:
         backend = Backend(base_url=self._address, model=found[0], api_key=key)
         try:
             probed = asyncio.run(probe(self.backend, backend, TRIAL_SECONDS))
+        except KeyRefused as error:
+            self._needs_key = True
+            if not self._key:
+                raise ConfigurationError(f"{self._address} wants a key") from error
+            self._doubt(self._key, f"{self._address} refuses this key")
         except WintermuteError as error:
             self._doubt(found[0], str(error))
         else:
@@ -262,6 +273,6 @@ QUESTIONS: tuple[tuple[str, str, Callable[[Interview, str], str], int], ...] = (
     ("owner", "Your own account, such as @you:example.org", Interview.owner, 0),
     ("base_url", f"Model server: {', '.join(PROVIDERS)}, or an address", Interview.provider, 0),
     ("api_key", "Its API key (it does not show)", Interview.key, 1),
-    ("model", "Model", Interview.model, 0),
+    ("model", "Model", Interview.model, 1),
 )
 """Name, text, trial, and how many questions to go back when the answer is refused."""

@@ -12,6 +12,7 @@ from typing import Any, Self
 from wintermute.errors import (
     ContentRefused,
     ContextTooLarge,
+    KeyRefused,
     ModelError,
     ModelRefused,
     ModelUnavailable,
@@ -88,6 +89,12 @@ class Refused(Failed):
     public = ModelRefused
 
 
+class BadKey(Refused):
+    """The key is refused: another one could succeed."""
+
+    public = KeyRefused
+
+
 class Disallowed(Refused):
     """The content is refused: without what it complains of, a request could succeed (F-038)."""
 
@@ -101,6 +108,7 @@ class TooLarge(Failed):
 
 
 KINDS: Mapping[str, type[Failed]] = {
+    "key": BadKey,
     "content": Disallowed,
     "context": TooLarge,
     "pause": QuotaSpent,

@@ -88,7 +88,9 @@ async def _listed(address: str, key: str) -> tuple[str, ...]:
         named = json.loads(content)["data"] if answer.is_success else None
         models = tuple(str(each["id"]) for each in named) if named is not None else None
     except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, UnicodeError) as error:
-        told = f"nothing answers at {address} ({error or 'time is up'}): start the server"
+        is_here = address.lower().startswith("http://")
+        todo = "start the server" if is_here else "check the address and the network"
+        told = f"nothing answers at {address} ({error or 'time is up'}): {todo}"
         raise ModelUnavailable(told) from error
     except (ValueError, TypeError, KeyError, RecursionError):
         models = None

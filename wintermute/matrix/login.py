@@ -360,8 +360,11 @@ async def _probe_keys(
     if kept is None or not is_good:
         return [_probe_store(folder, kept)]
     file, found = store_file(folder, kept), _probe_store(folder, kept)
-    if file.exists() and not _has_keys_here(file) and await _has_keys(matrix, kept):
-        found = Finding("encryption store", "fail", EMPTY.format(file))
+    if not _has_keys_here(file):
+        if not await _has_keys(matrix, kept):  # `init` has logged in, and nothing was started yet
+            found = _probe_store(folder, None)
+        elif file.exists():
+            found = Finding("encryption store", "fail", EMPTY.format(file))
     return [found, *await _probe_identities(matrix, folder, kept)]
 
 
