@@ -185,8 +185,7 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
         text = (folder / "config.yaml").read_text()
         assert text.count("\n") <= 40
         assert max(len(line.partition("# ")[2].split()) for line in text.splitlines()[2:]) <= 12
-        secrets = {"password": login.password, "api-key": KEY}
-        for secret, value in secrets.items():
+        for secret, value in {"password": login.password, "api-key": KEY}.items():
             assert (folder / secret).read_text() == value
             assert stat.S_IMODE((folder / secret).stat().st_mode) == 0o600
             assert value not in text + typist.shown
@@ -196,8 +195,7 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
             assert await first.ended() == 0, first.shown
         next_steps = typist.shown.partition("made  ")[2]
         assert (next_steps.count("\n") <= 10, login.user_id in next_steps) == (True, True)
-        daemon = Bot(folder / "config.yaml", python)
-        async with daemon:
+        async with Bot(folder / "config.yaml", python):
             chat = await meet(ann, login.user_id, encrypted=True)
             await ann.send(chat, "hello")
             await ann.wait_for(chat, lambda m: m.body == "good day")
