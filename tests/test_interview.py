@@ -146,7 +146,7 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
         text = (folder / "config.yaml").read_text()
         assert text.count("\n") <= 40
         assert max(len(line.partition("# ")[2].split()) for line in text.splitlines()[2:]) <= 12
-        for secret, value in (("password", login.password), ("api-key", KEY)):
+        for secret, value in {"password": login.password, "api-key": KEY}.items():
             assert (folder / secret).read_text() == value
             assert stat.S_IMODE((folder / secret).stat().st_mode) == 0o600
             assert value not in text + typist.shown

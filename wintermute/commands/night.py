@@ -149,7 +149,7 @@ class NightVerbs:
             for each in running
             if each.id != night.id
         ]
-        lines += [] if items else [NOTHING_HERE]
+        lines += [] if items else ["", NOTHING_HERE]
         if others := len(everything) - len(items):
             lines.append(f"and {counted(others, 'item')} of other chats: `/night` shows them there")
         lines += [f"Still asked: `{item.id}` {item_words(seen(item))}" for item in older]

@@ -12,7 +12,6 @@ from typing import Any, Self
 from wintermute.errors import (
     ContentRefused,
     ContextTooLarge,
-    KeyRefused,
     ModelError,
     ModelRefused,
     ModelUnavailable,
@@ -89,12 +88,6 @@ class Refused(Failed):
     public = ModelRefused
 
 
-class BadKey(Refused):
-    """The key is refused: another one could succeed."""
-
-    public = KeyRefused
-
-
 class Disallowed(Refused):
     """The content is refused: without what it complains of, a request could succeed (F-038)."""
 
@@ -108,7 +101,6 @@ class TooLarge(Failed):
 
 
 KINDS: Mapping[str, type[Failed]] = {
-    "key": BadKey,
     "content": Disallowed,
     "context": TooLarge,
     "pause": QuotaSpent,
