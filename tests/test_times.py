@@ -135,6 +135,11 @@ def test_what_a_refusal_offers_is_read() -> None:
         ("Mama anrufen So um 9", "!'Mama anrufen So um 9' can mean", None),
         ("jeu de société à 9h", "!'jeu de société à 9h' can mean", None),
         ("in 3 days call mum at 9", "!'in 3 days call mum at 9' can mean", None),
+        (
+            "in 3 days pay 2026-03-01 09:00",
+            "!'in 3 days pay 2026-03-01 09:00' can mean different times. Write 'in 3 days at 13:34' or '2026-03-01 09:00'",
+            None,
+        ),
         ("in 2 weeks on monday call mum", "!None", None),
         ("every day 2 pills at 9", "!'every day 2 pills at 9' can mean", None),
         ("every day at 9 for 5 days stretch", "!I cannot read when 'every day at 9' should", None),
