@@ -264,7 +264,7 @@ def half_an_hour_ago(daemon: Bot) -> str:
 
 async def status(person: Person, room: str) -> str:
     before = len([m for m in person.messages(room) if "still locked" in m.body])
-    await person.send(room, "/status")
+    await person.send(room, "/status all")
     await person.until(
         lambda: len([m for m in person.messages(room) if "still locked" in m.body]) > before
     )

@@ -277,7 +277,7 @@ async def test_a_spent_budget_is_told_in_each_room_once_a_day(
     assert "`/new`" in help_
     for told in (notice, other, again):
         assert told.endswith(
-            "raise the ceiling in config.yaml. I keep your messages and answer them then."
+            "raise the limit in config.yaml. I keep your messages and answer them then."
             " Reminders and commands still work."
         )
 
@@ -291,7 +291,7 @@ async def test_a_call_that_no_day_has_room_for_does_not_say_to_wait(tmp_path: Pa
             (notice,) = await house.said(1)
             await house.settled()
     assert "wait for" not in notice
-    assert "raise the ceiling" in notice
+    assert "raise the limit" in notice
 
 
 async def test_an_error_nested_without_end_is_an_outage_and_no_bug_of_ours(
