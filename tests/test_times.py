@@ -59,7 +59,7 @@ rrule FREQ=YEARLY;INTERVAL=1 = every year on 1 december at 9
 !2026-12-04 is a Friday = monday 4 december at 9
 !has passed = in 0 minutes | today 9:00 | heute um 8 | 2026-02-27T13:34
 !hundred years = in 999999999 weeks | in 999999999 minutes | 9999-12-31 09:00
-!None = tomorrow at ٩ | at 25 | 9 | 24:00 | 9:60 | 13am | 12 in the evening | ١٢:٣٠ | 9-10 | 9:00-10:00 | at once | pay at due date | tom\u200forrow 9 | 30 february at 9 | in a while | every first monday at 9 | after 9:30 | monday at 9 or 10 | every at 9 | in 1.5 hours | yesterday 9:00 | 9.30 | so 9 | 13/13 at 9 | next at 9 | at ten to nine | at 10 past 9 | um zehn vor neun | um fünf vor halb neun | à 9h moins 10 | a las 9 menos diez | alle 9 meno dieci | 9点三刻 | 9時10分前 | 2時間 | on the weekend at 9 | am Wochenende um 9 | 周末9点
+!None = tomorrow at ٩ | at 25 | 9 | 24:00 | 9:60 | 13am | 12 in the evening | ١٢:٣٠ | 9-10 | 9:00-10:00 | at once | pay at due date | tom\u200forrow 9 | 30 february at 9 | in a while | every first monday at 9 | after 9:30 | monday at 9 or 10 | every at 9 | in 1.5 hours | yesterday 9:00 | 9.30 | so 9 | 13/13 at 9 | next at 9 | at ten to nine | at 10 past 9 | um zehn vor neun | um fünf vor halb neun | à 9h moins 10 | a las 9 menos diez | alle 9 meno dieci | 9点三刻 | 9時10分前 | 2時間 | at nine thirty | 九点五十分 | 十点二十五分 | 九時五十分 | on the weekend at 9 | am Wochenende um 9 | 周末9点
 """
 TABLE = [
     (form.strip(), meaning)
@@ -135,12 +135,18 @@ def test_what_a_refusal_offers_is_read() -> None:
         ("Mama anrufen So um 9", "!'Mama anrufen So um 9' can mean", None),
         ("jeu de société à 9h", "!'jeu de société à 9h' can mean", None),
         ("in 3 days call mum at 9", "!'in 3 days call mum at 9' can mean", None),
+        (
+            "in 3 days pay 2026-03-01 09:00",
+            "!'in 3 days pay 2026-03-01 09:00' can mean different times. Write 'in 3 days at 13:34' or '2026-03-01 09:00'",
+            None,
+        ),
         ("in 2 weeks on monday call mum", "!None", None),
         ("every day 2 pills at 9", "!'every day 2 pills at 9' can mean", None),
         ("every day at 9 for 5 days stretch", "!I cannot read when 'every day at 9' should", None),
         ("every day at 9 for a walk", "daily at 09:00", "for a walk"),
         ("jeden Tag um 9 ab 1. März gießen", "!I cannot read when", None),
         ("every 2 hours from 9am drink", "!I cannot read when", None),
+        ("明天9点一起吃饭", "Sat 28 Feb 09:00", "一起吃饭"),
         ("update to version 3.2 at 9", "!None", None),
         ("morgen mittag um 1 essen", "!'morgen' has no time of day", None),
         ("明日2時間勉強", "!'明日' has no time of day", None),

@@ -165,7 +165,7 @@ PATTERNS = (
         rf"(?:(?P<early>{PART}){_},?{_})?(?:(?P<at>{AT}){_}|(?P<near>{NEAR}){_})?(?:(?P<part>{PART}){_})?"
         rf"(?:(?P<before>{any_of('before')}){_})?(?:(?P<hour>[0-9]{{1,2}})|(?P<word>{any_of('number')}))"
         r"(?:(?P<colon>[:.])(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2}))?)?"
-        rf"(?:{_}(?P<mark>{MARK})(?!間)(?:{_}(?P<past>[0-9]{{1,2}}|{any_of('number')})(?:{_}{MINUTES}(?![間钟鐘前])|(?!{_}{UNIT}|刻)))?)?"
+        rf"(?:{_}(?P<mark>{MARK})(?!間)(?:{_}(?P<past>[0-9]{{1,2}}|{any_of('number')})(?:{_}{MINUTES}(?![間钟鐘前])|(?<![一-鿿])(?!{_}{UNIT}|刻)))?)?"
         rf"(?:{_}(?P<after>{any_of('after')}))?(?:{_},?{_}(?P<late>{any_of('late')}))?(?:に)?",
     ),
     (
@@ -184,7 +184,8 @@ BETWEEN = re.compile("(?: |,|の|的)*")
 STOP = any_of("stop", "beside", "before")
 MINUS = f"(?:{UNIT}{_})?{any_of('stop', 'minutes')}{_}(?:{any_of('before')}|{FIGURE})"
 STOPS = re.compile(
-    f"[ ,]*(?:{any_of('stop', 'beside')}|{EACH}{_}(?:{STOP}|[0-9])|{TO}{_}[0-9]|{MINUS}|{FIGURE}分前)"
+    f"[ ,]*(?:{any_of('stop', 'beside')}|{EACH}{_}(?:{STOP}|[0-9])|{TO}{_}[0-9]|{MINUS}|{FIGURE}分前"
+    f"|{any_of('number', 15, 20, 30, 40, 45)}|[一二两三四五六七八九十]{{2,}})"
 )
 """A time is not read right before these: `at ten to nine` is not ten."""
 BOUND = re.compile(

@@ -91,6 +91,8 @@ class When:
 
     def words(self) -> str:
         """Write it so that it has only this meaning."""
+        if self.iso:
+            return f"{self.iso:%Y-%m-%d %H:%M}{'Z' if self.iso.tzinfo else ''}"
         if self.ahead:
             spans = " ".join(f"{count} {unit}{'s' * (count != 1)}" for unit, count in self.ahead)
             return f"in {spans}" + (f" at {self.clock:%H:%M}" if self.clock else "")
