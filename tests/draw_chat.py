@@ -36,20 +36,12 @@ def held() -> list[tuple[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "lines")
         script.write_text(LINES)
-        command = [
-            sys.executable,
-            "-m",
-            "wintermute",
-            "demo",
-            "--practice",
-            "--script",
-            str(script),
-        ]
+        options = ("--practice", "--script", str(script))
+        command = (sys.executable, "-m", "wintermute", "demo", *options)
         shown = subprocess.run(command, capture_output=True, check=True, text=True).stdout
     said = re.split(r"^(you|wintermute)> *", shown, flags=re.MULTILINE)[1:]
-    return [
-        pair for pair in zip(said[::2], said[1::2], strict=True) if "Type `help`" not in pair[1]
-    ]
+    pairs = zip(said[::2], said[1::2], strict=True)
+    return [pair for pair in pairs if "Type `help`" not in pair[1]]
 
 
 def draw() -> None:

@@ -10,8 +10,8 @@ from tests.world.homeserver import Homeserver
 from tests.world.model import Fail, ModelServer
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewBot, NewPerson
+from tests.world.user import CLIENT
 
-CLIENT = "/_matrix/client/v3"
 NOBODY, ELSEWHERE = "@nobody:wintermute.test", "@you:elsewhere.example"
 
 

@@ -155,11 +155,7 @@ def test_what_was_saved_in_another_form_is_kept_and_named(terminal: Terminal) ->
 
 @pytest.mark.parametrize(("content", "told"), BAD.values(), ids=BAD)
 async def test_a_page_that_cannot_be_used_is_out_of_the_prompt_with_one_warning(
-    tmp_path: Path,
-    model: ModelServer,
-    content: bytes,
-    told: str,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, model: ModelServer, content: bytes, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """M-053, F-031: what it last held stays in use, and a status names it."""
     core = tmp_path / "core.md"

@@ -1,11 +1,7 @@
 """`wintermute memory search`, `latest`, `stats`, `why`, and what was true once, in the terminal."""
 
 import json
-import os
-import pty
 import re
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,18 +42,6 @@ def texts(found: Any) -> list[str]:
     return [each["text"] for each in found]
 
 
-def at_a_screen(terminal: Terminal, *words: str) -> tuple[str, str]:
-    """Run a command whose stderr alone is a terminal; its stdout, and what it shows there."""
-    master, slave = pty.openpty()
-    with os.fdopen(master, "rb", buffering=0) as screen, os.fdopen(slave, "wb") as stderr:
-        command = (sys.executable, "-m", "wintermute", *words)
-        done = subprocess.run(
-            command, cwd=terminal.folder, stdout=subprocess.PIPE, stderr=stderr, check=True
-        )
-        os.set_blocking(master, False)
-        return done.stdout.decode(), (screen.read(1000) or b"").decode()
-
-
 @needs_the_model
 def test_a_question_that_says_nothing_finds_nobody(terminal: Terminal) -> None:
     """M-096: whatever its letters are like. A person is told that the embedder starts, a pipe is not."""
@@ -67,7 +51,7 @@ def test_a_question_that_says_nothing_finds_nobody(terminal: Terminal) -> None:
     terminal.says("memory", "add", "Knows Nowak")
     assert terminal.run("memory", "rebuild-index").returncode == 0
     assert terminal.says("memory", "search", "and now?") == "Nothing fits.\n"
-    found, shown = at_a_screen(terminal, "memory", "search", "who is Nowak?")
+    found, shown = terminal.at_screen("memory", "search", "who is Nowak?")
     assert "Nowak" in found
     assert shown == "Starting the embedding model. This takes a few seconds.\r\n"
 

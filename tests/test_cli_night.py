@@ -1,12 +1,9 @@
 """`wintermute night`: run it, read it, answer it, take it back; beside a daemon or without one."""
 
-import asyncio
 import json
-import os
 import re
 import shutil
 import sqlite3  # noqa: TID251  a look from outside
-import sys
 from contextlib import AbstractAsyncContextManager, closing
 from datetime import timedelta
 
@@ -223,25 +220,14 @@ async def test_a_dry_run_says_that_it_does_not_compare_what_is_new(
 
 
 @pytest.mark.slow
-async def test_who_sits_at_a_terminal_sees_how_far_a_night_is(home: Terminal) -> None:
+def test_who_sits_at_a_terminal_sees_how_far_a_night_is(home: Terminal) -> None:
     """L-082: a bar and what is at work; others get the result alone."""
     home.says("memory", "add", "Likes tea")
-    ours, theirs = os.openpty()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "wintermute", "night", "run"),
-        cwd=home.folder,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=theirs,
-        env={"PATH": os.defpath, "TERM": "xterm"},
-    )
-    printed, _ = await process.communicate()
-    os.close(theirs)
-    with os.fdopen(ours, "rb") as shown:
-        drawn = shown.read1().decode()
+    printed, drawn = home.at_screen("night", "run")
     assert "night  [" in drawn
     assert f"tasks {OWNER}" in drawn
     assert "100%" in drawn
-    assert b"100%" not in printed
+    assert "100%" not in printed
     assert home.run("night", "run").stderr == b""
 
 

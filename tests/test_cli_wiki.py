@@ -69,7 +69,7 @@ def test_a_fresh_store_has_all_that_belongs_to_one(tmp_path: Path) -> None:
         "meta/Index.md": f"---\ncreated: {today}\nupdated: {today}\n---\n\n# Index\n\n{FRESH}\n".encode(),
     }
     assert {each.name for each in root.iterdir()} == {
-        *("episodic", "episodic-raw", "semantic", "sleep", "meta"),
+        *("episodic", "episodic-raw", "semantic", "sleep", "meta")
     }
     assert wiki(root, "check").exit_code == 0
 
@@ -566,7 +566,7 @@ def test_a_long_line_is_shown_there_whatever_its_letters_are_folded_to(
         ("semantic/New.md", MATTER.replace("created", "made"), "frontmatter: semantic/New: unknown key 'made' in its frontmatter"),
         ("semantic/New.md", MATTER.replace("created: 2026-05-04\n", ""), "frontmatter: semantic/New: created is missing in its frontmatter"),
         ("semantic/New.md", MATTER.replace("updated: 2026-05-04", "updated: 2026-02-30"), "frontmatter: semantic/New: updated is no date such as 2026-05-04: '2026-02-30'"),
-        ("semantic/New.md", MATTER.replace("---\n\n", "created: 2026-05-05\n---\n\n"), "frontmatter: semantic/New: 'created' stands in its frontmatter twice"),
+        ("semantic/New.md", MATTER.replace("---\n\n", "created: 2026-05-05\n---\n\n"), "frontmatter: semantic/New: 'created' is in its frontmatter twice"),
         ("semantic/New.md", "---\n- a\n---\n", "frontmatter: semantic/New: its frontmatter is no list of keys and values"),
         ("semantic/New.md", page("x" * 8000), "long page: semantic/New: about 2,013 tokens, over 2,000: split it"),
         ("meta/Index.md", page("x\n" * 101), "long index: meta/Index: 101 lines, of which the first 100 are shown"),

@@ -222,8 +222,8 @@ def test_a_number_has_to_be_one(tmp_path: Path, value: str) -> None:
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     text = GOOD + "loop:\n  max_turns: 1\n  max_turns: 2\nlog: {level: info}\nlog: {level: debug}\n"
     assert problems(tmp_path, text) == [
-        "11:3: loop.max_turns: stands here twice (first in line 10): remove one",
-        "13:1: log: stands here twice (first in line 12): remove one",
+        "11:3: loop.max_turns: is here twice (first in line 10): remove one",
+        "13:1: log: is here twice (first in line 12): remove one",
     ]
 
 
@@ -378,7 +378,7 @@ def test_the_bot_needs_one_way_to_log_in(tmp_path: Path) -> None:
     only_token = read(tmp_path, GOOD.replace("password: {env", "access_token: {env"))
     assert only_token.matrix.device_id is None
     both = GOOD.replace("matrix:\n", "matrix:\n  access_token: {env: KEY}\n")
-    assert "matrix.access_token: stands beside a password" in problem(tmp_path, both)
+    assert "matrix.access_token: is set beside a password" in problem(tmp_path, both)
 
 
 def test_the_secrets_of_a_configuration_are_known_and_hidden(tmp_path: Path) -> None:
@@ -552,9 +552,9 @@ def test_what_a_request_says_itself_cannot_be_said_otherwise(
         ("0.7", "8:72: llm.backends.local.extra: must be a section"),
         ("[a]", "8:72: llm.backends.local.extra: must be a section"),
         ("{a: 1e999}", "8:76: llm.backends.local.extra.a: is too large for a number"),
-        ("{a: 1, a: 2}", "8:79: llm.backends.local.extra.a: stands here twice"),
+        ("{a: 1, a: 2}", "8:79: llm.backends.local.extra.a: is here twice"),
         ('{a: "\\ud800"}', "8:76: llm.backends.local.extra.a: has half a character"),
-        ("{a: {b: [{b: 1, b: 2}]}}", "8:88: llm.backends.local.extra.a.b[0].b: stands here twice"),
+        ("{a: {b: [{b: 1, b: 2}]}}", "8:88: llm.backends.local.extra.a.b[0].b: is here twice"),
     ],
 )
 def test_what_no_request_can_carry_is_refused_in_its_place(

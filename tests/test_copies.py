@@ -207,10 +207,7 @@ def place(daemon: Bot) -> tuple[str, str]:
     session = load(daemon.data / "matrix")
     assert session is not None
     kind = f"dev.wintermute.epoch.{session.device_id}"
-    return (
-        f"/_matrix/client/v3/user/{session.user_id}/account_data/{kind}",
-        session.access_token,
-    )
+    return (f"/_matrix/client/v3/user/{session.user_id}/account_data/{kind}", session.access_token)
 
 
 def served(homeserver: Homeserver, daemon: Bot) -> Json:

@@ -8,17 +8,7 @@ from typing import Any
 import pytest
 
 from tests.test_encryption import hand_over
-from tests.test_matrix_reading import (
-    ANN,
-    BOT,
-    DIRECT,
-    EDIT,
-    EVE,
-    GROUP,
-    read,
-    read_change,
-    said,
-)
+from tests.test_matrix_reading import ANN, BOT, DIRECT, EDIT, EVE, GROUP, read, read_change, said
 from tests.world.bot import Bot
 from tests.world.bot import said as spoken
 from tests.world.clock import NOON, FakeClock

@@ -185,10 +185,7 @@ async def test_another_model_is_noticed_and_all_is_embedded_anew(
     other = child("hangs", tmp_path, OtherModel)
     async with house_with(tmp_path, model, other) as (house, _):
         await tell(house, "which tea?")
-        assert await note(house) == (
-            "warn",
-            f"{ALONE}: the vectors are not of another model yet",
-        )
+        assert await note(house) == ("warn", f"{ALONE}: the vectors are not of another model yet")
     assert f"- {TEA}\n" in block(texts(model.requests[0])[-1])
     async with house_with(tmp_path, model, child("well", tmp_path, OtherModel)) as (house, clock):
         await clock.move(120)

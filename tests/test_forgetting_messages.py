@@ -15,15 +15,7 @@ from tests.test_redactions import take_back
 from tests.world.clock import WITHIN, HeldClock
 from tests.world.delegating import until
 from tests.world.house import PROMPTS, House, open_house
-from tests.world.model import (
-    Calls,
-    Fail,
-    ModelServer,
-    Seen,
-    Step,
-    Text,
-    Use,
-)
+from tests.world.model import Calls, Fail, ModelServer, Seen, Step, Text, Use
 from tests.world.request_rules import is_for_core, is_for_reconstruction
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import stamp
@@ -155,13 +147,15 @@ async def test_who_forgets_two_things_in_a_hurry_forgets_both(
 
 
 async def test_no_answer_tells_what_is_being_forgotten(tmp_path: Path, model: ModelServer) -> None:
-    """M-030: from the moment of the yes, whatever the work on it still waits for."""
+    """M-030, U-015: from the yes on, also where words were said under another name of a room."""
     async with talking(tmp_path, model, HeldClock()) as house:
         await take(house, [json.dumps({"text": f"Ann's bird is a {WORD}"})])
         scope = SCOPE
         async with house.database.transaction() as tx:
             facts = [fact.id for fact in await house.stores.facts.live(scope, tx)]
-            await owe_forgetting(house.stores, tx, (), (), facts)
+            await owe_forgetting(house.stores, tx, (), (), facts, scope="room:renamed")
+            assert await house.stores.jobs.is_forgetting(tx, "room:renamed")
+            assert await house.stores.jobs.is_forgetting(tx, scope)
         assert await house.stores.facts.live(scope) == []
         assert WORD not in await house.stores.memories.text(scope)
 

@@ -14,13 +14,7 @@ from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.schema import lay_schema
 from tests.world.warm import Interpreter
-from wintermute.matrix.instances import (
-    YOUNG,
-    Installation,
-    gives_way,
-    is_beside,
-    read_installation,
-)
+from wintermute.matrix.instances import YOUNG, Installation, gives_way, is_beside, read_installation
 
 NOW = 1_700_000_000_000
 OURS = Installation("ours", "OURS", NOW - 50, NOW)

@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-import os
 import signal
 import stat
-import sys
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import Iterable
+from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,54 +17,36 @@ from tests.world.homeserver import Homeserver, Login, free_port
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from tests.world.proxy import Action, Answer, Proxy, Request
 from tests.world.scene import NewName, NewPerson
+from tests.world.typist import Typist, typing
+from tests.world.user import CLIENT
 from tests.world.warm import Interpreter
 from wintermute.config.lock import hold
 from wintermute.matrix.kept_login import Session, save
 
-CLIENT = "/_matrix/client/v3"
 
+class Asked(Typist):
+    """A person whom `init` asks."""
 
-class Typist:
-    """A person at a terminal in front of a command."""
+    _at = 0
 
-    def __init__(self, process: asyncio.subprocess.Process, terminal: int) -> None:
-        self.process = process
-        self.shown = ""
-        self._terminal = terminal
-        self._at = 0
-        self._came = asyncio.Event()
-        asyncio.get_running_loop().add_reader(terminal, self._read)
-
-    def _read(self) -> None:
-        try:
-            piece = os.read(self._terminal, 65536)
-        except OSError:  # whoever wrote is gone
-            piece = b""
-        if not piece:
-            asyncio.get_running_loop().remove_reader(self._terminal)
-        self.shown += piece.decode(errors="replace").replace("\r\n", "\n")
-        self._came.set()
+    @property
+    def shown(self) -> str:
+        """The lines so far."""
+        return self.seen.replace("\r\n", "\n")
 
     async def sees(self, text: str) -> None:
         """Wait until this is shown, after what was waited for before."""
         try:
-            async with asyncio.timeout(WITHIN):
-                while (found := self.shown.find(text, self._at)) < 0:
-                    self._came.clear()
-                    await self._came.wait()
+            await self.until_seen(lambda: text in self.shown[self._at :])
         except TimeoutError:
             raise AssertionError(f"{text!r} is not in:\n{self.shown[self._at :]}") from None
-        self._at = found + len(text)
-
-    def types(self, text: str, end: str = "\n") -> None:
-        """Type a line."""
-        os.write(self._terminal, f"{text}{end}".encode())
+        self._at = self.shown.index(text, self._at) + len(text)
 
     async def answers(self, asked: str, typed: str, said: str) -> None:
         """Type an answer when its question is shown, and see what is said of it."""
         await self.sees(asked)
         await self.sees(": ")
-        self.types(typed)
+        self.type(f"{typed}\n")
         await self.sees(said)
 
     async def ended(self, way: signal.Signals | None = None) -> int:
@@ -78,27 +59,7 @@ class Typist:
             return await self.process.wait()
 
 
-@asynccontextmanager
-async def terminal(*words: str | Path) -> AsyncIterator[Typist]:
-    """A command in a pseudo-terminal, killed if it does not end."""
-    ours, theirs = os.openpty()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "wintermute", *map(str, words)),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        env={"PATH": os.defpath, "PYTHONPATH": str(Path.cwd()), "LANG": "C.UTF-8"},
-    )
-    os.close(theirs)
-    try:
-        yield Typist(process, ours)
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-        asyncio.get_running_loop().remove_reader(ours)
-        os.close(ours)
+terminal = partial(typing, Asked)
 
 
 def told(names: Iterable[str]) -> Answer:
@@ -114,20 +75,23 @@ def lists(request: Request) -> Action:
     if "/matrix" in request.path or "/_matrix" in request.path:
         return Answer(302, headers={"Location": request.path})
     door, _, path = request.path[1:].partition("/")
+    is_known = request.authorization == f"Bearer {KEY}"
     if path not in ("models", "v1/models"):
-        return None
+        return Answer(401) if door == "open" and not is_known else None
     if door == "keyed":
         if path == "models":
             return Answer(404)
-        return told([SAID]) if request.authorization == f"Bearer {KEY}" else Answer(401)
+        return told([SAID]) if is_known else Answer(401)
     answers = {
         "none": told(()),
+        "open": told([SAID]),
         "page": Answer(200, b"<html>"),
         "moved": Answer(302, headers={"Location": "https://elsewhere.example/v1"}),
         "silent": Answer(500),
         "many": told([*(f"m{n}" for n in range(400)), "qwen3:8b", "qwen3:14b"]),
     }
-    return answers.get(door) if path == "v1/models" or door != "many" else Answer(404)
+    is_there = path == "v1/models" or door not in ("many", "open")
+    return answers.get(door) if is_there else Answer(404)
 
 
 def speaks(seen: Seen) -> Step:
@@ -169,9 +133,12 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
             ("Model server", f"{door.url}/moved", "redirects to https://elsewhere.example/v1"),
             ("Model server", f"{door.url}/keyed", "wants a key"),
             ("API key", FOREIGN, "it looks like one of openrouter"),
-            ("Model server", f"{door.url}/keyed", "wants a key"),
-            ("API key", KEY, "has 1 model: gpt-5-mini"),
+            ("Model server", f"{door.url}/open", "has 1 model: gpt-5-mini"),
             ("Model", "gpt-4", "no models match"),
+            ("Model", "", "wants a key"),
+            ("API key", FOREIGN, "has 1 model"),
+            ("Model", "", "refuses this key"),
+            ("API key", KEY, "has 1 model"),
             ("Model", "", "Using gpt-5-mini."),
         ):
             await typist.answers(asked, typed, said)
@@ -179,17 +146,17 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
         text = (folder / "config.yaml").read_text()
         assert text.count("\n") <= 40
         assert max(len(line.partition("# ")[2].split()) for line in text.splitlines()[2:]) <= 12
-        secrets = {"password": login.password, "api-key": KEY}
-        for secret, value in secrets.items():
+        for secret, value in {"password": login.password, "api-key": KEY}.items():
             assert (folder / secret).read_text() == value
             assert stat.S_IMODE((folder / secret).stat().st_mode) == 0o600
             assert value not in text + typist.shown
         kept = json.loads((folder / "data/matrix/session.json").read_text())["device_id"]
         assert devices(homeserver, login) == {login.device_id, kept}
+        async with terminal("check", "--config", folder / "config.yaml") as first:
+            assert await first.ended() == 0, first.shown
         next_steps = typist.shown.partition("made  ")[2]
         assert (next_steps.count("\n") <= 10, login.user_id in next_steps) == (True, True)
-        daemon = Bot(folder / "config.yaml", python)
-        async with daemon:
+        async with Bot(folder / "config.yaml", python):
             chat = await meet(ann, login.user_id, encrypted=True)
             await ann.send(chat, "hello")
             await ann.wait_for(chat, lambda m: m.body == "good day")
@@ -226,7 +193,7 @@ async def test_whoever_leaves_at_a_question_leaves_nothing_half_made(
             await typist.sees(answers[at][0])
             await typist.sees(": ")
             if way is None:
-                typist.types("", "\x04")
+                typist.type("\x04")
             assert await typist.ended(way) in (1, -(way or 1))  # or it came once more at the end
             await typist.sees("Aborted!")
     assert ("was logged out again" in typist.shown) == (at > 2)
@@ -258,7 +225,7 @@ async def test_a_homeserver_without_passwords_gets_a_token_made_for_the_bot(
         await typist.answers("Access token", "syt_wrong", "access_token")
         await typist.answers("Account", "", "")
         await typist.answers("Access token", login.access_token, f"device {login.device_id}")
-        typist.types("", "\x04")
+        typist.type("\x04")
         assert await typist.ended() == 1
     assert devices(homeserver, login) == {login.device_id}
 

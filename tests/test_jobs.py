@@ -152,8 +152,7 @@ async def test_failures_that_differ_stop_a_series_when_they_are_six_in_a_row(
 
 
 @pytest.mark.parametrize(
-    "error",
-    [ModelUnavailable("away"), BudgetSpent("spent", None), HomeserverUnavailable("away")],
+    "error", [ModelUnavailable("away"), BudgetSpent("spent", None), HomeserverUnavailable("away")]
 )
 async def test_a_server_that_is_away_counts_for_nobody(
     tmp_path: Path, model: ModelServer, error: Exception

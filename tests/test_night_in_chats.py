@@ -440,7 +440,7 @@ async def test_a_night_asked_for_in_a_group_says_that_others_have_something_to_h
             await house.said(1, group)
         await look(house)
         assert (await house.spoken(group))[1:] == [
-            "Done: there was nothing to tidy here; others are told in their chats."
+            "Done: there was nothing to tidy here. Other chats get their own report."
         ]
         await slept(house, clock)
         assert "2 memories merged" in (await house.spoken())[1]

@@ -68,113 +68,63 @@ def outcome(reply: Utterance) -> str:
 
 REPLIES = tomllib.loads((resources.files("wintermute.demo") / "replies.toml").read_text("utf-8"))
 PLANTS = "task | complete | task_ab12cd34 | The user said that it is done."
-LAWN = PLANTS.replace("ab12cd34", "ef56ab78")
-NEWCOMERS = [  # 76 things that three people typed into a demo: its first rules understood 40
-    ("hi", "hello"),
-    ("hello there", "hello"),
-    ("what can you do?", "help"),
-    ("What can I ask you?", "help"),
-    ("how do I use this", "help"),
-    ("what do you do", "help"),
-    ("show me what you can do", "help"),
-    ("what are you able to do?", "help"),
-    ("help me", "help"),
-    ("what now?", "help"),
-    ("remind me in 2 minutes to stretch", "task | add | stretch | in 2 minutes"),
-    ("remind me at 9 to call mum", "task | add | call mum | at 9"),
-    (
-        "remind me tomorrow at 9am to call the dentist",
-        "task | add | call the dentist | tomorrow at 9am",
-    ),
-    ("remind me every day at 8 to take my pills", "task | add | take my pills | every day at 8"),
-    (
-        "remind me on friday at 18:30 to buy flowers",
-        "task | add | buy flowers | on friday at 18:30",
-    ),
-    (
-        "can you remind me to water the plants every monday at 8?",
-        "task | add | water the plants | every monday at 8",
-    ),
-    ("set an alarm for 7:15", "task | add | wake up | 7:15"),
-    ("set a timer for 10 minutes", "task | add | time is up | in 10 minutes"),
-    ("wake me up at 7", "task | add | wake up | at 7"),
-    (
-        "every friday at 9 remind me to put the bins out",
-        "task | add | put the bins out | every friday at 9",
-    ),
-    (
-        "in half an hour remind me to check the oven",
-        "task | add | check the oven | in half an hour",
-    ),
-    ("remind me to call mum", "remind_when"),
-    ("call mum tomorrow at 9", "task | add | call mum | tomorrow at 9"),
-    ("what are my reminders?", "task | list"),
-    ("do I have any reminders?", "task | list"),
-    ("cancel the lawn reminder", "task | delete | task_ef56ab78"),
-    ("I watered the plants", PLANTS),
-    ("plants done", PLANTS),
-    ("add milk to my shopping list", "task | add | milk"),
-    ("put eggs and bread on the shopping list", "task | add | eggs and bread"),
-    ("I need to call the bank", "task | add | call the bank"),
-    ("buy milk", "task | add | buy milk"),
-    ("what's on my list?", "task | list"),
-    ("show my to-do list", "task | list"),
-    ("todo list", "task | list"),
-    ("what's left to do?", "task | list"),
-    ("done with the lawn", LAWN),
-    ("I'm done with the plants", PLANTS),
-    ("mark the lawn as done", LAWN),
-    ("tick off plants", PLANTS),
-    ("delete the lawn from the list", "task | delete | task_ef56ab78"),
-    ("undo", "undo"),
-    ("undo that", "undo"),
-    ("oops, take that back", "undo"),
-    (
-        "remember my wife's birthday is on 3 June",
-        "append_memory | The user said: my wife's birthday is on 3 June.",
-    ),
-    ("when is my wife's birthday?", "search_memory | when is my wife's birthday? | 30"),
-    ("what do you remember about me?", "search_memory | 30"),
-    ("what have I told you?", "search_memory | 30"),
-    ("I live in Graz", "in_passing"),
-    ("where do I live?", "search_memory | where do I live? | 30"),
-    ("my name is Sam", "append_memory | The user said: my name is Sam."),
-    ("what's my name?", "search_memory | what's my name? | 30"),
-    (
-        "please note that the spare key is at Tom's",
-        "append_memory | The user said: the spare key is at Tom's.",
-    ),
-    (
-        "don't forget the dentist is on Tuesday",
-        "append_memory | The user said: the dentist is on Tuesday.",
-    ),
-    ("forget my wife's birthday", "forget"),
-    ("delete everything", "forget"),
-    ("what time is it?", "time"),
-    ("what day is it today?", "time"),
-    ("who are you?", "who"),
-    ("are you ChatGPT?", "who"),
-    ("are you an AI?", "who"),
-    ("write me a poem about autumn", "unknown"),
-    ("what's the weather tomorrow?", "search_memory | what's the weather tomorrow? | 30"),
-    ("translate hello into French", "unknown"),
-    ("tell me a joke", "unknown"),
-    ("what is 17*23", "unknown"),
-    ("how do I connect a real model?", "connect"),
-    ("how can I make you smarter", "connect"),
-    ("is this encrypted?", "private"),
+TYPED = """
+hello <- hi; hello there
+help <- what can you do?; What can I ask you?; how do I use this; what do you do; show me what you can do; what are you able to do?; help me; what now?
+task | add | stretch | in 2 minutes <- remind me in 2 minutes to stretch
+task | add | call mum | at 9 <- remind me at 9 to call mum
+task | add | call the dentist | tomorrow at 9am <- remind me tomorrow at 9am to call the dentist
+task | add | take my pills | every day at 8 <- remind me every day at 8 to take my pills
+task | add | buy flowers | on friday at 18:30 <- remind me on friday at 18:30 to buy flowers
+task | add | water the plants | every monday at 8 <- can you remind me to water the plants every monday at 8?
+task | add | wake up | 7:15 <- set an alarm for 7:15
+task | add | time is up | in 10 minutes <- set a timer for 10 minutes
+task | add | wake up | at 7 <- wake me up at 7
+task | add | put the bins out | every friday at 9 <- every friday at 9 remind me to put the bins out
+task | add | check the oven | in half an hour <- in half an hour remind me to check the oven
+remind_when <- remind me to call mum
+task | add | call mum | tomorrow at 9 <- call mum tomorrow at 9
+task | list <- what are my reminders?; do I have any reminders?; what's on my list?; show my to-do list; todo list; what's left to do?
+task | delete | task_ef56ab78 <- cancel the lawn reminder; delete the lawn from the list
+task | complete | task_ab12cd34 | The user said that it is done. <- I watered the plants; plants done; I'm done with the plants; tick off plants
+task | add | milk <- add milk to my shopping list
+task | add | eggs and bread <- put eggs and bread on the shopping list
+task | add | call the bank <- I need to call the bank
+task | add | buy milk <- buy milk
+task | complete | task_ef56ab78 | The user said that it is done. <- done with the lawn; mark the lawn as done
+undo <- undo; undo that; oops, take that back
+append_memory | The user said: my wife's birthday is on 3 June. <- remember my wife's birthday is on 3 June
+search_memory | when is my wife's birthday? | 30 <- when is my wife's birthday?
+search_memory | 30 <- what do you remember about me?; what have I told you?
+in_passing <- I live in Graz
+search_memory | where do I live? | 30 <- where do I live?
+append_memory | The user said: my name is Sam. <- my name is Sam
+search_memory | what's my name? | 30 <- what's my name?
+append_memory | The user said: the spare key is at Tom's. <- please note that the spare key is at Tom's
+append_memory | The user said: the dentist is on Tuesday. <- don't forget the dentist is on Tuesday
+forget <- forget my wife's birthday; delete everything
+time <- what time is it?; what day is it today?
+who <- who are you?; are you ChatGPT?; are you an AI?
+unknown <- write me a poem about autumn; translate hello into French; tell me a joke; what is 17*23; summarize our conversation; search the web for news
+search_memory | what's the weather tomorrow? | 30 <- what's the weather tomorrow?
+connect <- how do I connect a real model?; how can I make you smarter
+private <- is this encrypted?
+read_file | data/skills/make-tea.md <- how do I make tea?
+why <- how do you know that?
+thanks <- thanks!
+bye <- bye
+"""
+"""76 things that three people typed into a demo, with the coffee below: its first rules understood 40."""
+NEWCOMERS = [
+    (text, wanted)
+    for wanted, texts in (line.split(" <- ") for line in TYPED.strip().splitlines())
+    for text in texts.split("; ")
+]
+OTHERS = [
     (
         "learn how to make coffee: boil water, pour it over, wait",
         "add_skill | make-coffee | How to make coffee | 1. boil water\n2. pour it over\n3. wait\n",
     ),
-    ("how do I make tea?", "read_file | data/skills/make-tea.md"),
-    ("how do you know that?", "why"),
-    ("summarize our conversation", "unknown"),
-    ("search the web for news", "unknown"),
-    ("thanks!", "thanks"),
-    ("bye", "bye"),
-]
-OTHERS = [
     ("@bot note: the work is done", "append_memory | The user said: the work is done."),
     ("can you remember that I like tea?", "append_memory | The user said: I like tea."),
     (f"{IN_GROUP}remember that I like tea", "append_memory | Ann (@ann:test) said: I like tea."),
@@ -537,9 +487,7 @@ async def post(model: PracticeModel, body: object) -> tuple[int, str]:
         return response.status, await response.text()
 
 
-async def test_the_stream_is_a_stream_only_where_one_was_asked_for(
-    practice: PracticeModel,
-) -> None:
+async def test_the_stream_is_a_stream_only_where_one_was_asked_for(practice: PracticeModel) -> None:
     messages = [{"role": "user", "content": "add a task: x"}]
     tools = [{"type": "function", "function": {"name": "task"}}]
     body: dict[str, Any] = {"model": SERVED_NAME, "messages": messages, "tools": tools}

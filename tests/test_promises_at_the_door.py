@@ -367,7 +367,7 @@ async def test_a_summary_is_made_of_one_room_and_stays_there(
         await say(ann, chat, daemon, text * 40)
         await heard(ann, chat, daemon, "echo: ")
     await say(ann, mine, daemon, "/compact")
-    await heard(ann, mine, daemon, "Folded: ")
+    await heard(ann, mine, daemon, "Summed up: ")
     assert ("own secrets" in asked(model), "our garden" in asked(model)) == (True, False)
     for chat, count in ((mine, 4), (club, 2)):
         await say(ann, chat, daemon, "hello")

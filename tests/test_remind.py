@@ -39,13 +39,10 @@ async def ask(house: House, line: str, **where: Any) -> str:
     [
         ("18:30 Call Anna", "today at 18:30", "Call Anna"),
         ("9:00 Call Anna", "tomorrow at 09:00", "Call Anna"),
-        ("today 18:00 Call Anna", "today at 18:00", "Call Anna"),
         ("Tomorrow 09:00 Call Anna", "tomorrow at 09:00", "Call Anna"),
         ("in 20 minutes tea", "today at 14:20", "tea"),
-        ("in 2 hours tea", "today at 16:00", "tea"),
         ("in 3 days tea", "on Thursday at 14:00", "tea"),
         ("2026-12-24 09:00 tree", "on 24 December at 09:00", "tree"),
-        ("18:30 at 19:00 we eat", "today at 18:30", "at 19:00 we eat"),
         ("18:30 soup:\n- leek\n\n- salt", "today at 18:30", "soup: - leek - salt"),
     ],
 )
@@ -75,8 +72,7 @@ async def test_what_comes_again_says_so(house: House, said: str, due: str, sched
 
 
 @pytest.mark.parametrize(
-    "said",
-    ["", "Call Anna", "18:30", "in 20 minutes", "25:00 tea", "soon tea"],
+    "said", ["", "Call Anna", "18:30", "in 20 minutes", "25:00 tea", "soon tea"]
 )
 async def test_anything_else_gets_the_forms(house: House, said: str) -> None:
     """T-062: and no reminder exists."""

@@ -131,11 +131,7 @@ async def test_a_session_that_is_refused_is_told_so_in_the_words_of_the_protocol
             await work.share("!room")
         [told] = wire.seen("PUT", "sendToDevice/m.room_key.withheld")
         word = told.json["messages"][ANN]["PHONE"]
-        assert (word["code"], word["reason"], word["room_id"]) == (
-            "m.unverified",
-            REASON,
-            "!room",
-        )
+        assert (word["code"], word["reason"], word["room_id"]) == ("m.unverified", REASON, "!room")
         assert word["session_id"] == nio.olm.outbound_group_sessions["!room"].id
 
 

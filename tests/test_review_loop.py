@@ -46,10 +46,7 @@ async def test_an_edit_that_waits_tells_who_came_in_nothing_of_what_was_done_bef
     """L-054, M-010: effects of another scope stay there, arguments and all."""
     mail, clock = Gate("mail"), HeldClock()
     model.script(Calls((Use("mail", {"say": "private words"}),)), Text("sent"))
-    async with (
-        open_house(tmp_path, model.url, gates=[mail], clock=clock) as house,
-        house.working(),
-    ):
+    async with open_house(tmp_path, model.url, gates=[mail], clock=clock) as house, house.working():
         event = await tell(house, "old")
         gone = away_for(model, "new")
         await edit(house, event, "new")
@@ -72,10 +69,7 @@ async def test_new_keeps_its_place_behind_an_edit_that_waits(
     """F-035, L-054: the edit is answered where it was said, and what follows begins afresh."""
     mail, clock = Gate("mail"), HeldClock()
     model.script(Calls((Use("mail", {"say": "x"}),)), Text("sent"))
-    async with (
-        open_house(tmp_path, model.url, gates=[mail], clock=clock) as house,
-        house.working(),
-    ):
+    async with open_house(tmp_path, model.url, gates=[mail], clock=clock) as house, house.working():
         event = await tell(house, "old")
         gone = away_for(model, "new")
         await edit(house, event, "new")
@@ -99,10 +93,7 @@ async def test_an_edit_that_finds_the_model_away_forks_once(
     """L-034, L-054: it goes on where it began, with what was done for it in view."""
     mail, clock = Gate("mail"), HeldClock()
     model.script(Calls((Use("mail", {"say": "old one"}),)), Text("sent"))
-    async with (
-        open_house(tmp_path, model.url, gates=[mail], clock=clock) as house,
-        house.working(),
-    ):
+    async with open_house(tmp_path, model.url, gates=[mail], clock=clock) as house, house.working():
         event = await tell(house, "old")
         model.script(Calls((Use("mail", {"say": "new one"}),)), Fail(500), Fail(500))
         await edit(house, event, "new")
@@ -190,10 +181,7 @@ async def test_one_call_larger_than_the_window_ends_no_cast(
     model.keyed(answer)
     window: Json = {"context_tokens": 4096, "max_output_tokens": 1024} if told else {}
     echo = Gate("echo", act=_short)
-    async with (
-        open_house(tmp_path, model.url, gates=[echo], **window) as house,
-        house.working(),
-    ):
+    async with open_house(tmp_path, model.url, gates=[echo], **window) as house, house.working():
         await tell(house, "write much")
         assert await house.spoken() == ["done it"]
     sent = [json.dumps(seen.body) for seen in model.requests]

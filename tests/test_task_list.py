@@ -243,12 +243,7 @@ async def test_what_comes_again_is_done_until_then(house: House, clock: HeldCloc
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        (DAILY, "08:00"),
-        (once("2026-05-07T09:30"), "09:30"),
-        (NOTHING, "14:00"),
-    ],
+    ("asked", "said"), [(DAILY, "08:00"), (once("2026-05-07T09:30"), "09:30"), (NOTHING, "14:00")]
 )
 async def test_tomorrow_is_at_the_time_of_day_that_it_has(
     house: House, asked: PlanRequest, said: str
@@ -262,11 +257,7 @@ async def test_tomorrow_is_at_the_time_of_day_that_it_has(
     ("asked", "line", "resumed"),
     [
         (NOTHING, "- tea (`ID`, P5)", "Active again: tea"),
-        (
-            DAILY,
-            "- tea (`ID`, P5, daily at 08:00)",
-            "Active again, next tomorrow at 08:00: tea",
-        ),
+        (DAILY, "- tea (`ID`, P5, daily at 08:00)", "Active again, next tomorrow at 08:00: tea"),
         (
             once("2026-05-04T15:00"),
             "- tea (`ID`, P5, once at 2026-05-04 15:00)",
@@ -317,6 +308,7 @@ async def test_a_task_is_named_by_words_of_it(house: House) -> None:
     assert await ask(house, "/tasks done call") == "Done: Call Ben"
     assert (await ask(house, "/undo")).endswith(": Call Ben")
     assert await ask(house, "/tasks done dog") == "No task here says dog. `/tasks` lists them."
+    assert await ask(house, "/tasks cancel all") == "No task here says all. `/tasks` lists them."
     await ask(house, "/remind tomorrow at 9 Call Ann")
     assert (await ask(house, "/tasks pause call")).startswith("Several tasks say that.")
 

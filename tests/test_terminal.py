@@ -2,11 +2,9 @@
 
 import asyncio
 import os
-import pty
 import re
 import signal
 import sys
-import termios
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,6 +29,7 @@ from tests.world.model import (
     Use,
     own_words,
 )
+from tests.world.typist import Typist, typing
 from tests.world.warm import Interpreter
 from wintermute.commands.memories import NOTHING_YET
 from wintermute.config.lock import hold
@@ -62,44 +61,17 @@ def piped(python: Interpreter) -> Piped:
     return run
 
 
-class Terminal:
+class Terminal(Typist):
     """`wintermute chat` in a terminal of its own."""
-
-    def __init__(self, process: asyncio.subprocess.Process, master: int) -> None:
-        self.process = process
-        self._master = master
-        self._seen = b""
-        self._more = asyncio.Event()
-        asyncio.get_running_loop().add_reader(master, self._read)
-
-    def _read(self) -> None:
-        try:
-            self._seen += os.read(self._master, 65536)
-        except OSError:  # the other end is gone
-            asyncio.get_running_loop().remove_reader(self._master)
-        self._more.set()
-
-    def type(self, keys: str) -> None:
-        os.write(self._master, keys.encode())
 
     async def until(self, text: str, *, after: str = "") -> str:
         """Wait until a text was shown, behind another one; all that was shown so far."""
-        async with asyncio.timeout(WITHIN):
-            while text not in self.seen.rpartition(after or "\0")[2]:
-                self._more.clear()
-                await self._more.wait()
+        await self.until_seen(lambda: text in self.seen.rpartition(after or "\0")[2])
         return self.seen
 
     async def stands(self, *rows: str) -> None:
         """Wait until these are the last rows on the screen that are not blank."""
-        async with asyncio.timeout(WITHIN):
-            while self.rows[-len(rows) :] != rows:
-                self._more.clear()
-                await self._more.wait()
-
-    @property
-    def seen(self) -> str:
-        return self._seen.decode(errors="replace")
+        await self.until_seen(lambda: self.rows[-len(rows) :] == rows)
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -118,27 +90,11 @@ class Terminal:
 
 @asynccontextmanager
 async def at_terminal(config: Path) -> AsyncIterator[Terminal]:
-    master, slave = pty.openpty()
-    termios.tcsetwinsize(slave, (24, 80))
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "wintermute", "--config", str(config), "chat"),
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env={**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"},  # noqa: TID251
-        start_new_session=True,
-    )
-    os.close(slave)
-    terminal = Terminal(process, master)
-    try:
+    env = {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+    words = "--config", str(config), "chat"
+    async with typing(Terminal, *words, size=(24, 80), **env) as terminal:
         await terminal.until("you>")
         yield terminal
-    finally:
-        asyncio.get_running_loop().remove_reader(master)
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-        os.close(master)
 
 
 async def test_what_a_pipe_asks_to_forget_is_forgotten_when_it_ends(
@@ -430,7 +386,7 @@ async def test_lines_can_be_typed_while_the_model_is_silent(
         terminal.type("hello\r")
         await terminal.stands("you> hello", "you>")
         terminal.type("/tasks\r")
-        await terminal.until(EMPTY_LISTS["tasks"].replace("*", ""))
+        await terminal.until("No tasks or reminders here.")
         terminal.type("/new\r")
         await terminal.until("waits until I have answered", after="/new")
         await terminal.until("you>", after="waits until I have answered")

@@ -32,6 +32,8 @@ Mon 02 Mar 08:00 = monday 8 | mon 8:00 | montag um 8 | am Mo. um 8 Uhr | lundi 8
 Fri 06 Mar 09:00 = fri 09:00 | friday at 9 | next friday at 9
 Fri 27 Feb 18:30 = friday 18:30 | today 6:30pm | heute um 18:30 | aujourd'hui à 18h30 | hoy a las 18:30 | oggi alle 18:30 | 今天下午6点半 | 今日18時30分 | this evening at 6:30 | today at half past six in the evening
 Sat 28 Feb 08:45 = quarter to 9 | um viertel vor neun | à neuf heures moins le quart | a las nueve menos cuarto | alle nove meno un quarto
+Sat 28 Feb 09:15 = um 9 Uhr 15 | à 9h et quart | a las 9 y cuarto | alle 9 e un quarto | 9点一刻 | 9時15分
+weekly on sat, sun at 09:00 = weekends at 9 | every weekend at 9 | jedes Wochenende um 9 | tous les week-ends à 9h | los fines de semana a las 9 | ogni fine settimana alle 9 | 每个周末9点 | 毎週末9時
 Sat 28 Feb 12:00 = noon | tomorrow at noon | mittags um 12 | demain midi | mediodía | mezzogiorno | 中午12点 | 正午
 Tue 01 Dec 09:00 = 1.12. um 9 | 1.12.2026 9:00 | 1 december at 9 | dec 1st at 9am | december 1, 2026 at 9 | 1. Dezember um 9 | le 1er décembre à 9h | el 1 de diciembre a las 9 | il 1 dicembre alle 9 | 12月1日9点 | 12月1日の9時 | 1 dec 9:00
 Sun 15 Mar 09:00 = the 15th at 9 | on the 15th at 9 | le 15 à 9h | el 15 a las 9 | am 15. um 9 | 15号9点
@@ -57,7 +59,7 @@ rrule FREQ=YEARLY;INTERVAL=1 = every year on 1 december at 9
 !2026-12-04 is a Friday = monday 4 december at 9
 !has passed = in 0 minutes | today 9:00 | heute um 8 | 2026-02-27T13:34
 !hundred years = in 999999999 weeks | in 999999999 minutes | 9999-12-31 09:00
-!None = tomorrow at ٩ | at 25 | 9 | 24:00 | 9:60 | 13am | 12 in the evening | ١٢:٣٠ | 9-10 | 9:00-10:00 | at once | pay at due date | tom\u200forrow 9 | 30 february at 9 | in a while | every first monday at 9 | after 9:30 | monday at 9 or 10 | every at 9 | in 1.5 hours | yesterday 9:00 | 9.30 | so 9 | 13/13 at 9 | next at 9
+!None = tomorrow at ٩ | at 25 | 9 | 24:00 | 9:60 | 13am | 12 in the evening | ١٢:٣٠ | 9-10 | 9:00-10:00 | at once | pay at due date | tom\u200forrow 9 | 30 february at 9 | in a while | every first monday at 9 | after 9:30 | monday at 9 or 10 | every at 9 | in 1.5 hours | yesterday 9:00 | 9.30 | so 9 | 13/13 at 9 | next at 9 | at ten to nine | at 10 past 9 | um zehn vor neun | um fünf vor halb neun | à 9h moins 10 | a las 9 menos diez | alle 9 meno dieci | 9点三刻 | 9時10分前 | 2時間 | at nine thirty | 九点五十分 | 十点二十五分 | 九時五十分 | on the weekend at 9 | am Wochenende um 9 | 周末9点
 """
 TABLE = [
     (form.strip(), meaning)
@@ -125,6 +127,29 @@ def test_what_a_refusal_offers_is_read() -> None:
         ("18:30 last call for tickets", "Fri 27 Feb 18:30", "last call for tickets"),
         ("um 9 alle Fenster schließen", "Sat 28 Feb 09:00", "alle Fenster schließen"),
         ("at 9 every first monday call", "!None", None),
+        ("set 2 alarms at 9", "Sat 28 Feb 09:00", "set 2 alarms"),
+        ("do the dishes tomorrow at 9", "Sat 28 Feb 09:00", "do the dishes"),
+        ("do the dishes at 9", "Sat 28 Feb 09:00", "do the dishes"),
+        ("ask what to do at 9", "Sat 28 Feb 09:00", "ask what to do"),
+        ("so Mama anrufen um 9", "!'so Mama anrufen um 9' can mean", None),
+        ("Mama anrufen So um 9", "!'Mama anrufen So um 9' can mean", None),
+        ("jeu de société à 9h", "!'jeu de société à 9h' can mean", None),
+        ("in 3 days call mum at 9", "!'in 3 days call mum at 9' can mean", None),
+        (
+            "in 3 days pay 2026-03-01 09:00",
+            "!'in 3 days pay 2026-03-01 09:00' can mean different times. Write 'in 3 days at 13:34' or '2026-03-01 09:00'",
+            None,
+        ),
+        ("in 2 weeks on monday call mum", "!None", None),
+        ("every day 2 pills at 9", "!'every day 2 pills at 9' can mean", None),
+        ("every day at 9 for 5 days stretch", "!I cannot read when 'every day at 9' should", None),
+        ("every day at 9 for a walk", "daily at 09:00", "for a walk"),
+        ("jeden Tag um 9 ab 1. März gießen", "!I cannot read when", None),
+        ("every 2 hours from 9am drink", "!I cannot read when", None),
+        ("明天9点一起吃饭", "Sat 28 Feb 09:00", "一起吃饭"),
+        ("update to version 3.2 at 9", "!None", None),
+        ("morgen mittag um 1 essen", "!'morgen' has no time of day", None),
+        ("明日2時間勉強", "!'明日' has no time of day", None),
         ("call Sam at 9", "Sat 28 Feb 09:00", "call Sam"),
         ("um 9 Uhr 30 Minuten laufen", "Sat 28 Feb 09:00", "30 Minuten laufen"),
         ("drink water at 8 every evening", "daily at 20:00", "drink water"),

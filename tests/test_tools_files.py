@@ -183,9 +183,7 @@ async def test_a_folder_swapped_for_a_link_at_any_moment_lets_nothing_out(house:
     assert seen <= {"open", "refused"}
 
 
-async def test_a_file_swapped_for_a_link_at_any_moment_is_not_written_through(
-    house: House,
-) -> None:
+async def test_a_file_swapped_for_a_link_at_any_moment_is_not_written_through(house: House) -> None:
     """L-075: the link itself is replaced at worst, never what it points to."""
     target, spare = house.notes / "diary.txt", house.notes / "spare"
     target.write_text("open")
@@ -237,9 +235,7 @@ async def test_devices_fifos_sockets_and_folders_are_refused_at_once(house: Hous
         await ReadFile(devices).run(caller("owner"), {"path": "zero"})
 
 
-async def test_an_allowed_folder_around_the_data_folder_opens_only_the_skills(
-    house: House,
-) -> None:
+async def test_an_allowed_folder_around_the_data_folder_opens_only_the_skills(house: House) -> None:
     house.roots = Roots(house.data, [house.data.parent], OWNER)
     for path in ("data/matrix/keys", f"{house.data}/wintermute.db"):
         with pytest.raises(ToolFailed, match="only data/skills"):
@@ -340,8 +336,7 @@ async def test_a_new_file_is_written_with_its_folders(house: House) -> None:
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["data/skills/tea.md", "data/skills/new.md", "{data}/skills/tea.md"],
+    "path", ["data/skills/tea.md", "data/skills/new.md", "{data}/skills/tea.md"]
 )
 async def test_a_skill_is_written_with_its_own_tool_only(house: House, path: str) -> None:
     """P-049: by whatever way; the former text would not be kept."""

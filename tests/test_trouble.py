@@ -457,10 +457,7 @@ async def test_waiting_for_a_first_token_is_not_the_casts_time(
     """F-017: and it is known as such after a restart."""
     gate = asyncio.Event()
     model.script(Slow(gate, Text("slowly")))
-    async with (
-        open_house(tmp_path, model.url, clock=SYSTEM, wards=WARDS) as house,
-        house.working(),
-    ):
+    async with open_house(tmp_path, model.url, clock=SYSTEM, wards=WARDS) as house, house.working():
         async with asyncio.TaskGroup() as group:
             ended = group.create_task(limited(house))
             await model.request_arrived(1)
@@ -477,10 +474,7 @@ async def test_an_answer_that_goes_on_is_ended_by_the_ward_alone(
 ) -> None:
     """F-017, L-022."""
     model.keyed(lambda _: Drip("and so on " * 100, interval=0.05))
-    async with (
-        open_house(tmp_path, model.url, clock=SYSTEM, wards=WARDS) as house,
-        house.working(),
-    ):
+    async with open_house(tmp_path, model.url, clock=SYSTEM, wards=WARDS) as house, house.working():
         _, reason = await limited(house)
     assert reason == "max_seconds"
 

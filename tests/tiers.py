@@ -56,9 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="of a series of kills so many statements apart; 1: all",
     )
     parser.addoption(
-        "--part",
-        type=a_part,
-        help="run part 2/4 of the slow tests, and those marked `always`",
+        "--part", type=a_part, help="run part 2/4 of the slow tests, and those marked `always`"
     )
 
 

@@ -11,14 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from wintermute.answering import (
-    Answering,
-    Part,
-    Windows,
-    answering,
-    fixed_part,
-    folder_answers,
-)
+from wintermute.answering import Answering, Part, Windows, answering, fixed_part, folder_answers
 from wintermute.clock import CheckedClock, Clock, SystemClock, until_set
 from wintermute.commands.chat import NAMES
 from wintermute.config.lock import has_room, hold

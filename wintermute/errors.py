@@ -37,6 +37,7 @@ WintermuteError
     ├── ModelUnavailable        outage: every backend of the role tried, retries spent
     │   └── ModelSilent         the last one asked sent nothing more, perhaps amid its answer
     ├── ModelRefused            the request itself or its key is wrong: a person must fix it
+    │   ├── KeyRefused          the key is wrong or missing
     │   └── ContentRefused      for what it says: without that it may go well
     │       └── ContextRefused  and not for the newest message alone
     ├── ContextTooLarge         the request does not fit the model's window
@@ -226,6 +227,10 @@ class ModelSilent(ModelUnavailable):
 
 class ModelRefused(ModelError):
     """The backend refuses the request or the key; trying again cannot help (L-035)."""
+
+
+class KeyRefused(ModelRefused):
+    """A key that is wrong, or none where one is needed."""
 
 
 class ContentRefused(ModelRefused):

@@ -90,12 +90,7 @@ class Jobs:
         return await tx.execute(*insert("jobs", values, "ON CONFLICT (name, key) DO NOTHING")) == 1
 
     async def renew(
-        self,
-        tx: Transaction,
-        name: str,
-        key: str,
-        args: Json,
-        not_before: datetime | None = None,
+        self, tx: Transaction, name: str, key: str, args: Json, not_before: datetime | None = None
     ) -> None:
         """The same is asked again: it waits no longer, and is done once more if it was done."""
         await tx.execute(

@@ -5,6 +5,8 @@ Each command is a process of its own, forked from a warm interpreter.
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -50,6 +52,20 @@ class Terminal:
         done = self.run(*words, given=given, **environment)
         assert (done.returncode, done.stderr) == (0, b"")
         return done.stdout.decode()
+
+    def at_screen(self, *words: str | Path) -> tuple[str, str]:
+        """What a command prints whose stderr alone is a terminal, and what it shows there."""
+        ours, theirs = os.openpty()
+        with os.fdopen(ours, "rb", buffering=0) as screen, os.fdopen(theirs, "wb") as stderr:
+            done = subprocess.run(
+                (sys.executable, "-m", "wintermute", *words),
+                cwd=self.folder,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                check=True,
+            )
+            os.set_blocking(ours, False)
+            return done.stdout.decode(), (screen.read(65536) or b"").decode()
 
     def json(self, *words: str | Path, given: bytes = b"") -> Any:
         """The JSON that a command prints."""

@@ -45,7 +45,7 @@ from wintermute.matrix.login import probe as ask_homeserver
 from wintermute.matrix.marks import file_problems
 from wintermute.memory.core import MEMORIES, Places
 from wintermute.memory.status import NAME
-from wintermute.messages import Json, Request
+from wintermute.messages import Request
 from wintermute.night.finding import night_finding
 from wintermute.prompt.assemble import unknown_tools
 from wintermute.prompt.edited import unusable_files
@@ -64,16 +64,13 @@ def show(ctx: click.Context, facts: Iterable[Finding], *, as_json: bool) -> None
     """Print the facts and leave with 1 when one of them says fail."""
     known = [dataclasses.replace(fact, text=redacted(ctx, fact.text)) for fact in facts]
     if as_json:
-        told = [dataclasses.asdict(fact) for fact in known]
-        text = json.dumps([_without_none(fact) for fact in told], indent=2)
+        told = (dataclasses.asdict(fact).items() for fact in known)
+        given = [{name: value for name, value in fact if value is not None} for fact in told]
+        text = json.dumps(given, indent=2)
     else:
         text = "\n".join(f"{fact.state:<4}  {fact.name}: {fact.text}" for fact in known)
     click.echo(text)
     ctx.exit(1 if any(fact.state == "fail" for fact in known) else 0)
-
-
-def _without_none(fact: Json) -> Json:
-    return {name: value for name, value in fact.items() if value is not None}
 
 
 MB = 1024 * 1024

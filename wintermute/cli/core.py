@@ -6,13 +6,7 @@ import click
 
 from wintermute.changes.change_sets import Reason
 from wintermute.changes.proposals import Proposal
-from wintermute.cli.opening import (
-    Report,
-    on_stores,
-    scope_of,
-    scope_option,
-    with_stores,
-)
+from wintermute.cli.opening import Report, on_stores, scope_of, scope_option, with_stores
 from wintermute.cli.options import reporting, tell
 from wintermute.clock import stamp
 from wintermute.config.schema import Config

@@ -6,11 +6,7 @@ import click
 
 from wintermute.changes.change_sets import ChangeSet, ItemKind
 from wintermute.changes.undo import FORGETTING, Undone
-from wintermute.cli.opening import (
-    Report,
-    on_stores,
-    with_stores,
-)
+from wintermute.cli.opening import Report, on_stores, with_stores
 from wintermute.cli.options import redacted, reporting, tell
 from wintermute.clock import stamp
 from wintermute.commands.tasks import set_lines, undone_lines

@@ -28,8 +28,6 @@ from wintermute.wiki.store import WikiStore
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SECRETS = ("password", "api-key", "access-token")
-
-
 A_FILE = click.Path(path_type=Path)
 
 
@@ -62,7 +60,8 @@ def command(folder: Path, as_json: bool, no_input: bool, **options: str | Path |
             talk.ask_all()
         else:
             talk.take()
-        made.update(_make(folder, talk))
+        with uninterrupted():
+            made.update(_make(folder, talk))
     except BaseException as error:
         with uninterrupted():
             _undo([*([] if existed else [folder]), *(path for path, new in made.items() if new)])

@@ -17,7 +17,13 @@ from wintermute.clock import SystemClock
 from wintermute.config.schema import URL, USER_ID, Backend, Matrix, Secret
 from wintermute.config.secrets import Redaction
 from wintermute.config.starter import BACKEND, TOKEN
-from wintermute.errors import ConfigurationError, ModelError, ModelRefused, WintermuteError
+from wintermute.errors import (
+    ConfigurationError,
+    KeyRefused,
+    ModelError,
+    ModelRefused,
+    WintermuteError,
+)
 from wintermute.llm.fixed import probe
 from wintermute.llm.providers import PROVIDERS, Provider, list_models, matches
 from wintermute.llm.windows import server_window
@@ -29,9 +35,10 @@ from wintermute.text import counted
 LONGEST, SHOWN, FEW_TOKENS = 1000, 12, 8192
 TRIAL_SECONDS, LOCAL_SECONDS = 120.0, 1.0
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-PLAIN = {name: f"matrix.{name}" for name in ("homeserver", "user_id", "owner")} | {
-    name: f"{BACKEND}.{name}" for name in ("base_url", "model")
+KEYS = {name: f"matrix.{name}" for name in ("homeserver", "user_id", "password", "owner")} | {
+    name: f"{BACKEND}.{name}" for name in ("base_url", "api_key", "model")
 }
+SECRETS = ("password", "api_key")
 NO_PASSWORD = """
 This homeserver takes no passwords from programs. Use a personal access token of the bot's account:
 its operator can make one. Do not copy a token out of a client such as Element: it shares that
@@ -70,12 +77,13 @@ class Interview:
         given = self._given
         if known := PROVIDERS.get(given.get("base_url", "")):
             self.backend, given["base_url"] = given["base_url"], known.base_url
-        for name, key in PLAIN.items():
-            if name in given:
-                self._keep(key, given[name])
-        for name, key in (("password", "matrix.password"), ("api_key", f"{BACKEND}.api_key")):
-            if name in given:
-                self._hide(key, name.replace("_", "-"), given[name])
+        if "://" not in given.get("homeserver", "://"):
+            given["homeserver"] = f"https://{given['homeserver']}"
+        for name, answer in given.items():
+            if name in SECRETS:
+                self._hide(KEYS[name], answer)
+            else:
+                self._keep(KEYS[name], answer)
 
     def ask_all(self) -> None:
         """Ask everything and try each answer. Raises: click.Abort."""
@@ -93,7 +101,7 @@ class Interview:
 
     def _asked(self, name: str, text: str, attempt: Callable[..., str], back: int) -> int:
         """Ask once; by how many questions to go on, or back."""
-        is_secret, usual = name in ("password", "api_key"), ""
+        is_secret, usual = name in SECRETS, ""
         if name == "api_key" and not self._needs_key:
             return 1
         if name not in self._given:
@@ -129,7 +137,8 @@ class Interview:
     def _keep(self, key: str, value: object) -> None:
         self.chosen[key] = json.dumps(value, ensure_ascii=False)  # JSON is YAML
 
-    def _hide(self, key: str, file: str, secret: str) -> None:
+    def _hide(self, key: str, secret: str) -> None:
+        file = key.rpartition(".")[2].replace("_", "-")
         self.files[file] = secret
         self.chosen[key] = f"{{file: {file}}}"
 
@@ -144,7 +153,7 @@ class Interview:
         address = asyncio.run(find(replace(self._matrix, homeserver=answer)))
         self._matrix = replace(self._matrix, homeserver=address)
         self._by_password = asyncio.run(takes_passwords(self._matrix))
-        self._keep("matrix.homeserver", address)
+        self._keep(KEYS["homeserver"], address)
         return f"{address} answers.{'' if self._by_password else NO_PASSWORD}"
 
     def account(self, answer: str) -> str:
@@ -155,19 +164,14 @@ class Interview:
 
     def secret(self, answer: str) -> str:
         """Log in, and stay so: `run` goes on with this device."""
-        key, file, matrix = (
-            TOKEN,
-            "access-token",
-            replace(self._matrix, access_token=Secret(answer)),
-        )
+        key, matrix = TOKEN, replace(self._matrix, access_token=Secret(answer))
         if self._by_password:
-            key, file = "matrix.password", "password"
-            matrix = replace(self._matrix, password=Secret(answer))
+            key, matrix = KEYS["password"], replace(self._matrix, password=Secret(answer))
         with TemporaryDirectory(prefix="wintermute-") as folder, uninterrupted():
             self.session = asyncio.run(logged_in(matrix, Path(folder)))
         self._matrix = replace(matrix, user_id=self.session.user_id)
-        self._keep("matrix.user_id", self.session.user_id)
-        self._hide(key, file, answer)
+        self._keep(KEYS["user_id"], self.session.user_id)
+        self._hide(key, answer)
         now, token = SystemClock().now(), self.session.access_token
         other = asyncio.run(namesake(self._matrix, token, now))
         return f"Logged in as {self.session.user_id}, device {self.session.device_id}. {other}"
@@ -182,7 +186,7 @@ class Interview:
         known = asyncio.run(exists(self._matrix, self.session.access_token, user))
         if known is False:
             self._doubt(user, f"{server} has no account {user}: check the spelling")
-        self._keep("matrix.owner", user)
+        self._keep(KEYS["owner"], user)
         return f"{user} exists." if known else f"{user} was not tried: no homeserver tells."
 
     def provider(self, answer: str) -> str:
@@ -207,8 +211,8 @@ class Interview:
 
     def key(self, answer: str) -> str:
         """Ask for the models with it."""
-        said = self._listed(answer)
-        self._hide(f"{BACKEND}.api_key", "api-key", answer)
+        said, self._needs_key = self._listed(answer), False
+        self._hide(KEYS["api_key"], answer)
         return said
 
     def _listed(self, key: str) -> str:
@@ -220,7 +224,7 @@ class Interview:
         return f"{address} has {counted(len(models), 'model')}: {shown}"
 
     def model(self, answer: str) -> str:
-        """Have it call a tool."""
+        """Have it call a tool. A server may list models to anybody, and want its key only now."""
         found = matches(answer, self._models)
         if len(found) != 1:
             those = ", ".join((found or self._models)[:SHOWN])
@@ -229,6 +233,11 @@ class Interview:
         backend = Backend(base_url=self._address, model=found[0], api_key=key)
         try:
             probed = asyncio.run(probe(self.backend, backend, TRIAL_SECONDS))
+        except KeyRefused as error:
+            self._needs_key = True
+            if not self._key:
+                raise ConfigurationError(f"{self._address} wants a key") from error
+            self._doubt(self._key, f"{self._address} refuses this key")
         except WintermuteError as error:
             self._doubt(found[0], str(error))
         else:
@@ -236,8 +245,8 @@ class Interview:
                 self._doubt(found[0], f"{probed.told}: choose a model that can call tools")
             if probed.spells:
                 self._keep(f"{BACKEND}.calls_as_text", value=True)
-        self._keep(f"{BACKEND}.base_url", self._address)
-        self._keep(f"{BACKEND}.model", found[0])
+        self._keep(KEYS["base_url"], self._address)
+        self._keep(KEYS["model"], found[0])
         window = asyncio.run(server_window(backend))
         if window is None or window.at_most:
             return f"Using {found[0]}."
@@ -264,6 +273,6 @@ QUESTIONS: tuple[tuple[str, str, Callable[[Interview, str], str], int], ...] = (
     ("owner", "Your own account, such as @you:example.org", Interview.owner, 0),
     ("base_url", f"Model server: {', '.join(PROVIDERS)}, or an address", Interview.provider, 0),
     ("api_key", "Its API key (it does not show)", Interview.key, 1),
-    ("model", "Model", Interview.model, 0),
+    ("model", "Model", Interview.model, 1),
 )
 """Name, text, trial, and how many questions to go back when the answer is refused."""

@@ -10,13 +10,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from wintermute.cli.opening import (
-    Report,
-    on_stores,
-    scope_of,
-    scope_option,
-    with_stores,
-)
+from wintermute.cli.opening import Report, on_stores, scope_of, scope_option, with_stores
 from wintermute.cli.options import reporting, say, tell
 from wintermute.clock import stamp
 from wintermute.commands.memories import Learnt, Provenance, Said, day, fact_line, provenance

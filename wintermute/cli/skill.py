@@ -7,11 +7,7 @@ from typing import BinaryIO
 import click
 
 from wintermute.changes.change_sets import Reason
-from wintermute.cli.opening import (
-    Report,
-    on_stores,
-    with_stores,
-)
+from wintermute.cli.opening import Report, on_stores, with_stores
 from wintermute.cli.options import reporting, tell
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError

@@ -15,22 +15,13 @@ VERBS = {
     "create-conversation": ("wiki_store", "Make a new conversation, and print its path."),
     "conversations": ("wiki_store", "List the conversations."),
     "add-message": ("wiki_store", "Add a message from standard input to a conversation."),
-    "generate": (
-        "wiki_chat",
-        "Answer the last message of a conversation, and print the answer.",
-    ),
+    "generate": ("wiki_chat", "Answer the last message of a conversation, and print the answer."),
     "chat": ("wiki_chat", "Add a message from standard input, and print the answer."),
-    "consolidate": (
-        "wiki_pages",
-        "Turn a conversation into pages, or what is new in a chat.",
-    ),
+    "consolidate": ("wiki_pages", "Turn a conversation into pages, or what is new in a chat."),
     "search": ("wiki_store", "Search the pages for words, without a model."),
     "check": ("wiki_store", "List the problems of the pages."),
     "web": ("web", "Read and edit the pages in the browser."),
-    "undo": (
-        "wiki_pages",
-        "Undo a job, or a save in the browser; later edits stay.",
-    ),
+    "undo": ("wiki_pages", "Undo a job, or a save in the browser; later edits stay."),
 }
 """By verb the module it stands in, and its line, which is repeated here so that help loads none."""
 

@@ -8,12 +8,7 @@ import click
 from wintermute.answering import folder_answers
 from wintermute.cli.opening import with_models
 from wintermute.cli.options import REDACT, reporting, tell
-from wintermute.cli.wiki_store import (
-    conversation_of,
-    message_of,
-    settings_of,
-    store_option,
-)
+from wintermute.cli.wiki_store import conversation_of, message_of, settings_of, store_option
 from wintermute.clock import CheckedClock, SystemClock
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction

@@ -17,12 +17,7 @@ from wintermute.clock import SystemClock
 from wintermute.config.read import environment, read_with_gaps
 from wintermute.config.schema import DATA, WIKI, Config
 from wintermute.config.wiki import WikiSettings, command_wiki
-from wintermute.errors import (
-    ConfigurationError,
-    FileUnusable,
-    StoreUnusable,
-    WintermuteError,
-)
+from wintermute.errors import ConfigurationError, FileUnusable, StoreUnusable, WintermuteError
 from wintermute.files import decoded
 from wintermute.templates import RUNTIME, read_template, shipped_prompts
 from wintermute.text import EMPTY_AT_SHELL, harmless

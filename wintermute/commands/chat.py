@@ -178,11 +178,11 @@ class ChatCommands:
         past = await self._folding.past(branch)
         before = self._folding.measured(past)
         if not self._folding.has_old(past):
-            return f"There is nothing to fold: only {before} in view."
+            return f"There is nothing to sum up yet: only {before} in view."
         folded = await self._folding.fold(past, branch, None, "asked")
         if folded is None:
             return "No usable summary came from the model, so nothing was changed. Try again later."
-        return f"Folded: {before} before, {self._folding.measured(folded)} now."
+        return f"Summed up: {before} before, {self._folding.measured(folded)} now."
 
     async def answer(self, tx: Transaction, row: Waiting) -> str:
         """Do what the line asks, within the transaction that stores the answer."""

@@ -16,12 +16,9 @@ from wintermute.memory.fact import BESIDE, EXPLICIT, Fact
 from wintermute.memory.ranking import Query
 from wintermute.memory.resting import awake_count
 from wintermute.stores import Stores
+from wintermute.tasks.due import MONTHS
 from wintermute.text import EMPTY_LISTS, display_name, one_line, plain, shortened
 
-MONTHS = (
-    *("January", "February", "March", "April", "May", "June"),
-    *("July", "August", "September", "October", "November", "December"),
-)
 AROUND = 2
 """Messages before and after the one that something was learnt from."""
 LATELY = 10
@@ -30,11 +27,7 @@ ASSISTANT = "assistant"
 MOST_MESSAGES = 8
 """Of those a memory came from."""
 QUOTED = 100
-CAME = {
-    EXPLICIT: "remembered as told",
-    "harvest": "picked up",
-    "dreaming_merge": "made of several",
-}
+CAME = {EXPLICIT: "remembered as told", "harvest": "picked up", "dreaming_merge": "made of several"}
 """How a memory came to be, in words for people, by its source."""
 
 CORE_WORD = "core"

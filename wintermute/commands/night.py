@@ -16,9 +16,7 @@ from wintermute.night.finding import night_finding
 from wintermute.night.night_jobs import owe_asked
 from wintermute.night.night_undo import require_kept, undo_items
 from wintermute.night.nights import Night, NightItem
-from wintermute.night.questions import (
-    ANSWERS as VERBS,
-)
+from wintermute.night.questions import ANSWERS as VERBS
 from wintermute.night.questions import (
     LOOKED_THROUGH,
     Answered,
@@ -151,7 +149,7 @@ class NightVerbs:
             for each in running
             if each.id != night.id
         ]
-        lines += [] if items else [NOTHING_HERE]
+        lines += [] if items else ["", NOTHING_HERE]
         if others := len(everything) - len(items):
             lines.append(f"and {counted(others, 'item')} of other chats: `/night` shows them there")
         lines += [f"Still asked: `{item.id}` {item_words(seen(item))}" for item in older]

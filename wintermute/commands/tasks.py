@@ -297,9 +297,10 @@ class TaskVerbs:
         """The id of the one task that is called so, by its id or by words of it."""
         if TASK_ID.fullmatch(name.strip(AROUND).lower()):
             return name.strip(AROUND).lower()
+        begins = re.compile(rf"(?<![a-z0-9]){re.escape(name.casefold())}")  # `all` is not in `call`
         for statuses in (("active", "paused"), ("completed",)):
             found = await self._of(scopes, *statuses)
-            named = [task for task in found if name.casefold() in task.content.casefold()]
+            named = [task for task in found if begins.search(task.content.casefold())]
             if len(named) > 1:
                 which = "\n".join(f"- `{task.id}` {_named(task)}" for task in named[:MOST_LINES])
                 raise ToolFailed(f"Several tasks say that. Give the id of one:\n{which}")

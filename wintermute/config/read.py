@@ -93,7 +93,7 @@ def _login(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
         text = f"is missing: write {SECRET}, or give an access_token in the same way"
         yield _problem(found, "matrix.password", text)
     elif len(given) == 2:
-        yield _problem(found, "matrix.access_token", "stands beside a password: remove one of them")
+        yield _problem(found, "matrix.access_token", "is set beside a password: remove one of them")
 
 
 def _owner(found: Mapping[str, FoundValue]) -> Iterator[Problem]:
@@ -411,7 +411,7 @@ class _Walk:
                 self._report(name.place, key, "a key must be text")
             elif name.text in entries:
                 first = entries[name.text][0].line
-                text = f"stands here twice (first in line {first}): remove one"
+                text = f"is here twice (first in line {first}): remove one"
                 self._report(name.place, _dotted(key, shown(name.text)), text)
             else:
                 entries[name.text] = (name.place, value)

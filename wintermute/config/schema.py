@@ -80,16 +80,13 @@ class Matrix:
     )
     user_id: str = key("The bot's own account.", pattern=USER_ID, example="@wintermute:example.org")
     password: Secret | None = key(
-        "For the first login and for each new one; {env: NAME} or {file: PATH}.",
-        None,
+        "For the first login and for each new one; {env: NAME} or {file: PATH}.", None
     )
     access_token: Secret | None = key("In place of a password; {env: NAME} or {file: PATH}.", None)
     device_id: str | None = key("Device of the access token; empty: ask the homeserver.", None)
     device_name: str = key("Name of the bot's device in other clients.", "Wintermute")
     owner: str = key(
-        "Your own Matrix id. The bot belongs to you.",
-        pattern=USER_ID,
-        example="@you:example.org",
+        "Your own Matrix id. The bot belongs to you.", pattern=USER_ID, example="@you:example.org"
     )
     allowed_users: tuple[str, ...] = key(
         "More people who may talk to the bot.", (), pattern=USER_ID, example=A_USER
@@ -159,18 +156,13 @@ class Backend:
     first_token_s: float = key("Longest wait for the first word, in seconds.", 900.0, least=0.1)
     timeout_s: float = key("Longest pause within an answer, in seconds.", 300.0, least=0.1)
     size: Size = key(
-        "full, or small: a shorter prompt and fewer tools, for small models.",
-        "full",
-        suggests=True,
+        "full, or small: a shorter prompt and fewer tools, for small models.", "full", suggests=True
     )
     calls_as_text: bool | None = key(
-        "Treat JSON of a tool call in an answer as a call; empty: if `check` found it needed.",
-        None,
+        "Treat JSON of a tool call in an answer as a call; empty: if `check` found it needed.", None
     )
     extra: Mapping[str, Any] = key(
-        "More fields for each request, such as {temperature: 0.7}.",
-        dict,
-        reserved=RESERVED,
+        "More fields for each request, such as {temperature: 0.7}.", dict, reserved=RESERVED
     )
     proxy: str | None = key("HTTP proxy to the server.", None, pattern=PROXY, example=A_PROXY)
     proxy_login: Secret | None = key(
@@ -240,9 +232,7 @@ class Embeddings:
         "embedded",
     )
     backend: str | None = key(
-        "With endpoint: which of llm.backends; it needs /embeddings.",
-        None,
-        backend=True,
+        "With endpoint: which of llm.backends; it needs /embeddings.", None, backend=True
     )
     model: str | None = key("Embedding model; empty: the model of that backend.", None)
     query_prefix: str | None = key(
@@ -297,9 +287,7 @@ class Context:
     )
     fold_at: float = key("Share of the window at which to summarise.", 0.8, least=0.1, most=1.0)
     trigger_after_turns: int | None = key(
-        "Summarise after this many turns as well; choose far more than keep_recent.",
-        None,
-        least=1,
+        "Summarise after this many turns as well; choose far more than keep_recent.", None, least=1
     )
     keep_recent: int = key("Newest messages that are never summarised.", 10, least=1)
     layout: Literal["append", "system"] = key(
@@ -341,12 +329,7 @@ class Dreaming:
     hour: int = key("Hour at which a night starts.", 1, least=0, most=23)
     minute: int = key("Minute of that hour.", 0, least=0, most=59)
     report: bool = key("Report to the owner in the morning, if something changed.", True)
-    report_at: str = key(
-        "Time of the report.",
-        "08:00",
-        pattern=OF_THE_CLOCK,
-        example="08:00",
-    )
+    report_at: str = key("Time of the report.", "08:00", pattern=OF_THE_CLOCK, example="08:00")
     budget_tokens: int | None = key("Most tokens for one night; empty: no limit.", 200_000, least=1)
     dedup_similarity: float = key("Merge memories at least this similar.", 0.85, least=0, most=1)
     contradiction_similarity: float = key(
@@ -456,8 +439,7 @@ class Web:
     host: str = key("Address to listen on.", "127.0.0.1")
     port: int = key("Port to listen on.", 1345, least=1, most=65535)
     token: Secret | None = key(
-        "Access token; {env: NAME} or {file: PATH}; empty: made in data_dir/web.token.",
-        None,
+        "Access token; {env: NAME} or {file: PATH}; empty: made in data_dir/web.token.", None
     )
     public_url: str | None = key(
         "Address in the browser, if it differs, such as behind a proxy with TLS.",
@@ -525,9 +507,7 @@ WIKI = "wiki"
 class Config:
     data_dir: Path = key("Folder of all data.", DATA)
     timezone: str = key(
-        "Your time zone, such as Europe/Berlin; left out: the machine's.",
-        "UTC",
-        zone=True,
+        "Your time zone, such as Europe/Berlin; left out: the machine's.", "UTC", zone=True
     )
     matrix: Matrix = key("The bot's Matrix account and who may talk to it.")
     llm: Llm = key("Model servers, and which of them does what.")

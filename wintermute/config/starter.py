@@ -1,7 +1,6 @@
 """The short config.yaml that `wintermute init` writes: the keys that people change most."""
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 HEAD = """\
 # Wintermute's settings that people change most; docs/configuration.md has all of them.
@@ -41,7 +40,7 @@ LINES: tuple[tuple[str, str, str], ...] = (
 """Keys with their defaults, in YAML, and a comment; without a default only what is chosen is written."""
 
 
-def starter_config(chosen: Mapping[str, str] = MappingProxyType({}), backend: str = "local") -> str:
+def starter_config(chosen: Mapping[str, str], backend: str) -> str:
     """A new config.yaml with the `chosen` values, which are YAML, by their keys in `LINES`."""
     return HEAD + "\n".join(_lines(chosen, backend)) + "\n"
 
@@ -49,9 +48,8 @@ def starter_config(chosen: Mapping[str, str] = MappingProxyType({}), backend: st
 def _lines(chosen: Mapping[str, str], backend: str) -> Iterator[str]:
     above: list[str] = []
     for key, default, comment in LINES:
-        instead = key == "matrix.password" and TOKEN in chosen
         value = chosen.get(key, default)
-        if not value or instead:
+        if not value or (key == "matrix.password" and TOKEN in chosen):
             continue
         *sections, name = key.replace("NAME", backend).split(".")
         for depth, section in enumerate(sections):

@@ -319,9 +319,8 @@ class Rooms:
     async def _take(self, row: Waiting) -> None:
         stop = Stop()
         self._running[row.conversation_id] = (row.event_id, stop)
-        answer = self._command if row.kind == "command" else self._cast
         try:
-            await self._guarded(row, answer(row, stop))
+            await self._guarded(row, self._answer(row, stop))
         finally:
             del self._running[row.conversation_id]
 
@@ -336,9 +335,11 @@ class Rooms:
             await self._broken(row)
         self._speaker.speak(row.conversation_id)
 
-    async def _cast(self, row: Waiting, stop: Stop) -> None:
+    async def _answer(self, row: Waiting, stop: Stop) -> None:
         await self._forget_first(row)
-        await self._casting.cast(row, stop)
+        await (self._command if row.kind == "command" else self._casting.cast)(row, stop)
+        if row.word == "/forget":
+            await self._forget_first(row)
 
     async def _forget_first(self, row: Waiting) -> None:
         """Carry out what people of a scope want forgotten, before anything is shown there (U-015)."""
@@ -354,12 +355,6 @@ class Rooms:
                 stop.ask_anew()
 
     async def _command(self, row: Waiting, stop: Stop) -> None:
-        await self._forget_first(row)
-        await self._answer(row, stop)
-        if row.word == "/forget":
-            await self._forget_first(row)
-
-    async def _answer(self, row: Waiting, stop: Stop) -> None:
         before = await self._casting.scope(row)
         said = None if outdated(row, before) else await self._prepared(row, stop)
         async with self._stores.database.transaction() as tx:

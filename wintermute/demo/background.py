@@ -123,10 +123,6 @@ def _core(shown: Blocks, _: str) -> Json:
     return {"should_update": True, "core_markdown": f"{before}{header}{text}"}
 
 
-def _merged(shown: Blocks, _: str) -> Json:
-    return {"text": " ".join(map(_ended, _distinct(_lines(shown["entries"]))))}
-
-
 def _settled(shown: Blocks, _: str) -> Json:
     """Of two that say the same the longer one; of others the later, if it says that it is news."""
     both = [ENTRY.sub("", shown.get(name, "").strip(), count=1) for name in ("first", "second")]
@@ -154,15 +150,12 @@ def _pages(shown: Blocks, question: str) -> Json | str:
             told.setdefault(title, {}).setdefault(f"- {line[:1].upper()}{line[1:]}", number)
     if "memory" not in shown:
         known = _lines(shown["entries"])
-        return {"pages": [_planned(title, title in known) for title in [*told][:MOST_PAGES]]}
+        planned = ((title, "update" if title in known else "create") for title in told)
+        pages = [{"path": f"semantic/{title}.md", "action": action} for title, action in planned]
+        return {"pages": [page | {"reason": "what was said of it"} for page in pages[:MOST_PAGES]]}
     named, today = PAGE.search(question), DATED.search(question)
     title = named[1].removeprefix("semantic/") if named else ABOUT
     return _page(title, told.get(title, {}), shown["memory"], today[1] if today else "")
-
-
-def _planned(title: str, is_known: bool) -> Json:
-    action = "update" if is_known else "create"
-    return {"path": f"semantic/{title}.md", "action": action, "reason": "what was said of it"}
 
 
 def _page(title: str, told: Mapping[str, str], before: str, today: str) -> str:
@@ -180,7 +173,9 @@ ANSWERS: Mapping[str, Callable[[Blocks, str], Json | str]] = {
     "raw_input": _split,
     "new_contents": _rewritten,
     "candidate_new_memories": _core,
-    "entries": _merged,
+    "entries": lambda shown, _: {
+        "text": " ".join(map(_ended, _distinct(_lines(shown["entries"]))))
+    },
     "second": _settled,
     "memories": lambda shown, _: "\n".join(_distinct(_lines(shown["memories"]))),
     "tasks": lambda *_: {"actions": []},

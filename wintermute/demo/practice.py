@@ -48,8 +48,6 @@ WALL = ZoneInfo("UTC")
 """The zone of the person's wall clock, for arithmetic."""
 QUOTES = "\"'“”„: "
 BACK = {"add": "delete", "complete": "resume", "pause": "resume"}
-
-
 Utterance = str | tuple[tuple[str, Json], ...]
 """An answer in words, or tools to use first, each with its arguments."""
 
@@ -234,10 +232,9 @@ def _move_task(now: PracticeView, what: str, *, action: str) -> Utterance:
 
 def _undo(now: PracticeView, _: str) -> Utterance:
     """Take back what was added or ended last; anything else takes a command."""
-    for last in reversed([each for each in now.earlier if isinstance(each.data, dict)]):
-        if action := BACK.get(str(last.arguments.get("action"))):
-            return _use(now, "task", action=action, id=last.data.get("id"))
-        break
+    last = next((each for each in reversed(now.earlier) if isinstance(each.data, dict)), None)
+    if last and (action := BACK.get(str(last.arguments.get("action")))):
+        return _use(now, "task", action=action, id=last.data.get("id"))
     return phrase("undo")
 
 
@@ -277,8 +274,9 @@ def _otherwise(now: PracticeView, line: str) -> Utterance:
         return _use(now, SEARCH, query=f"{line}?", n=MOST_SHOWN) if topic else _unknown(now)
     if statements(now.text):
         ended = [each for each, content in now.tasks.items() if words(content) <= topic]
-        is_news = len(ended) != 1
-        return phrase("in_passing") if is_news else _move_task(now, ended[0], action="complete")
+        if len(ended) == 1:
+            return _move_task(now, ended[0], action="complete")
+        return phrase("in_passing")
     reminder = None if ASKING.match(line) else _remind(now, line)
     return reminder if isinstance(reminder, tuple) else _unknown(now)
 

@@ -31,9 +31,8 @@ CHUNK = 65536
 async def read_lines(file: Path | None) -> AsyncIterator[str]:
     """The lines of a file, or of standard input as they come."""
     if file is not None:
-        for line in (
-            (await asyncio.to_thread(file.read_bytes)).decode(errors="replace").splitlines()
-        ):
+        content = await asyncio.to_thread(file.read_bytes)
+        for line in content.decode(errors="replace").splitlines():
             yield line
         return
     rest = b""
@@ -125,9 +124,8 @@ class PracticeModel:
             wanted = isinstance(options, dict) and options.get("include_usage")
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
             with contextlib.suppress(ConnectionResetError):  # who asked has left
-                pause = (
-                    PAUSE if _tools(body) else 0.0
-                )  # chats offer tools, work in the background none
+                # Chats offer tools, work in the background none.
+                pause = PAUSE if _tools(body) else 0.0
                 told = usage if wanted else None
                 await self._stream(request, response, head, reply, told, pause)
             return response

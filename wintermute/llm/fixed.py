@@ -7,7 +7,7 @@ from typing import Literal
 
 from wintermute.config.schema import Backend
 from wintermute.config.secrets import Redaction, secret_values
-from wintermute.errors import ContextTooLarge, ModelUnavailable
+from wintermute.errors import ContextTooLarge, KeyRefused, ModelUnavailable
 from wintermute.ids import new_id
 from wintermute.llm import tokens
 from wintermute.llm.backend import Endpoint, offered
@@ -59,7 +59,8 @@ async def probe(name: str, backend: Backend, seconds: float) -> Probed:
         async with asyncio.timeout(seconds):
             heard = await _round(endpoint)
     except Failed as failure:
-        raise failure.public(str(failure)) from None
+        refused = KeyRefused if failure.outcome == "key" else failure.public
+        raise refused(str(failure)) from None
     except TimeoutError:
         raise ModelUnavailable(f"{name} gave no answer in {seconds:g} s") from None
     finally:

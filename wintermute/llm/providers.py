@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import httpx2
@@ -59,13 +60,13 @@ async def list_models(base_url: str, key: str = "") -> tuple[str, tuple[str, ...
 
     Raises: ModelRefused where the key is wrong or missing, ModelUnavailable; with what to do.
     """
-    problem: ModelError | None = None
-    for address in (base_url.rstrip("/"), f"{base_url.rstrip('/')}/v1"):
-        try:
-            return address, await _listed(address, key)
-        except ModelUnavailable as error:
-            problem = problem or error
-    raise problem or ModelUnavailable(base_url)
+    address = base_url.rstrip("/")
+    try:
+        return address, await _listed(address, key)
+    except ModelUnavailable:
+        with suppress(ModelUnavailable):
+            return f"{address}/v1", await _listed(f"{address}/v1", key)
+        raise
 
 
 async def _listed(address: str, key: str) -> tuple[str, ...]:
@@ -87,7 +88,9 @@ async def _listed(address: str, key: str) -> tuple[str, ...]:
         named = json.loads(content)["data"] if answer.is_success else None
         models = tuple(str(each["id"]) for each in named) if named is not None else None
     except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, UnicodeError) as error:
-        told = f"nothing answers at {address} ({error or 'time is up'}): start the server"
+        is_here = address.lower().startswith("http://")
+        todo = "start the server" if is_here else "check the address and the network"
+        told = f"nothing answers at {address} ({error or 'time is up'}): {todo}"
         raise ModelUnavailable(told) from error
     except (ValueError, TypeError, KeyError, RecursionError):
         models = None

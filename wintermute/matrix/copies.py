@@ -554,12 +554,7 @@ def _between(since: datetime, until: datetime, now: datetime, zone: ZoneInfo) ->
 
 
 def notice(
-    time: str,
-    asked: Sequence[OpenRow],
-    passed: Collection[str],
-    zone: ZoneInfo,
-    *,
-    encrypted: bool,
+    time: str, asked: Sequence[OpenRow], passed: Collection[str], zone: ZoneInfo, *, encrypted: bool
 ) -> str:
     """What a room is told: the time that is lost, and what had been asked of us in it.
 

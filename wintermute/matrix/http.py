@@ -139,9 +139,9 @@ async def call(
         raise HomeserverUnavailable("the homeserver ends logins that it has just given") from error
 
 
-async def fetch(client: AsyncClient, target: str, *, seconds: float = 10) -> tuple[Json, str]:
+async def fetch(client: AsyncClient, target: str) -> tuple[Json, str]:
     """The JSON answer at a path, and the address that gave it, wherever redirects led."""
-    response, content = await _sent(client, "GET", target, None, seconds)
+    response, content = await _sent(client, "GET", target, None, 10)
     return _answer(response, content), str(response.url)
 
 

@@ -38,12 +38,7 @@ from wintermute.matrix.relations import (
     redactor,
 )
 from wintermute.matrix.sessions import Opened, bind
-from wintermute.matrix.sieve import (
-    RoomBatch,
-    SyncBatch,
-    is_malformed_message,
-    verification_in_room,
-)
+from wintermute.matrix.sieve import RoomBatch, SyncBatch, is_malformed_message, verification_in_room
 from wintermute.matrix.trust import (
     READERS,
     REPLAYED,

@@ -334,9 +334,8 @@ async def probe(
         return (Finding("homeserver", "fail", told),)
     kept, trial = load(folder), None
     facts = [Finding("homeserver", "ok", matrix.homeserver)]
-    token = kept.access_token if kept and _is_of(kept, matrix) else None
-    if token is None and matrix.access_token is not None:
-        token = matrix.access_token.reveal()
+    token = kept.access_token if kept and kept.user_id == matrix.user_id else None
+    token = matrix.access_token.reveal() if matrix.access_token else token
     if token is not None:
         facts.append(await _probe_login(matrix, token, kept))
     if token is None or (login and matrix.password):
@@ -361,8 +360,11 @@ async def _probe_keys(
     if kept is None or not is_good:
         return [_probe_store(folder, kept)]
     file, found = store_file(folder, kept), _probe_store(folder, kept)
-    if file.exists() and not _has_keys_here(file) and await _has_keys(matrix, kept):
-        found = Finding("encryption store", "fail", EMPTY.format(file))
+    if not _has_keys_here(file):
+        if not await _has_keys(matrix, kept):  # `init` has logged in, and nothing was started yet
+            found = _probe_store(folder, None)
+        elif file.exists():
+            found = Finding("encryption store", "fail", EMPTY.format(file))
     return [found, *await _probe_identities(matrix, folder, kept)]
 
 

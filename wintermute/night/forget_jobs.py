@@ -72,8 +72,8 @@ async def owe_forgetting(
     they are. `asks`: of pages it is only asked, as somebody else deleted it.
     """
     scopes = await Origins(stores.facts).scopes(tx, facts)
-    for scope in scopes:  # no answer tells it from this moment on
-        await stores.facts.retire_unrecorded(tx, scope, facts, "command")
+    for each in scopes:  # no answer tells it from this moment on
+        await stores.facts.retire_unrecorded(tx, each, facts, "command")
     args: Json = {"events": sorted(events), "texts": list(texts), "facts": list(facts), "by": by}
     scopes = sorted(
         {*scopes, *([scope] if scope else []), *([stores.owner.scope] if lines else [])}

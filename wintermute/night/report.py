@@ -33,10 +33,7 @@ DONE: Mapping[str, tuple[str, str]] = {
     "page lines": ("question about your lines answered", "questions about your lines answered"),
     "core changed": ("core memory changed", "core memories changed"),
     "fold": ("conversation summed up", "conversations summed up"),
-    "edited": (
-        "edited message that something came from",
-        "edited messages that things came from",
-    ),
+    "edited": ("edited message that something came from", "edited messages that things came from"),
 }
 """What a kind of item did, one of it and several."""
 STEPS: Mapping[str, str] = {

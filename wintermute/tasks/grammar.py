@@ -33,14 +33,14 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "after": (30, 15, -15),
     "every": (
         *("each", "other", ("day", 1), ("week", 1), ("month", 1), ("year", 1), ("week", 2)),
-        *((0, 1, 2, 3, 4), (5, 6)),
+        *((0, 1, 2, 3, 4), (5, 6), "weekend"),
     ),
     "next": ("next", "week", "this"),
     "glue": ("on", "at", "near", "in", "later", "one", "and", "to", "dated", "either", "of"),
-    "stop": ("beside", "before"),
+    "stop": ("beside", "before", "minutes", "series"),
 }
 """Meanings of the places of each row of the file."""
-TONIGHT = VALUES["part"][-1]
+TONIGHT, WEEKEND = VALUES["part"][-1], VALUES["every"][-1]
 
 
 @lru_cache(4096)
@@ -165,10 +165,13 @@ PATTERNS = (
         rf"(?:(?P<early>{PART}){_},?{_})?(?:(?P<at>{AT}){_}|(?P<near>{NEAR}){_})?(?:(?P<part>{PART}){_})?"
         rf"(?:(?P<before>{any_of('before')}){_})?(?:(?P<hour>[0-9]{{1,2}})|(?P<word>{any_of('number')}))"
         r"(?:(?P<colon>[:.])(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2}))?)?"
-        rf"(?:{_}(?P<mark>{MARK})(?:{_}(?P<past>[0-9]{{1,2}}|{any_of('number')})(?:{_}{MINUTES}(?![間钟鐘])|(?!{_}{UNIT})))?)?"
+        rf"(?:{_}(?P<mark>{MARK})(?!間)(?:{_}(?P<past>[0-9]{{1,2}}|{any_of('number')})(?:{_}{MINUTES}(?![間钟鐘前])|(?<![一-鿿])(?!{_}{UNIT}|刻)))?)?"
         rf"(?:{_}(?P<after>{any_of('after')}))?(?:{_},?{_}(?P<late>{any_of('late')}))?(?:に)?",
     ),
-    ("clock", f"(?:(?:{AT}|{NEAR}){_})?(?P<noon>{any_of('clock', 'noon')})"),
+    (
+        "clock",
+        f"(?:(?:{AT}|{NEAR}){_})?(?P<noon>{any_of('clock', 'noon')})(?!{_}(?:{AT}{_})?[0-9])",
+    ),
     ("window", f"(?P<part>{PART})"),
 )
 
@@ -178,11 +181,19 @@ SPANS = re.compile(
 )
 EACH_DAY = re.compile(rf"(?P<to>-|–|{TO})?{_}(?P<day>{WEEKDAY})")
 BETWEEN = re.compile("(?: |,|の|的)*")
-STOP = any_of("stop")
-STOPS = re.compile(f"[ ,]*(?:{any_of('stop', 'beside')}|{EACH}{_}(?:{STOP}|[0-9])|{TO}{_}[0-9])")
-NO_DAY = (
-    rf"{any_of('next')}|{any_of('day')}|{any_of('weekday')}|[0-9]+{ORDINAL}?\.?{_}{any_of('month')}"
+STOP = any_of("stop", "beside", "before")
+MINUS = f"(?:{UNIT}{_})?{any_of('stop', 'minutes')}{_}(?:{any_of('before')}|{FIGURE})"
+STOPS = re.compile(
+    f"[ ,]*(?:{any_of('stop', 'beside')}|{EACH}{_}(?:{STOP}|[0-9])|{TO}{_}[0-9]|{MINUS}|{FIGURE}分前"
+    f"|{any_of('number', 15, 20, 30, 40, 45)}|[一二两三四五六七八九十]{{2,}})"
 )
+"""A time is not read right before these: `at ten to nine` is not ten."""
+BOUND = re.compile(
+    f"[ ,]*{any_of('stop', 'series')}{_}(?:(?:{AT}|{ON}){_})?(?:[0-9]|(?:{FIGURE}|{ONE}){_}{UNIT}"
+    f"|{any_of('month')}|{any_of('weekday')}|{any_of('day')}|{any_of('next')})"
+)
+"""A start or an end of a series: `for 5 days`, `from 1 march`, `starting tomorrow`."""
+NO_DAY = rf"{any_of('next')}|{any_of('day')}|{any_of('weekday')}|{any_of('every', WEEKEND)}|[0-9]+{ORDINAL}?\.?{_}{any_of('month')}"
 STOPPED = re.compile(rf"{BEGIN}(?:{STOP}|{EACH}|{OTHER}|{NO_DAY}|[0-9]+[/.][0-9]+)[ ,.]*$")
 """A time is not read right after such a word; `30 february` is a day that cannot be."""
 AFTER = re.compile(f"{_}{UNIT}")

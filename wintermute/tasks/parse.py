@@ -26,6 +26,7 @@ DAYS = tuple(name[:3].lower() for name in NAMES)
 ELAPSED = {"minute": 60, "hour": 3600}
 DAYS_OF, MONTHS_OF = {"day": 1, "week": 7}, {"month": 1, "year": 12}
 """Seconds of the units that are elapsed time; days and more keep the time of day."""
+RULES = {"day": "DAILY", "week": "WEEKLY", "year": "YEARLY"}
 FURTHEST = timedelta(days=36_525)
 EXAMPLES = "tomorrow at 9, in 20 minutes or every monday at 8"
 WINDOW = 200
@@ -90,6 +91,8 @@ class When:
 
     def words(self) -> str:
         """Write it so that it has only this meaning."""
+        if self.iso:
+            return f"{self.iso:%Y-%m-%d %H:%M}{'Z' if self.iso.tzinfo else ''}"
         if self.ahead:
             spans = " ".join(f"{count} {unit}{'s' * (count != 1)}" for unit, count in self.ahead)
             return f"in {spans}" + (f" at {self.clock:%H:%M}" if self.clock else "")
@@ -119,21 +122,14 @@ class When:
         assert self.clock is not None
         at = clock(self.clock.isoformat())
         if count == 1 and unit != "year":
-            days = ",".join(DAYS[day] for day in self.days)
-            given = {"day_of_week": days, "day_of_month": self.date and self.date[2]}
             kind = {"day": "daily", "week": "weekly", "month": "monthly"}[unit]
-            return {
-                "schedule_type": kind,
-                "at": at,
-                **{n: part for n, part in given.items() if part},
-            }
+            days, day = ",".join(DAYS[day] for day in self.days), self.date and self.date[2]
+            given = {"schedule_type": kind, "at": at, "day_of_week": days, "day_of_month": day}
+            return {name: part for name, part in given.items() if part}
         first = replace(self, rhythm=None, often=False).words()
         rule = f"FREQ={RULES[unit]};INTERVAL={count}"
         rule += f";BYDAY={DAYS[self.days[0]][:2].upper()}" if self.days else ""
         return {"schedule_type": "rrule", "rrule": rule, "at": first}
-
-
-RULES = {"day": "DAILY", "week": "WEEKLY", "year": "YEARLY"}
 
 
 def _iso(found: re.Match[str], slots: Slots) -> Slots | None:
@@ -189,6 +185,8 @@ def _rhythm(found: re.Match[str], slots: Slots) -> Slots | None:
 
 def _date(found: re.Match[str], slots: Slots) -> Slots | None:
     given: dict[str, Any] = found.groupdict()
+    if found.start() and not slots and re.fullmatch("[0-9]+[.][0-9]+", found[0]):
+        return None  # `version 3.2 at 9`
     year = int(given["year"]) if given.get("year") else None
     year = year + 2000 if year is not None and year < 100 else year
     if "either" in given:
@@ -210,7 +208,10 @@ def _is_day(year: int | None, month: int | None, day: int) -> bool:
 def _days(found: re.Match[str], slots: Slots) -> Slots | None:
     given = found.groupdict()
     if given.get("named"):
-        return {"days": (MEANING["every"][given["named"]],), "often": (True,)}
+        each, weekend = MEANING["every"][given["named"]], (5, 6)
+        if each == grammar.WEEKEND and "rhythm" not in slots:
+            return None  # of this week, or each of them
+        return {"days": (weekend if each == grammar.WEEKEND else each,), "often": (True,)}
     named, days = list[str](), list[int]()
     for each in grammar.EACH_DAY.finditer(found["days"]):
         named.append(each["day"])
@@ -222,13 +223,13 @@ def _days(found: re.Match[str], slots: Slots) -> Slots | None:
     read: Slots = {"days": (tuple(sorted({*days})),), "loose": (loose,)}
     if all(name in MEANING["plural"] for name in named):
         read["often"] = (True,)
-    elif found["either"]:
+    elif found["either"] and "rhythm" not in slots:
         read["often"] = (False, True)
     if found["next"] or found["later"]:
         read["week"] = (EITHER,)
     lone = found["days"] in MEANING["short"] and found["on"] in (None, "the")
     if lone:  # `watch the sun at 9`
-        read["short"] = (True,)
+        read["short"] = (found["days"],)
     return None if "week" in read and "week" in slots else read
 
 
@@ -248,6 +249,7 @@ def _clock(found: re.Match[str], slots: Slots) -> Slots | None:
     at = _at_part(time(hour, minute, second), [*windows, *slots.get("window", ())])
     if at is None:
         return None
+    is_bare = not (given["at"] or given["mark"] or given["colon"] or given["late"] or windows)
     exact = datetime.combine(date.max - timedelta(days=1), at)
     read: Slots = {"clock": tuple((exact + timedelta(minutes=shift + n)).time() for n in shifts)}
     bare = not (slots or windows or given["at"] or given["near"] or given["before"])
@@ -256,7 +258,7 @@ def _clock(found: re.Match[str], slots: Slots) -> Slots | None:
         return {"clock": (at, None), "ahead": ((), (("hour", hour),))}
     if grammar.TONIGHT in windows and not slots.keys() & {"day", "days", "date"}:
         read["day"] = (0,)
-    return read
+    return {"bare": (is_bare,)} | read
 
 
 def _window(found: re.Match[str], slots: Slots) -> Slots | None:
@@ -274,6 +276,9 @@ def _window(found: re.Match[str], slots: Slots) -> Slots | None:
 
 def _is_clock(given: Mapping[str, str], found: re.Match[str], slots: Slots) -> bool:
     """Tell if a number is a time of day: after `at`, with a colon or `am`, or right after a day."""
+    at, short = given["at"] or given["near"], slots.get("short")
+    if short and at and not grammar.share("short", short[0], "glue", at):
+        return False  # `what to do at 9`: only in German `do` is a day
     at = given["at"]
     if given["word"] and at:
         return grammar.share("glue", at, "number", given["word"])
@@ -327,6 +332,10 @@ class _Piece:
     short: bool
     loose: bool
     """A word after the time of day may belong to the text: `18:30 friday drinks`."""
+    bare: bool
+    """The text may end with its time of day: `every day 2 pills at 9`, `in 3 days call mum at 9`."""
+    day: When | None = None
+    """The same time with a short name of a day before it: `call mum sun at 9`."""
 
     @property
     def is_whole(self) -> bool:
@@ -362,17 +371,24 @@ def _piece(text: str, start: int = 0) -> _Piece | None:
     whole = [each for each in sound if each.is_whole] or sound
     if not slots or not whole:
         return None
-    return _Piece(tuple(whole), start, stop, "short" in slots, True in slots.get("loose", ()))
+    loose, bare = (True in slots.get(name, ()) for name in ("loose", "bare"))
+    bare = bare or whole[0].parts() == "a"
+    return _Piece(tuple(whole), start, stop, "short" in slots, loose, bare)
 
 
 def _last(text: str, cut: int) -> _Piece | None:
     """The longest time that ends a folded text, `cut` characters of which are left out."""
     end = len(text.rstrip(" .!?…。"))
+    short: _Piece | None = None
     for begin in grammar.BEGINS.finditer(text, max(0, end - WINDOW)):
         piece = _piece(text, begin.start())
-        if piece and piece.stop >= end and not piece.short:
+        if piece and piece.stop >= end and piece.short:
+            short = short or piece
+        elif piece and piece.stop >= end:
             stopped = grammar.STOPPED.search(text[: piece.start])
-            moved = replace(piece, start=piece.start + cut, stop=piece.stop + cut)
+            is_day = short and not text.startswith("the ", short.start)  # `watch the sun at 9`
+            day = short.meanings[0] if short and is_day else None
+            moved = replace(piece, start=piece.start + cut, stop=piece.stop + cut, day=day)
             return None if stopped else moved
     return None
 
@@ -408,9 +424,9 @@ def timed(text: str, now: datetime, zone: ZoneInfo) -> Timed | None:
     text = unicodedata.normalize("NFC", text).strip()
     line = folded(text[:WINDOW])
     head, tail = _piece(line), None
-    if head and (grammar.STOPS.match(line, head.stop) or (head.short and not head.is_whole)):
+    if head and (grammar.STOPS.match(line, head.stop) or _goes_on(text, line, head)):
         return None
-    if head is None or not (head.is_whole and head.names_day):
+    if head is None or head.bare or not (head.is_whole and head.names_day):
         cut = max(head.stop if head else 0, len(text) - 2 * WINDOW)
         tail = _last(folded(text[cut:]), cut)
     found = _joined(text, head, tail, now, zone)
@@ -424,6 +440,19 @@ def timed(text: str, now: datetime, zone: ZoneInfo) -> Timed | None:
     return found[0]
 
 
+def _goes_on(text: str, line: str, head: _Piece) -> bool:
+    """Tell if a time right behind would be left out, as in `in 2 weeks on monday`.
+
+    Raises: ToolFailed for a series with a start or an end.
+    """
+    if head.meanings[0].recurs and grammar.BOUND.match(line, head.stop):
+        series = shown(text[: head.stop])
+        raise ToolFailed(f"I cannot read when '{series}' should start or end. Leave that out.")
+    at = grammar.BETWEEN.match(line, head.stop).end()  # type: ignore[union-attr]  # may be empty
+    behind = _piece(line, at) if head.bare and head.meanings[0].ahead else None
+    return behind is not None and not behind.short
+
+
 def _joined(
     text: str, head: _Piece | None, tail: _Piece | None, now: datetime, zone: ZoneInfo
 ) -> tuple[Timed, Sequence[When]] | None:
@@ -432,14 +461,26 @@ def _joined(
         at = f"{text[: head.stop]} {text[tail.start : tail.stop]}"
         meanings = _meanings(at)
         if meanings and meanings[0].is_whole:
-            if head.is_whole:  # `18:30 tell Ben to leave tomorrow`
-                alone, both = _with_day(head.meanings[0], now, zone), meanings[0]
-                if both.recurs or moment(alone, at, now, zone) != moment(both, at, now, zone):
+            if head.is_whole or head.short:  # `18:30 tell Ben to leave tomorrow`, `so call at 9`
+                timed = head if head.is_whole else tail
+                alone, both = _with_day(timed.meanings[0], now, zone), meanings[0]
+                if (
+                    head.short
+                    or both.recurs
+                    or moment(alone, at, now, zone) != moment(both, at, now, zone)
+                ):
                     _choose(text, both, alone)
             return Timed(at, text[head.stop : tail.start].strip(STRIPPED)), meanings
-    if head:
+    if head and tail and head.bare and head.is_whole and tail.is_whole:
+        one, two = head.meanings[0], tail.meanings[0]
+        other = two if tail.names_day else replace(one, clock=two.clock)
+        at_now = one.clock or now.astimezone(zone).time().replace(second=0, microsecond=0)
+        _choose(text, replace(one, clock=at_now), other)
+    if head and (head.is_whole or not head.short):
         return Timed(text[: head.stop], text[head.stop :].lstrip(STRIPPED)), head.meanings
     if tail:
+        if tail.day and not tail.names_day:
+            _choose(text, tail.day, _with_day(tail.meanings[0], now, zone))
         rest = text[: tail.start].rstrip(STRIPPED)
         return Timed(text[tail.start : tail.stop], rest), tail.meanings
     return None

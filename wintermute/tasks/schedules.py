@@ -28,14 +28,7 @@ from wintermute.tasks.due import (
     shown,
     upcoming,
 )
-from wintermute.tasks.parse import (
-    DAYS,
-    first_time,
-    plan_parts,
-    time_of_day,
-    wall_time,
-    weekdays,
-)
+from wintermute.tasks.parse import DAYS, first_time, plan_parts, time_of_day, wall_time, weekdays
 from wintermute.text import clean, is_blank
 
 FiringMode = Literal["reminder", "autonomous_notify", "autonomous_silent"]

@@ -318,12 +318,7 @@ class Chat:
     """The owner's own chat at this machine, beside the ones in Matrix."""
 
     def __init__(
-        self,
-        stores: Stores,
-        rooms: Rooms,
-        speaker: TerminalSpeaker,
-        clock: Clock,
-        new_id: NewId,
+        self, stores: Stores, rooms: Rooms, speaker: TerminalSpeaker, clock: Clock, new_id: NewId
     ) -> None:
         self._stores = stores
         self._rooms = rooms

@@ -93,7 +93,7 @@ def _problems(matter: str) -> list[str]:
         return ["its frontmatter is no list of keys and values"]
     given, names = dict(pairs), [name for name, _ in pairs]
     twice = {name for name in names if names.count(name) > 1}
-    wrong = [f"{name[:60]!r} stands in its frontmatter twice" for name in sorted(twice)]
+    wrong = [f"{name[:60]!r} is in its frontmatter twice" for name in sorted(twice)]
     wrong += [f"unknown key {name[:60]!r} in its frontmatter" for name in given if name not in KEYS]
     for name in KEYS:
         if name not in given:

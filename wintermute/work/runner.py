@@ -197,10 +197,7 @@ class Runner:
     async def _park(self, kind: Kind[P], pieces: Sequence[P]) -> None:
         """The program ends in order. Where that cannot be noted at once, it counts as a crash."""
         with suppress(TimeoutError, StorageBlocked):
-            async with (
-                asyncio.timeout(PARKING_SECONDS),
-                self._stores.database.transaction() as tx,
-            ):
+            async with asyncio.timeout(PARKING_SECONDS), self._stores.database.transaction() as tx:
                 await kind.parked(tx, pieces)
 
     async def _begun(
@@ -217,11 +214,7 @@ class Runner:
         return look
 
     async def _work(
-        self,
-        kind: Kind[P],
-        piece: P,
-        at_work: dict[str, P],
-        wake: Callable[[str], None],
+        self, kind: Kind[P], piece: P, at_work: dict[str, P], wake: Callable[[str], None]
     ) -> None:
         try:
             result = await guarded(kind.do(piece, kind.underway[piece.id], self.toolbox), piece.id)
