@@ -17,7 +17,8 @@ LETTERS = "0-9a-z\u00df-\u1fff"
 """A word of these does not go on where another begins; scripts without blanks are not among them."""
 EDGE = rf"(?:(?<![{LETTERS}.])|(?![{LETTERS}]|'[a-z]|[:./,-][0-9]|[-/][{LETTERS}]))"
 """The end of a time: `9` of `9:00`, `9.5`, `9-10` or `9th`, and `monday` of `monday's` are none."""
-BEGIN = rf"(?<![{LETTERS}$€£#])(?<![0-9][:./,-])(?<![{LETTERS}]['-])"
+CJK = "一二两兩三四五六七八九十百"
+BEGIN = rf"(?!(?<=[{CJK}])[{CJK}])(?<![{LETTERS}$€£#])(?<![0-9][:./,-])(?<![{LETTERS}]['-])"
 VALUES: dict[str, tuple[Any, ...]] = {
     "day": (0, 1, 2),
     "weekday": tuple(range(7)),
@@ -185,7 +186,7 @@ STOP = any_of("stop", "beside", "before")
 MINUS = f"(?:{UNIT}{_})?{any_of('stop', 'minutes')}{_}(?:{any_of('before')}|{FIGURE})"
 STOPS = re.compile(
     f"[ ,]*(?:{any_of('stop', 'beside')}|{EACH}{_}(?:{STOP}|[0-9])|{TO}{_}[0-9]|{MINUS}|{FIGURE}分前"
-    f"|{any_of('number', 15, 20, 30, 40, 45)}|[一二两三四五六七八九十]{{2,}})"
+    f"|{any_of('number', 15, 20, 30, 40, 45)}|[{CJK}]{{2,}})"
 )
 """A time is not read right before these: `at ten to nine` is not ten."""
 BOUND = re.compile(
@@ -194,8 +195,12 @@ BOUND = re.compile(
 )
 """A start or an end of a series: `for 5 days`, `from 1 march`, `starting tomorrow`."""
 NO_DAY = rf"{any_of('next')}|{any_of('day')}|{any_of('weekday')}|{any_of('every', WEEKEND)}|[0-9]+{ORDINAL}?\.?{_}{any_of('month')}"
-STOPPED = re.compile(rf"{BEGIN}(?:{STOP}|{EACH}|{OTHER}|{NO_DAY}|[0-9]+[/.][0-9]+)[ ,.]*$")
+STOPPED = re.compile(
+    rf"{BEGIN}(?:{STOP}|{EACH}|{OTHER}|{NO_DAY}|[0-9]+[/.][0-9]+|[{CJK}][日号號])[ ,.]*$"
+)
 """A time is not read right after such a word; `30 february` is a day that cannot be."""
+FAR = re.compile(rf"{BEGIN}{any_of('unit', 'week', 'month', 'year')}[ ,の]*$")
+"""A day is not read right after such a word: `next month on the 5th`."""
 AFTER = re.compile(f"{_}{UNIT}")
 """`tomorrow 5 minutes` says no hour."""
 BEGINS = re.compile(BEGIN + "(?=[^ ])")

@@ -385,7 +385,10 @@ def _last(text: str, cut: int) -> _Piece | None:
         if piece and piece.stop >= end and piece.short:
             short = short or piece
         elif piece and piece.stop >= end:
-            stopped = grammar.STOPPED.search(text[: piece.start])
+            before = text[: piece.start]
+            stopped = grammar.STOPPED.search(before) or (
+                piece.names_day and grammar.FAR.search(before)
+            )
             is_day = short and not text.startswith("the ", short.start)  # `watch the sun at 9`
             day = short.meanings[0] if short and is_day else None
             moved = replace(piece, start=piece.start + cut, stop=piece.stop + cut, day=day)
