@@ -244,10 +244,10 @@ def test_a_person_types_at_a_terminal_and_gets_it_back_as_it_was(tmp_path: Path)
         start_new_session=True,
     ) as process:
         try:
-            screen_until(ours, b"Ctrl-D ends", *FOR_CLIENTS, b"you>")
+            screen_until(ours, b"/quit or Ctrl-D ends", *FOR_CLIENTS, b"you>")
             os.write(ours, b"/help\r")
             screen_until(ours, b"wintermute> ", b"\x1b[36m/undo\x1b[0m")
-            os.write(ours, b"\x03")
+            os.write(ours, b"exit\r")
             while process.poll() is None:
                 screen_until(ours)
             assert process.returncode == 0

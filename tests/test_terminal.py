@@ -279,7 +279,7 @@ async def test_an_answer_is_shown_while_it_is_written(tmp_path: Path, model: Mod
         shown = await terminal.until("third")
         assert shown.count("first") == 1
         await terminal.until("you>", after="third")
-        terminal.type("\x04")
+        terminal.type("/quit\r")
         async with asyncio.timeout(WITHIN):
             assert await terminal.process.wait() == 0
 

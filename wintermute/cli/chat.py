@@ -17,7 +17,7 @@ from wintermute.terminal.keyboard import Keyboard, unechoed
 from wintermute.terminal.markdown import MarkdownPage, can_draw
 from wintermute.terminal.screen import Output, Pipe, talk
 
-HINT = "Enter sends, Alt-Enter begins a new line, Ctrl-C stops an answer, Ctrl-D leaves.\n"
+HINT = "Enter sends, Alt-Enter begins a new line, Ctrl-C stops an answer, /quit leaves.\n"
 
 
 @click.command("chat")

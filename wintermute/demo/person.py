@@ -25,6 +25,7 @@ from wintermute.matrix.kept_login import Session
 from wintermute.matrix.login import logged_in
 from wintermute.matrix.people import People
 from wintermute.messages import Json
+from wintermute.terminal.keyboard import LEAVES
 from wintermute.text import harmless
 
 LONG_POLL_SECONDS = 30.0
@@ -191,6 +192,8 @@ class Dialogue:
                     try:
                         line = await session.prompt_async(handle_sigint=False)
                     except (EOFError, KeyboardInterrupt):
+                        return
+                    if line.strip() in LEAVES:
                         return
                     if line.strip():
                         await self._say(line)

@@ -186,7 +186,7 @@ async def _converse(
         await cast.person.until_with(room_id, cast.bot_id, JOIN_SECONDS)
     except TimeoutError:
         raise WintermuteError(f"the bot does not come:\n{cast.daemon.tail()}") from None
-    step("you are in an encrypted room with it: type a message, or /help; Ctrl-D ends")
+    step("you are in an encrypted room with it: type a message, or /help; /quit or Ctrl-D ends")
     step("/delete WORDS deletes your newest message that has these words, as any client can")
     step("/pages makes pages of what was said, as `wintermute wiki consolidate` does")
     if is_installed():

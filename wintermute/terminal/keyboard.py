@@ -15,10 +15,12 @@ from prompt_toolkit.patch_stdout import patch_stdout
 
 PROMPT = "you> "
 SECOND = 1.0
+LEAVES = ("/quit", "/exit", "quit", "exit")
+"""Lines that leave, as in other shells; no assistant needs them."""
 
 
 class Keyboard:
-    """Lines as somebody types them. Enter sends, Alt-Enter begins a new line, Ctrl-D leaves."""
+    """Lines as somebody types them. Enter sends, Alt-Enter begins a new line, /quit or Ctrl-D leaves."""
 
     patient = True
 
@@ -46,7 +48,7 @@ class Keyboard:
         )
 
     async def next(self, *, waits: bool) -> str | None:
-        """The next line, which may have several; None after Ctrl-D. Ctrl-C clears it.
+        """The next line, which may have several; None after /quit or Ctrl-D. Ctrl-C clears it.
 
         `waits`: for an answer, which Ctrl-C stops where no line has begun.
         """
@@ -54,7 +56,8 @@ class Keyboard:
             self._session.app.erase_when_done = False
             try:
                 with patch_stdout(raw=True):  # dim lines stay dim
-                    return await self._session.prompt_async(PROMPT)
+                    line = await self._session.prompt_async(PROMPT)
+                    return None if line.strip() in LEAVES else line
             except KeyboardInterrupt:
                 if waits and not self._session.default_buffer.text:
                     return "/stop"
