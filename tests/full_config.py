@@ -12,7 +12,7 @@ from wintermute.config.schema import Config, key_name
 HEAD = """\
 # Wintermute's configuration: every key, with its default. Change the lines marked EDIT.
 # Text that starts with @ ! & or * needs quotes. Relative paths start at the folder of this file.
-# `wintermute check` tells what is wrong.
+# `null` means empty. `wintermute check` finds mistakes.
 
 """
 SECRETS = {"password": "{env: WINTERMUTE_PASSWORD}"}

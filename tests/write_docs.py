@@ -23,7 +23,7 @@ This page lists every key of `config.yaml`. Only the keys without a default are 
 that people change most; the `config.yaml` of the repository has them all. `wintermute check` finds every mistake and
 names its line and column.
 
-- Text that starts with `@`, `!`, `&` or `*` needs quotes. Relative paths start at the folder of the file.
+- Text that starts with `@`, `!`, `&` or `*` needs quotes. Relative paths start at the folder of the file. `null` means empty.
 - Secrets are never in the file. `{env: NAME}` takes one from the environment, `{file: PATH}` from a
   file. Under systemd PATH may be the name of a credential.
 - Wintermute ignores proxies of the environment (`HTTPS_PROXY`, `ALL_PROXY`). Set `matrix.proxy` and

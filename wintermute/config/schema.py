@@ -80,10 +80,13 @@ class Matrix:
     )
     user_id: str = key("The bot's own account.", pattern=USER_ID, example="@wintermute:example.org")
     password: Secret | None = key(
-        "For the first login and for each new one; {env: NAME} or {file: PATH}.", None
+        "The bot's password: {env: NAME} or {file: PATH}. Each new login needs it.",
+        None,
     )
-    access_token: Secret | None = key("In place of a password; {env: NAME} or {file: PATH}.", None)
-    device_id: str | None = key("Device of the access token; empty: ask the homeserver.", None)
+    access_token: Secret | None = key(
+        "Access token instead of a password: {env: NAME} or {file: PATH}.", None
+    )
+    device_id: str | None = key("Device id of the access token; empty: ask the homeserver.", None)
     device_name: str = key("Name of the bot's device in other clients.", "Wintermute")
     owner: str = key(
         "Your own Matrix id. The bot belongs to you.", pattern=USER_ID, example="@you:example.org"
@@ -92,25 +95,25 @@ class Matrix:
         "More people who may talk to the bot.", (), pattern=USER_ID, example=A_USER
     )
     allowed_rooms: tuple[str, ...] = key(
-        "Rooms that the bot may join; empty: any room an allowed person invites it to.",
+        "Rooms that the bot may join; empty: any room that you or allowed_users invite it to.",
         (),
         pattern=r"!\S+",
         example="!room:example.org",
     )
     encryption: Literal["required", "preferred", "off"] = key(
-        "required: encrypted rooms only; preferred: plain rooms too; off: no encrypted rooms.",
+        "required: only encrypted rooms; preferred: unencrypted ones too; off: only unencrypted ones.",
         "required",
     )
     unsigned_devices: Literal["refuse", "accept"] = key(
-        "Sessions that a person has not verified: refuse their messages, or accept: answer them "
-        "with the rights of another person.",
+        "Messages from devices that a person has not verified. refuse: no answer; accept: answer,"
+        " but without the owner's rights.",
         "refuse",
     )
     proxy: str | None = key("HTTP proxy to the homeserver.", None, pattern=PROXY, example=A_PROXY)
     proxy_login: Secret | None = key(
         "NAME:PASSWORD for the homeserver's proxy; {env: NAME} or {file: PATH}.", None
     )
-    mention_in_groups: bool = key("Answer only when mentioned, in rooms with several people.", True)
+    mention_in_groups: bool = key("In groups, answer only when mentioned or replied to.", True)
     streaming: bool = key("Show answers while they are written.", True)
 
     @property
@@ -123,9 +126,11 @@ class Matrix:
 class Price:
     """USD per million tokens."""
 
-    input: float = key("Prompt tokens.", 0.0, least=0)
-    cached: float | None = key("Cached prompt tokens; empty: the price of input.", None, least=0)
-    output: float = key("Answer tokens.", 0.0, least=0)
+    input: float = key("Tokens read.", 0.0, least=0)
+    cached: float | None = key(
+        "Tokens read from the cache; empty: the price of input.", None, least=0
+    )
+    output: float = key("Tokens written.", 0.0, least=0)
 
 
 LONGEST_ANSWER = 4096
@@ -147,19 +152,24 @@ class Backend:
     )
     model: str = key("Name of the model on that server.", example="my-model")
     api_key: Secret | None = key("API key, if needed; {env: NAME} or {file: PATH}.", None)
-    context_tokens: int = key("Context window of the model, in tokens.", 32768, least=1024)
+    context_tokens: int = key(
+        "Context window: the most tokens that the model can read and write at once.",
+        32768,
+        least=1024,
+    )
     max_output_tokens: int | None = key(
         "Longest answer, in tokens; empty: a quarter of context_tokens, at most 4096.",
         None,
         least=16,
     )
-    first_token_s: float = key("Longest wait for the first word, in seconds.", 900.0, least=0.1)
-    timeout_s: float = key("Longest pause within an answer, in seconds.", 300.0, least=0.1)
+    first_token_s: float = key("How long to wait for the first word, in seconds.", 900.0, least=0.1)
+    timeout_s: float = key("How long to wait for each next word, in seconds.", 300.0, least=0.1)
     size: Size = key(
         "full, or small: a shorter prompt and fewer tools, for small models.", "full", suggests=True
     )
     calls_as_text: bool | None = key(
-        "Treat JSON of a tool call in an answer as a call; empty: if `check` found it needed.", None
+        "The model writes tool calls as JSON text; empty: use what `check` found.",
+        None,
     )
     extra: Mapping[str, Any] = key(
         "More fields for each request, such as {temperature: 0.7}.", dict, reserved=RESERVED
@@ -180,13 +190,15 @@ class Backend:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
     base: tuple[str, ...] = key(
-        "Backends for chats, in failover order; empty: the only one there is.", (), backend=True
+        "Chats. If the first backend fails, the next one answers. Empty: the only one there is.",
+        (),
+        backend=True,
     )
-    compaction: tuple[str, ...] = key("Summaries of old messages.", (), backend=True)
-    harvest: tuple[str, ...] = key("Finding memories in conversations.", (), backend=True)
-    reconstruction: tuple[str, ...] = key("Merging memories, and core.md.", (), backend=True)
-    dreaming: tuple[str, ...] = key("Nights.", (), backend=True)
-    sub_sessions: tuple[str, ...] = key("Sub-sessions.", (), backend=True)
+    compaction: tuple[str, ...] = key("Summarise old messages.", (), backend=True)
+    harvest: tuple[str, ...] = key("Find memories in conversations.", (), backend=True)
+    reconstruction: tuple[str, ...] = key("Merge memories, and update core.md.", (), backend=True)
+    dreaming: tuple[str, ...] = key("Tidy up at night.", (), backend=True)
+    sub_sessions: tuple[str, ...] = key("Sub-sessions: parts of a large job.", (), backend=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,21 +210,21 @@ class Transcription:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSettings:
     usd_per_day: float | None = key(
-        "Most to spend in a day, in USD, by the prices of the backends.", None, least=0
+        "Daily limit in USD; needs the price of each backend.", None, least=0
     )
-    tokens_per_day: int | None = key("Most tokens in a day, read and written.", None, least=1)
+    tokens_per_day: int | None = key("Daily limit in tokens, read and written.", None, least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Llm:
     backends: Mapping[str, Backend] = key(
-        "Model servers by a name of your choice.", example="local"
+        "Model servers (backends), each by a name of your choice.", example="local"
     )
-    roles: Roles = key("Which backends do what; empty: the same as base.", Roles)
+    roles: Roles = key("Names of the backends for each job; empty: the same as base.", Roles)
     transcription: Transcription | None = key("Voice messages.", None, later=True)
-    max_retries: int = key("Further attempts when a backend fails.", 3, least=0, most=20)
-    budget: BudgetSettings = key("Limits for each day, from midnight to midnight.", BudgetSettings)
-    record: bool = key("Keep every request and answer, for `loom replay`.", False)
+    max_retries: int = key("How often to try again when a backend fails.", 3, least=0, most=20)
+    budget: BudgetSettings = key("Limits for each day, which ends at midnight.", BudgetSettings)
+    record: bool = key("Store every request to a model and its answer, for `loom replay`.", False)
 
     @property
     def small(self) -> frozenset[str]:
@@ -232,21 +244,24 @@ class Embeddings:
         "embedded",
     )
     backend: str | None = key(
-        "With endpoint: which of llm.backends; it needs /embeddings.", None, backend=True
+        "With endpoint: a name from llm.backends; that server needs /embeddings.",
+        None,
+        backend=True,
     )
     model: str | None = key("Embedding model; empty: the model of that backend.", None)
     query_prefix: str | None = key(
-        "Prefix that the embedding model needs before a query, such as 'query: '.", None
+        "Text that the embedding model needs before a search, such as 'query: '.", None
     )
     document_prefix: str | None = key(
-        "Prefix before a memory, such as 'passage: '; a change embeds everything again.", None
+        "The same before a memory, such as 'passage: '. After a change all embeddings are made again.",
+        None,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qdrant:
     url: str | None = key("Address of the Qdrant server.", None, pattern=URL, example=A_URL)
-    api_key: Secret | None = key("Its key.", None)
+    api_key: Secret | None = key("API key of the Qdrant server.", None)
 
 
 BY_MEANING = ("local_vector", "qdrant")
@@ -256,14 +271,18 @@ BY_MEANING = ("local_vector", "qdrant")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     backend: Literal["local_vector", "fts5", "flat_file", "qdrant"] = key(
-        "Which memories a prompt has. flat_file: all; fts5: those that share words with the"
-        " message; local_vector: also similar ones; qdrant: the same, from a server.",
+        "Memories that the model sees. flat_file: all; fts5: those that share words with the"
+        " message; local_vector: also those with a similar meaning; qdrant: the same, from a server.",
         "flat_file",
     )
-    top_k: int = key("Most memories for one message.", 10, least=1)
-    working_set_size: int = key("Memories in the generated MEMORIES.txt.", 50, least=1)
-    merge_top_k: int = key("Older memories to consider for a merge.", 3, least=1)
-    merge_distance_cutoff: float = key("Greatest distance of memories to merge.", 0.25, least=0)
+    top_k: int = key("How many memories the model sees with one message.", 10, least=1)
+    working_set_size: int = key("How many memories the generated MEMORIES.txt has.", 50, least=1)
+    merge_top_k: int = key(
+        "How many older memories to compare with a new one, to merge them.", 3, least=1
+    )
+    merge_distance_cutoff: float = key(
+        "Compare only memories whose embeddings differ at most this much (0 to 2).", 0.25, least=0
+    )
     embeddings: Embeddings = key(
         "Embeddings find memories in other words and languages.", Embeddings
     )
@@ -274,25 +293,32 @@ class Memory:
 class ComponentSizeLimits:
     """Characters (P-048, P-053)."""
 
-    memories: int = key("The memories.", 10000, least=1)
-    tasks: int = key("The active tasks.", 5000, least=1)
-    skills_total: int = key("The list of skills.", 2000, least=1)
+    memories: int = key("Memories.", 10000, least=1)
+    tasks: int = key("Open tasks.", 5000, least=1)
+    skills_total: int = key("List of skills.", 2000, least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     component_size_limits: ComponentSizeLimits = key(
-        "Most characters of a part of the prompt; above, the assistant is asked to shorten it.",
+        "Characters that a part of the prompt may have; the assistant shortens longer ones.",
         ComponentSizeLimits,
     )
-    fold_at: float = key("Share of the window at which to summarise.", 0.8, least=0.1, most=1.0)
+    fold_at: float = key(
+        "Summarise old messages when the prompt fills this share of the window.",
+        0.8,
+        least=0.1,
+        most=1.0,
+    )
     trigger_after_turns: int | None = key(
-        "Summarise after this many turns as well; choose far more than keep_recent.", None, least=1
+        "Also summarise after this many answers; choose far more than keep_recent.",
+        None,
+        least=1,
     )
     keep_recent: int = key("Newest messages that are never summarised.", 10, least=1)
     layout: Literal["append", "system"] = key(
-        "append: changing parts come with the newest message, which servers can cache; system:"
-        " everything is in the system message.",
+        "append: changing parts come last, so that servers can cache the rest; system: they are in"
+        " the system message.",
         "append",
         suggests=True,
     )
@@ -300,16 +326,16 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSettings:
-    max_turns: int = key("Most model answers for one message.", 30, least=1)
-    max_seconds: float = key("Most seconds for one message.", 900.0, least=1)
-    max_tokens: int = key("Most tokens for one message, read and written.", 200_000, least=1)
+    max_turns: int = key("Requests to the model for one message.", 30, least=1)
+    max_seconds: float = key("Seconds for one message.", 900.0, least=1)
+    max_tokens: int = key("Tokens for one message, read and written.", 200_000, least=1)
     require_done_tool: bool = key("The model must end each answer with the tool `done`.", False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seed:
     enabled: bool | None = key(
-        "Begin each conversation with a greeting; empty: yes, unless the first model is small.",
+        "Begin each conversation with a greeting; empty: yes, unless the first backend has size small.",
         None,
     )
     language: str = key(
@@ -329,14 +355,25 @@ class Dreaming:
     hour: int = key("Hour at which a night starts.", 1, least=0, most=23)
     minute: int = key("Minute of that hour.", 0, least=0, most=59)
     report: bool = key("Report to the owner in the morning, if something changed.", True)
-    report_at: str = key("Time of the report.", "08:00", pattern=OF_THE_CLOCK, example="08:00")
-    budget_tokens: int | None = key("Most tokens for one night; empty: no limit.", 200_000, least=1)
-    dedup_similarity: float = key("Merge memories at least this similar.", 0.85, least=0, most=1)
-    contradiction_similarity: float = key(
-        "Compare memories at least this similar.", 0.5, least=0, most=1
+    report_at: str = key(
+        "Time of the report.",
+        "08:00",
+        pattern=OF_THE_CLOCK,
+        example="08:00",
     )
-    stale_days: int = key("Put memories to rest that nobody used for this many days.", 90, least=1)
-    stale_min_access: int = key("Keep those awake that were used this often.", 3, least=0)
+    budget_tokens: int | None = key(
+        "Limit of tokens for one night; empty: no limit.", 200_000, least=1
+    )
+    dedup_similarity: float = key(
+        "Merge memories from this similarity on (1: the same).", 0.85, least=0, most=1
+    )
+    contradiction_similarity: float = key(
+        "Look for contradictions from this similarity on.", 0.5, least=0, most=1
+    )
+    stale_days: int = key(
+        "Put memories to rest (out of the prompt) that nobody used for this many days.", 90, least=1
+    )
+    stale_min_access: int = key("Never put memories to rest that were used this often.", 3, least=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,7 +381,7 @@ class MemoryHarvest:
     enabled: bool = key("Learn memories from what people tell the assistant.", True)
     message_threshold: int = key("Look for new memories after this many messages.", 20, least=1)
     min_messages: int = key(
-        "After a pause, look only if there are at least this many new messages.", 5, least=1
+        "Look earlier, after a pause, if there are at least this many new messages.", 5, least=1
     )
     inactivity_minutes: int = key("Length of that pause, in minutes.", 15, least=1)
 
@@ -355,14 +392,14 @@ LEVELS = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubSessionSettings:
     max_depth: int | None = key(
-        "Levels of sub-sessions below a chat; 0: none; empty: 2, or 0 if the first model is small.",
+        "How deep sub-sessions may start others; 0: none; empty: 2, or 0 with size small.",
         None,
         least=0,
     )
-    max_turns: int = key("Most model answers for one sub-session.", 50, least=1)
-    timeout_s: float = key("Most seconds for one sub-session.", 300.0, least=1)
-    max_parallel: int = key("Most sub-sessions at once.", 8, least=1)
-    max_batch: int = key("Most sub-sessions in one call.", 50, least=1)
+    max_turns: int = key("Requests to the model for one sub-session.", 50, least=1)
+    timeout_s: float = key("Seconds for one sub-session.", 300.0, least=1)
+    max_parallel: int = key("Limit of sub-sessions at the same time.", 8, least=1)
+    max_batch: int = key("Limit of sub-sessions that one tool call may start.", 50, least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,7 +408,7 @@ class Wiki:
 
     store_path: Path | None = key("Folder of your pages; empty: wiki in data_dir.", None)
     runtime_prompt: Path | None = key(
-        "Prompt file about recalling pages; empty: prompts/runtime/default.md in data_dir.",
+        "Prompt file for opening pages in a chat; empty: prompts/runtime/default.md in data_dir.",
         None,
         prompt=True,
     )
@@ -382,12 +419,12 @@ class Wiki:
     )
     agent_cmds: Mapping[str, str] = key(
         'Other programs that make pages, by name: {claude: "claude -p --permission-mode acceptEdits"}.'
-        " Split without a shell; {store}, {sleep} and {conversation} are filled in.",
+        " No shell reads the line. Wintermute fills in {store}, {sleep} and {conversation}.",
         dict,
         command=True,
     )
     model: str | None = key(
-        "Model for pages: one of llm.backends, or another model of the first one; empty: as chats.",
+        "Model for pages: a name from llm.backends, or another model of the first; empty: as in chats.",
         None,
     )
 
@@ -400,7 +437,7 @@ class Wiki:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileToolSettings:
     roots: tuple[Path, ...] = key(
-        "Folders the assistant may read and write, besides its skills.", ()
+        "Folders that the assistant may read and write, besides its skills.", ()
     )
 
 
@@ -429,7 +466,7 @@ class Tools:
     web: WebTools = key("Web.", WebTools, later=True)
     mcp: Mapping[str, McpServer] = key("MCP servers by name.", dict, later=True)
     ephemeral: tuple[str, ...] = key(
-        "Tools whose results the model never sees; they are only recorded.", ()
+        "Names of tools whose results are recorded but never shown to the model.", ()
     )
 
 
@@ -439,10 +476,11 @@ class Web:
     host: str = key("Address to listen on.", "127.0.0.1")
     port: int = key("Port to listen on.", 1345, least=1, most=65535)
     token: Secret | None = key(
-        "Access token; {env: NAME} or {file: PATH}; empty: made in data_dir/web.token.", None
+        "Token to log in: {env: NAME} or {file: PATH}; empty: Wintermute makes data_dir/web.token.",
+        None,
     )
     public_url: str | None = key(
-        "Address in the browser, if it differs, such as behind a proxy with TLS.",
+        "Address that browsers use, if it is another, such as behind a proxy with TLS.",
         None,
         pattern=ORIGIN,
         example="https://wintermute.example.org",
@@ -472,15 +510,17 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    level: Literal["debug", "info", "warning", "error"] = key("Lowest level to log.", "info")
+    level: Literal["debug", "info", "warning", "error"] = key(
+        "How much to log: debug is most, error least.", "info"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuietHours:
     from_: str | None = key(
-        "When they begin; empty: there are none.", None, pattern=OF_THE_CLOCK, example="22:00"
+        "Time when they begin; empty: no quiet hours.", None, pattern=OF_THE_CLOCK, example="22:00"
     )
-    to: str | None = key("When they end.", None, pattern=OF_THE_CLOCK, example="07:00")
+    to: str | None = key("Time when they end.", None, pattern=OF_THE_CLOCK, example="07:00")
 
     def covers(self, at: time) -> bool:
         """Decide if a time of day is within them; they may pass midnight."""
@@ -505,21 +545,25 @@ WIKI = "wiki"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    data_dir: Path = key("Folder of all data.", DATA)
+    data_dir: Path = key("Folder of everything that Wintermute stores.", DATA)
     timezone: str = key(
-        "Your time zone, such as Europe/Berlin; left out: the machine's.", "UTC", zone=True
+        "Your time zone, such as Europe/Berlin. Without this key: the machine's.",
+        "UTC",
+        zone=True,
     )
     matrix: Matrix = key("The bot's Matrix account and who may talk to it.")
     llm: Llm = key("Model servers, and which of them does what.")
     memory: Memory = key("Long-term memory.", Memory)
-    context: Context = key("How much fits into one prompt.", Context)
+    context: Context = key("The prompt: what the model reads for each answer.", Context)
     loop: LoopSettings = key("Limits for one message.", LoopSettings)
     seed: Seed = key("The greeting that opens a conversation.", Seed)
     dreaming: Dreaming = key("Nights: tidying memories, tasks, skills and pages.", Dreaming)
     memory_harvest: MemoryHarvest = key("Learning memories from conversations.", MemoryHarvest)
-    sub_sessions: SubSessionSettings = key("Work that the assistant delegates.", SubSessionSettings)
+    sub_sessions: SubSessionSettings = key(
+        "Sub-sessions: parts of a large job, which can run side by side.", SubSessionSettings
+    )
     wiki: Wiki = key("Markdown pages that link to each other.", Wiki)
-    tools: Tools = key("What the assistant may do.", Tools)
+    tools: Tools = key("Tools of the assistant.", Tools)
     web: Web = key("The web pages: chat and wiki in a browser.", Web)
     quiet: QuietHours = key(
         "Hours in which reports and notices wait; reminders and answers do not.", QuietHours
