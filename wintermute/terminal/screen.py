@@ -430,11 +430,11 @@ class Chat:
     async def _hear_again(self) -> None:
         """Let this chat be told of what is still waited for."""
         async with self._stores.database.transaction() as tx:
-            for key in [
-                key for news in NEWS for key in await self._stores.notices.noticed(tx, news)
-            ]:
-                if key.endswith(f" {TERMINAL}"):
-                    await self._stores.notices.notice_again(tx, key)
+            held = await self._stores.conversations.of_room(tx, TERMINAL)
+            for news in NEWS if held else ():
+                for key in await self._stores.notices.noticed(tx, news):
+                    if held and key.endswith(f" {held.id}"):
+                        await self._stores.notices.notice_again(tx, key)
 
     async def typed(self) -> list[str]:
         """What was typed here before, oldest first."""
