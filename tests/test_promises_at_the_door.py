@@ -280,7 +280,7 @@ async def test_the_result_of_a_private_run_is_kept_from_who_came_in_without_a_wo
     await ann.invite(chat, eve.user_id)
     await eve.join(chat)
     await ann.send(side, "/help")
-    await heard(ann, side, daemon, "- `/new`")  # it has read all that was before
+    await heard(ann, side, daemon, "Write to me")  # it has read all that was before
     release.set()
     await heard(ann, chat, daemon, KEPT_BACK)
     await heard(ann, side, daemon, ELSEWHERE + "they rise")

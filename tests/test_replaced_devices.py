@@ -23,7 +23,7 @@ from wintermute.matrix.keys import OTHER_KEYS as REASON
 
 Json = dict[str, Any]
 BEFORE, AFTER = Phone(ANN, "PHONE"), Phone(ANN, "PHONE")
-OTHER_KEYS = "other keys than before"
+OTHER_KEYS = "its keys have changed"
 
 
 @pytest.fixture

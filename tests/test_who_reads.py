@@ -108,7 +108,7 @@ async def test_a_result_is_kept_for_whom_it_was_made(
     sent = await ann.send(chat, "hallo")
     await ann.wait_for(chat, lambda message: message.body == "echo: hallo")
     await ann.edit(chat, sent, "hello")  # a branch of its own, from behind what was handed out
-    await ann.wait_for(chat, lambda message: message.body == "echo: hello")
+    await ann.wait_for(chat, lambda message: message.body == "* echo: hello")
     await slip_in(eve, ann, chat)
     await until(lambda: scope(daemon, chat) == f"room:{chat}")
     release.set()
