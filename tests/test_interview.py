@@ -121,7 +121,7 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
             ("Homeserver", door.url, "redirects in a circle"),
             ("Homeserver", url.removeprefix("http://"), f"{url} answers"),
             ("Account", name, ""),
-            ("Password", "wrong", "refuses the login"),
+            ("Password", name, "refuses the login"),
             ("Account", "", ""),
             ("Password", login.password, f"Logged in as {login.user_id}"),
             ("Your own", login.user_id, "write your own account"),

@@ -101,7 +101,7 @@ async def test_a_revoked_login_ends_the_daemon_without_hammering_the_server(
 @pytest.mark.parametrize(
     ("section", "told"),
     [
-        ({"password": {"file": "wrong"}}, "check matrix.user_id and matrix.password"),
+        ({"password": {"file": "wrong"}}, "check the account and its password"),
         ({"owner": None}, "matrix.owner"),
     ],
     ids=["wrong password", "no owner"],

@@ -190,4 +190,4 @@ async def test_a_wrong_password_is_one_line(person: NewPerson, bot: NewBot) -> N
     (daemon.config.parent / "password").write_text("open sesame")
     code, told = await daemon.command("run")
     assert (code, told.count("\n")) == (2, 1)
-    assert "check matrix.user_id and matrix.password" in told
+    assert "check the account and its password" in told

@@ -311,7 +311,7 @@ async def test_identities_are_kept_as_they_were_first_seen(tmp_path: Path) -> No
         await kept(store, database, people)
         [person] = await store.people()
         assert person == Person(ANN, public_key(OLD), public_key(NEW))
-        for user, problem in ((ANN, "has no notice"), (BEN, "ever seen")):
+        for user, problem in ((ANN, "has no notice"), (BEN, "saw no identity of")):
             with pytest.raises(WintermuteError, match=problem):
                 await trusted(store, database, user)
         await told(store, database, person)

@@ -114,7 +114,7 @@ class Interview:
             )
             if not answer or len(answer) > LONGEST or not answer.isprintable():
                 raise ConfigurationError("one line of plain text is needed here")
-            if is_secret:
+            if is_secret and answer not in self._matrix.user_id:  # a name is shown in any case
                 self._redact.hide(answer)
             said, step = attempt(self, answer if is_secret else answer.strip()), 1
         except (WintermuteError, UnicodeDecodeError) as error:

@@ -219,7 +219,7 @@ async def _by_password(matrix: Matrix, folder: Path, device_id: str | None = Non
             if isinstance(error, HomeserverUnavailable) and not _knows_no_login(error):
                 raise
             code = error.code if isinstance(error, SendRefused) else "M_UNRECOGNIZED"
-            advice = "check matrix.user_id and matrix.password"
+            advice = "check the account and its password (matrix.user_id, matrix.password)"
             if not await takes_passwords(matrix):
                 advice = f"it takes no passwords; set {NEW_TOKEN}"
             raise LoginRefused(

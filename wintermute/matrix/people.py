@@ -314,8 +314,8 @@ class PeopleStore:
         row = await tx.row(f"{PEOPLE} WHERE user_id = ?", (user_id,))
         if row is None or not row["master_key"]:
             raise WintermuteError(
-                f"there is no identity of {user_id} was ever seen: write the whole Matrix id, as in "
-                "@ann:example.org, of somebody who is allowed"
+                f"Wintermute saw no identity of {user_id}: write the whole Matrix id of an allowed "
+                "person, such as @ann:example.org"
             )
         person = _person(row)
         if person.changed_to is None:

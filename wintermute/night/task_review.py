@@ -49,6 +49,7 @@ DONE_WORDS = (
 DONE = frozenset(DONE_WORDS.split())
 DONE_SIGNS = re.compile("[✅✓✔☑]|\\[x\\]|已完成|做完了|完了|済み|終わった", re.IGNORECASE)
 NAMED = re.compile(r"\btask_\w+")
+UNUSABLE = "The model's answer was unusable, so no task was changed."
 LARGE = "there are more tasks than a model can be shown at once"
 
 log = logging.getLogger(__name__)
@@ -188,7 +189,7 @@ class TaskReview:
             yield TidyStep(judged=(digest,), note=LARGE)
         except AnswerUnusable as problem:
             log.warning("tasks not tidied reason=%s", problem)
-            yield TidyStep(judged=(digest,), note=f"the tasks stay as they are: {problem}")
+            yield TidyStep(judged=(digest,), note=UNUSABLE)
         else:
             for left_out in answer.ignored:
                 log.warning("action on a task ignored reason=%s", left_out)
