@@ -206,7 +206,7 @@ async def test_memory_shows_what_is_remembered_in_this_room_only(tmp_path: Path)
             "- Likes tea",
         ]
         assert (await answer(house, "/memory TWO walk")).startswith("- Walks two miles (`fact_")
-        assert await answer(house, "/memory gins") == "I remember nothing of that."
+        assert await answer(house, "/memory gins") == "I remember nothing with these words."
 
 
 async def test_memory_of_very_much_ends_with_how_much_more_there_is(tmp_path: Path) -> None:

@@ -440,7 +440,7 @@ async def test_a_message_that_was_read_in_part_is_answered_with_how_much_of_it(
         said = (await house.said(1))[0]
         shown = re.fullmatch(
             r"Here is a summary\.\n\n\*I could read only ([\d,]+) of the 18,413 characters of your"
-            r" message: more of it does not fit into the model's window\.\*",
+            r" message: the rest is too long for the model\.\*",
             said,
         )
         assert shown, said

@@ -85,7 +85,7 @@ async def test_the_morning_tells_once_of_what_was_done_and_is_asked(
         (said,) = (await house.spoken())[1:]
         assert said == (
             "Last night: 4 memories merged; 1 question. `/night` shows all, `/night undo` takes it"
-            " back.\nThe question: Put to rest, so that only a search finds it? “Sells the car?”"
+            " back.\nThe question: Set this aside, so that only a search finds it? “Sells the car?”"
             " (is it so?)\n"
             "✅ yes, ❌ no, or `/night yes 20260505#3`."
         )
@@ -156,7 +156,7 @@ async def test_whose_room_comes_later_hears_it_then(tmp_path: Path, model: Model
         house.speaker.unfit.clear()
         await slept(house, clock, 30)
         (_, told) = await house.spoken("!ben:test")
-        assert told.startswith("Tidied since 2026-05-04: 1 question.")
+        assert told.startswith("Tidied up since 2026-05-04: 1 question.")
         assert len(await house.spoken()) == 2
         assert await house.rows("SELECT 1 FROM nights WHERE told_at IS NULL") == []
 
@@ -226,9 +226,9 @@ async def test_a_sign_answers_only_what_is_shown_whole_and_one_item_is_shown_who
         assert await house.rows("SELECT 1 FROM outbox WHERE reacts_to IS NOT NULL") == []
         fact = await house.one("SELECT id FROM facts WHERE text LIKE 'Sells%'")
         shown = (
-            "`20260505#2` Put to rest, so that only a search finds it? — waits for your yes or no\n"
+            "`20260505#2` Set this aside, so that only a search finds it? — waits for your yes or no\n"
             f"Before:\n> Sells {'very ' * 80}many\n> \\*cars\\*?\nWhy: is it so?\n"
-            f"It goes back to: `{fact['id']}`\n\n"
+            f"Source: `{fact['id']}`\n\n"
             "`/night yes 20260505#2` or `/night no 20260505#2` answers."
         )
         assert await says(house, "/night 2") == shown
@@ -282,20 +282,20 @@ async def test_yes_and_no_answer_by_number_by_range_and_all_at_once(
         await slept(house, clock)
         assert "5 questions" in (await house.spoken())[1]
         assert (await says(house, "/night yes 2")) == (
-            "- `20260505#2` done: put to rest, found only by a search: “Sells the boat?” (is it so?)"
+            "- `20260505#2` done: set aside, found only by a search: “Sells the boat?” (is it so?)"
         )
         assert (await says(house, "/night yes 2")) == "- `20260505#2` was done already"
         assert (await says(house, "/night yes 20260505#2")) == "- `20260505#2` was done already"
         assert (await says(house, "/night no 3-4")).count("stays as it is") == 2
         assert (await says(house, "/night yes all")).count("done") == 2
         assert await texts(house) == ["Sells the house?", "Sells the bike?"]
-        assert await says(house, "/night yes all") == "Nothing waits for an answer here."
+        assert await says(house, "/night yes all") == "I have no open questions here."
         before = len(await house.spoken())
         await slept(house, clock, 48)
         assert len(await house.spoken()) == before
         assert await says(house, "/undo") == "There is nothing to undo here."
         assert await texts(house) == ["Sells the house?", "Sells the bike?"]
-        assert await says(house, "/night undo 2") == "- memory back: Sells the boat?"
+        assert await says(house, "/night undo 2") == "- memory restored: Sells the boat?"
         assert "taken back" in await says(house, "/night 2")
 
 
@@ -321,7 +321,7 @@ async def test_what_is_taken_back_by_the_name_of_its_change_set_reads_so(
     [
         (
             ("Sells the boat?", "Likes tea", "Likes tea, again"),
-            "Put to rest, so that only a search finds it? “Sells the boat?” (is it so?)"
+            "Set this aside, so that only a search finds it? “Sells the boat?” (is it so?)"
             " — waits for your yes or no",
         ),
         (
@@ -338,7 +338,7 @@ async def test_a_number_under_which_an_older_night_asks_as_well_answers_neither(
     async with opened(tmp_path, model, clock, night=small) as house:
         await begin(house, "Sells the car?")
         await slept(house, clock)
-        assert "- `1` Put to rest" in await says(house, "/night")
+        assert "- `1` Set this aside" in await says(house, "/night")
         await remember(house, *later)
         (tidying,) = small.built
         async with house.database.transaction() as tx:
@@ -347,8 +347,8 @@ async def test_a_number_under_which_an_older_night_asks_as_well_answers_neither(
         await tidying.tidy(night)  # which nobody was told of yet
         before = sorted(await texts(house))
         both = (
-            "More than one night has that number, and nothing was done: write it as NIGHT#N.\n"
-            "- `20260505#1` Put to rest, so that only a search finds it? “Sells the car?” (is it so?)"
+            "Several nights have a question with that number, so I did nothing. Write the number as NIGHT#N.\n"
+            "- `20260505#1` Set this aside, so that only a search finds it? “Sells the car?” (is it so?)"
             f" — waits for your yes or no\n- `20260505-2#1` {its}"
         )
         for line in ("/night yes 1", "/night no 1", "/night yes #1", "/night yes 1-1"):
@@ -358,7 +358,7 @@ async def test_a_number_under_which_an_older_night_asks_as_well_answers_neither(
         assert f"- `20260505-2#1` {its}" in listed
         assert ("- `2` merged" in listed) == (len(later) > 2)
         assert "Still asked: `20260505#1`" in listed
-        assert "- `20260505#1` Put to rest" in await says(house, "/night 20260505")
+        assert "- `20260505#1` Set this aside" in await says(house, "/night 20260505")
         assert "`20260505#1` stays as it is" in await says(house, "/night no 20260505#1")
         assert ("`20260505-2#1` done" in await says(house, "/night yes 1")) == (len(later) > 2)
         assert await says(house, "/night yes 1") == "- `20260505-2#1` was done already"
@@ -394,11 +394,11 @@ async def test_a_night_is_taken_back_item_by_item_or_whole_and_the_second_time_s
         await slept(house, clock)
         assert await says(house, "/undo") == "There is nothing to undo here."
         assert "Write it as NIGHT#ITEM" in await says(house, "/night undo 20260505#")
-        assert await says(house, "/night undo `1`") == "- memory back: Likes tea, again"
+        assert await says(house, "/night undo `1`") == "- memory restored: Likes tea, again"
         assert "Has a dog, again" not in await texts(house)
-        assert await says(house, "/night undo") == "- memory back: Has a dog, again"
+        assert await says(house, "/night undo") == "- memory restored: Has a dog, again"
         assert sorted(await texts(house)) == before
-        nothing = "There is nothing to undo: all of it is as it was before."
+        nothing = "There is nothing to undo: everything is as it was before."
         assert await says(house, "/night undo") == nothing
         assert await says(house, "/night undo 1") == nothing
         await slept(house, clock, 48)
@@ -440,7 +440,7 @@ async def test_a_night_asked_for_in_a_group_says_that_others_have_something_to_h
             await house.said(1, group)
         await look(house)
         assert (await house.spoken(group))[1:] == [
-            "Done: there was nothing to tidy here; others are told in their chats."
+            "Done: there was nothing to tidy here; I tell other people in their chats."
         ]
         await slept(house, clock)
         assert "2 memories merged" in (await house.spoken())[1]
@@ -486,7 +486,7 @@ async def test_only_the_owner_starts_a_night(tmp_path: Path, model: ModelServer)
     async with opened(tmp_path, model, HeldClock()) as house:
         await begin(house, "Likes tea", "Likes tea, again")
         told = await says(house, "/dream", room="!ben:test", sender=BEN)
-        assert told == "Only a verified session of the owner can start a night."
+        assert told == "Only the owner can start a night, from a verified session."
         await look(house)
         assert await nights(house) == []
         assert (await says(house, "/dream")).startswith("I'm tidying up what I know.")

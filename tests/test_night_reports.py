@@ -55,7 +55,7 @@ async def test_who_said_no_may_think_better_of_it(tmp_path: Path, model: ModelSe
         await slept(house, clock, 11.2)
         assert "stays as it is" in await says(house, "/night no 1")
         assert "was refused already" in await says(house, "/night no 1")
-        assert "done: put to rest" in await says(house, "/night yes 1")
+        assert "done: set aside" in await says(house, "/night yes 1")
         assert "was done already" in await says(house, "/night yes 1")
 
 

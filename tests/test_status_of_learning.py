@@ -105,7 +105,7 @@ async def test_refused_answers_are_counted_and_a_stop_is_told_once(
         await looked(house, stopped, clock)
         told = [text for text in await house.spoken() if "failed three times" in text]
         assert told == [
-            "I couldn't learn from your messages: it failed three times. I'll try again after the next"
+            "I couldn't look for memories in your messages: it failed three times. I'll try again after the next"
             " restart; `/status` has details."
         ]
         assert "1 stopped: harvest of" in await line(house, "jobs")

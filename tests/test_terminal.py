@@ -375,7 +375,7 @@ async def test_commands_are_answered_while_a_message_waits(
         terminal.type("/new\r")
         await terminal.until("waits until I have answered", after="/new")
         terminal.type("/stop\r")
-        shown = await terminal.until("A fresh start", after="Stopped.")
+        shown = await terminal.until("A new conversation", after="Stopped.")
         assert shown.count("does not answer") == 1
 
 
@@ -440,8 +440,8 @@ async def test_lines_can_be_typed_while_the_model_is_silent(
         assert "first" in terminal.rows
         assert "you>" not in terminal.rows
         gate.release()
-        await terminal.until("A fresh start", after="second")
-        await terminal.until("you>", after="A fresh start")
+        await terminal.until("A new conversation", after="second")
+        await terminal.until("you>", after="A new conversation")
         assert terminal.screen.count("first second") == 1
 
 

@@ -22,7 +22,7 @@ from wintermute.memory.core_pages import CorePage, PageVersion
 from wintermute.stores import Stores
 
 NO_PAGE = "there is none yet"
-whose = scope_option("Whose page; default: the owner's.")
+whose = scope_option("A person or room, as in person:@ann:example.org; default: the owner.")
 
 
 @click.group("core")

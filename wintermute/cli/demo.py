@@ -43,8 +43,8 @@ def command(ctx: click.Context, folder: Path | None, script: Path | None, practi
 
     Starts a private Matrix homeserver on this machine and drops you into an encrypted room with the
     bot. It uses the model of --config, or of OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL, or
-    an Ollama or llama.cpp on this machine. Otherwise it uses a built-in practice model. Lines may
-    also come from a pipe. Ctrl-C or Ctrl-D ends everything.
+    an Ollama or llama.cpp on this machine. Otherwise it uses a built-in practice model. You can
+    also pipe lines into it. Ctrl-C or Ctrl-D ends everything.
 
     Example: wintermute demo --folder ~/wintermute-demo
     """

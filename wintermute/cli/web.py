@@ -129,7 +129,7 @@ def _inviting(config: Config) -> Callable[[str], None]:
 
 def _invite(address: str, key: str) -> None:
     click.echo(f"Wintermute serves its pages at {address}")
-    click.echo(f"Log in, within ten minutes and once: {address}/login/{key}")
+    click.echo(f"Log in here (works once, within ten minutes): {address}/login/{key}")
 
 
 def _warn(line: str) -> None:

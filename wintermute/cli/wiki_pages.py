@@ -115,7 +115,12 @@ def _config(ctx: click.Context, need: Need) -> Config | None:
     metavar="PATH|ROOM",
     help="A folder of messages, or a direct chat of yours.",
 )
-@click.option("--agent", default=BUILTIN, show_default=True, help="Who does it.")
+@click.option(
+    "--agent",
+    default=BUILTIN,
+    show_default=True,
+    help="The program that writes the pages, from wiki.agent_cmds.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
 @click.option("--wait", is_flag=True, help="Wait until no other job is running.")
 @store_option

@@ -430,7 +430,7 @@ async def gather(
     facts.append(Finding("people", *await people(database)))
     facts.append(Finding("unverified sessions", *await untrusted(database)))
     malformed = await _counter(database, "malformed")
-    facts.append(Finding("malformed events", "ok", f"{malformed} passed over"))
+    facts.append(Finding("malformed events", "ok", f"{malformed} skipped"))
     if failed := await _counter(database, "memory search failed"):
         facts.append(Finding("memory search", "warn", f"failed {failed} times so far"))
     facts += await _usage(database, clock, timezone, ceilings)
@@ -570,7 +570,7 @@ async def _decryption(database: Database) -> Finding:
     (locked,) = await database.scalars("SELECT count(*) FROM inbox WHERE state = 'locked'")
     good = await _counter(database, "decrypted")
     bad = await _counter(database, "undecryptable")
-    text = f"{good} messages decrypted, {bad} not at first, {locked} still locked"
+    text = f"{good} messages decrypted, {bad} only later, {locked} still locked"
     return Finding("decryption", "warn" if locked else "ok", text)
 
 

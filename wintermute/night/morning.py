@@ -184,7 +184,7 @@ class Morning:
         broken = [tally for tally in failed(night) if tally.scope in known]
         waits = left_over(night, known)
         said = message("Done", items, len(broken), left=bool(waits))
-        here = " here; others are told in their chats" if everything else ""
+        here = " here; I tell other people in their chats" if everything else ""
         notes = [tally.note for tally in night.phases if tally.scope in known and tally.note]
         nothing = (
             "Done, and nothing was changed" if notes else f"Done: there was nothing to tidy{here}"
