@@ -371,7 +371,7 @@ async def test_a_bare_undo_of_many_items_is_asked(
             why = Reason("import", SCOPE)
             await talk.house.stores.changes.record(tx, why, [c for c in changes if c])
         said = await talk.says("/undo")
-        assert ("`/undo yes`" in said, said.count("- memory taken out again")) == (is_asked, facts)
+        assert ("`/undo yes`" in said, said.count("- memory removed again")) == (is_asked, facts)
         assert len(await talk.remembered()) == (facts if is_asked else 0)
         assert len(await sets(talk, "undo")) == (0 if is_asked else 1)
         if is_asked:

@@ -227,7 +227,7 @@ def templates(config: Config) -> Finding:
 )
 @reporting
 def command(ctx: click.Context, as_json: bool, login: bool) -> None:
-    """Try every part and say what to do.
+    """Test every part of the setup, and say what to fix.
 
     It asks each model two tiny questions, and the model must call a tool. It tries the password
     only before the first login, and logs out again at once. It changes nothing else, but notes how

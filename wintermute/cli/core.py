@@ -27,7 +27,7 @@ whose = scope_option("A person or room, as in person:@ann:example.org; default: 
 
 @click.group("core")
 def command() -> None:
-    """Show and edit core.md, which is in every prompt.
+    """Show and edit core.md, which the model sees with every message.
 
     Example: wintermute core show
     """

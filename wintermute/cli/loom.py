@@ -227,7 +227,7 @@ def _block(text: str, begin: str) -> Iterator[str]:
 # `replay` needs the whole program, which the others need not load.
 @click.group("loom", cls=LazyGroup, lazy={"replay": "wintermute.cli.replay"})
 def command() -> None:
-    """Read, export, fork and replay what was said and done.
+    """Read, export, fork and replay the record of all conversations.
 
     BRANCH is the id of a branch, or of a room for its newest branch.
 

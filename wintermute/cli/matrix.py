@@ -27,8 +27,8 @@ from wintermute.matrix.sas import LASTS
 from wintermute.matrix.verifications import LOOK_SECONDS, VerificationStore
 
 WAITING = "Waiting up to ten minutes. Verify the bot in your client now, or send it `/verify`."
-NOT_RUNNING = "Wintermute is not running: start it with `wintermute run`, meanwhile this waits."
-CONFIRM = "Confirm it in your client, too."
+NOT_RUNNING = "Wintermute is not running. Start it with `wintermute run`; this command waits for it."
+CONFIRM = "Now confirm it in your client too."
 NOTHING_CAME = "no emojis came within ten minutes -> run this again, and begin in your client"
 CANCELLED = "cancelled: somebody may sit between you and the bot -> see docs/encryption.md first"
 TOO_LATE = "it was over already -> if your client trusts the bot now, remove that trust there"

@@ -219,7 +219,7 @@ async def promises(database: Database, clock: Clock, zone: ZoneInfo) -> tuple[He
             " AND due_at < ? ORDER BY due_at",
             (overdue,),
         ),
-        "due, but there is no room to say it in": await database.scalars(
+        "due, but I have no room to post it in": await database.scalars(
             "SELECT id FROM tasks WHERE held = 1 AND status = 'active' ORDER BY seq"
         ),
         # Those whose last run failed, with how many did in a row.
