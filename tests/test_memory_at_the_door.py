@@ -62,7 +62,9 @@ async def test_why_names_what_an_answer_had_and_links_to_where_it_is_from(
     await ask(ann, chat, daemon, "And when is chess?")
     [event] = [each.event_id for each in ann.events(chat) if each.body == answer]
     assert await ask_in_reply(ann, chat, daemon, "/why", event) == why
-    assert CHESS in (await ask(ann, chat, daemon, "/why")).partition("view from before")[0]
+    assert (
+        CHESS in (await ask(ann, chat, daemon, "/why")).partition("known in this conversation")[0]
+    )
     listed = await ask(ann, chat, daemon, "/memory when is chess")
     assert listed.startswith(f"- {CHESS} (`fact_")
 

@@ -492,8 +492,8 @@ async def test_what_broke_off_is_not_left_standing_while_a_message_waits(
     config = settings(tmp_path, model.url, llm={"max_retries": 0})
     async with at_terminal(config) as terminal:
         terminal.type("hello\r")
-        await terminal.until("go on trying")
-        await terminal.until("you>", after="go on trying")
+        await terminal.until("keep trying")
+        await terminal.until("you>", after="keep trying")
         terminal.type("/tasks\r")
         await terminal.stands("you> /tasks", EMPTY_LISTS["tasks"], "you>")
         assert "Two." in terminal.seen

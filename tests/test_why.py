@@ -104,7 +104,7 @@ async def test_why_tells_what_a_message_brought_and_what_was_in_view(
             await house.one("SELECT id FROM outbox WHERE body = 'echo: Which tea shall I buy?'")
         )["id"]
         assert await answer(house, "/why", f"$of-{first}") == said
-        assert "no answer of mine" in await answer(house, "/why", "$nowhere")
+        assert "do not know that answer" in await answer(house, "/why", "$nowhere")
         assert "`/memory WORDS` finds" in await answer(house, "/why cheese")
         await house.deliver()
         command = (await house.rows("SELECT id FROM outbox ORDER BY seq LIMIT 1"))[0]["id"]

@@ -27,7 +27,9 @@ from wintermute.matrix.sas import LASTS
 from wintermute.matrix.verifications import LOOK_SECONDS, VerificationStore
 
 WAITING = "Waiting up to ten minutes. Verify the bot in your client now, or send it `/verify`."
-NOT_RUNNING = "Wintermute is not running. Start it with `wintermute run`; this command waits for it."
+NOT_RUNNING = (
+    "Wintermute is not running. Start it with `wintermute run`; this command waits for it."
+)
 CONFIRM = "Now confirm it in your client too."
 NOTHING_CAME = "no emojis came within ten minutes -> run this again, and begin in your client"
 CANCELLED = "cancelled: somebody may sit between you and the bot -> see docs/encryption.md first"

@@ -49,7 +49,7 @@ FOLLOWS = "I'm already tidying up. I'll begin again afterwards, and tell you whe
 OWED = "Tidying up is already planned. It begins as soon as possible."
 NOTHING_HERE = "It changed nothing here and has no questions."
 ANSWERS = (
-    "`/night yes N` and `/night no N` answer a question. Instead of N, also `all`, `3-7`, or `NIGHT#N` for an older night."
+    "`/night yes N` and `/night no N` answer a question. N may also be `all`, `3-7`, or `NIGHT#N` for an older night."
     " `/night N new`, `old`, `both` or `neither` says which of two memories is true."
     " `/night N` shows one in full."
 )
