@@ -310,7 +310,7 @@ async def test_what_is_taken_back_by_the_name_of_its_change_set_reads_so(
         await says(house, "/night yes 2")
         for n in (1, 2):
             row = await house.one(f"SELECT change_set AS id FROM night_items WHERE n = {n}")
-            assert "memory back" in await says(house, f"/undo {row['id']}")
+            assert "memory restored" in await says(house, f"/undo {row['id']}")
             assert "taken back" in await says(house, f"/night {n}")
         assert len(await texts(house)) == 4
         assert "waits for your yes or no" in await says(house, "/night 3")
