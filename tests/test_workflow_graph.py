@@ -488,7 +488,7 @@ async def test_a_person_can_see_what_is_handed_out(tmp_path: Path, model: ModelS
         await house.incoming("/sessions")
         lines = (await house.said(3))[2].splitlines()
         assert [line.partition(" ")[2].partition(" ")[2] for line in lines] == [
-            r"a: find \*trains\* (at work)",
+            r"a: find \*trains\* (running)",
             "b (waits for a)",
             "c (not before 2026-05-04 14:30)",
         ]
