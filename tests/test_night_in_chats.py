@@ -377,7 +377,7 @@ async def test_what_has_changed_meanwhile_is_not_done_and_what_waits_too_long_ex
             await house.stores.facts.retire(tx, Reason("command", OWNER), [car.id])
         assert "has changed since" in await says(house, "/night yes 1")
         clock.advance(14 * 24 * HOUR)
-        assert "is no question any more" in await says(house, "/night yes 2")
+        assert "is no longer open" in await says(house, "/night yes 2")
         assert "14 days" in await says(house, "/night yes 20260505#2")
         assert await texts(house) == ["Sells the boat?"]
 
@@ -423,7 +423,7 @@ async def test_what_is_older_than_thirty_days_cannot_be_taken_back_and_that_is_s
                     assert await Nights(house.database, clock).expire(tx) == 1
             for which in ("20260505", "2026-05-05", "20260505#1"):
                 assert await says(house, f"/night undo {which}") == (
-                    "That cannot be taken back any more: changes are kept for 30 days."
+                    "It is too late to undo that: changes are kept for 30 days."
                 )
         assert await texts(house) == ["Likes tea"]
 

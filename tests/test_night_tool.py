@@ -155,7 +155,7 @@ async def test_a_night_that_is_under_way_is_not_taken_back_and_the_reason_is_the
         await more.wait()
 
     waits = SmallNight(last=[Waits(meanwhile)])
-    reason = "That night is still under way: take it back when it is over."
+    reason = "That night is still running: undo it when it is over."
     async with opened(tmp_path, model, clock, night=waits) as house:
         await begin(house, "Likes tea", "Likes tea, again")
         clock.advance(11 * HOUR)

@@ -249,7 +249,7 @@ async def _or_why_not(answer: Awaitable[str]) -> str:
 
 def _how_far(night: Night, zone: ZoneInfo) -> str:
     if night.state == "running":
-        return f"under way since {night.began_at.astimezone(zone):%H:%M}"
+        return f"running since {night.began_at.astimezone(zone):%H:%M}"
     ended = f" {night.ended_at.astimezone(zone):%H:%M}" if night.ended_at else ""
     return f"ended{ended}"
 

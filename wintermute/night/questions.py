@@ -34,10 +34,10 @@ CHANGED = "what it is about has changed since, or was decided elsewhere, so noth
 ANSWERED = {
     "done": "was done already",
     "refused": "was refused already",
-    "outdated": "is no question any more: what it was about has changed or was decided elsewhere,"
-    " or 14 days have passed",
+    "outdated": "is no longer open: its subject has changed or was decided elsewhere, or 14 days have"
+    " passed",
     "undone": "was taken back",
-    "planned": "is still being worked at",
+    "planned": "is still in progress",
 }
 
 
