@@ -150,7 +150,7 @@ async def test_it_never_says_that_nothing_is_remembered_while_the_words_are_in_v
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
         model.script(Text(f"Perhaps a {WORD}?"))
         await say(house, ["Which bird shall I buy?"])
-        assert "- 1 answer of mine to other messages" in await asked(house, f"/forget {WORD}")
+        assert "- 1 answer of mine with these words" in await asked(house, f"/forget {WORD}")
         await asked(house, "/forget yes")
         await forgotten(house)
         assert await asked(house, f"/forget {WORD}") == NOTHING_LIKE_IT

@@ -133,7 +133,7 @@ async def test_what_is_left_of_a_forgetting_is_told(tmp_path: Path, model: Model
         await take_back(house, *said)
         await looked(house, "SELECT 1 FROM jobs WHERE name = 'scrub' AND waits_for <> ''")
         assert await line(house, "forgetting") == (
-            "- **forgetting** (ok): the database is rewritten once nobody has written for a minute"
+            "- **forgetting** (ok): erased; the file of the database is cleaned after a minute without messages"
         )
 
 

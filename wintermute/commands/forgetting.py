@@ -144,7 +144,7 @@ def _lines(found: Worded, *, answers: bool = True) -> Iterator[str]:
         (found.summaries, "summary", "", []),
         (len(found.core), "line", " of what I always keep in mind", _quotes(found.core)),
         (len(found.lines), "line", " of pages and their index", _quotes(found.lines)),
-        (found.answers if answers else 0, "answer", " of mine to other messages", []),
+        (found.answers if answers else 0, "answer", " of mine with these words", []),
     )
     for count, noun, which, examples in kinds:
         shown = "; ".join(examples[:EXAMPLES]) + ("; …" if len(examples) > EXAMPLES else "")

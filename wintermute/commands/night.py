@@ -228,7 +228,7 @@ class NightVerbs:
             if done and not words:
                 return items, True
         if words:
-            raise NoSuchNight(f"no night did anything here under the number {words[0][:20]}")
+            raise NoSuchNight(f"no change of a night has the number {words[0][:20]} here")
         return [], True
 
 

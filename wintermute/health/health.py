@@ -376,7 +376,7 @@ FAILING = 3
 """Failures in a row after which a job that is tried again is not well."""
 TO_FORGET = {
     "forget": "{n} still to be finished",
-    "scrub": "the database is rewritten once nobody has written for a minute",
+    "scrub": "erased; the file of the database is cleaned after a minute without messages",
 }
 UNLIMITED = Ceilings()
 MOST_NAMED = 20

@@ -149,7 +149,7 @@ class Questions:
         everything = await self._nights.items(self._stores.database, scope=scope)
         fitting = [item for item in everything if first <= item.n <= last]
         if not fitting:
-            raise NoSuchNight(f"no night did or asks anything here under the number {word[:20]}")
+            raise NoSuchNight(f"no change or question of a night has the number {word[:20]} here")
         here = [item for item in fitting if item.night == fitting[-1].night]
         return [item for item in here if item.state == "open"] or here[:1]
 
