@@ -76,7 +76,7 @@ def edit(ctx: click.Context, scope: str | None, as_json: bool) -> None:
 @whose
 @reporting
 def check(ctx: click.Context, scope: str | None, as_json: bool) -> None:
-    """Check the form of core.md, and show changes that wait for you.
+    """Check the format of core.md, and show changes that need your answer.
 
     Example: wintermute core check
     """
@@ -119,7 +119,7 @@ async def history(stores: Stores, scope: str | None) -> Report:
 @whose
 @on_stores
 async def restore(stores: Stores, number: int, scope: str | None) -> Report:
-    """Bring back the version that `history` shows under this number.
+    """Restore version N, as `history` numbers them.
 
     Example: wintermute core restore 1
     """

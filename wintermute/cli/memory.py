@@ -122,9 +122,9 @@ def add(
     source: Source,
     until: str | None,
 ) -> None:
-    """Remember one thing; with - read a long text and split it into memories.
+    """Remember one thing; with - as TEXT, read a long text and split it into memories.
 
-    With --until, the memory is kept as past: `search --when` and `/memory WORDS` find it.
+    With --until, the memory is kept as no longer true: `search --when` and `/memory WORDS` find it.
 
     Example: wintermute memory add "Anna lives in Lyon." --until 2026-05-01
     """
@@ -270,11 +270,11 @@ def _forgotten_lines(done: Forgotten, zone: ZoneInfo) -> Iterator[str]:
 
 @command.command("export")
 @click.argument("file", type=click.Path(dir_okay=False), default="-")
-@whose
+@scope_option("A person or room, as in person:@ann:example.org; default: everybody.")
 @config_option
 @click.pass_context
 def export(ctx: click.Context, file: str, scope: str | None) -> None:
-    """Export all memories, or those of one scope, as lines of JSON.
+    """Export all memories, or those of one person or room, as lines of JSON.
 
     It replaces an earlier export, but no other file.
 

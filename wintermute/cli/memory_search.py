@@ -240,10 +240,10 @@ def _stats_lines(backend: str, tallies: Sequence[Json]) -> Iterator[str]:
 @click.command("rebuild-index")
 @on_stores
 async def rebuild_index(stores: Stores) -> Report:
-    """Rebuild the indexes by which memories are found.
+    """Rebuild the search indexes of memories.
 
     The daemon does this by itself when it is needed; this command does it at once. Until then,
-    words find memories.
+    search finds words, but not meanings.
 
     Example: wintermute memory rebuild-index
     """

@@ -216,7 +216,7 @@ def command() -> None:
 @scope_option("Only those of a person or room, as in person:@ann:example.org.", EVERYWHERE)
 @on_stores
 async def list_(stores: Stores, status: Any, scope: str | None) -> Report:
-    """Show the tasks of everybody, or of one scope.
+    """Show the tasks of everybody, or of one person or room.
 
     Example: wintermute task list --status all
     """

@@ -239,7 +239,7 @@ def _tell_preview(ctx: click.Context, done: Preview, *, as_json: bool) -> None:
 def undo(ctx: click.Context, as_json: bool, job: str | None, store: Path | None) -> None:
     """Undo a job, or a save in the browser; later edits stay.
 
-    JOB is the name of a job or a change set. Without it, the newest job is undone.
+    JOB is the name of a folder in sleep/, or the id of a change set. Without it, the newest job is undone.
 
     Example: wintermute wiki undo 20260504-101500
     """
