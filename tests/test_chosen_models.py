@@ -20,7 +20,7 @@ from wintermute.conversation.words import BACK
 from wintermute.messages import Usage
 
 GROUP = "!group:test"
-RESET = "This conversation asks `cloud` alone; `/model reset` goes back to the usual models."
+RESET = "This conversation uses only `cloud`; `/model reset` goes back to the usual models."
 
 
 def models(**known: Backend | str) -> Llm:
@@ -57,11 +57,11 @@ async def test_a_chosen_model_answers_alone_in_its_conversation_until_it_is_rese
             assert (await tell(house, "/model")).splitlines() == [
                 *("This conversation asks the usual models: `usual`.", ""),
                 *("- `usual`: usual_one", "- `cloud`: clever_one", "- `tiny`: tiny_one", ""),
-                "The owner chooses one of these for this conversation with `/model NAME`.",
+                "The owner can choose one of these for this conversation: `/model NAME`.",
             ]
             assert "There is no model `nowhere`." in await tell(house, "/model nowhere")
             said = await tell(house, "/model tiny")
-            assert said.startswith("`tiny` was not chosen: instructions and tools take about ")
+            assert said.startswith("I did not choose `tiny`: instructions and tools take about ")
             assert "llm.backends.tiny.context_tokens" in said
             assert await tell(house, "again") == "echo: again"
             assert "asks `cloud` alone" in await tell(house, "/model `cloud`")
@@ -69,7 +69,9 @@ async def test_a_chosen_model_answers_alone_in_its_conversation_until_it_is_rese
             assert "I could read only" in await tell(house, "word " * 20_000)
             assert await tell(house, "who?", room="!beside:test") == "echo: who?"
             for line in ("/model cloud", "/model reset"):  # of what may not be, nothing is told
-                assert "Only a verified session" in await tell(house, line, origin="other", **group)
+                assert "Only the owner can choose a model" in await tell(
+                    house, line, origin="other", **group
+                )
             assert "usual models: `usual`." in await tell(house, "/model", origin="other", **group)
             assert "asks `cloud` alone" in await tell(house, "/model cloud", **group)
         async with open_house(tmp_path, None, **opened) as house, house.working():
@@ -206,7 +208,9 @@ async def test_usage_agrees_with_the_calls_of_conversation_day_and_month(
     told = [line for line in here.splitlines() if line.startswith("- ")]
     assert told == [*bill(mine), *bill(days), *bill(month)]
     assert theirs.splitlines() == ["**This conversation**", *bill(mine)]
-    assert group.startswith("**This conversation**\n- no model calls\n\nWhat all chats used")
+    assert group.startswith(
+        "**This conversation**\n- no model calls\n\nI show the use of all chats only"
+    )
 
 
 async def test_both_commands_are_there_in_the_browser(tmp_path: Path, model: ModelServer) -> None:

@@ -140,7 +140,7 @@ async def test_what_is_older_than_thirty_days_stays(home: Terminal, model: Model
     assert home.json("night", "report", name)["items"] == []
     for which in (name, f"{name}#1"):
         assert home.refuses("night", "undo", which) == (
-            "wintermute: that cannot be taken back any more: changes are kept for 30 days"
+            "wintermute: it is too late to undo that: changes are kept for 30 days"
         )
 
 

@@ -342,7 +342,7 @@ def test_a_task_without_a_room_is_marked() -> None:
     )
     due = "due Monday, 2026-05-04 14:00 CEST"
     row = (
-        f"[P5] #task_ab12cd34: Rent  {due}  due, but there is no room to say it in  room:!gone:test"
+        f"[P5] #task_ab12cd34: Rent  {due}  due, but I have no room to post it in  room:!gone:test"
     )
     assert TaskView(task, None, now, BERLIN).row() == row
 

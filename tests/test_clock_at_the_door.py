@@ -70,7 +70,7 @@ async def test_a_clock_that_is_wrong_for_seconds_is_not_noticed_in_the_room(
     await daemon.start()
     await heard(ann, chat, daemon, 2)
     daemon.set_clocks()
-    await schedule(daemon, "fires what is due")
+    await schedule(daemon, "wakes up for due tasks")
     said = [message.body.split(" (")[0] for message in ann.messages(chat, daemon.user_id)]
     assert said == ["⏰ pills", "⏰ soup"]
     due = next_due(daemon)
@@ -95,7 +95,7 @@ async def test_a_start_that_nothing_vouches_for_says_nothing_until_it_is_known_w
     await daemon.start()
     await schedule(daemon, "waits: the clock of this machine may be wrong")
     daemon.set_clocks()  # where the homeserver's is
-    await schedule(daemon, "fires what is due")
+    await schedule(daemon, "wakes up for due tasks")
     [said] = await heard(ann, chat, daemon, 1)
     assert said.startswith("⏰ tea (was due ")
     assert timedelta(0) < next_due(daemon)["pills"] < timedelta(hours=1)
@@ -170,7 +170,7 @@ async def test_a_start_years_ahead_throws_nothing_away(
     await schedule(daemon, "waits: the clock of this machine may be wrong")
     await answered(ann, chat, "three")
     daemon.set_clocks()
-    await schedule(daemon, "fires what is due")
+    await schedule(daemon, "wakes up for due tasks")
     await ann.share_identity(phone)
     await ann.wait_for(chat, lambda m: m.body == "echo: two")
     assert (await daemon.command("memory", "undo", "--last"))[0] == 0

@@ -25,7 +25,7 @@ async def test_new_forgets_what_was_said_so_far(tmp_path: Path, model: ModelServ
         branches = await house.rows("SELECT id, reason FROM branches ORDER BY seq")
         casts = await house.rows("SELECT branch_id, intent FROM casts ORDER BY seq")
     assert said[0] == "echo: remember the milk"
-    assert "fresh start" in said[1]
+    assert "new conversation" in said[1]
     assert [m["content"] for m in model.requests[1].messages[1:]] == ["hello"]
     assert [branch["reason"] for branch in branches] == ["start", "new"]
     assert [cast["branch_id"] for cast in casts] == [branch["id"] for branch in branches]
@@ -206,7 +206,7 @@ async def test_memory_shows_what_is_remembered_in_this_room_only(tmp_path: Path)
             "- Likes tea",
         ]
         assert (await answer(house, "/memory TWO walk")).startswith("- Walks two miles (`fact_")
-        assert await answer(house, "/memory gins") == "I remember nothing of that."
+        assert await answer(house, "/memory gins") == "I remember nothing with these words."
 
 
 async def test_memory_of_very_much_ends_with_how_much_more_there_is(tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ AT_THE_TERMINAL = (
 """Ctrl-C on it is a signal while the line is shown, and a key while it is typed."""
 FOR_CLIENTS = (
     b"recovery key at its first login",
-    b"Older messages stay locked",
-    b"nheko, type a blank",
+    b"cannot read older messages",
+    b"nheko, type a space",
 )
 OPENAI = {"OPENAI_BASE_URL", "OPENAI_API_KEY", "OPENAI_MODEL"}
 

@@ -236,7 +236,7 @@ async def test_a_history_is_folded_though_the_summarisers_window_is_not_as_told(
     model.keyed(choose)
     async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
         await tell(house, *(f"m{n} {WORDS}" for n in range(25)), "/compact")
-        assert (await house.spoken())[-1].startswith("Folded:")
+        assert (await house.spoken())[-1].startswith("Summed up:")
         assert (await folds(house))[-1]["turns"] == 24
     assert [size > 8_000 for size in sizes[:3]] == [True, True, False]
     assert all(then < size for size, then in itertools.pairwise(sizes[:3]))
@@ -249,7 +249,7 @@ async def test_a_summariser_that_takes_nothing_is_not_asked_for_ever(
     model.keyed(lambda seen: ContextTooLarge() if is_for_summary(seen.body) else None)
     async with open_house(tmp_path, model.url, context=FEW) as house, house.working():
         await tell(house, *(f"m{n} {WORDS}" for n in range(25)), "/compact")
-        assert "nothing was changed" in (await house.spoken())[-1]
+        assert "I changed nothing" in (await house.spoken())[-1]
     asked = [json.dumps(seen.messages) for seen in model.requests if is_for_summary(seen.body)]
     assert 3 < len(asked) == len(set(asked)) < 12
 
@@ -299,7 +299,7 @@ async def test_what_is_forgotten_while_it_is_summed_up_is_in_no_summary(
         go_on.set()
         await tell(house, "e")
         stored = [row["summary"] for row in await folds(house)]
-        assert "nothing was changed" in (await house.spoken())[5]
+        assert "I changed nothing" in (await house.spoken())[5]
     assert stored == ["summary 1 of it all" if what == "a message" else ""]
     assert talk.marked[-1] == ((1, "summary 1") if what == "a message" else None)
 
@@ -440,7 +440,7 @@ async def test_a_message_that_was_read_in_part_is_answered_with_how_much_of_it(
         said = (await house.said(1))[0]
         shown = re.fullmatch(
             r"Here is a summary\.\n\n\*I could read only ([\d,]+) of the 18,413 characters of your"
-            r" message: more of it does not fit into the model's window\.\*",
+            r" message: the rest is too long for the model\.\*",
             said,
         )
         assert shown, said

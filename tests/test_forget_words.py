@@ -150,7 +150,7 @@ async def test_it_never_says_that_nothing_is_remembered_while_the_words_are_in_v
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
         model.script(Text(f"Perhaps a {WORD}?"))
         await say(house, ["Which bird shall I buy?"])
-        assert "- 1 answer of mine to other messages" in await asked(house, f"/forget {WORD}")
+        assert "- 1 answer of mine with these words" in await asked(house, f"/forget {WORD}")
         await asked(house, "/forget yes")
         await forgotten(house)
         assert await asked(house, f"/forget {WORD}") == NOTHING_LIKE_IT
@@ -188,7 +188,7 @@ async def test_in_a_room_what_others_said_stays_and_their_forgetting_takes_nothi
         await say(house, [f"A {WORD}, said nobody to you"], kind="context", **CLUB, **BEN)
         theirs = await asked(house, f"/forget {WORD}", **CLUB, **BEN)
         assert "- 2 messages of yours" in theirs
-        assert "I leave 1 message of others in this room with these words" in theirs
+        assert "1 message of others in this room with these words would stay" in theirs
         assert "private" not in theirs
         assert await asked(house, "/forget yes", **CLUB, **BEN) == FORGETTING_HERE
         await forgotten(house)
@@ -201,7 +201,7 @@ async def test_in_a_room_what_others_said_stays_and_their_forgetting_takes_nothi
         await forgotten(house)
         await say(house, [f"Ben, no {WORD} any more"], **CLUB, **BEN)
         others = await asked(house, f"/forget {WORD}", **CLUB)
-        assert "I leave 1 message of others in this room with these words" in others
+        assert "1 message of others in this room with these words would stay" in others
         assert "of yours" not in others
         assert f"Mine is a {WORD}, in private" in await said_by(house, "@ann:test")
         turns = await house.rows("SELECT utterance FROM turns ORDER BY seq LIMIT 1")

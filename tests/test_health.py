@@ -97,7 +97,7 @@ async def test_the_report_names_what_is_wrong(database: Database) -> None:
     assert facts["outbox"].state == "warn"
     assert "1 to be sent" in facts["outbox"].text
     assert "2 in !r: M_FORBIDDEN" in facts["outbox"].text
-    assert (facts["decryption"].state, facts["malformed events"].text) == ("warn", "5 passed over")
+    assert (facts["decryption"].state, facts["malformed events"].text) == ("warn", "5 skipped")
     today = "2 calls; 20 tokens read, 8 of them from the cache; 10 written; 1.0000 USD"
     assert facts["today, base"].text == today
     yesterday = "1 call; 10 tokens read, 4 of them from the cache; 5 written; 0.5000 USD"
@@ -217,7 +217,7 @@ async def test_what_is_due_and_not_said_is_a_warning(tmp_path: Path) -> None:
             [
                 "nothing is due",
                 f"1 not said yet: {mine.id}",
-                f"1 due, but there is no room to say it in: {soup.id}",
+                f"1 due, but I have no room to post it in: {soup.id}",
             ],
         )
         house.speaker.unfit.clear()

@@ -290,7 +290,7 @@ async def test_three_crashes_put_a_job_off_and_ordinary_restarts_do_not(
         async with opened(folders[3], model, bench, clock) as house, house.working():
             await became(house, a="waiting")
             assert (await house.said(2))[1:] == [
-                "I couldn't finish some work in the background: I crashed three times at it. I'll"
+                "I couldn't finish some work in the background: it made me crash three times. I'll"
                 " try again in an hour, then in a day, then every week."
             ]
     clock.advance(3600)
@@ -342,7 +342,7 @@ async def test_one_that_persists_is_tried_once_an_hour_after_three_crashes(
             await owe(house, *others)
             await became(house, a="waiting", **others)
             assert (await house.said(2))[1:] == [
-                "I couldn't finish some work in the background: I crashed three times at it. I'll"
+                "I couldn't finish some work in the background: it made me crash three times. I'll"
                 " try again every hour."
             ]
     clock.advance(3600)

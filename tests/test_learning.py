@@ -96,7 +96,7 @@ async def test_what_is_said_in_passing_is_one_clear_memory_by_the_next_conversat
     # one call each: what was added was brought together before
     assert [len(reconstructions), sum(map(is_harvest, asked)), len(asked)] == [2, 1, 5]
     await ann.send(chat, "/new")
-    await ann.wait_for(chat, lambda said: "fresh start" in said.body)
+    await ann.wait_for(chat, lambda said: "new conversation" in said.body)
     await talk(ann, chat, "where do I live?")
     prompt = next(s for s in model.requests if s.last_user == "where do I live?").prompt
     assert f"# RULE\n- {RULE}" in prompt

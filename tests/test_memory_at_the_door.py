@@ -56,13 +56,15 @@ async def test_why_names_what_an_answer_had_and_links_to_where_it_is_from(
     answer = await ask(ann, chat, daemon, "Which tea shall I buy?")
     assert (TEA in asked(model), CHESS in asked(model)) == (True, False)
     why = await ask(ann, chat, daemon, "/why")
-    assert why.startswith(f"**What that message brought**\n- {TEA} (remembered as told, you on [")
+    assert why.startswith(f"**Found for that message**\n- {TEA} (on request, you on [")
     assert f"](https://matrix.to/#/{chat}/{told})" in why
     assert CHESS not in why
     await ask(ann, chat, daemon, "And when is chess?")
     [event] = [each.event_id for each in ann.events(chat) if each.body == answer]
     assert await ask_in_reply(ann, chat, daemon, "/why", event) == why
-    assert CHESS in (await ask(ann, chat, daemon, "/why")).partition("view from before")[0]
+    assert (
+        CHESS in (await ask(ann, chat, daemon, "/why")).partition("known in this conversation")[0]
+    )
     listed = await ask(ann, chat, daemon, "/memory when is chess")
     assert listed.startswith(f"- {CHESS} (`fact_")
 

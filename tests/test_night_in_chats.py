@@ -85,7 +85,7 @@ async def test_the_morning_tells_once_of_what_was_done_and_is_asked(
         (said,) = (await house.spoken())[1:]
         assert said == (
             "Last night: 4 memories merged; 1 question. `/night` shows all, `/night undo` takes it"
-            " back.\nThe question: Put to rest, so that only a search finds it? “Sells the car?”"
+            " back.\nThe question: Set this aside, so that only a search finds it? “Sells the car?”"
             " (is it so?)\n"
             "✅ yes, ❌ no, or `/night yes 20260505#3`."
         )
@@ -156,7 +156,7 @@ async def test_whose_room_comes_later_hears_it_then(tmp_path: Path, model: Model
         house.speaker.unfit.clear()
         await slept(house, clock, 30)
         (_, told) = await house.spoken("!ben:test")
-        assert told.startswith("Tidied since 2026-05-04: 1 question.")
+        assert told.startswith("Tidied up since 2026-05-04: 1 question.")
         assert len(await house.spoken()) == 2
         assert await house.rows("SELECT 1 FROM nights WHERE told_at IS NULL") == []
 
@@ -226,9 +226,9 @@ async def test_a_sign_answers_only_what_is_shown_whole_and_one_item_is_shown_who
         assert await house.rows("SELECT 1 FROM outbox WHERE reacts_to IS NOT NULL") == []
         fact = await house.one("SELECT id FROM facts WHERE text LIKE 'Sells%'")
         shown = (
-            "`20260505#2` Put to rest, so that only a search finds it? — waits for your yes or no\n"
+            "`20260505#2` Set this aside, so that only a search finds it? — waits for your yes or no\n"
             f"Before:\n> Sells {'very ' * 80}many\n> \\*cars\\*?\nWhy: is it so?\n"
-            f"It goes back to: `{fact['id']}`\n\n"
+            f"Source: `{fact['id']}`\n\n"
             "`/night yes 20260505#2` or `/night no 20260505#2` answers."
         )
         assert await says(house, "/night 2") == shown
@@ -282,20 +282,20 @@ async def test_yes_and_no_answer_by_number_by_range_and_all_at_once(
         await slept(house, clock)
         assert "5 questions" in (await house.spoken())[1]
         assert (await says(house, "/night yes 2")) == (
-            "- `20260505#2` done: put to rest, found only by a search: “Sells the boat?” (is it so?)"
+            "- `20260505#2` done: set aside, found only by a search: “Sells the boat?” (is it so?)"
         )
         assert (await says(house, "/night yes 2")) == "- `20260505#2` was done already"
         assert (await says(house, "/night yes 20260505#2")) == "- `20260505#2` was done already"
         assert (await says(house, "/night no 3-4")).count("stays as it is") == 2
         assert (await says(house, "/night yes all")).count("done") == 2
         assert await texts(house) == ["Sells the house?", "Sells the bike?"]
-        assert await says(house, "/night yes all") == "Nothing waits for an answer here."
+        assert await says(house, "/night yes all") == "I have no open questions here."
         before = len(await house.spoken())
         await slept(house, clock, 48)
         assert len(await house.spoken()) == before
         assert await says(house, "/undo") == "There is nothing to undo here."
         assert await texts(house) == ["Sells the house?", "Sells the bike?"]
-        assert await says(house, "/night undo 2") == "- memory back: Sells the boat?"
+        assert await says(house, "/night undo 2") == "- memory restored: Sells the boat?"
         assert "taken back" in await says(house, "/night 2")
 
 
@@ -310,7 +310,7 @@ async def test_what_is_taken_back_by_the_name_of_its_change_set_reads_so(
         await says(house, "/night yes 2")
         for n in (1, 2):
             row = await house.one(f"SELECT change_set AS id FROM night_items WHERE n = {n}")
-            assert "memory back" in await says(house, f"/undo {row['id']}")
+            assert "memory restored" in await says(house, f"/undo {row['id']}")
             assert "taken back" in await says(house, f"/night {n}")
         assert len(await texts(house)) == 4
         assert "waits for your yes or no" in await says(house, "/night 3")
@@ -321,7 +321,7 @@ async def test_what_is_taken_back_by_the_name_of_its_change_set_reads_so(
     [
         (
             ("Sells the boat?", "Likes tea", "Likes tea, again"),
-            "Put to rest, so that only a search finds it? “Sells the boat?” (is it so?)"
+            "Set this aside, so that only a search finds it? “Sells the boat?” (is it so?)"
             " — waits for your yes or no",
         ),
         (
@@ -338,7 +338,7 @@ async def test_a_number_under_which_an_older_night_asks_as_well_answers_neither(
     async with opened(tmp_path, model, clock, night=small) as house:
         await begin(house, "Sells the car?")
         await slept(house, clock)
-        assert "- `1` Put to rest" in await says(house, "/night")
+        assert "- `1` Set this aside" in await says(house, "/night")
         await remember(house, *later)
         (tidying,) = small.built
         async with house.database.transaction() as tx:
@@ -347,8 +347,8 @@ async def test_a_number_under_which_an_older_night_asks_as_well_answers_neither(
         await tidying.tidy(night)  # which nobody was told of yet
         before = sorted(await texts(house))
         both = (
-            "More than one night has that number, and nothing was done: write it as NIGHT#N.\n"
-            "- `20260505#1` Put to rest, so that only a search finds it? “Sells the car?” (is it so?)"
+            "Several nights have a question with that number, so I did nothing. Write the number as NIGHT#N.\n"
+            "- `20260505#1` Set this aside, so that only a search finds it? “Sells the car?” (is it so?)"
             f" — waits for your yes or no\n- `20260505-2#1` {its}"
         )
         for line in ("/night yes 1", "/night no 1", "/night yes #1", "/night yes 1-1"):
@@ -358,7 +358,7 @@ async def test_a_number_under_which_an_older_night_asks_as_well_answers_neither(
         assert f"- `20260505-2#1` {its}" in listed
         assert ("- `2` merged" in listed) == (len(later) > 2)
         assert "Still asked: `20260505#1`" in listed
-        assert "- `20260505#1` Put to rest" in await says(house, "/night 20260505")
+        assert "- `20260505#1` Set this aside" in await says(house, "/night 20260505")
         assert "`20260505#1` stays as it is" in await says(house, "/night no 20260505#1")
         assert ("`20260505-2#1` done" in await says(house, "/night yes 1")) == (len(later) > 2)
         assert await says(house, "/night yes 1") == "- `20260505-2#1` was done already"
@@ -377,7 +377,7 @@ async def test_what_has_changed_meanwhile_is_not_done_and_what_waits_too_long_ex
             await house.stores.facts.retire(tx, Reason("command", OWNER), [car.id])
         assert "has changed since" in await says(house, "/night yes 1")
         clock.advance(14 * 24 * HOUR)
-        assert "is no question any more" in await says(house, "/night yes 2")
+        assert "is no longer open" in await says(house, "/night yes 2")
         assert "14 days" in await says(house, "/night yes 20260505#2")
         assert await texts(house) == ["Sells the boat?"]
 
@@ -394,11 +394,11 @@ async def test_a_night_is_taken_back_item_by_item_or_whole_and_the_second_time_s
         await slept(house, clock)
         assert await says(house, "/undo") == "There is nothing to undo here."
         assert "Write it as NIGHT#ITEM" in await says(house, "/night undo 20260505#")
-        assert await says(house, "/night undo `1`") == "- memory back: Likes tea, again"
+        assert await says(house, "/night undo `1`") == "- memory restored: Likes tea, again"
         assert "Has a dog, again" not in await texts(house)
-        assert await says(house, "/night undo") == "- memory back: Has a dog, again"
+        assert await says(house, "/night undo") == "- memory restored: Has a dog, again"
         assert sorted(await texts(house)) == before
-        nothing = "There is nothing to undo: all of it is as it was before."
+        nothing = "There is nothing to undo: everything is as it was before."
         assert await says(house, "/night undo") == nothing
         assert await says(house, "/night undo 1") == nothing
         await slept(house, clock, 48)
@@ -423,7 +423,7 @@ async def test_what_is_older_than_thirty_days_cannot_be_taken_back_and_that_is_s
                     assert await Nights(house.database, clock).expire(tx) == 1
             for which in ("20260505", "2026-05-05", "20260505#1"):
                 assert await says(house, f"/night undo {which}") == (
-                    "That cannot be taken back any more: changes are kept for 30 days."
+                    "It is too late to undo that: changes are kept for 30 days."
                 )
         assert await texts(house) == ["Likes tea"]
 
@@ -462,12 +462,12 @@ async def test_what_went_wrong_stands_in_the_report(tmp_path: Path, model: Model
         ("/night", EMPTY_LISTS["nights"]),
         ("/night 2026-05-01", "There is no night 2026-05-01: none has run yet."),
         ("/night yes", "`/night [DATE]`"),
-        ("/night yes 5", "No night did or asks anything here under the number 5."),
-        ("/night 5", "No night did or asks anything here under the number 5."),
+        ("/night yes 5", "No change or question of a night has the number 5 here."),
+        ("/night 5", "No change or question of a night has the number 5 here."),
         ("/night no x#y", "Write it as NIGHT#ITEM, such as 20260504#3, not x#y."),
         ("/night undo", "There is nothing to undo"),
-        ("/night undo 7", "No night did anything here under the number 7."),
-        ("/night undo #7", "No night did anything here under the number #7."),
+        ("/night undo 7", "No change of a night has the number 7 here."),
+        ("/night undo #7", "No change of a night has the number #7 here."),
         ("/night undo 20260504#", "There is no night 20260504: none has run yet."),
         ("/night undo a b", "`/night [DATE]`"),
         ("/night one two", "`/night [DATE]`"),
@@ -486,7 +486,7 @@ async def test_only_the_owner_starts_a_night(tmp_path: Path, model: ModelServer)
     async with opened(tmp_path, model, HeldClock()) as house:
         await begin(house, "Likes tea", "Likes tea, again")
         told = await says(house, "/dream", room="!ben:test", sender=BEN)
-        assert told == "Only a verified session of the owner can start a night."
+        assert told == "Only the owner can start a night, from a verified session."
         await look(house)
         assert await nights(house) == []
         assert (await says(house, "/dream")).startswith("I'm tidying up what I know.")

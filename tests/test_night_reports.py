@@ -55,7 +55,7 @@ async def test_who_said_no_may_think_better_of_it(tmp_path: Path, model: ModelSe
         await slept(house, clock, 11.2)
         assert "stays as it is" in await says(house, "/night no 1")
         assert "was refused already" in await says(house, "/night no 1")
-        assert "done: put to rest" in await says(house, "/night yes 1")
+        assert "done: set aside" in await says(house, "/night yes 1")
         assert "was done already" in await says(house, "/night yes 1")
 
 
@@ -152,7 +152,7 @@ async def test_who_reads_while_a_night_is_under_way_is_told_so(
         assert begun is not None
         said = await says(house, "/night")
         assert said.startswith("**Night of 2026-05-05** (`20260505`): ended")
-        assert f"The night `{begun.id}` is under way since" in said
+        assert f"The night `{begun.id}` is running since" in said
 
 
 async def test_the_reason_names_the_times_where_both_are_of_one_day(

@@ -48,7 +48,7 @@ async def test_no_keep_both_brings_both_back_in_a_conversation(
         assert all(TOOL not in tools_in(seen) for seen in model.requests)
         await slept(house, clock)
         model.keyed(acts("No, keep both", "undo", "20260505#1"))
-        assert "memory back: Likes tea, again" in await says(house, "No, keep both of tea")
+        assert "memory restored: Likes tea, again" in await says(house, "No, keep both of tea")
         assert "Likes tea, again" in await texts(house)
         assert "Has a dog, again" not in await texts(house)
         model.keyed(acts("sold it", "yes", "20260505#3"))
@@ -98,7 +98,7 @@ async def test_a_session_that_nobody_vouches_for_and_a_reminder_undo_nothing(
             async with house.working():
                 await house.incoming("Undo it all", origin=origin)
                 told = (await house.said(before + 1))[before]
-            assert ("Here only a verified session" in told) == (origin == "other")
+            assert ("Only the owner can answer or undo a night here" in told) == (origin == "other")
             assert ("nobody speaks here now" in told) == (origin == "timer")
         assert await texts(house) == ["Likes tea"]
 
@@ -155,7 +155,7 @@ async def test_a_night_that_is_under_way_is_not_taken_back_and_the_reason_is_the
         await more.wait()
 
     waits = SmallNight(last=[Waits(meanwhile)])
-    reason = "That night is still under way: take it back when it is over."
+    reason = "That night is still running: undo it when it is over."
     async with opened(tmp_path, model, clock, night=waits) as house:
         await begin(house, "Likes tea", "Likes tea, again")
         clock.advance(11 * HOUR)

@@ -130,7 +130,7 @@ async def test_a_reminder_of_a_group_is_answered_by_whoever_is_left_there(
     await ann.react(club, reminders["borscht"].event_id, "\N{CROSS MARK}")
     await heard(ann, club, daemon, "Cancelled: borscht")
     await ann.send(club, "/undo")
-    await heard(ann, club, daemon, "- task back: borscht")
+    await heard(ann, club, daemon, "- task restored: borscht")
     await ann.send(club, "/tasks snooze")
     await heard(ann, club, daemon, "Again at ")
     await ann.send(club, "/tasks")
@@ -329,7 +329,7 @@ async def test_a_chat_is_greeted_once_before_its_first_answer(
     assert said(ann, mine, daemon)[4:] == ["I am new here"]
 
 
-FRESH = "A fresh start: I no longer look at what was said before."
+FRESH = "A new conversation: I no longer see the earlier messages."
 
 
 async def test_a_fresh_start_in_a_group_hides_all_that_was_said_before(

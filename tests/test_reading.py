@@ -16,7 +16,7 @@ from wintermute.mailbox.outbox import TERMINAL, WEB
 
 READ = ((2048, 5249), (4096, 5249), (5249, 5249))
 NOTICE = (
-    "I am still waiting for scripted, which needs a while for long texts; {} of 5,249 tokens read."
+    "I am still waiting for scripted, which needs time to read long texts; {} of 5,249 tokens read."
 )
 
 

@@ -562,7 +562,7 @@ async def test_a_page_is_shown_until_the_next_fold_and_summed_up_as_a_result(
         await tell(house, "a", "b", "c")
         assert page("Garden", GARDEN) in told(model.requests[-1], form)
         await tell(house, "/compact", "d")
-        assert "Folded: " in (await house.spoken())[-2]
+        assert "Summed up: " in (await house.spoken())[-2]
     summed = model.requests[-2].messages[0]["content"]
     assert '[result]\n&lt;memory name="Garden">\n# Garden' in summed
     last = model.requests[-1].messages

@@ -56,7 +56,7 @@ async def test_new_greets_at_once_and_not_again(tmp_path: Path, model: ModelServ
             said = await house.said(5)
             await house.settled()
     assert said[:2] == ["Hello, I am here.", "echo: one"]
-    assert "fresh start" in said[2]
+    assert "new conversation" in said[2]
     assert said[3:] == ["Hello, I am here.", "echo: two"]
     first, second = (
         each.messages for each in model.requests if "conversation_seed" in each.last_user

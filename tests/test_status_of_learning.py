@@ -105,7 +105,7 @@ async def test_refused_answers_are_counted_and_a_stop_is_told_once(
         await looked(house, stopped, clock)
         told = [text for text in await house.spoken() if "failed three times" in text]
         assert told == [
-            "I couldn't learn from your messages: it failed three times. I'll try again after the next"
+            "I couldn't look for memories in your messages: it failed three times. I'll try again after the next"
             " restart; `/status` has details."
         ]
         assert "1 stopped: harvest of" in await line(house, "jobs")
@@ -133,7 +133,7 @@ async def test_what_is_left_of_a_forgetting_is_told(tmp_path: Path, model: Model
         await take_back(house, *said)
         await looked(house, "SELECT 1 FROM jobs WHERE name = 'scrub' AND waits_for <> ''")
         assert await line(house, "forgetting") == (
-            "- **forgetting** (ok): the database is rewritten once nobody has written for a minute"
+            "- **forgetting** (ok): erased; the file of the database is cleaned after a minute without messages"
         )
 
 

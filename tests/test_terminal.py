@@ -331,7 +331,7 @@ async def test_commands_are_answered_while_a_message_waits(
         terminal.type("/new\r")
         await terminal.until("waits until I have answered", after="/new")
         terminal.type("/stop\r")
-        shown = await terminal.until("A fresh start", after="Stopped.")
+        shown = await terminal.until("A new conversation", after="Stopped.")
         assert shown.count("does not answer") == 1
 
 
@@ -396,8 +396,8 @@ async def test_lines_can_be_typed_while_the_model_is_silent(
         assert "first" in terminal.rows
         assert "you>" not in terminal.rows
         gate.release()
-        await terminal.until("A fresh start", after="second")
-        await terminal.until("you>", after="A fresh start")
+        await terminal.until("A new conversation", after="second")
+        await terminal.until("you>", after="A new conversation")
         assert terminal.screen.count("first second") == 1
 
 
@@ -448,8 +448,8 @@ async def test_what_broke_off_is_not_left_standing_while_a_message_waits(
     config = settings(tmp_path, model.url, llm={"max_retries": 0})
     async with at_terminal(config) as terminal:
         terminal.type("hello\r")
-        await terminal.until("go on trying")
-        await terminal.until("you>", after="go on trying")
+        await terminal.until("keep trying")
+        await terminal.until("you>", after="keep trying")
         terminal.type("/tasks\r")
         await terminal.stands("you> /tasks", EMPTY_LISTS["tasks"].replace("*", ""), "you>")
         assert "Two." in terminal.seen

@@ -209,7 +209,7 @@ async def test_what_was_looked_up_is_shown_until_the_next_fold(
         await tell(house, "how?", "two")
         assert ("Boil water." in "".join(texts(model.requests[-1]))) == (layout == "append")
         await tell(house, "x", "/compact", "three")
-        assert "Folded: " in (await house.spoken())[-2]
+        assert "Summed up: " in (await house.spoken())[-2]
     assert "Boil water." not in "".join(texts(model.requests[-1]))
 
 

@@ -354,7 +354,7 @@ async def test_a_reminder_can_be_set_while_the_model_is_silent_and_new_keeps_its
         await seconds_pass(house, clock, 120)
         assert (await house.said(4))[2:] == [
             "echo: go",
-            "A fresh start: I no longer look at what was said before.",
+            "A new conversation: I no longer see the earlier messages.",
         ]
 
 
@@ -375,7 +375,7 @@ async def test_what_keeps_its_place_behind_a_model_that_is_silent_is_told_so(
         begins.set()
         assert (await house.said(4))[2:] == [
             "first",
-            "A fresh start: I no longer look at what was said before.",
+            "A new conversation: I no longer see the earlier messages.",
         ]
 
 

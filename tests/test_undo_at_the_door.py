@@ -57,12 +57,14 @@ async def test_a_bare_undo_means_what_was_asked_for_and_takes_its_merge_along(
     async with chat(tmp_path) as talk:
         await merged_twice(talk)
         said = await talk.says("/undo")
-        assert f"- it was merged since, so first: memory back: {FIRST}" in said
-        assert f"- it was merged since, so first: memory taken out again: {SECOND}" in said
-        assert f"- memory taken out again: {MONDAYS}" in said
+        assert f"- undone first, because it was merged since: memory restored: {FIRST}" in said
+        assert (
+            f"- undone first, because it was merged since: memory removed again: {SECOND}" in said
+        )
+        assert f"- memory removed again: {MONDAYS}" in said
         assert await talk.remembered() == [FIRST]
         said = await further(talk)
-        assert f"- memory taken out again: {TENNIS}" in said
+        assert f"- memory removed again: {TENNIS}" in said
         assert await talk.remembered() == [CHESS]
         await further(talk)
         assert await talk.remembered() == []
@@ -75,7 +77,7 @@ async def test_an_undo_that_names_a_merge_takes_later_ones_back_first(tmp_path: 
         await merged_twice(talk)
         first = (await sets(talk, "reconstruction"))[0]
         said = await talk.says(f"/undo {first}")
-        assert f"so first: memory taken out again: {SECOND}" in said
+        assert f"merged since: memory removed again: {SECOND}" in said
         assert await talk.remembered() == sorted([CHESS, TENNIS, MONDAYS])
         assert await talk.queued() == 0
         for name in reversed(await sets(talk, "undo")):
@@ -97,8 +99,8 @@ async def test_an_undo_of_what_was_ended_since_takes_the_end_back_first(tmp_path
         await talk.worked(answer(over))
         assert await talk.remembered() == [over]
         said = await talk.says(f"/undo {first}")
-        assert f"so first: memory taken out again: {over}" in said
-        assert f"- memory taken out again: {lives}" in said
+        assert f"merged since: memory removed again: {over}" in said
+        assert f"- memory removed again: {lives}" in said
         assert await talk.remembered() == sorted([LYON, "Ann lives with Rex in Lyon", ROME])
 
 
@@ -118,8 +120,8 @@ async def test_what_had_ended_for_a_newer_word_is_back_where_that_is_undone(
             await talk.house.one("SELECT change_set_id AS id FROM changes WHERE item = ?", newer.id)
         )["id"]
         said = await talk.says(f"/undo {added}")
-        assert f"so first: memory as it was before: {older.text}" in said
-        assert f"memory taken out again: {newer.text}" in said
+        assert f"merged since: memory as it was before: {older.text}" in said
+        assert f"memory removed again: {newer.text}" in said
         assert await talk.remembered() == [older.text]
 
 
@@ -137,7 +139,7 @@ async def test_what_somebody_changed_since_stays_and_is_told_by_which_change(
             await facts.end(tx, Reason("command", SCOPE), fact.id, now)
         merge, end = (await sets(talk, "reconstruction"))[-1], (await sets(talk, "command"))[-1]
         said = await talk.says(f"/undo {merge}")
-        assert f"stays, for it was changed again since: fact {fact.id} (by {end})" in said
+        assert f"not undone, because it was changed since: fact {fact.id} (by {end})" in said
         assert await talk.remembered() == sorted([VEGETARIAN, SINCE])
 
 
@@ -188,7 +190,7 @@ async def test_what_was_picked_up_is_taken_back_by_its_name(tmp_path: Path) -> N
             assert (await house.said(3))[2] == "There is nothing to undo here."
             row = await house.one("SELECT id FROM change_sets WHERE cause = 'harvest'")
             await house.incoming(f"/undo {row['id']}")
-            assert (await house.said(4))[3] == "- memory taken out again: The user keeps bees."
+            assert (await house.said(4))[3] == "- memory removed again: The user keeps bees."
             assert await house.stores.facts.live(SCOPE) == []
 
 
@@ -311,7 +313,7 @@ async def test_undo_after_merge_after_undo_with_both_files_edited_by_hand_betwee
         await talk.worked(answer(FIRST))
         await looked(talk, 2)
         page.write_text(page.read_text().replace("- calm", "- calm and brief"))
-        assert f"memory taken out again: {TENNIS}" in await talk.says("/undo")
+        assert f"memory removed again: {TENNIS}" in await talk.says("/undo")
         await talk.house.stores.memories.refresh()
         export.write_text(f"{export.read_text()}{cat}\n")
         done = await beside(terminal, "memory", "import", str(export), "--scope", SCOPE)
@@ -323,7 +325,7 @@ async def test_undo_after_merge_after_undo_with_both_files_edited_by_hand_betwee
         page.write_text(page.read_text().replace("# TOOLS\n", "# TOOLS\n- a lamp\n"))
         assert page.read_text().endswith(f"# USER\n- {FIRST}\n- {SECOND}\n")
         said = await talk.says(f"/undo {(await of_kind(talk, 'fact'))[0]}")
-        assert f"memory taken out again: {SECOND}" in said
+        assert f"memory removed again: {SECOND}" in said
         assert await talk.remembered() == sorted([CHESS, TENNIS, MONDAYS, cat])
         await talk.says(f"/undo {(await sets(talk, 'undo'))[-1]}")
         assert await talk.remembered() == sorted([SECOND, cat])
@@ -348,11 +350,11 @@ async def test_a_bare_undo_of_an_older_change_is_asked_and_confirmed_once(tmp_pa
         talk.clock.advance(3601)
         assert await talk.says("/undo yes") == NOTHING_TO_CONFIRM
         asked = await talk.says("/undo")
-        assert f"- memory taken out again: {LYON}" in asked
+        assert f"- memory removed again: {LYON}" in asked
         await talk.says("never mind")
         assert await talk.says("/undo yes") == NOTHING_TO_CONFIRM
         assert await talk.remembered() == [LYON]
-        assert (await further(talk)).endswith(f"memory taken out again: {LYON}")
+        assert (await further(talk)).endswith(f"memory removed again: {LYON}")
         assert await talk.says("/undo yes") == NOTHING_TO_CONFIRM
         assert await talk.remembered() == []
 
@@ -369,7 +371,7 @@ async def test_a_bare_undo_of_many_items_is_asked(
             why = Reason("import", SCOPE)
             await talk.house.stores.changes.record(tx, why, [c for c in changes if c])
         said = await talk.says("/undo")
-        assert ("`/undo yes`" in said, said.count("- memory taken out again")) == (is_asked, facts)
+        assert ("`/undo yes`" in said, said.count("- memory removed again")) == (is_asked, facts)
         assert len(await talk.remembered()) == (facts if is_asked else 0)
         assert len(await sets(talk, "undo")) == (0 if is_asked else 1)
         if is_asked:

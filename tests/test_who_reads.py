@@ -269,11 +269,11 @@ async def test_why_a_chat_is_no_longer_private_is_told_to_whose_it_was(
     await ask(ann, chat, daemon, "hello")
     await slip_in(ben, ann, chat)
     await ask(ben, chat, daemon, "good evening")
-    assert not [body for body in bodies(ben, chat) if "the two of us" in body]
+    assert not [body for body in bodies(ben, chat) if "our direct chat" in body]
     await ask(ann, chat, daemon, "/status all")
     status = await ann.wait_for(chat, lambda message: "**outbox**" in message.body)
     assert ("to be sent" in status.body, NO_DETAILS in status.body) == (False, True)
-    await ann.wait_for(chat, lambda message: "the two of us" in message.body)
+    await ann.wait_for(chat, lambda message: "our direct chat" in message.body)
 
 
 ALONE = room_of(ANN)

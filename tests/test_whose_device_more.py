@@ -150,7 +150,7 @@ async def test_a_broken_identity_is_told_again_when_it_was_in_order_between(
     await answered(ann, chat, "one")
     for count in (1, 2):
         await current(daemon)
-        await until(lambda count=count: len(notices(daemon, "not in order")) == count)  # type: ignore[misc]  # mypy sees no default
+        await until(lambda count=count: len(notices(daemon, "identity has a problem")) == count)  # type: ignore[misc]  # mypy sees no default
         assert await daemon.stop() == 0
         code, words = await daemon.command("matrix", "reset-crypto", "--identity")
         assert code == 0, words

@@ -89,14 +89,14 @@ async def test_why_tells_what_a_message_brought_and_what_was_in_view(
         await house.deliver()
         said = await answer(house, "/why")
         assert said.splitlines() == [
-            "**What that message brought**",
-            "- Drinks green \\*tea\\* (remembered as told,"
+            "**Found for that message**",
+            "- Drinks green \\*tea\\* (on request,"
             f" you on [2026-05-04](https://matrix.to/#/{ROOM}/{event}), `{tea.id}`)",
         ]
         await answer(house, "And for the dog?")
         await answer(house, "Does the dog like tea?")
         assert names(await answer(house, "/why")) == [
-            "**What was in view from before**",
+            "**Already known in this conversation**",
             "Has a dog",
             "Drinks green \\*tea\\*",
         ]
@@ -104,7 +104,7 @@ async def test_why_tells_what_a_message_brought_and_what_was_in_view(
             await house.one("SELECT id FROM outbox WHERE body = 'echo: Which tea shall I buy?'")
         )["id"]
         assert await answer(house, "/why", f"$of-{first}") == said
-        assert "no answer of mine" in await answer(house, "/why", "$nowhere")
+        assert "do not know that answer" in await answer(house, "/why", "$nowhere")
         assert "`/memory WORDS` finds" in await answer(house, "/why cheese")
         await house.deliver()
         command = (await house.rows("SELECT id FROM outbox ORDER BY seq LIMIT 1"))[0]["id"]
@@ -119,11 +119,11 @@ async def test_why_after_a_fresh_start_knows_nothing_from_before(
         await remember(house, "Drinks green tea")
         await answer(house, "Which tea?")
         await answer(house, "Which tea again?")
-        assert names(await answer(house, "/why"))[0] == "**What was in view from before**"
+        assert names(await answer(house, "/why"))[0] == "**Already known in this conversation**"
         await answer(house, "/new")
         await answer(house, "Which tea now?")
         assert names(await answer(house, "/why")) == [
-            "**What that message brought**",
+            "**Found for that message**",
             "Drinks green tea",
         ]
 
@@ -138,7 +138,7 @@ async def test_why_says_what_became_of_a_memory_since(tmp_path: Path, model: Mod
         await end(house, lyon, datetime(2026, 5, 20, tzinfo=UTC))
         said = await answer(house, "/why")
     assert ", until May 2026, " in next(line for line in said.splitlines() if "Lives" in line)
-    assert ", taken out since, " in next(line for line in said.splitlines() if "far" in line)
+    assert ", removed since, " in next(line for line in said.splitlines() if "far" in line)
 
 
 async def test_why_with_all_in_the_system_message_has_no_view_from_before(
@@ -149,7 +149,7 @@ async def test_why_with_all_in_the_system_message_has_no_view_from_before(
         await answer(house, "Which tea?")
         await answer(house, "Which tea again?")
         assert names(await answer(house, "/why")) == [
-            "**What that message brought**",
+            "**Found for that message**",
             "Drinks green tea",
         ]
 
@@ -175,7 +175,7 @@ async def test_why_shows_nothing_of_another_scope(tmp_path: Path, model: ModelSe
             await house.incoming("/why", scope=CLUB, replies_to=replies_to)
             said = (await house.said(before + 1))[-1]
             assert "canary" not in said
-        assert said == "That was said to other people than those who are here now."
+        assert said == "Other people were here when I said that, so I do not show it."
 
 
 @BACKENDS
@@ -196,8 +196,8 @@ async def test_memory_finds_what_fits_as_the_prompt_does(
         said = await answer(house, "/memory where I lives in Lyon?")
         assert names(said) == ["Lives in Rome", "Lives in Lyon near the river"]
         assert f"(until May 2026, `{old.id}`)" in said
-        assert await answer(house, '/memory "') == "I remember nothing of that."
-        assert await answer(house, "/memory aeroplanes") == "I remember nothing of that."
+        assert await answer(house, '/memory "') == "I remember nothing with these words."
+        assert await answer(house, "/memory aeroplanes") == "I remember nothing with these words."
 
 
 @BACKENDS
@@ -240,18 +240,18 @@ async def test_undo_takes_the_merge_back_with_what_was_merged(
         assert "`/undo yes`" in await answer(house, "/undo")
         said = (await answer(house, "/undo yes")).splitlines()
         assert said == [
-            "- it was merged since, so first: memory back: Has a dog and a cat",
-            "- it was merged since, so first: memory back: Has a bird",
-            "- it was merged since, so first: memory taken out again: Has a dog, a cat and a bird",
-            "- memory taken out again: Has a bird",
+            "- undone first, because it was merged since: memory restored: Has a dog and a cat",
+            "- undone first, because it was merged since: memory restored: Has a bird",
+            "- undone first, because it was merged since: memory removed again: Has a dog, a cat and a bird",
+            "- memory removed again: Has a bird",
         ]
         assert await listed(house) == ["Has a dog and a cat"]
         await answer(house, "/undo")
         said = (await answer(house, "/undo yes")).splitlines()
-        assert said[-1] == "- memory taken out again: Has a cat"
+        assert said[-1] == "- memory removed again: Has a cat"
         assert await listed(house) == ["Has a dog"]
         await answer(house, "/undo")
-        assert await answer(house, "/undo yes") == "- memory taken out again: Has a dog"
+        assert await answer(house, "/undo yes") == "- memory removed again: Has a dog"
         assert await answer(house, "/undo") == "There is nothing to undo here."
 
 

@@ -428,7 +428,7 @@ async def test_one_of_a_workflow_can_be_stopped_alone(tmp_path: Path, model: Mod
         (report,) = await reports(house)
         assert "## a: stopped" in report
         await house.incoming("/stop sub_00000000")
-        assert "No sub-session `sub_00000000`" in (await house.said(4))[3]
+        assert "No work `sub_00000000`" in (await house.said(4))[3]
 
 
 async def test_a_single_one_that_was_stopped_by_hand_is_not_told(
@@ -488,7 +488,7 @@ async def test_a_person_can_see_what_is_handed_out(tmp_path: Path, model: ModelS
         await house.incoming("/sessions")
         lines = (await house.said(3))[2].splitlines()
         assert [line.partition(" ")[2].partition(" ")[2] for line in lines] == [
-            r"a: find \*trains\* (at work)",
+            r"a: find \*trains\* (running)",
             "b (waits for a)",
             "c (not before 2026-05-04 14:30)",
         ]

@@ -28,8 +28,8 @@ NO_TEXT = BIDI_CONTROLS | {"\ufeff"}
 EMPTY_LISTS = {
     "tasks": "No tasks or reminders here. Try *remind me tomorrow at 9 to call Anna*.",
     "memories": "I remember nothing here yet. Try *remember that my sister Mia is allergic to nuts*.",
-    "sessions": "No work is handed out here. Try *compare these three cafés, each on its own: …*.",
-    "nights": "No night has run yet. `/dream` has me tidy up what I know now.",
+    "sessions": "No work is running in the background here. Try *compare these three cafés, each on its own: …*.",
+    "nights": "No night has run yet. `/dream` tidies my memories now.",
 }
 """Answers of a chat to a command that lists, while there is nothing: how to fill it (U-013)."""
 EMPTY_AT_SHELL = {

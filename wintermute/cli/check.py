@@ -224,12 +224,12 @@ def templates(config: Config) -> Finding:
 )
 @reporting
 def command(ctx: click.Context, as_json: bool, login: bool) -> None:
-    """Try every part and say what to do.
+    """Test every part of the setup, and say what to fix.
 
-    Each model gets two tiny questions and must call a tool. The password is tried only before the
-    first login: the device made for it is logged out at once. Nothing else is changed, except for
-    notes on how a model writes its calls and counts tokens. Exits with 1 when a part fails, with 2
-    when the configuration cannot be read.
+    It asks each model two tiny questions, and the model must call a tool. It tries the password
+    only before the first login, and logs out again at once. It changes nothing else, but notes how
+    a model writes its calls and counts tokens. The exit code is 1 if a part fails, and 2 if the
+    configuration cannot be read.
 
     Example: wintermute check --config ~/wintermute/config.yaml
     """

@@ -16,12 +16,12 @@ from wintermute.memory.core_pages import CorePage, PageVersion
 from wintermute.stores import Stores
 
 NO_PAGE = "there is none yet"
-whose = scope_option("Whose page; default: the owner's.")
+whose = scope_option("A person or room, as in person:@ann:example.org; default: the owner.")
 
 
 @click.group("core")
 def command() -> None:
-    """Show and edit core.md, which is in every prompt.
+    """Show and edit core.md, which the model sees with every message.
 
     Example: wintermute core show
     """
@@ -70,7 +70,7 @@ def edit(ctx: click.Context, scope: str | None, as_json: bool) -> None:
 @whose
 @reporting
 def check(ctx: click.Context, scope: str | None, as_json: bool) -> None:
-    """Check the form of core.md, and show changes that wait for you.
+    """Check the format of core.md, and show changes that need your answer.
 
     Example: wintermute core check
     """
@@ -113,7 +113,7 @@ async def history(stores: Stores, scope: str | None) -> Report:
 @whose
 @on_stores
 async def restore(stores: Stores, number: int, scope: str | None) -> Report:
-    """Bring back the version that `history` shows under this number.
+    """Restore version N, as `history` numbers them.
 
     Example: wintermute core restore 1
     """

@@ -45,8 +45,8 @@ A_FILE = click.Path(path_type=Path)
 def command(folder: Path, as_json: bool, no_input: bool, **options: str | Path | None) -> None:
     """Make a folder with config.yaml and data/.
 
-    In a terminal it asks for what the options leave open, and tries each answer. Files that are
-    there already stay as they are.
+    In a terminal it asks for the options that you did not give, and tests each answer. It does not
+    overwrite files.
 
     Example: wintermute init ~/wintermute
     """

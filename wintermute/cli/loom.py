@@ -227,7 +227,7 @@ def _block(text: str, begin: str) -> Iterator[str]:
 # `replay` needs the whole program, which the others need not load.
 @click.group("loom", cls=LazyGroup, lazy={"replay": "wintermute.cli.replay"})
 def command() -> None:
-    """Read, export, fork and replay what was said and done.
+    """Read, export, fork and replay the record of all conversations.
 
     BRANCH is the id of a branch, or of a room for its newest branch.
 
@@ -236,7 +236,9 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=20, show_default=True, help="How many branches."
+)
 @reporting
 def list_(ctx: click.Context, limit: int, as_json: bool) -> None:
     """Show the branches, newest first.
@@ -269,7 +271,12 @@ def show(ctx: click.Context, branch: str, as_json: bool) -> None:
 
 @command.command("export")
 @click.argument("branch", metavar="BRANCH")
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Not to stdout.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write to this file instead of standard output.",
+)
 @click.option(
     "--bundle",
     type=click.Path(path_type=Path),

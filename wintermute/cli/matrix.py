@@ -27,8 +27,10 @@ from wintermute.matrix.sas import LASTS
 from wintermute.matrix.verifications import LOOK_SECONDS, VerificationStore
 
 WAITING = "Waiting up to ten minutes. Verify the bot in your client now, or send it `/verify`."
-NOT_RUNNING = "Wintermute is not running: start it with `wintermute run`, meanwhile this waits."
-CONFIRM = "Confirm it in your client, too."
+NOT_RUNNING = (
+    "Wintermute is not running. Start it with `wintermute run`; this command waits for it."
+)
+CONFIRM = "Now confirm it in your client too."
 NOTHING_CAME = "no emojis came within ten minutes -> run this again, and begin in your client"
 CANCELLED = "cancelled: somebody may sit between you and the bot -> see docs/encryption.md first"
 TOO_LATE = "it was over already -> if your client trusts the bot now, remove that trust there"
@@ -49,7 +51,7 @@ def command() -> None:
 @config_option
 @click.pass_context
 def logout(ctx: click.Context) -> None:
-    """Remove the bot's device from the homeserver and its token from here.
+    """Log out: remove the bot's device at the homeserver and its token on this machine.
 
     Example: wintermute matrix logout
     """
@@ -66,11 +68,11 @@ def logout(ctx: click.Context) -> None:
 @config_option
 @click.pass_context
 def reset_crypto(ctx: click.Context, identity: bool) -> None:
-    """Move the key store aside, with a date; the next start makes a new device.
+    """Rename the folder of encryption keys; the next start makes a new device.
 
-    With --identity it replaces the cross-signing identity instead, if that is lost or somebody else
-    has it. Everybody must then verify the bot again. The homeserver asks for the password, or for a
-    yes on its web page.
+    With --identity it replaces the cross-signing identity instead. Use that if the identity is lost
+    or somebody else has it. Everybody must then verify the bot again. The homeserver asks for the
+    password, or for your approval on its web page.
 
     Example: wintermute matrix reset-crypto
     """
@@ -88,7 +90,7 @@ def reset_crypto(ctx: click.Context, identity: bool) -> None:
 @click.option("--show", "only_show", is_flag=True, help="Print keys and verifications, and leave.")
 @reporting
 def verify(ctx: click.Context, as_json: bool, only_show: bool) -> None:
-    """Compare emojis with your client, so that it knows the bot for sure.
+    """Compare emojis with your client, so that it can trust the bot.
 
     Run it beside the daemon, then begin a verification in your client. The command waits up to ten
     minutes for one, shows the emojis and asks you if they are the same. Ctrl-C ends it.
@@ -157,10 +159,10 @@ async def _shown(config: Config) -> list[Finding]:
 @config_option
 @click.pass_context
 def trust(ctx: click.Context, user: str) -> None:
-    """Believe the new identity of a person, after asking them on another way.
+    """Accept the new identity of a person. First ask them outside Matrix, such as by phone.
 
-    Needed when somebody has reset their encryption. Only the identity that the bot named in its
-    notice is taken; beside a running daemon it answers within seconds what waited.
+    You need this after somebody has reset their encryption. It accepts only the identity that the
+    bot named in its notice. A running daemon then answers their waiting messages within seconds.
 
     Example: wintermute matrix trust @ann:example.org
     """

@@ -65,7 +65,7 @@ SAID: dict[AddOutcome, str] = {
 }
 AT_REST = "{n} not used for long: `wintermute memory search` finds them."
 COUNTED = ("stored", "raised", "ended", "known", "skipped", "left_out")
-whose = scope_option("Whose memories; default: the owner's.")
+whose = scope_option("A person or room, as in person:@ann:example.org; default: the owner.")
 
 
 @click.group("memory")
@@ -78,7 +78,7 @@ def command() -> None:
 
 @command.command("list")
 @whose
-@click.option("--everyone", is_flag=True, help="Those of all people and rooms.")
+@click.option("--everyone", is_flag=True, help="Show the memories of all people and rooms.")
 @reporting
 def list_(ctx: click.Context, scope: str | None, everyone: bool, as_json: bool) -> None:
     """Show the memories of the owner, or of another person or room.
@@ -122,9 +122,9 @@ def add(
     source: Source,
     until: str | None,
 ) -> None:
-    """Remember one thing; with - read a long text and split it into memories.
+    """Remember one thing; with - as TEXT, read a long text and split it into memories.
 
-    With --until, the memory is kept as past: `search --when` and `/memory WORDS` find it.
+    With --until, the memory is kept as no longer true: `search --when` and `/memory WORDS` find it.
 
     Example: wintermute memory add "Anna lives in Lyon." --until 2026-05-01
     """
@@ -270,11 +270,11 @@ def _forgotten_lines(done: Forgotten, zone: ZoneInfo) -> Iterator[str]:
 
 @command.command("export")
 @click.argument("file", type=click.Path(dir_okay=False), default="-")
-@whose
+@scope_option("A person or room, as in person:@ann:example.org; default: everybody.")
 @config_option
 @click.pass_context
 def export(ctx: click.Context, file: str, scope: str | None) -> None:
-    """Export all memories, or those of one scope, as lines of JSON.
+    """Export all memories, or those of one person or room, as lines of JSON.
 
     It replaces an earlier export, but no other file.
 
@@ -294,7 +294,7 @@ def export(ctx: click.Context, file: str, scope: str | None) -> None:
 
 @command.command("import")
 @click.argument("file", type=click.File("rb"))
-@scope_option("Whose memories, where a line does not say; default: the owner's.")
+@scope_option("Person or room for lines that name none; default: the owner.")
 @click.option("--split", is_flag=True, help="The file is one long text: split it into memories.")
 @reporting
 def import_(

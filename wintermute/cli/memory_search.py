@@ -25,7 +25,7 @@ from wintermute.messages import Json
 from wintermute.stores import Stores
 from wintermute.text import counted
 
-whose = scope_option("Whose memories; default: the owner's.")
+whose = scope_option("A person or room, as in person:@ann:example.org; default: the owner.")
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 START_SECONDS = 15.0
 """That a command waits for the embedder, which in a daemon is there when somebody writes."""
@@ -60,7 +60,7 @@ def search(
     when: str | None,
     as_json: bool,
 ) -> None:
-    """Find memories as the prompt does; without QUERY show the newest.
+    """Find the memories that the model would get; without QUERY show the newest.
 
     A line of a --batch file is {"id", "query", "scope"?}; each gets a line {"id", "hits"}.
 
@@ -168,7 +168,7 @@ def _end_of(when: str, zone: tzinfo) -> datetime | None:
 
 @click.command("latest")
 @click.option("--begin", default=1, show_default=True, help="Number of the first; 1 is the newest.")
-@click.option("--count", default=10, show_default=True, help="How many.")
+@click.option("--count", default=10, show_default=True, help="How many memories.")
 @whose
 @on_stores
 async def latest(stores: Stores, begin: int, count: int, scope: str | None) -> Report:
@@ -187,7 +187,7 @@ async def latest(stores: Stores, begin: int, count: int, scope: str | None) -> R
 @click.command("stats")
 @reporting
 def stats(ctx: click.Context, as_json: bool) -> None:
-    """Count memories by person and room, and say how many rest or lack an embedding.
+    """Count memories by person and room, also those set aside or without an embedding.
 
     Example: wintermute memory stats
     """
@@ -234,10 +234,10 @@ def _stats_lines(backend: str, tallies: Sequence[Json]) -> Iterator[str]:
 @click.command("rebuild-index")
 @on_stores
 async def rebuild_index(stores: Stores) -> Report:
-    """Rebuild the indexes by which memories are found.
+    """Rebuild the search indexes of memories.
 
     The daemon does this by itself when it is needed; this command does it at once. Until then,
-    words find memories.
+    search finds words, but not meanings.
 
     Example: wintermute memory rebuild-index
     """

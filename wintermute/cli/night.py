@@ -5,12 +5,12 @@ import click
 from wintermute.cli.options import LazyGroup
 
 VERBS = {
-    "run": ("night_run", "Tidy now, and say what came of it."),
+    "run": ("night_run", "Run a night now, and print what it did."),
     "list": ("night_report", "List the newest nights."),
-    "report": ("night_report", "Show what a night did, and what it asks."),
-    "apply": ("night_report", "Say yes to what a night asks."),
-    "refuse": ("night_report", "Say no to what a night asks."),
-    "undo": ("night_report", "Take back what a night did; what was changed since stays."),
+    "report": ("night_report", "Show what a night did and asks, or one item of it in full."),
+    "apply": ("night_report", "Answer yes to a question of a night."),
+    "refuse": ("night_report", "Answer no to a question of a night."),
+    "undo": ("night_report", "Undo a night, or one item of it; later changes stay."),
 }
 """By verb the module it stands in, and its line, which is repeated here so that help loads none."""
 
@@ -25,7 +25,7 @@ VERBS = {
     lines={verb: line for verb, (_, line) in VERBS.items()},
 )
 def command() -> None:
-    """Run, read, answer and undo nights, which tidy memories.
+    """Tidy memories now; read, answer and undo nights.
 
     Example: wintermute night report
     """

@@ -78,7 +78,7 @@ def night_line(night: Night, items: Sequence[NightItem]) -> str:
 
 
 @click.command("list")
-@click.option("--count", default=14, show_default=True, help="How many.")
+@click.option("--count", default=14, show_default=True, help="How many nights.")
 @on_stores
 async def list_(stores: Stores, count: int) -> Report:
     """List the newest nights.
@@ -98,7 +98,9 @@ async def list_(stores: Stores, count: int) -> Report:
 @click.argument("night", metavar="[NIGHT[#ITEM]]", required=False)
 @on_stores
 async def report(stores: Stores, night: str | None) -> Report:
-    """Show what a night did, and what it asks: of a date, of an id, or the newest; or one item whole.
+    """Show what a night did and asks, or one item of it in full.
+
+    NIGHT is a date or an id, as `list` shows it; default: the newest night.
 
     Example: wintermute night report 2026-05-04
     """
@@ -127,9 +129,9 @@ async def report(stores: Stores, night: str | None) -> Report:
 @click.argument("which", metavar="NIGHT[#ITEM]")
 @reporting
 def undo(ctx: click.Context, as_json: bool, which: str) -> None:
-    """Take back what a night did; what was changed since stays.
+    """Undo a night, or one item of it; later changes stay.
 
-    Leaves with 1 when there is nothing to take back any more.
+    The exit code is 1 if nothing is left to undo.
 
     Example: wintermute night undo 20260504#3
     """
@@ -168,9 +170,10 @@ def _values(done: NightUndone) -> Json:
 @click.argument("item", metavar="NIGHT#ITEM")
 @reporting
 def apply(ctx: click.Context, as_json: bool, item: str) -> None:
-    """Say yes to what a night asks, if what it is about is still so.
+    """Answer yes to a question of a night.
 
-    If it asks which of two memories is true, yes is the newer one; in a chat, `/night` tells others.
+    It is refused if the memory, task or page has changed since. If the night asks which of two
+    memories is true, yes means the newer one. In a chat, `/night` has more answers.
 
     Example: wintermute night apply 20260504#3
     """
@@ -188,7 +191,9 @@ def apply(ctx: click.Context, as_json: bool, item: str) -> None:
 @click.argument("item", metavar="NIGHT#ITEM")
 @reporting
 def refuse(ctx: click.Context, as_json: bool, item: str) -> None:
-    """Say no to what a night asks: all stays as it is, and it is not asked again. Of two, both stay.
+    """Answer no to a question of a night: nothing changes, and no night asks it again.
+
+    If the night asks which of two memories is true, it keeps both.
 
     Example: wintermute night refuse 20260504#3
     """

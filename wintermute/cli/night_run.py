@@ -24,14 +24,14 @@ WholeNight = tuple[Night, list[NightItem]]
 
 
 @click.command("run")
-@click.option("--dry-run", is_flag=True, help="Show what it would do, and do nothing.")
-@scope_option("Whose: one person or room; default: everybody.")
-@click.option("--phase", default="", metavar="NAME", help="One phase alone, as a report names it.")
+@click.option("--dry-run", is_flag=True, help="Show what it would do, and change nothing.")
+@scope_option("One person or room, as in person:@ann:example.org; default: everybody.")
+@click.option("--phase", default="", metavar="NAME", help="Run only this phase, such as dedup.")
 @reporting
 def run(ctx: click.Context, as_json: bool, dry_run: bool, scope: str | None, phase: str) -> None:
-    """Tidy now, and say what came of it.
+    """Run a night now, and print what it did.
 
-    Leaves with 1 when a phase failed.
+    The exit code is 1 if a phase failed.
 
     Example: wintermute night run --dry-run
     """

@@ -304,9 +304,9 @@ class _Still:
 def command(ctx: click.Context, branch: str, as_json: bool) -> None:
     """Run a branch again, offline, with today's prompt files and program.
 
-    The models' answers and the tools' results are those of then (`llm.record` must have been on):
-    no model is asked and no tool runs. The first request that is not the same is shown, with the
-    turn that it led to; then the exit code is 1.
+    It uses the recorded answers of models and tools (`llm.record` must have been on): no model is
+    asked and no tool runs. It shows the first request that differs, and the turn that followed it;
+    then the exit code is 1.
 
     Example: wintermute loom replay branch_0123456789abcdef
     """

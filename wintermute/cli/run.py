@@ -20,11 +20,12 @@ from wintermute.errors import ConfigurationError
 def command(ctx: click.Context, *, take_over: bool) -> None:
     """Run the daemon until you stop it.
 
-    SIGTERM or SIGINT stop it: it finishes a send in progress and keeps the rest for the next start.
-    SIGHUP reads the configuration again. If that is wrong, the old one stays in use.
+    SIGTERM or SIGINT stop it. It finishes the message it is sending and keeps the rest for the next
+    start. SIGHUP reads the configuration again. If the new one has mistakes, the old one stays in
+    use.
 
-    It does not start while another installation uses the same account. With --take-over the other
-    one ends. Do not use that in a service, because two would end each other.
+    It does not start while another installation uses the same account. --take-over ends the other
+    one. Do not use it in a service: two services would end each other again and again.
 
     Example: wintermute run --config ~/wintermute/config.yaml
     """

@@ -37,7 +37,7 @@ from wintermute.wiki.store import WikiStore
 def command(ctx: click.Context, in_full: bool, as_json: bool) -> None:
     """Show what does not work, and what to do about it.
 
-    Leaves with 1 when something fails.
+    The exit code is 1 if something fails.
 
     Example: wintermute status --all
     """

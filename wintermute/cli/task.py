@@ -211,12 +211,12 @@ def command() -> None:
     type=click.Choice(STATUSES),
     default="active",
     show_default=True,
-    help="Which ones; what was deleted is kept for 30 days.",
+    help="Show only these; deleted tasks are kept for 30 days.",
 )
 @scope_option("Only those of a person or room, as in person:@ann:example.org.", EVERYWHERE)
 @on_stores
 async def list_(stores: Stores, status: Any, scope: str | None) -> Report:
-    """Show the tasks of everybody, or of one scope.
+    """Show the tasks of everybody, or of one person or room.
 
     Example: wintermute task list --status all
     """
@@ -231,7 +231,7 @@ async def list_(stores: Stores, status: Any, scope: str | None) -> Report:
 @click.argument("task_id", metavar="ID")
 @on_stores
 async def show(stores: Stores, task_id: str) -> Report:
-    """Show one task and what came of its last due times.
+    """Show one task, and what happened at its last due times.
 
     Example: wintermute task show task_ab12cd34
     """
@@ -244,7 +244,7 @@ async def show(stores: Stores, task_id: str) -> Report:
 @command.command("next")
 @click.argument("task_id", metavar="ID")
 @click.option(
-    "--count", type=click.IntRange(1, 100), default=3, show_default=True, help="How many."
+    "--count", type=click.IntRange(1, 100), default=3, show_default=True, help="How many due times."
 )
 @on_stores
 async def next_(stores: Stores, task_id: str, count: int) -> Report:
@@ -260,7 +260,10 @@ async def next_(stores: Stores, task_id: str, count: int) -> Report:
 @command.command("add")
 @click.argument("content")
 @click.option("--priority", type=int, default=5, show_default=True, help="1 urgent to 10 low.")
-@scope_option("Whose task it is; default: the owner's. `global`: every room's.", EVERYWHERE)
+@scope_option(
+    "A person or room, as in person:@ann:example.org, or `global` for every room; default: the owner.",
+    EVERYWHERE,
+)
 @schedule_options
 @on_stores
 async def add(
@@ -287,7 +290,7 @@ async def add(
 async def update(
     stores: Stores, task_id: str, content: str | None, priority: int | None, request: PlanRequest
 ) -> Report:
-    """Change wording, priority, schedule or mode; what is not given stays as it is.
+    """Change a task: wording, priority, schedule or mode; the rest stays as it is.
 
     Example: wintermute task update task_ab12cd34 --at 19:00
     """
@@ -301,7 +304,7 @@ async def update(
 
 @command.command("complete")
 @click.argument("task_id", metavar="ID")
-@click.option("--reason", required=True, help="What came of it.")
+@click.option("--reason", required=True, help='How it ended, as in "paid on Monday".')
 @on_stores
 async def complete(stores: Stores, task_id: str, reason: str) -> Report:
     """Mark a task as done.
@@ -332,7 +335,7 @@ def _simple(verb: str, text: str) -> None:
     command.command(verb, help=f"{text}\n\nExample: wintermute task {verb} task_ab12cd34")(run)
 
 
-_simple("pause", "Take a task out of the prompt until it is resumed.")
+_simple("pause", "Pause a task: it is not due until you resume it.")
 _simple("resume", "Make a paused or completed task active again.")
 _simple("delete", "Remove a task; `restore` brings it back for 30 days.")
 _simple("restore", "Bring a deleted task back.")

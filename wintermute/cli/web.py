@@ -42,7 +42,7 @@ port_option = click.option(
 @port_option
 @click.pass_context
 def command(ctx: click.Context, host: str | None, port: int | None) -> None:
-    """Print an address that logs you in to the web pages.
+    """Print an address for logging in to the web pages.
 
     A running daemon serves them if web.enabled is true. Without a daemon this command serves them
     until Ctrl-C, on --host and --port or as configured.
@@ -129,7 +129,7 @@ def _inviting(config: Config) -> Callable[[str], None]:
 
 def _invite(address: str, key: str) -> None:
     click.echo(f"Wintermute serves its pages at {address}")
-    click.echo(f"Log in, within ten minutes and once: {address}/login/{key}")
+    click.echo(f"Log in here (works once, within ten minutes): {address}/login/{key}")
 
 
 def _warn(line: str) -> None:

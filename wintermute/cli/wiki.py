@@ -36,7 +36,7 @@ VERBS = {
     lines={verb: line for verb, (_, line) in VERBS.items()},
 )
 def command() -> None:
-    """Read, search and tidy the wiki, and make pages of conversations.
+    """Read, search and tidy the wiki, and turn conversations into pages.
 
     Example: wintermute wiki read Index
     """

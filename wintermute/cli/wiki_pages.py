@@ -115,7 +115,12 @@ def _config(ctx: click.Context, need: Need) -> Config | None:
     metavar="PATH|ROOM",
     help="A folder of messages, or a direct chat of yours.",
 )
-@click.option("--agent", default=BUILTIN, show_default=True, help="Who does it.")
+@click.option(
+    "--agent",
+    default=BUILTIN,
+    show_default=True,
+    help="The program that writes the pages, from wiki.agent_cmds.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
 @click.option("--wait", is_flag=True, help="Wait until no other job is running.")
 @store_option
@@ -234,7 +239,7 @@ def _tell_preview(ctx: click.Context, done: Preview, *, as_json: bool) -> None:
 def undo(ctx: click.Context, as_json: bool, job: str | None, store: Path | None) -> None:
     """Undo a job, or a save in the browser; later edits stay.
 
-    JOB is the name of a job or a change set. Without it, the newest job is undone.
+    JOB is the name of a folder in sleep/, or the id of a change set. Without it, the newest job is undone.
 
     Example: wintermute wiki undo 20260504-101500
     """

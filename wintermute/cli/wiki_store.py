@@ -48,7 +48,9 @@ store_option = click.option(
     metavar="PATH",
     help="The folder of the pages; default: the configured one.",
 )
-raw_option = click.option("--raw", is_flag=True, help="Find conversations in episodic-raw as well.")
+raw_option = click.option(
+    "--raw", is_flag=True, help="Find copies of conversations in episodic-raw as well."
+)
 
 
 def settings_of(ctx: click.Context, store: Path | None) -> WikiSettings:
@@ -334,7 +336,7 @@ def add_message(
 ) -> None:
     """Add a message from standard input to a conversation.
 
-    Nothing is answered; prints the name of the new file. A system message is the first of all.
+    It does not answer, and prints the name of the new file. A system message must come first.
 
     Example: wintermute wiki add-message --conversation conversations/20260504-090000 user < hello.md
     """

@@ -48,9 +48,9 @@ def session_line(node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo) 
 
 def _how_far(node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo) -> str:
     if node.state == "collecting":
-        return "waits for what it handed out"
+        return "waits for work that it started"
     if node.state == "running":
-        return "at work"
+        return "running"
     missing = [plain(each.label) for each in needs if each.state != "done"]
     if missing:
         return f"waits for {', '.join(missing)}"
@@ -60,22 +60,22 @@ def _how_far(node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo) -> s
 
 
 HELP = {
-    "/new": "start afresh: I no longer look at what was said before",
-    "/compact": "sum up what was said so far, to make room for more",
+    "/new": "start a new conversation: I no longer see the earlier messages",
+    "/compact": "replace earlier messages with a summary, to make room for more",
     "/stop": "stop what I am doing in this room | /stop sub_1a2b3c4d",
-    "/sessions": "list the work I have handed out here; `/stop ID` ends one",
-    "/memory": "list what I remember here, or search it; `/memory core` shows what I always know | /memory Anna birthday | /memory core",
-    "/forget": "list everything with these words and ask once; `/forget ID` erases one memory for good | /forget old address | /forget yes | /forget fact_1a2b3c4d",
-    "/why": "name the memories my last answer had, or those of the answer you reply to",
+    "/sessions": "list work that I started in the background here; `/stop ID` ends one",
+    "/memory": "list what I remember here, or search it; `/memory core` shows what I always keep in mind | /memory Anna birthday | /memory core",
+    "/forget": "list everything with these words, then erase it if you say yes; `/forget ID` erases one memory | /forget old address | /forget yes | /forget fact_1a2b3c4d",
+    "/why": "show which memories I used for my last answer, or for the answer you reply to",
     "/tasks": "list the tasks and reminders here, or change one of them | /tasks done call Anna | /tasks tomorrow call Anna",
-    "/remind": "remind you at a time; `/remind` alone shows the times I can read | /remind tomorrow at 9 call Anna | /remind every friday at 18:00 buy flowers",
-    "/undo": "take back your last change of a memory or task here; I ask first if it is old or large | /undo yes | /undo set_1a2b3c4d",
-    "/night": "show what I tidied at night; answer my questions, or take it back | /night yes 2 | /night no 3 | /night undo",
-    "/dream": "have me tidy up what I know now",
-    "/verify": "compare emojis, so that your client knows that it is me",
-    "/status": "tell what does not work and what to do; `/status all` shows every part | /status all",
-    "/model": "list the models; the owner chooses the one that answers here | /model local | /model reset",
-    "/usage": "show the tokens and cost of this chat; the owner also sees today and this month",
+    "/remind": "remind you at a time; `/remind` alone shows examples | /remind tomorrow at 9 call Anna | /remind every friday at 18:00 buy flowers",
+    "/undo": "undo your last change of a memory or task here; I ask first if it is old or large | /undo yes | /undo set_1a2b3c4d",
+    "/night": "show what I tidied at night; answer my questions, or undo changes | /night yes 2 | /night no 3 | /night undo",
+    "/dream": "tidy my memories now instead of at night",
+    "/verify": "verify me by comparing emojis",
+    "/status": "show problems and what to do about them; `/status all` shows every part | /status all",
+    "/model": "list the models; the owner can choose one for this chat | /model local | /model reset",
+    "/usage": "show the tokens and cost of this chat; the owner also sees those of all chats",
     "/help": "show this list, or explain one command | /help remind",
 }
 """Each command: a line of what it does, then lines to type."""
@@ -85,24 +85,22 @@ TO_SAY = (
     "Remember that my sister Mia is allergic to nuts.",
     "What do you know about Mia?",
 )
-WELCOME = "Write to me as to a person, for example:\n{}\n\nThese commands need no model:\n{}"
+WELCOME = "Write to me as you would to a person, for example:\n{}\n\nOr type a command:\n{}"
 UNKNOWN = "I do not know `{}`.{} `/help` lists all commands."
 ALIKE = 0.7
 """How much of a word has to be right for the command that it nearly is."""
 
 WHY_ALONE = (
-    "`/why` is about an answer: write it alone for the last one, or in reply to another."
+    "`/why` explains an answer: write it alone for my last one, or in reply to another."
     " `/memory WORDS` finds memories."
 )
 UNDONE_HERE: tuple[ItemKind, ...] = ("fact", "task")
-UNDO_CONFIRM = (
-    "I ask before I take that back. `/undo yes` would do this:\n{}\n\n`/undo {}` does the same."
-)
+UNDO_CONFIRM = "This change is old or large, so I ask first. `/undo yes` would do this:\n{}\n\n`/undo {}` does the same."
 ASKED_SET = re.compile(r"`/undo (set_\w+)` does the same\.$")
 NOTHING_TO_CONFIRM = "There is nothing to confirm: write `/undo` first."
-NO_CHANGE = "I know no change `{}` here of the last 30 days."
+NO_CHANGE = "I know no change `{}` in this chat from the last 30 days."
 ALL = "all"
-NO_DETAILS = "The details are for you alone: ask me in a chat with nobody else in it."
+NO_DETAILS = "I show you details only in a direct chat: ask me there."
 
 
 class Verifier(Protocol):
@@ -228,7 +226,7 @@ class ChatCommands:
 
     async def _new(self, tx: Transaction, row: Waiting, _scope: str) -> str:
         await self._branching.begin_anew(tx, row)
-        return "A fresh start: I no longer look at what was said before."
+        return "A new conversation: I no longer see the earlier messages."
 
     async def _verify(self, tx: Transaction, row: Waiting, _scope: str) -> str:
         if self._verifier is None or not is_matrix(row.room_id):  # a proof is for Matrix
@@ -237,7 +235,7 @@ class ChatCommands:
 
     async def _undo(self, tx: Transaction, row: Waiting, scope: str) -> str:
         if self._stores.owner.is_unvouched(row.origin, scope):
-            return "Here only a verified session of the owner can undo something."
+            return "Only the owner can undo something here, from a verified session."
         wanted = await self._wanted(tx, row, scope)
         if wanted is None and _named_set(row).lower() == YES:
             return NOTHING_TO_CONFIRM

@@ -22,28 +22,30 @@ UNCOUNTED = 50
 """So many things are erased by a yes that does not say how many."""
 EXAMPLES = 3
 
-FORGET_WHAT = "`/forget WORDS` lists everything with these words and asks once. `/forget ID` erases one memory."
-UNVOUCHED = "Only a verified session of the owner can use `/forget` here."
+FORGET_WHAT = "`/forget WORDS` lists everything with these words and asks you once. `/forget ID` erases one memory."
+UNVOUCHED = "Only the owner can use `/forget` here, from a verified session."
 NO_MEMORY = "I know no memory `{}` here."
-NOT_ASKED = "That confirms nothing. Write `/forget WORDS` first, then the exact yes that I ask for."
+NOT_ASKED = (
+    "There is nothing to confirm. Write `/forget WORDS` first, then the exact words that I ask for."
+)
 CHANGED_SINCE = "That list has changed. Write `/forget WORDS` again to see the new one."
 FORGETTING = (
-    "I forget it for good, with the messages it came from and every record that repeats it."
-    " `/status all` shows what is left to do."
+    "I forget it for good, with the messages it came from and all copies of them."
+    " `/status all` shows when I am done."
 )
 FORGETTING_HERE = (
-    "I forget it for good, with your messages about it and every record that repeats it. Messages"
-    " of others stay here, for them to delete. `/status all` shows what is left to do."
+    "I forget it for good, with your messages about it and all copies of them. Messages of"
+    " others stay; only they can delete them. `/status all` shows when I am done."
 )
 CONFIRM = (
-    "I would erase this for good, with every record that repeats it:\n{}\n\n{}`/forget {}` erases"
+    "I would erase this for good, with all copies:\n{}\n\n{}`/forget {}` erases"
     " it, `/forget ID` one memory."
 )
 IN_THE_ROOM = "Your messages stay in the room until you delete them there. "
-OF_OTHERS = "I leave {} of others in this room with these words, for them to delete. "
-FOR_YOU = "These have the words, too, and only you can change them: {}. "
-NOTHING_HERE = "I can erase nothing with these words here. {}"
-NOTHING_LIKE_IT = "I remember nothing of that."
+OF_OTHERS = "{} of others in this room with these words would stay: only they can delete them. "
+FOR_YOU = "These contain the words too, and only you can change them: {}. "
+NOTHING_HERE = "I found nothing with these words that I can erase here. {}"
+NOTHING_LIKE_IT = "I remember nothing with these words."
 
 
 async def offered(stores: Stores, tx: Transaction, row: Waiting) -> tuple[Waiting, str] | None:
@@ -142,7 +144,7 @@ def _lines(found: Worded, *, answers: bool = True) -> Iterator[str]:
         (found.summaries, "summary", "", []),
         (len(found.core), "line", " of what I always keep in mind", _quotes(found.core)),
         (len(found.lines), "line", " of pages and their index", _quotes(found.lines)),
-        (found.answers if answers else 0, "answer", " of mine to other messages", []),
+        (found.answers if answers else 0, "answer", " of mine with these words", []),
     )
     for count, noun, which, examples in kinds:
         shown = "; ".join(examples[:EXAMPLES]) + ("; …" if len(examples) > EXAMPLES else "")

@@ -27,14 +27,18 @@ ASSISTANT = "assistant"
 MOST_MESSAGES = 8
 """Of those a memory came from."""
 QUOTED = 100
-CAME = {EXPLICIT: "remembered as told", "harvest": "picked up", "dreaming_merge": "made of several"}
+CAME = {
+    EXPLICIT: "on request",
+    "harvest": "picked up",
+    "dreaming_merge": "merged from several",
+}
 """How a memory came to be, in words for people, by its source."""
 
 CORE_WORD = "core"
 NO_CORE = "I have nothing here that I always keep in mind."
 WISHED = "I would have changed it, but did not:"
 NOTHING_YET = EMPTY_LISTS["memories"]
-AT_REST = "{n} not used for long: `/memory WORDS` finds them."
+AT_REST = "{n} set aside, because they were not used for long: `/memory WORDS` finds them."
 ALL_OF_THEM = (
     "All memories of this chat are in the prompt of every message, so each answer has all of them:"
     " `/memory` lists them."
@@ -42,14 +46,14 @@ ALL_OF_THEM = (
 SOME_OF_THEM = "The newest memories of this chat are in the prompt of every message. {}."
 NO_ANSWER = "I have not answered anything here yet."
 NOT_MINE = (
-    "That is no answer of mine that I know of: reply to one with `/why`, or write `/why` alone for"
-    " the last one."
+    "I do not know that answer. Reply to one of mine with `/why`, or write `/why` alone for my"
+    " last one."
 )
-NO_MODEL = "That was said without a model: no memory was looked up for it."
-OTHERS = "That was said to other people than those who are here now."
-NONE_FITTED = "That answer had no memories: none fitted the message, and none was in view."
-BROUGHT = "**What that message brought**"
-IN_VIEW = "**What was in view from before**"
+NO_MODEL = "That answer came without a model, so I used no memory for it."
+OTHERS = "Other people were here when I said that, so I do not show it."
+NONE_FITTED = "I used no memories for that answer: none fitted the message."
+BROUGHT = "**Found for that message**"
+IN_VIEW = "**Already known in this conversation**"
 
 
 def _page_line(line: str) -> str:
@@ -68,7 +72,7 @@ def day(moment: datetime, zone: ZoneInfo) -> str:
 def until(fact: Fact, zone: ZoneInfo) -> str:
     """`until May 2026`, or that it was taken out; "" while it is remembered and true."""
     if fact.retired_at is not None:
-        return "taken out since"
+        return "removed since"
     if fact.valid_to is None:
         return ""
     local = fact.valid_to.astimezone(zone)

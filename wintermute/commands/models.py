@@ -15,9 +15,9 @@ from wintermute.stores import Stores
 from wintermute.text import counted, plain
 
 RESET = "reset"
-NOT_YOURS = "Only a verified session of the owner can choose a model."
+NOT_YOURS = "Only the owner can choose a model, from a verified session."
 UNKNOWN = "There is no model {name}. `/model` lists what there is."
-UNFIT = "{name} was not chosen: {problem}."
+UNFIT = "I did not choose {name}: {problem}."
 CHOSEN = (
     "From the next message on, this conversation asks {name} alone. `/model reset` goes back to"
     " the usual models."
@@ -25,13 +25,10 @@ CHOSEN = (
 USUAL_AGAIN = "From the next message on, this conversation asks the usual models again: {usual}."
 ASKS_ONE = "This conversation asks {name} alone. `/model reset` goes back to {usual}."
 ASKS_USUAL = "This conversation asks the usual models: {usual}."
-HOW = "The owner chooses one of these for this conversation with `/model NAME`."
+HOW = "The owner can choose one of these for this conversation: `/model NAME`."
 GONE_SINCE = " (no longer configured)"
 NOTHING_USED = "- no model calls"
-FOR_OWNER = (
-    "What all chats used today and this month is for you alone: ask me in a chat with nobody else"
-    " in it."
-)
+FOR_OWNER = "I show the use of all chats only in a direct chat: ask me there."
 Judge = Callable[[str], Awaitable[Judgement]]
 """Decides if a message fits into a backend's window beside instructions and tools (L-090)."""
 

@@ -40,20 +40,20 @@ from wintermute.owner import is_owner
 from wintermute.stores import Stores
 from wintermute.text import EMPTY_LISTS, counted, plain
 
-NOT_YOURS = "Only a verified session of the owner can start a night."
-UNVOUCHED = "Here only a verified session of the owner can answer or take back what a night did."
+NOT_YOURS = "Only the owner can start a night, from a verified session."
+UNVOUCHED = "Only the owner can answer or undo a night here, from a verified session."
 BEGUN = "I'm tidying up what I know. I'll tell you when I'm done."
-FOLLOWS = "Another night is under way. Yours begins after it, and I'll tell you how it went."
-OWED = "A night was asked for already: it begins as soon as it can."
-NOTHING_HERE = "It changed nothing here and asks nothing."
+FOLLOWS = "I'm already tidying up. I'll begin again afterwards, and tell you when I'm done."
+OWED = "Tidying up is already planned. It begins as soon as possible."
+NOTHING_HERE = "It changed nothing here and has no questions."
 ANSWERS = (
-    "`/night yes N` and `/night no N` answer; also `all`, `3-7`, or `NIGHT#N` for an older one."
-    " `/night N new`, `old`, `both` or `neither` settles which of two memories is true."
+    "`/night yes N` and `/night no N` answer a question. N may also be `all`, `3-7`, or `NIGHT#N` for an older night."
+    " `/night N new`, `old`, `both` or `neither` says which of two memories is true."
     " `/night N` shows one in full."
 )
-SEVERAL = "More than one night has that number, and nothing was done: write it as NIGHT#N."
-GONE = "What it was about was forgotten, so nothing of it can come back."
-NOTHING_OPEN = "Nothing waits for an answer here."
+SEVERAL = "Several nights have a question with that number, so I did nothing. Write the number as NIGHT#N."
+GONE = "I have forgotten what it was about, so I cannot undo it."
+NOTHING_OPEN = "I have no open questions here."
 USAGE = "`/night [DATE]`, `/night N`, `/night yes N`, `/night no N`, `/night N new|old|both|neither`, `/night undo [ITEM]`; N may be `all`, `3-7` or `NIGHT#N`."
 HOW = {"failed": " failed", "left": " goes on in the next night"}
 """What became of a phase that did not end."""
@@ -204,7 +204,9 @@ class NightVerbs:
             back = [item.id for item in done.items]
             held = [i.id for i in items if i.state == "done" and i.id not in back]
             lines = [f"- `{name}` taken back" for name in back]
-            lines += [f"- `{name}` stays, in part at least: it was changed since" for name in held]
+            lines += [
+                f"- `{name}` was changed since, so at least part of it stays" for name in held
+            ]
         return bounded(lines) or NOTHING_TO_UNDO
 
     async def _to_undo(self, words: Sequence[str], scope: str) -> tuple[list[NightItem], bool]:
@@ -224,7 +226,7 @@ class NightVerbs:
             if done and not words:
                 return items, True
         if words:
-            raise NoSuchNight(f"no night did anything here under the number {words[0][:20]}")
+            raise NoSuchNight(f"no change of a night has the number {words[0][:20]} here")
         return [], True
 
 
@@ -245,7 +247,7 @@ async def _or_why_not(answer: Awaitable[str]) -> str:
 
 def _how_far(night: Night, zone: ZoneInfo) -> str:
     if night.state == "running":
-        return f"under way since {night.began_at.astimezone(zone):%H:%M}"
+        return f"running since {night.began_at.astimezone(zone):%H:%M}"
     ended = f" {night.ended_at.astimezone(zone):%H:%M}" if night.ended_at else ""
     return f"ended{ended}"
 

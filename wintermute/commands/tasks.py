@@ -29,7 +29,7 @@ from wintermute.text import EMPTY_LISTS, plain
 
 MOST = 160  # characters of one side of a change
 MOST_LINES = 50
-NOTHING_TO_UNDO = "There is nothing to undo: all of it is as it was before."
+NOTHING_TO_UNDO = "There is nothing to undo: everything is as it was before."
 
 
 def bounded(lines: list[str], count: int = 0) -> str:
@@ -116,7 +116,7 @@ def back_words(undone: Undone) -> str:
 def back_lines(undone: Undone) -> list[str]:
     """The same line by line; none where it changed nothing and nothing holds on to it."""
     merged = [line for merge in undone.merges for line in _undone_lines(merge)]
-    lines = [f"- it was merged since, so first: {line}" for line in merged]
+    lines = [f"- undone first, because it was merged since: {line}" for line in merged]
     return lines + [f"- {line}" for line in _undone_lines(undone)]
 
 
@@ -124,7 +124,7 @@ def _undone_lines(undone: Undone) -> list[str]:
     partly = {kept.item for kept in undone.kept}
     return [
         *(_taken_back(change, change.item in partly) for change in undone.back),
-        *(f"stays, for it was changed again since: {kept_words(kept)}" for kept in undone.kept),
+        *(f"not undone, because it was changed since: {kept_words(kept)}" for kept in undone.kept),
     ]
 
 
@@ -137,9 +137,9 @@ def _taken_back(change: Change, partly: bool) -> str:
     said = None if change.kind == "page" else named.get("text") or named.get("content")
     text = plain(str(said or change.item))
     if change.after is None:
-        return f"{thing} taken out again: {text}"
+        return f"{thing} removed again: {text}"
     if change.before is None:
-        return f"{thing} back: {text}"
+        return f"{thing} restored: {text}"
     if change.before.get("status") != change.after.get("status"):
         return f"{thing} {change.after.get('status')} again: {text}"
     return f"{thing} {'partly ' if partly else ''}as it was before: {text}"
@@ -148,7 +148,7 @@ def _taken_back(change: Change, partly: bool) -> str:
 GROUPS = ("Today", "This week", "Later", "Any time", "Paused")
 WEEK = 7
 """Days, today among them, so that each is named once by its weekday."""
-HELD = "due, but there is no room to say it in"
+HELD = "due, but I have no room to post it in"
 
 
 def task_list(
@@ -247,14 +247,15 @@ AROUND = "`#()[].,:;"
 """What people copy with an id."""
 VERBS = """\
 - `/tasks`: list the tasks of this chat
-- `/tasks done TASK`: mark it as done; a series goes on at its next time
+- `/tasks done TASK`: mark it as done; a repeating task comes again at its next time
 - `/tasks snooze TASK`: remind again in 10 minutes
 - `/tasks tomorrow TASK`: remind again tomorrow at the same time
 - `/tasks cancel TASK`: delete it
 - `/tasks pause TASK`, `/tasks resume TASK`: stop it for a while
 
 TASK is the id in the list, or words of the task, as in `/tasks done call mum`.
-Without it the first four mean the last reminder here."""
+Without TASK, `done`, `snooze`, `tomorrow` and `cancel` mean the last reminder here.
+P5 in the list is the priority, from 1 (urgent) to 10."""
 
 
 class TaskVerbs:

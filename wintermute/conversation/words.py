@@ -19,30 +19,32 @@ LIMITS = {
 EMPTY = "The model gave an empty answer several times. Please try again, or say it differently."
 INTERNAL = "Something went wrong inside me; the log has the details. Your other chats go on."
 UNSAID = (
-    "I read the wiki about this, but then wrote no answer. Please ask again, perhaps for one"
-    " thing at a time."
+    "I read the wiki about this, but then the model wrote no answer. Please ask again, perhaps for"
+    " one thing at a time."
 )
 JOINED = (
-    "Since you asked, others have come who can read here, and the answer was meant for you"
-    " alone. If everybody here may read it, mention me and ask again."
+    "Since you asked, somebody else has joined, and the answer was meant for you alone. If"
+    " everybody here may read it, mention me and ask again."
 )
-LEFT = "Somebody left before I could answer what was said here, so I did nothing about it."
-RESULT = "Work that I started here before this room changed has ended:\n\n{result}"
+LEFT = (
+    "Somebody left before I could answer, so I did nothing. Please ask again if it still matters."
+)
+RESULT = "Work that I started before the people in this room changed has ended:\n\n{result}"
 STOPPED = "Stopped."
 STOPPED_HERE = "*Stopped.*"
 """The end of an answer that was stopped while it grew."""
 BELOW = "My answer is below."
-WITHHELD = "I kept this answer back."
+WITHHELD = "I held this answer back."
 ELSEWHERE = "My answer is in the room that replaced this one."
 """The text of what grew, where the answer is a message of its own."""
 NOTHING_RUNNING = "Nothing was running."
-NO_SUCH_SUB_SESSION = "No sub-session `{id}` is at work here. `/sessions` lists them."
+NO_SUCH_SUB_SESSION = "No work `{id}` is running here. `/sessions` lists what is."
 EDITED = "[This message was changed. For its earlier wording you had already done: {effects}. That still stands.]\n\n"
-REWORDED = "I carried out the first wording. Please write the new one again, as a new message."
-TAKEN_BACK = "I took back what the first wording did."
+REWORDED = "I already did what the first wording said. Please send the new wording again, as a new message."
+TAKEN_BACK = "I undid what the first wording did."
 FIRST_STAYS = "What the first wording did stays."
 OUTAGE = (
-    "The model does not answer: {problem}. I keep your message and go on trying. `/stop` drops it."
+    "The model does not answer: {problem}. I keep your message and keep trying. `/stop` drops it."
 )
 UNREACHABLE = (
     "The model cannot be reached: {problem}. Is its server running? I keep your message and answer it"
@@ -53,39 +55,39 @@ ALONE = (
     " your message."
 )
 KEPT = "`{word}` waits until I have answered your earlier message; `/stop` drops that message."
-READING = "I am still waiting for {model}, which needs a while for long texts{read}."
+READING = "I am still waiting for {model}, which needs time to read long texts{read}."
 READ = "; {read:,} of {total:,} tokens read"
 ATTEMPT = "This is attempt {n} of {of} ({problem})."
 BACK = "The model answers again."
 BROKEN_OFF = {
-    "length": "*This is cut off: it reached the longest answer that `max_output_tokens` allows.*",
+    "length": "*This is cut off: an answer cannot be longer than `max_output_tokens`.*",
     "content_filter": "*The model's provider withheld the answer, or the rest of it.*",
     "refusal": "*The model refused to answer this.*",
-    "cut": "*This may be cut off: its server ended it without saying that it is complete.*",
-    "silent": "*This is cut off: nothing more came from the model.*",
+    "cut": "*This may be cut off: the model server ended it without saying that it is complete.*",
+    "silent": "*This is cut off: the model sent nothing more.*",
 }
 """Why there is no more, as the last line of what there is (F-019)."""
 
 
 PART_READ = (
-    "*I could read only {shown:,} of the {whole:,} characters of your message: more of it does not"
-    " fit into the model's window.*"
+    "*I could read only {shown:,} of the {whole:,} characters of your message: the rest is too"
+    " long for the model.*"
 )
 PROBLEMS = {
     "empty_reply": EMPTY,
     "internal_error": INTERNAL,
-    "context_too_large": "This does not fit into the model's window, even shortened: {problem}.",
+    "context_too_large": "This is too long for the model, even shortened: {problem}.",
     "budget": "{problem}. I keep your messages and answer them then. Reminders and commands still work.",
     "given_up": "I could not answer {message}, and have stopped trying: {problem}. The model answers"
-    " other messages, so the cause may be {blamed}. I no longer look at that. Please try other words.",
-    "content_refused": "The model's provider refuses {blamed} because of its content. I no longer look"
-    " at it. Please ask in other words, or start over with `/new`. You can also delete the message.",
+    " other messages, so the cause may be {blamed}. I have set it aside. Please ask in other words.",
+    "content_refused": "The model's provider refuses {blamed} because of its content. I have set it"
+    " aside. Please ask in other words, or start over with `/new`. You can also delete the message.",
     "context_refused": "{problem}. I did not answer {message}. Start over with `/new`, or delete the"
     " message that may be the cause.",
 }
 OF_MODEL = frozenset({*PROBLEMS, "model_refused", "prompt_too_large"} - {"internal_error"})
 """Ends of casts that another model may not come to."""
-CHOSEN = "This conversation asks `{name}` alone; `/model reset` goes back to the usual models."
+CHOSEN = "This conversation uses only `{name}`; `/model reset` goes back to the usual models."
 GONE = (
     "The model `{name}`, which was chosen for this conversation, is no longer configured. I ask the"
     " usual models from now on; `/model` lists what there is."

@@ -47,8 +47,8 @@ A graphical Matrix client on this machine can join in:
   password    {password}
   recovery    {recovery}
 The client asks for the recovery key at its first login. The key verifies its session.
-Older messages stay locked there: their keys went only to this terminal.
-In nheko, type a blank before a command, as in ` /help`; else nheko takes it as its own.
+It cannot read older messages: only this terminal has their keys.
+In nheko, type a space before a command, as in ` /help`, or nheko tries to run it itself.
 """
 
 
@@ -188,10 +188,10 @@ async def _converse(
         raise WintermuteError(f"the bot does not come:\n{cast.daemon.tail()}") from None
     step("you are in an encrypted room with it: type a message, or /help; /quit or Ctrl-D ends")
     step("/delete WORDS deletes your newest message that has these words, as any client can")
-    step("/pages makes pages of what was said, as `wintermute wiki consolidate` does")
+    step("/pages turns this chat into wiki pages, as `wintermute wiki consolidate` does")
     if is_installed():
         await cast.daemon.until(lambda: cast.daemon.said(WEB_DOOR), READY_SECONDS)
-        step("chat and wiki are in the browser, too")
+        step("you can also chat and read the wiki in your browser:")
         plan.show(await cast.bot.login(cast.environment))
     plan.show(
         CARD.format(

@@ -219,7 +219,7 @@ async def promises(database: Database, clock: Clock, zone: ZoneInfo) -> tuple[He
             " AND due_at < ? ORDER BY due_at",
             (overdue,),
         ),
-        "due, but there is no room to say it in": await database.scalars(
+        "due, but I have no room to post it in": await database.scalars(
             "SELECT id FROM tasks WHERE held = 1 AND status = 'active' ORDER BY seq"
         ),
         # Those whose last run failed, with how many did in a row.
@@ -376,7 +376,7 @@ FAILING = 3
 """Failures in a row after which a job that is tried again is not well."""
 TO_FORGET = {
     "forget": "{n} still to be finished",
-    "scrub": "the database is rewritten once nobody has written for a minute",
+    "scrub": "erased; the file of the database is cleaned after a minute without messages",
 }
 UNLIMITED = Ceilings()
 MOST_NAMED = 20
@@ -430,7 +430,7 @@ async def gather(
     facts.append(Finding("people", *await people(database)))
     facts.append(Finding("unverified sessions", *await untrusted(database)))
     malformed = await _counter(database, "malformed")
-    facts.append(Finding("malformed events", "ok", f"{malformed} passed over"))
+    facts.append(Finding("malformed events", "ok", f"{malformed} skipped"))
     if failed := await _counter(database, "memory search failed"):
         facts.append(Finding("memory search", "warn", f"failed {failed} times so far"))
     facts += await _usage(database, clock, timezone, ceilings)
@@ -570,7 +570,7 @@ async def _decryption(database: Database) -> Finding:
     (locked,) = await database.scalars("SELECT count(*) FROM inbox WHERE state = 'locked'")
     good = await _counter(database, "decrypted")
     bad = await _counter(database, "undecryptable")
-    text = f"{good} messages decrypted, {bad} not at first, {locked} still locked"
+    text = f"{good} messages decrypted, {bad} only later, {locked} still locked"
     return Finding("decryption", "warn" if locked else "ok", text)
 
 

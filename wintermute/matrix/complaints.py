@@ -60,12 +60,12 @@ DAY = timedelta(days=1)
 KEYS_GRACE = timedelta(seconds=30)  # a key may come a sync later than its message
 
 LOCKED = (
-    "I could not decrypt a message of {sender}. Sending it again usually helps; I read the old one "
-    "as soon as its key reaches me."
+    "I could not decrypt a message of {sender}. Sending it again usually helps. If its key still "
+    "arrives, I read the old one too."
 )
 BRIDGED = (
-    "I cannot take a message of {sender}: its key came from a device of {owner}. If that is a"
-    " bridge: I can only read people who use a Matrix client of their own."
+    "I do not accept a message of {sender}, because its key came from a device of {owner}. If that"
+    " is a bridge: I can only read people who use a Matrix client of their own."
 )
 NO_BRIDGE = "they write with a Matrix client of their own; see docs/encryption.md"
 WITHHELD = {

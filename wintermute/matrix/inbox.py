@@ -456,13 +456,13 @@ class Unread(NamedTuple):
     line: str
 
 
-STICKER = Unread("sticker", "I cannot read stickers. Please say it in words.")
+STICKER = Unread("sticker", "I cannot read stickers. Please write it in words.")
 LOCATION = Unread("location", "I cannot read locations. Please write where it is.")
 POLL = Unread(
     "poll", "I cannot read polls. Please write the question and the answers as a message."
 )
-OTHER = Unread("other", "I cannot read messages of this kind. Please write it as text.")
-EMPTY = Unread("empty", "Your message has no text. Please say it in words.")
+OTHER = Unread("other", "I cannot read messages of this type. Please write it as text.")
+EMPTY = Unread("empty", "Your message has no text. Please write it in words.")
 EVENTS = {
     "m.sticker": STICKER,
     "m.poll.start": POLL,

@@ -65,14 +65,14 @@ ONLY_ENCRYPTED = (
     "room's settings, or set `matrix.encryption: preferred` in my configuration."
 )
 KEYS_LOST = (
-    "My encryption keys were lost, so I am here with a new device. I cannot read encrypted messages "
+    "My encryption keys were lost, so I now use a new device. I cannot read encrypted messages "
     "from before. "
 )
 SAME_IDENTITY = "It is signed by the same identity, so you need not verify me again."
 OTHER_IDENTITY = "If you verified me, please do so again."
 UNTRUSTED_DAYS = 7
 PACED = (
-    "{sender} always answers me within two seconds, as programs do. To avoid an endless loop, I"
+    "{sender} always answers me within two seconds, so it may be a program. To avoid an endless loop, I"
     " answer them here only once a minute until they slow down."
 )
 SettleSync = Callable[[Transaction, Mapping[str, Sequence[Json]]], Awaitable[None]]

@@ -76,8 +76,8 @@ class Invitations:
 log = logging.getLogger(__name__)
 
 IN_CLEAR = (
-    "This room replaces an encrypted one but is not encrypted itself, so I bring nothing over"
-    " from there. Please turn on encryption in this room's settings. Then I do."
+    "This room replaces an encrypted one but is not encrypted itself, so I do not continue that"
+    " conversation here. Please turn on encryption in this room's settings; then I do."
 )
 MERGED = "what was remembered in a room before it was known which one it follows"
 

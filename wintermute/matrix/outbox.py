@@ -99,11 +99,10 @@ IS_GONE = "M_NOT_FOUND"
 NO_ROOT = "M_UNKNOWN"
 """Synapse's refusal of a message in a thread whose root it does not have, or not in this room."""
 KEPT_BACK = (
-    "I kept an answer back, because people who should not see it can read here now. The person"
-    " it is for gets it in another private chat with me, or here once this chat is private"
-    " again."
+    "I held an answer back, because others can now read here. The person it is for gets it in"
+    " another private chat with me, or here once this chat is private again."
 )
-ELSEWHERE = "This is for another chat of ours, which is not private at the moment:\n\n"
+ELSEWHERE = "This belongs to another chat of ours, which is not private at the moment:\n\n"
 
 
 def must_look(part: OutboxPart, device_id: str, now: datetime) -> bool:

@@ -29,7 +29,7 @@ UNSIGNED = (
     "with the recovery key. Then I answer what it said here."
 )
 REPLAYED = (
-    "A message of {sender} came here a second time as if it was new. I ignore it: somebody at"
+    "A message of {sender} came a second time as if it were new. I ignore it: somebody at"
     " the homeserver may be repeating old messages."
 )
 UNSIGNED_IN_CLEAR = (
@@ -57,7 +57,7 @@ REPLACED = (
     " log that session out, and log in again."
 )
 IDENTITY = (
-    "My cryptographic identity is not in order: {trouble}. We can go on talking, but clients"
+    "My cryptographic identity has a problem: {trouble}. We can go on talking, but clients"
     " may show red shields at my messages, or hide them."
 )
 DAY = timedelta(days=1)
@@ -265,8 +265,8 @@ class Trust:
 READERS = frozenset({"m.room.member", *RULES})
 """Events that change who can read in a room."""
 NOT_PRIVATE = (
-    "{why}, so this is not a chat of the two of us: our private memory stays out of it{mention}. "
-    "Once {end}, I go on where the two of us were."
+    "{why}, so this is not a direct chat: I do not use your private memories here{mention}. "
+    "Once {end}, I continue our direct chat."
 )
 ONLY_MENTIONED = ", and I answer only messages that mention me or reply to me"
 MOST_NAMES = 3

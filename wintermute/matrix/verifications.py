@@ -158,20 +158,20 @@ ASKED = (
     "shows with those that `wintermute matrix verify` shows on the machine I run on."
 )
 COMPARE = (
-    "To be sure that it is me, please compare the emojis in your client with those that "
-    "`wintermute matrix verify` shows on the machine I run on, and confirm only if all are the same."
+    "Please compare the emojis in your client with those that `wintermute matrix verify` shows on "
+    "the machine I run on. Confirm only if all are the same."
 )
 NO_METHOD = (
-    "The verification could not go on: your client and I have no method in common. Please use "
+    "The verification failed: your client does not offer a method that I know. Please use "
     "another client for it."
 )
 DIFFERENT = (
-    "The emojis were different: somebody may sit between us. Please do not go on before you know "
-    "why; docs/encryption.md tells more."
+    "The emojis were different: somebody may be intercepting our messages. Please find out why "
+    "before you go on; see docs/encryption.md."
 )
 UNFIT = (
-    "The verification failed: what was sent does not fit together, so nothing was verified. Please "
-    "begin again; if that fails as well, use another client, or compare the fingerprints that "
+    "The verification failed: your client sent data that does not match, so nothing was verified. "
+    "Please begin again. If that fails too, use another client, or compare the fingerprints that "
     "`wintermute matrix verify` shows on the machine I run on."
 )
 FAILURES = {

@@ -11,8 +11,8 @@ from wintermute.night.nights import Night, NightItem, Nights, follow_undo
 from wintermute.night.report import is_forgotten
 from wintermute.stores import Stores
 
-AT_WORK = "that night is still under way: take it back when it is over"
-EXPIRED = f"that cannot be taken back any more: changes are kept for {KEPT.days} days"
+AT_WORK = "that night is still running: undo it when it is over"
+EXPIRED = f"it is too late to undo that: changes are kept for {KEPT.days} days"
 
 
 @dataclass(frozen=True, slots=True)

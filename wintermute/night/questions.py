@@ -34,10 +34,10 @@ CHANGED = "what it is about has changed since, or was decided elsewhere, so noth
 ANSWERED = {
     "done": "was done already",
     "refused": "was refused already",
-    "outdated": "is no question any more: what it was about has changed or was decided elsewhere,"
-    " or 14 days have passed",
+    "outdated": "is no longer open: its subject has changed or was decided elsewhere, or 14 days have"
+    " passed",
     "undone": "was taken back",
-    "planned": "is still being worked at",
+    "planned": "is still in progress",
 }
 
 
@@ -149,7 +149,7 @@ class Questions:
         everything = await self._nights.items(self._stores.database, scope=scope)
         fitting = [item for item in everything if first <= item.n <= last]
         if not fitting:
-            raise NoSuchNight(f"no night did or asks anything here under the number {word[:20]}")
+            raise NoSuchNight(f"no change or question of a night has the number {word[:20]} here")
         here = [item for item in fitting if item.night == fitting[-1].night]
         return [item for item in here if item.state == "open"] or here[:1]
 

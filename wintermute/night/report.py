@@ -21,7 +21,7 @@ MOST_NAMED = 3
 DONE: Mapping[str, tuple[str, str]] = {
     "merged": ("memory merged", "memories merged"),
     "ended": ("contradiction settled", "contradictions settled"),
-    "rest": ("memory put to rest", "memories put to rest"),
+    "rest": ("unused memory set aside", "unused memories set aside"),
     "list": ("memory list tidied", "memory lists tidied"),
     "lines": ("removal of lines confirmed", "removals of lines confirmed"),
     "task": ("task tidied", "tasks tidied"),
@@ -37,10 +37,10 @@ DONE: Mapping[str, tuple[str, str]] = {
 }
 """What a kind of item did, one of it and several."""
 STEPS: Mapping[str, str] = {
-    "learn": "learn from messages",
+    "learn": "look for memories in messages",
     "dedup": "merge similar memories",
     "contradictions": "settle contradictions",
-    "stale": "put unused memories to rest",
+    "stale": "set unused memories aside",
     "export": "write the list of memories",
     "memories": "tidy the list of memories",
     "tasks": "review tasks",
@@ -55,15 +55,18 @@ COUNTS_MEMBERS = frozenset({"merged", "rest"})
 NAMES = frozenset({"page"})
 """Kinds whose items are called by their names."""
 LEADS: Mapping[str, tuple[str, str]] = {
-    "merged": ("merged", "Make one of these?"),
+    "merged": ("merged", "Merge these?"),
     "ended": ("no longer true", "Which of these is true?"),
-    "rest": ("put to rest, found only by a search", "Put to rest, so that only a search finds it?"),
+    "rest": (
+        "set aside, found only by a search",
+        "Set this aside, so that only a search finds it?",
+    ),
     "list": ("list of memories tidied", "Tidy the list of memories?"),
     "lines": ("memories removed", "Remove these memories?"),
     "task": ("task changed", "Change this task?"),
     "task ends": ("task completed", "Is this task done?"),
     "skill": ("skill changed", "Change this skill?"),
-    "skills": ("skills merged", "Make one skill of these?"),
+    "skills": ("skills merged", "Merge these skills?"),
     "skill ends": ("skill removed", "Remove this skill?"),
     "core": ("core memory changed", "Change the core memory?"),
     "core changed": ("core memory changed", "Change the core memory?"),
@@ -131,7 +134,7 @@ def _pages(item: NightItem) -> list[str]:
 
 
 def lead(item: NightItem) -> str:
-    """What happened, or is asked: `merged:`, `Make one of these?`."""
+    """What happened, or is asked: `merged:`, `Merge these?`."""
     kind = item.kind
     if kind in ("task", "skill") and not item.after:
         kind = f"{kind} ends"
@@ -212,7 +215,7 @@ def whole(item: NightItem, *, chat: bool) -> list[str]:
         f"{'When' if is_choice(item) else 'Why'}: {plain(one_line(item.reason)) if chat else one_line(item.reason)}"
     ]
     evidence = ", ".join(f"`{each}`" if chat else each for each in item.evidence)
-    return [*found, *([f"It goes back to: {evidence}"] if evidence else [])]
+    return [*found, *([f"Source: {evidence}"] if evidence else [])]
 
 
 def item_line(item: NightItem, name: str) -> str:
@@ -227,8 +230,8 @@ def told_of(nights: Sequence[Night], today: date) -> str:
     if len(nights) == 1 and first.date == today and first.why in ("schedule", "late"):
         return "Last night" if first.why == "schedule" else "Last night's tidying, caught up"
     if len(nights) == 1 and first.date == today:
-        return "Tidied today"
-    return f"Tidied since {first.date - timedelta(days=1)}"
+        return "Tidied up today"
+    return f"Tidied up since {first.date - timedelta(days=1)}"
 
 
 def message(

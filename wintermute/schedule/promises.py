@@ -147,7 +147,7 @@ class Promises:
         elif (doubt := self._clock.doubt) is not None:
             await self._stores.health.note("schedule", "warn", doubted(doubt))
         else:
-            await self._stores.health.note("schedule", "ok", "fires what is due")
+            await self._stores.health.note("schedule", "ok", "wakes up for due tasks")
 
     async def _recount(self) -> None:
         """The clock has jumped, or nobody has looked since the start whether it had."""

@@ -44,23 +44,23 @@ def _part(text: str) -> Any:
 class PlanRequest:
     """When and how something is to happen, as a person or a model asks for it; None: nothing."""
 
-    schedule_type: str | None = _part("How it recurs; none: it is never due.")
+    schedule_type: str | None = _part("How it repeats; none: it is never due.")
     at: str | None = _part(
         "When, as you say it: `tomorrow at 9`, `in 30 minutes`, `2026-03-01 09:00`;"
         " or how often: `every monday at 8`."
     )
-    day_of_week: str | None = _part("With weekly: mon,thu.")
-    day_of_month: int | None = _part("With monthly: 1 to 31; shorter months: their last day.")
-    interval_seconds: int | None = _part("With interval: 60 or more.")
+    day_of_week: str | None = _part("With weekly: the days, as in mon,thu.")
+    day_of_month: int | None = _part("With monthly: 1 to 31; in shorter months, the last day.")
+    interval_seconds: int | None = _part("With interval: seconds between two times, at least 60.")
     window_start: str | None = _part("With interval: not before this time of day, as in 22:00.")
-    window_end: str | None = _part("With interval: and not after this one, as in 06:00.")
+    window_end: str | None = _part("With interval: not after this time of day, as in 06:00.")
     rrule: str | None = _part(
         "With rrule: a rule of RFC 5545, as in FREQ=WEEKLY;BYDAY=MO,WE;COUNT=4."
     )
     execution_mode: str | None = _part(
-        "When it is due, say it, or work on --ai-prompt and post the result or not."
+        "When it is due: post a reminder; work on --ai-prompt and post the result; or work on it silently."
     )
-    ai_prompt: str | None = _part("What is to be worked on when it is due.")
+    ai_prompt: str | None = _part("The instruction to work on when it is due.")
 
     @classmethod
     def of(cls, args: Mapping[str, object]) -> "PlanRequest":

@@ -26,22 +26,22 @@ from wintermute.work.deliveries import Deliveries
 from wintermute.work.runner import MOST_CRASHES, Look
 
 COULD_NOT: Mapping[str, str] = {
-    "harvest": "learn from {your} messages",
+    "harvest": "look for memories in {your} messages",
     "reconstruct": "combine {your} new memories with older ones",
     "core": "update my notes about {you}",
     "split": "split {your} long memories into single facts",
     "embeddings": "prepare new memories for search by meaning",
     "night": "tidy up at night",
-    "morning": "send the morning report",
+    "morning": "send the report of the night",
     "forget": "forget everything I was asked to forget",
     "scrub": "erase the last traces of what was forgotten",
 }
 """What each job does for people, behind "I couldn't"."""
 OTHER = "finish some work in the background"
 STOPPED = "it failed {often}. I'll try again after the next restart; `/status` has details."
-CRASHED = "I crashed three times at it. I'll try again in an hour, then in a day, then every week."
+CRASHED = "it made me crash three times. I'll try again in an hour, then in a day, then every week."
 GOES_ON = "it failed {often}. I'll keep trying; `/status` has details."
-INTERRUPTED = "I crashed three times at it. I'll try again every hour."
+INTERRUPTED = "it made me crash three times. I'll try again every hour."
 LATER = (timedelta(hours=1), timedelta(days=1), timedelta(weeks=1))
 """After three crashes, four, and each one more (M-095); what persists waits an hour each time."""
 AFTER_CRASHES = "a crash interrupted it each time"

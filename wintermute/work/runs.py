@@ -38,9 +38,9 @@ PAUSED = (
     " That was the third time in a row, so I paused it: `/tasks resume {id}` lets it run again."
 )
 NEVER_AGAIN = (
-    " It was to run only once, so I paused it. To try again, give it a new time and resume it."
+    " It was due only once, so I paused it. To try again, give it a new time and resume it."
 )
-PUT_OFF = "`{id}` ({content}) is due, but its run has to wait: {why}. I try again on {when}."
+PUT_OFF = "`{id}` ({content}) is due, but has to wait: {why}. I'll try again on {when}."
 CONTENT_CHARACTERS = 120
 WHY_CHARACTERS = 600
 RESULT_CHARACTERS = 1_500  # of the last result, for the next run (T-049)
@@ -51,7 +51,7 @@ NO_ANSWER = {
     "internal_error": "something went wrong inside me; the log has the details",
     "restarted": "it was interrupted three times",
     "empty_reply": "the model gave an empty answer several times",
-    "context_too_large": "it does not fit into the model's window",
+    "context_too_large": "it is too long for the model",
     "stopped": "it was stopped",
 }
 
