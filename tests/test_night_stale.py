@@ -51,7 +51,7 @@ async def test_what_was_not_used_for_ninety_days_is_in_no_list_or_prompt_and_com
 
         shown = await Remembered(stores).listed(OWNER, "")
         assert "skates" not in shown
-        assert "1 not used for long" in shown
+        assert "1 set aside, because they were not used for long" in shown
         assert "skates" not in await stores.memories.text(OWNER)
         asked = Query("Where are the skates?")
         assert await stores.memories.search(OWNER, asked, 5, awake=True) == []

