@@ -54,7 +54,7 @@ async def test_those_behind_a_message_that_fails_alone_go_first_and_then_it_is_a
     shown = [json.dumps(seen.body) for seen in model.requests if "late" in seen.last_user]
     assert not any(POISON in body for body in shown)
     answers = [text.split()[-1] for text in told if "`" not in text]
-    assert answers == [*["behind"] * len(pauses), "late", POISON, "before.", "fresh"]
+    assert answers == [*["behind"] * len(pauses), "late", POISON, "messages.", "fresh"]
 
 
 async def test_after_a_restart_it_is_in_nobodys_way_for_longer(

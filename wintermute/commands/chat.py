@@ -179,7 +179,7 @@ class ChatCommands:
             return f"There is nothing to sum up yet: only {before} in view."
         folded = await self._folding.fold(past, branch, None, "asked")
         if folded is None:
-            return "No usable summary came from the model, so nothing was changed. Try again later."
+            return "The model gave no usable summary, so I changed nothing. Try again later."
         return f"Summed up: {before} before, {self._folding.measured(folded)} now."
 
     async def answer(self, tx: Transaction, row: Waiting) -> str:
