@@ -288,7 +288,7 @@ async def test_what_somebody_else_deletes_is_out_of_view_and_of_pages_it_is_aske
         assert HIDDEN in shelf.read(SHED)
         [first] = await night.items("open")
         night.clock.advance(WAITS.total_seconds())
-        assert "no question any more" in await answered(night, f"/night no {first.id}")
+        assert "is no longer open" in await answered(night, f"/night no {first.id}")
         await night.night("pages")
         [item] = await night.items("open")
         await answered(night, f"/night yes {item.id}")
