@@ -196,7 +196,7 @@ def test_a_signal_ends_all_of_it_in_order(tmp_path: Path, number: signal.Signals
     """A terminal sends Ctrl-C to the whole group: the children are in none that would hear it."""
     with running(tmp_path / "demo") as process:
         children = descendants(process.pid)
-        assert len(children) == 2
+        assert len(children) >= 2  # a search may have one of its own at work
         assert {os.getpgid(pid) for pid in children} == children
         os.killpg(process.pid, number)
         assert ended(process) == (0, "")
@@ -207,7 +207,7 @@ def test_a_signal_ends_all_of_it_in_order(tmp_path: Path, number: signal.Signals
 def test_nothing_is_left_running_when_the_demo_is_killed(tmp_path: Path) -> None:
     with running(tmp_path / "demo") as process:
         children = descendants(process.pid)
-        assert len(children) == 2
+        assert len(children) >= 2  # a search may have one of its own at work
         process.kill()
         process.wait()
         assert survivors(children, within=10) == set()
