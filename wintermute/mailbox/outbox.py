@@ -109,7 +109,7 @@ class Outgoing:
     """The row whose event says this from now on, by an edit, if `may_continue` says so."""
     conversation_id: str = ""
     live: str = ""
-    """No row of its own: more of the answer that grows in `changes`."""
+    """No row of its own, but more of the answer that grows in `changes`: its transaction id."""
     edits_of: str | None = None
     """In place of signs: an event whose edits go, or the row of a draft that does (`retractions`)."""
 
