@@ -32,7 +32,7 @@ p, ul {{ margin: 0; padding-left: 0 }} ul {{ padding-left: 20px }} a {{ color: #
 
 
 def held() -> list[tuple[str, str]]:
-    """Who said what in a demo of these lines, without the greeting."""
+    """Lines and speakers of a demo of these lines, without the greeting."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "lines")
         script.write_text(LINES)

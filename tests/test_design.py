@@ -21,7 +21,7 @@ KEYS = frozenset(dotted(yaml.safe_load(full_config())))
 
 @cache
 def names() -> tuple[frozenset[str], frozenset[str]]:
-    """What the code defines or takes from a module, and all of its words."""
+    """Names that the code defines or takes from a module, and all of its words."""
     files = [path for name in (NAME, "tests") for path in (ROOT / name).rglob("*.*")]
     kinds = {".py", ".sql", ".json"}
     found = [path for path in files if path.suffix in kinds and "node_modules" not in path.parts]

@@ -61,7 +61,7 @@ REBORN = 0.4
 """How likely a dead daemon is started after a step."""
 QUIET_SECONDS = 60.0
 MORE = " and so on" * 8
-"""What is long enough to grow, in the rooms where somebody waits for it."""
+"""Answers long enough to grow, in the rooms where somebody waits for them."""
 
 
 @dataclass(slots=True)
@@ -195,7 +195,7 @@ class Life:
         return f"{self.steps[0]}: {told}, {self.grew()} that grew"
 
     def grew(self) -> int:
-        """How many answers grew, as the data know that are there now."""
+        """The number of answers that grew, as the data of now know it."""
         return len(self._daemon.rows("SELECT 1 FROM outbox WHERE grows IS NOT NULL"))
 
     def worth(self) -> int:

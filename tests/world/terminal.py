@@ -54,7 +54,7 @@ class Terminal:
         return done.stdout.decode()
 
     def at_screen(self, *words: str | Path) -> tuple[str, str]:
-        """What a command prints whose stderr alone is a terminal, and what it shows there."""
+        """Output of a command whose stderr alone is a terminal, and the text there."""
         ours, theirs = os.openpty()
         with os.fdopen(ours, "rb", buffering=0) as screen, os.fdopen(theirs, "wb") as stderr:
             done = subprocess.run(

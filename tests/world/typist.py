@@ -33,7 +33,7 @@ class Typist:
 
     @property
     def seen(self) -> str:
-        """All that was shown so far."""
+        """The whole output so far."""
         return self._seen.decode(errors="replace")
 
     def type(self, keys: str) -> None:

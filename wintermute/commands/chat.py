@@ -88,7 +88,7 @@ TO_SAY = (
 WELCOME = "Write to me as you would to a person, for example:\n{}\n\nOr type a command:\n{}"
 UNKNOWN = "I do not know `{}`.{} `/help` lists all commands."
 ALIKE = 0.7
-"""How much of a word has to be right for the command that it nearly is."""
+"""The least likeness, from 0 to 1, of a word to the command that it nearly is."""
 
 WHY_ALONE = (
     "`/why` explains an answer: write it alone for my last one, or in reply to another."

@@ -1,4 +1,4 @@
-"""What the practice model answers where nobody waits: learning, nights, pages and summaries. Pure.
+"""Answers of the practice model where nobody waits: learning, nights, pages and summaries. Pure.
 
 A question is known by the blocks of data in it. Statements are sentences in which people speak of
 themselves, or state a rule; nothing is put in other words.
@@ -16,7 +16,7 @@ from wintermute.wiki.pages import MATTER, without_matter
 
 BLOCKS = re.compile(r"^<(\w+)>\n(.*?)\n?^</\1>$", re.DOTALL | re.MULTILINE)
 SPOKEN = re.compile(r"^(?! )(.{1,200}? \(@[^\s()]+\)|user): (.*(?:\n  .*)*)", re.MULTILINE)
-"""What a person said in a transcript; a line that goes on is indented."""
+"""A line of a person in a transcript; its further lines are indented."""
 SENTENCE = re.compile(r"[^.!?…]+[.!?…]*")
 OPENING = re.compile(
     r"(?:(?:oh|well|by the way|btw|so|and|but|yes|no|hi|hello|(?:hey )?wintermute)[,:]? )+", re.I
@@ -89,7 +89,7 @@ def _distinct(lines: Sequence[str], pattern: str = "") -> list[str]:
 
 
 def _harvested(shown: Blocks, question: str) -> Json | str:
-    """What people said, each sentence with who said it where there are several; or pages of it."""
+    """Sentences of people, each with its speaker where there are several; or pages of them."""
     if "entries" in shown:
         return _pages(shown, question)
     said = SPOKEN.findall(shown["transcript"])
@@ -124,7 +124,7 @@ def _core(shown: Blocks, _: str) -> Json:
 
 
 def _settled(shown: Blocks, _: str) -> Json:
-    """Of two that say the same the longer one; of others the later, if it says that it is news."""
+    """The longer one of two that say the same; else the later one, if it says that it is news."""
     both = [ENTRY.sub("", shown.get(name, "").strip(), count=1) for name in ("first", "second")]
     if NEWS.search(both[1]) and not NEWS.search(both[0]):
         return {"action": "keep_second"}
@@ -134,7 +134,7 @@ def _settled(shown: Blocks, _: str) -> Json:
 
 
 def _summed_up(shown: Blocks, _: str) -> str:
-    """What people said, the newest of it, each shortened to a line (L-039)."""
+    """The newest words of people, each shortened to a line (L-039)."""
     said = [text[:MOST_SUMMARY] for text in MESSAGE.findall(shown["history"])]
     return "\n- ".join(["What was said so far:", *said[-MOST_SUMMED:]])
 

@@ -27,7 +27,7 @@ MOMENT = re.compile(r"(\w+), (\d{4}-\d\d-\d\d) (\d\d:\d\d)")
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What one call gave. `data` is the JSON that it holds, or the text."""
+    """The result of one call. `data` is the JSON that it holds, or the text."""
 
     tool: str
     arguments: Json

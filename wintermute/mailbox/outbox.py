@@ -393,7 +393,7 @@ class Outbox:
         return [(row["conversation_id"], row["room_id"]) for row in rows]
 
     def quiet_until(self) -> datetime | None:
-        """When the quiet hours end, if it is within them."""
+        """The end of the quiet hours that it is in; None outside of them."""
         return self._quiet(self._clock.now())
 
     async def waiting_for_pages(self) -> list[str]:

@@ -113,7 +113,7 @@ class VerificationStore:
         return await self._database.row(query, asked) is not None
 
     async def ending(self, compared: Row) -> tuple[HealthState, str] | None:
-        """How it ended, in words; None while it goes on."""
+        """The end of it in words; None while it goes on."""
         row = await self._database.row(
             "SELECT * FROM verifications WHERE user_id = ? AND txn_id = ?"
             " AND phase IN ('done', 'cancelled')",
@@ -149,7 +149,7 @@ MOST_OF_ONE = 5  # verifications of one person, all but the last about to end
 MOST_AN_HOUR = 30  # strangers who are declined, or unknown transactions that are cancelled
 LONGEST_WAIT = 5.0
 LOOK_SECONDS = 1.0
-"""How often it is looked for an answer that is given at this machine."""
+"""Seconds between two looks for an answer that is given at this machine."""
 COMMAND = "/verify "
 """How the id of a transaction begins whose request has no event yet, followed by the command's."""
 

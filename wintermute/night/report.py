@@ -49,7 +49,7 @@ STEPS: Mapping[str, str] = {
     "folds": "sum up long conversations",
     "housekeeping": "clean up old files",
 }
-"""What each step does for people, behind "I couldn't"."""
+"""The use of each step for people, behind "I couldn't"."""
 COUNTS_MEMBERS = frozenset({"merged", "rest"})
 """Kinds of which what they were made of is counted."""
 NAMES = frozenset({"page"})
@@ -134,7 +134,7 @@ def _pages(item: NightItem) -> list[str]:
 
 
 def lead(item: NightItem) -> str:
-    """What happened, or is asked: `merged:`, `Merge these?`."""
+    """The event or the question in words: `merged:`, `Merge these?`."""
     kind = item.kind
     if kind in ("task", "skill") and not item.after:
         kind = f"{kind} ends"

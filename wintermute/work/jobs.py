@@ -36,7 +36,7 @@ COULD_NOT: Mapping[str, str] = {
     "forget": "forget everything I was asked to forget",
     "scrub": "erase the last traces of what was forgotten",
 }
-"""What each job does for people, behind "I couldn't"."""
+"""The use of each job for people, behind "I couldn't"."""
 OTHER = "finish some work in the background"
 STOPPED = "it failed {often}. I'll try again after the next restart; `/status` has details."
 CRASHED = "it made me crash three times. I'll try again in an hour, then in a day, then every week."
