@@ -214,7 +214,7 @@ async def test_lines_of_a_group_and_edits_are_taken_back(
     model.script(Text("edited"), Text("again"))
     edit = await ann.edit(chat, first, f"{daemon.user_id}: what is {WORD}?")
     assert is_told(await model.request_arrived(2))
-    await ann.wait_for(chat, lambda m: m.body == "edited")
+    await ann.wait_for(chat, lambda m: m.body == "* edited")
     await daemon.said_all()
     await ann.redact(chat, edit)
     await taken_back(daemon, edit)

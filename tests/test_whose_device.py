@@ -107,7 +107,7 @@ async def test_an_accepted_unsigned_device_has_the_rights_of_another(
     assert not notices(daemon, "verified")
 
     for speaker, details in ((phone, False), (ann, True)):
-        await speaker.send(chat, "/status")
+        await speaker.send(chat, "/status all")
         shown = await speaker.wait_for(
             chat, lambda m: "**homeserver**" in m.body and m.sender == daemon.user_id
         )
