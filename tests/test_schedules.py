@@ -50,6 +50,7 @@ def local(due: datetime | None) -> str:
         ("2026-03-01 09:00:30.000z", "Sun 2026-03-01 10:00:30"),
         ("2026-03-01T09:00+0530", "Sun 2026-03-01 04:30:00"),
         ("18:30:15", "Fri 2026-02-27 18:30:15"),
+        ("8", "Sat 2026-02-28 08:00:00"),
         ("13:34", "Sat 2026-02-28 13:34:00"),
         ("today 18:00", "Fri 2026-02-27 18:00:00"),
         ("in 30 minutes", "Fri 2026-02-27 14:04:56"),
@@ -88,7 +89,8 @@ async def test_a_single_time_is_read(at: str, due: str) -> None:
 async def test_a_time_that_cannot_be_read_is_refused_with_three_examples(at: str) -> None:
     """T-018."""
     with pytest.raises(
-        ToolFailed, match=f"cannot be read; write for example {EXAMPLES}$"
+        ToolFailed,
+        match=rf"(cannot be read|no such date or time as .*)\. Write for example {EXAMPLES}\.$",
     ) as refused:
         await plan(schedule_type="once", at=at)
     str(refused.value).encode()
@@ -206,11 +208,11 @@ async def test_a_rule_counts_only_what_is_to_come(at: str, first: str) -> None:
     assert local(due[0])[4:14] == first
 
 
-@pytest.mark.parametrize("at", ["9", "in 30 minutes", "2026-05-01T09:00Z", "mon,tue 09:00"])
+@pytest.mark.parametrize("at", ["in 30 minutes", "2026-05-01T09:00Z"])
 async def test_a_rule_starts_at_a_wall_clock_time(at: str) -> None:
     """T-018, T-025."""
     with pytest.raises(
-        ToolFailed, match=r"with rrule write for example 09:00, or 2026-02-28T09:00"
+        ToolFailed, match="with rrule, at is a time of day or a date with one, as in 2026-"
     ):
         await plan(schedule_type="rrule", at=at, rrule="FREQ=DAILY")
 
@@ -256,13 +258,13 @@ INTERVAL: dict[str, Any] = {"schedule_type": "interval", "interval_seconds": 360
         ),
         (
             {"day_of_week": "mon", "at": "09:00"},
-            "at and day_of_week needs a schedule_type: once for",
+            "at and day_of_week needs a schedule_type: once, ",
         ),
         ({"at": "daily"}, "'daily' has no time of day. Write for example 'every day at 9'."),
-        ({"at": "daily 25:00"}, "'daily 25:00' cannot be read"),
+        ({"at": "daily 25:00"}, "no such date or time as '25:00'"),
         ({"at": "funday 09:00"}, "cannot be read"),
         ({"at": "le lundi à 9h"}, "Write 'Monday at 09:00' or 'every Monday at 09:00'."),
-        ({"at": "monthly 15 9:00", "schedule_type": "once"}, "Leave out schedule_type"),
+        ({"at": "monthly 15 9:00", "schedule_type": "once"}, "leave out schedule_type"),
         ({"at": "mon 9:00", "schedule_type": "daily"}, "is no time of day"),
         ({"at": "fri 9:00", "schedule_type": "weekly", "day_of_week": "tue"}, "is no time of day"),
         ({"at": "mon,tue 9:00", "day_of_week": "wed"}, "at and day_of_week needs a schedule_type"),
@@ -271,7 +273,6 @@ INTERVAL: dict[str, Any] = {"schedule_type": "interval", "interval_seconds": 360
             "at and day_of_month needs a schedule_type",
         ),
         ({"at": "monthly 32 09:00"}, "from 1 to 31"),
-        ({"at": "9"}, "'9' cannot be read"),
         ({"schedule_type": "daily", "at": "2026-03-01T09:00"}, "is no time of day; write for exa"),
         (
             {"schedule_type": "daily", "at": "in 3 days"},

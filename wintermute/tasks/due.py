@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import chain, islice, takewhile
 from typing import Protocol
 from zoneinfo import ZoneInfo
@@ -280,7 +281,8 @@ def instant(local: datetime, zone: ZoneInfo) -> datetime:
         for offset in (after, before)
     )
     seconds = range(int(early), int(late) + 1)
-    change = bisect_right(seconds, before, key=lambda second: _offset_at(second, zone))
+    at = partial(datetime.fromtimestamp, tz=zone)
+    change = bisect_right(seconds, before, key=lambda second: at(second).utcoffset() or timedelta())
     return datetime.fromtimestamp(seconds[change], UTC)
 
 
@@ -296,10 +298,6 @@ def comes_twice(local: datetime, zone: ZoneInfo) -> bool:
 
 def _offset(local: datetime, zone: ZoneInfo, fold: int) -> timedelta:
     return local.replace(tzinfo=zone, fold=fold).utcoffset() or timedelta()
-
-
-def _offset_at(second: int, zone: ZoneInfo) -> timedelta:
-    return datetime.fromtimestamp(second, zone).utcoffset() or timedelta()
 
 
 def _latest(schedule: DueTimes, first: datetime, now: datetime, zone: ZoneInfo) -> datetime:

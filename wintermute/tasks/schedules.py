@@ -28,7 +28,7 @@ from wintermute.tasks.due import (
     shown,
     upcoming,
 )
-from wintermute.tasks.parse import DAYS, first_time, plan_parts, time_of_day, wall_time, weekdays
+from wintermute.tasks.parse import DAYS, plan_parts, time_of_day, wall_time, weekdays
 from wintermute.text import clean, is_blank
 
 FiringMode = Literal["reminder", "autonomous_notify", "autonomous_silent"]
@@ -319,9 +319,7 @@ class Interval(Schedule):
     async def parse(cls, request: PlanRequest, now: datetime, zone: ZoneInfo) -> "Interval":
         seconds = request.interval_seconds or 0
         if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
-            raise ToolFailed(
-                f"interval_seconds must be from {LEAST_SECONDS} to {MOST_SECONDS} (366 days)"
-            )
+            raise ToolFailed(f"interval_seconds must be from {LEAST_SECONDS} to {MOST_SECONDS}")
         window = parsed_window(request.window_start, request.window_end, seconds)
         since = now.astimezone(UTC).replace(microsecond=0)
         return cls(at=since.isoformat(), seconds=seconds, window=window)
@@ -432,7 +430,10 @@ class RecurrenceRule(Schedule):
     async def parse(cls, request: PlanRequest, now: datetime, zone: ZoneInfo) -> "RecurrenceRule":
         """The rule must come true once at least, and soon be found to (T-025)."""
         rule = checked_rule(request.rrule or "")
-        schedule = cls(at=first_time(request.at or "", now, zone), rrule=rule)
+        at = wall_time(request.at or "", now, zone)
+        if datetime.fromisoformat(at).tzinfo:
+            raise ToolFailed(f"with rrule, at is a time of day or a date with one, as in {at[:16]}")
+        schedule = cls(at=at, rrule=rule)
         try:
             async with asyncio.timeout(RULE_DEADLINE):
                 due = await asyncio.to_thread(next_due, schedule, now, zone)
@@ -519,11 +520,7 @@ async def _scheduled(
     if not name and given.keys() == {"at"}:
         name = Once.kind
     if not name:
-        first, *others, last = KINDS
-        raise ToolFailed(
-            f"{' and '.join(given)} needs a schedule_type: {first} for a single time, or "
-            f"{', '.join(others)} or {last}"
-        )
+        raise ToolFailed(f"{' and '.join(given)} needs a schedule_type: {', '.join(KINDS)}")
     if name not in KINDS and name != "none":
         raise ToolFailed(
             f"schedule_type '{shown(request.schedule_type or '')}' is unknown; "
