@@ -237,6 +237,7 @@ async def test_the_chat_and_the_tool_read_a_time_alike(tmp_path: Path, model: Mo
         ),
         ("2027-01-02 9:00 x", "I'll remind you on 2 January 2027 at 09:00, once: x"),
         ("2026-05-05T09:00-05:00 x", "I'll remind you tomorrow at 16:00 CEST, once: x"),
+        ("mon,thu 08:00 x", "I'll remind you on Thursday at 08:00, every Monday and Thursday: x"),
         ("every 2 hours x", "I'll remind you today at 16:00, every 2 hours: x"),
         (
             "1/12 at 9 x",

@@ -403,8 +403,7 @@ class Reminding:
             read = timed(asked, now, self._tasks.zone)
             if read is None or not read.rest:
                 forms = (f"- `/remind {form}`" for form in FORMS)
-                why = "" if read else plain(unread(asked))
-                why = why or "I need a time and a text."
+                why = (not read and plain(unread(asked))) or "I need a time and a text."
                 return "\n".join([f"{why} Write for example:", *forms])
             task = await self._tasks.add(
                 tx,

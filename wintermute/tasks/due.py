@@ -96,10 +96,7 @@ def _split(rule: str) -> dict[str, str]:
     for part in rule.split(";"):
         name, equals, value = part.partition("=")
         if not equals or not value:
-            raise ToolFailed(
-                f"rrule part '{shown(part)}' is not NAME=VALUE; "
-                "write for example FREQ=WEEKLY;BYDAY=MO,WE"
-            )
+            raise ToolFailed(f"rrule part '{shown(part)}' is not NAME=VALUE, as in BYDAY=MO,WE")
         if name in parts:
             raise ToolFailed(f"rrule part {shown(name)} is given twice")
         parts[name] = value
@@ -162,9 +159,7 @@ def _check_together(parts: dict[str, str]) -> None:
     if "BYWEEKNO" in parts and "BYDAY" not in parts:
         raise ToolFailed("rrule: BYWEEKNO needs BYDAY, as in BYWEEKNO=20;BYDAY=MO")
     if "BYSETPOS" in parts and not any(name.startswith("BY") for name in {*parts} - {"BYSETPOS"}):
-        raise ToolFailed(
-            "rrule: BYSETPOS needs a part to choose from, as in BYDAY=MO,TU;BYSETPOS=-1"
-        )
+        raise ToolFailed("rrule: BYSETPOS needs another part, as in BYDAY=MO,TU;BYSETPOS=-1")
 
 
 def _require(fits: bool, name: str, value: str, known: str) -> None:

@@ -450,14 +450,15 @@ def _check_rest(
     text: str, head: _Piece | None, found: Timed, when: When, now: datetime, zone: ZoneInfo
 ) -> None:
     """Refuse a time if the words beside it may belong to it: `call tomorow at 9`, `tomorrow 1 egg`."""
-    rest, words, bare = shown(found.rest), found.rest.split(), when.clock
+    ends = f"{found.rest[:WINDOW]} {found.rest[-WINDOW:]}"
+    rest, words, bare = shown(found.rest), ends.split(), when.clock
     if head and head.loose and rest:
         _choose(found.at, when, _with_day(when, now, zone))
     if head and head.bare and bare and bare.hour < 7 and text[head.stop : head.stop + 1] == " ":
         counted = replace(when, clock=time(9)).words()
         _choose(f"{found.at} {rest}", f"{when.words()} {rest}", f"{counted} {bare.hour} {rest}")
     if words and when == When(clock=when.clock):
-        why = _unknown(words[:1] + words[-1:]) or _unreal(folded(found.rest), certain=True)
+        why = _unknown(words[:1] + words[-1:]) or _unreal(folded(ends), certain=True)
         if text.startswith(found.rest) and FOREIGN.match(words[-1]):
             why = ONLY.format(shown(" ".join(words[-2:])))
         if why:
@@ -652,7 +653,7 @@ def wall_time(text: str, now: datetime, zone: ZoneInfo) -> str:
     when = _one(meanings, text)
     if when.recurs:
         raise ToolFailed(
-            f"at '{shown(text)}' comes again and again. Write a single time, or leave out schedule_type."
+            f"at '{shown(text)}' comes again. Name one time or leave out schedule_type."
         )
     at = moment(when, text, now, zone)
     # Years first: at the ends of the calendar there are no time zones.

@@ -389,10 +389,7 @@ def parsed_window(start: str | None, end: str | None, seconds: int) -> tuple[str
         raise ToolFailed("window_start and window_end are equal; leave out both for the whole day")
     first, last = (datetime.fromisoformat(f"2000-01-01T{at}") for at in (opens, closes))
     if (last - first) % timedelta(days=1) < timedelta(seconds=seconds):
-        raise ToolFailed(
-            f"the window from window_start to window_end is shorter than interval_seconds {seconds};"
-            " for once a day use schedule_type daily"
-        )
+        raise ToolFailed(f"the window is shorter than interval_seconds {seconds}; or use daily")
     return opens, closes
 
 
@@ -506,9 +503,7 @@ async def planned(
         schedule = await _scheduled(request, now, zone, before.schedule)
     mode, ai_prompt = _execution(request, before)
     if mode != "reminder" and schedule is None:
-        raise ToolFailed(
-            f"execution_mode {mode} needs a schedule_type; without one it must be reminder"
-        )
+        raise ToolFailed(f"execution_mode {mode} needs a schedule_type")
     return Plan(schedule=schedule, mode=mode, ai_prompt=ai_prompt)
 
 
@@ -522,10 +517,8 @@ async def _scheduled(
     if not name:
         raise ToolFailed(f"{' and '.join(given)} needs a schedule_type: {', '.join(KINDS)}")
     if name not in KINDS and name != "none":
-        raise ToolFailed(
-            f"schedule_type '{shown(request.schedule_type or '')}' is unknown; "
-            f"it must be {', '.join(KINDS)} or none"
-        )
+        kinds = f"{', '.join(KINDS)} or none"
+        raise ToolFailed(f"schedule_type '{shown(name)}' is unknown; it must be {kinds}")
     kind = KINDS.get(name)
     takes = kind.takes if kind else ()
     if other := [part for part in given if part not in takes]:
@@ -551,8 +544,7 @@ def _execution(request: PlanRequest, before: Plan) -> tuple[FiringMode, str]:
     mode = next((mode for mode in MODES if mode == name), None)
     if mode is None:
         raise ToolFailed(
-            f"execution_mode '{shown(request.execution_mode or '')}' is unknown; "
-            f"it must be {', '.join(MODES)}"
+            f"execution_mode '{shown(name)}' is unknown; it must be {', '.join(MODES)}"
         )
     prompt = before.ai_prompt if request.ai_prompt is None else clean(request.ai_prompt).strip()
     if mode == "reminder":
@@ -565,7 +557,6 @@ def _execution(request: PlanRequest, before: Plan) -> tuple[FiringMode, str]:
     if is_blank(prompt):
         raise ToolFailed(f"execution_mode {mode} needs an ai_prompt that says what is to be done")
     if len(prompt) > MOST_PROMPT_CHARACTERS:
-        raise ToolFailed(
-            f"ai_prompt has {len(prompt)} characters; at most {MOST_PROMPT_CHARACTERS} are allowed"
-        )
+        most = f"at most {MOST_PROMPT_CHARACTERS} are allowed"
+        raise ToolFailed(f"ai_prompt has {len(prompt)} characters; {most}")
     return mode, prompt
