@@ -149,6 +149,7 @@ def test_what_a_refusal_offers_is_read() -> None:
         ("in 2 weeks on monday call mum", "!None", None),
         ("every day 2 pills at 9", "daily at 09:00", "2 pills"),
         ("every day 2 pills", "!'every day' has no time of day", None),
+        ("tomorrow 10 km run", "!'tomorrow' has no time of day", None),
         ("明天2个鸡蛋", "!'明天' has no time of day", None),
         ("um 9 Uhr 2 Eier", "Sat 28 Feb 09:00", "2 Eier"),
         ("tomorrow 9 call mum", "Sat 28 Feb 09:00", "call mum"),

@@ -202,7 +202,9 @@ STOPPED = re.compile(
 """A time is not read right after such a word; `30 february` is a day that cannot be."""
 FAR = re.compile(rf"{BEGIN}{any_of('unit', 'week', 'month', 'year')}[ ,の]*$")
 """A day is not read right after such a word: `next month on the 5th`."""
-COUNTED = re.compile(rf"{_}{UNIT}| +[a-z-]*(?:[a-hj-rtv-z]s|[ae]ux)(?![{LETTERS}])|[぀-鿿]")
+COUNTED = re.compile(
+    rf"{_}{UNIT}| +(?:[a-z-]*(?:[a-hj-rtv-z]s|[ae]ux)|[km]?[gml])(?![{LETTERS}])| ?[%€£$]|[぀-鿿]"
+)
 """`tomorrow 5 minutes` and `every day 2 pills` say no hour."""
 OTHER_WORD = re.compile(f" +(?!{AT}|{NEAR}|{PART}|{any_of('number')})[a-z]")
 """`mon` is no day before these: `mon ami`."""
