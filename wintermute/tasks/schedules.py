@@ -503,7 +503,7 @@ async def planned(
         schedule = await _scheduled(request, now, zone, before.schedule)
     mode, ai_prompt = _execution(request, before)
     if mode != "reminder" and schedule is None:
-        raise ToolFailed(f"execution_mode {mode} needs a schedule_type")
+        raise ToolFailed(f"execution_mode {mode} needs a schedule_type; else it must be reminder")
     return Plan(schedule=schedule, mode=mode, ai_prompt=ai_prompt)
 
 
