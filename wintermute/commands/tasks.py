@@ -22,7 +22,7 @@ from wintermute.owner import is_owner
 from wintermute.stores import Stores
 from wintermute.tasks.due import clock, in_short, tomorrow
 from wintermute.tasks.occurrences import LATE, Occurrence
-from wintermute.tasks.parse import spoken, timed
+from wintermute.tasks.parse import spoken, timed, unread
 from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Status, Target, Task, Tasks
 from wintermute.text import EMPTY_LISTS, plain
@@ -92,14 +92,14 @@ def brief(value: object) -> str:
 def undone_lines(undone: Undone) -> list[str]:
     """What is back, and what a later edit holds on to."""
     return [
-        *(f"merged since, taken back first: {line}" for line in _of_merges(undone)),
+        *(
+            f"merged since, taken back first: {line}"
+            for merge in undone.merges
+            for line in undone_lines(merge)
+        ),
         *(change_line(change) for change in undone.back),
         *(f"kept, it was changed since: {kept_words(kept)}" for kept in undone.kept),
     ] or ["nothing to undo: all of it is as it was before"]
-
-
-def _of_merges(undone: Undone) -> list[str]:
-    return [line for merge in undone.merges for line in undone_lines(merge)]
 
 
 def kept_words(kept: Conflict) -> str:
@@ -399,10 +399,12 @@ class Reminding:
         line = "".join(row.body.split(maxsplit=1)[1:])
         now = self._clock.now()
         try:
-            read = timed(TO_ME.sub("", line, 1), now, self._tasks.zone)
+            asked = TO_ME.sub("", line, 1)
+            read = timed(asked, now, self._tasks.zone)
             if read is None or not read.rest:
                 forms = (f"- `/remind {form}`" for form in FORMS)
-                return "\n".join(["I need a time and a text. Write for example:", *forms])
+                why = (not read and plain(unread(asked))) or "I need a time and a text."
+                return "\n".join([f"{why} Write for example:", *forms])
             task = await self._tasks.add(
                 tx,
                 Reason("command", scope, evidence=(row.event_id,)),
