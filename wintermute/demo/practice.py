@@ -33,20 +33,24 @@ MOST_RAW = 4_000
 MOST_NAME = 64
 MOST_SUMMARY = 80
 PAGE = re.compile(r'<memory name="(.*?)">\n(.*)\n</memory>', re.DOTALL)
-SAID = re.compile(r"(.{1,200}?) said: (.+)")
 OPENING = re.compile(
     r"(?:(?:please|kindly|(?:can|could|would|will) you|(?:hi|hey|hello|ok|okay|thanks|oops|oh)[,.!]"
-    r"|(?:(?:hey|hi|hello|ok),? )?(?:@\S+|wintermute\b))[:,!]?\s+)+(?=\S)",
+    r"|(?:(?:hey|hi|hello|ok),? )?wintermute\b)[:,!]?\s+)+(?=\S)",
     re.IGNORECASE,
 )
 TEACH = re.compile(r"(?:learn|teach you|new skill)\b[:\s]*(?:how\s+to\s+|to\s+)?", re.IGNORECASE)
 STEP = re.compile(r"^(?:(?:\d+[.)]|[-*]|and|then) )+", re.IGNORECASE)
 SPAN = re.compile(r"^(?=\d+ ?(?:s|m|h))", re.IGNORECASE)
 ABOUT = re.compile(r"^(?:(?:to|of|about|that|for)\b ?)+|,$", re.IGNORECASE)
-ASKING = re.compile(r"(?:what|who|which|when|where|why|how|is|are|do|does|did)\b", re.IGNORECASE)
+ASKING = re.compile(
+    r"(?:(?:what|who|which|when|where|why|how)(?:['\u2019]?(?:s|re))?|is|are|do|does|did)\b", re.I
+)
+WHEN = re.compile(r"When\? .*? minutes to (.+?)` or")
+"""The answer to a reminder without a time, and what it is about."""
 WALL = ZoneInfo("UTC")
 """The zone of the person's wall clock, for arithmetic."""
 QUOTES = "\"'“”„: "
+OFTEN = {"daily": "every day", "weekly on mon, tue, wed, thu, fri": "every weekday"}
 BACK = {"add": "delete", "complete": "resume", "pause": "resume"}
 Utterance = str | tuple[tuple[str, Json], ...]
 """An answer in words, or tools to use first, each with its arguments."""
@@ -85,7 +89,7 @@ def reported(now: PracticeView, result: ToolResult) -> str:
         return phrase("failed", why=text.removeprefix("error: "))
     match result.tool, result.data:
         case "append_memory", {"text": str(fact), "stored": stored}:
-            return phrase("known" if stored == "known" else "remembered", fact=_told(now, fact))
+            return phrase("known" if stored == "known" else "remembered", fact=_told(fact))
         case "search_memory", [*rows]:
             return _found(now, str(result.arguments.get("query") or ""), map(mapping, rows))
         case "task", [*rows]:
@@ -111,22 +115,18 @@ def _dated(now: PracticeView, row: Json, reply: str) -> str:
         return phrase(reply.replace("dated", "undated"), content=content)
     when = in_short(datetime.fromisoformat(f"{due[2]} {due[3]}+00:00"), now.moment, WALL)
     how = str(row.get("schedule")).partition(" at ")[0]
-    names = {"daily": "every day", f"weekly on {due[1][:3].lower()}": f"every {due[1]}"}
+    names = {f"weekly on {due[1][:3].lower()}": f"every {due[1]}", **OFTEN}
     reply = reply.replace("task_add", "reminder")
     return phrase(reply, content=content, when=when, often=names.get(how, how))
 
 
-def _told(now: PracticeView, fact: str) -> str:
-    """A fact, with who said it where that is somebody else."""
-    match = SAID.fullmatch(fact)
-    if match is None or match[1] == (now.speaker or USER):
-        return match[2] if match else fact
-    return phrase("told_by_other", who=match[1], words=match[2])
+def _told(fact: str) -> str:
+    return fact.removeprefix(f"{USER} said: ")
 
 
 def _found(now: PracticeView, query: str, rows: Iterable[Json]) -> str:
     """Memories that were looked up; for a question those that share a word with it."""
-    known = {_told(now, str(row.get("text"))): row.get("until") for row in rows}
+    known = {_told(str(row.get("text"))): row.get("until") for row in rows}
     if query.endswith("?"):
         known = {fact: end for fact, end in known.items() if words(fact) & words(query)}
     lines = [f"{fact} (until {end})" if end else fact for fact, end in known.items()]
@@ -183,7 +183,7 @@ def _remember(now: PracticeView, what: str) -> Utterance:
     if what.lower() in ("", "this", "that", "it", "me", "something"):
         return phrase("remember_what")
     ending = "" if what.endswith((".", "!", "?", "…", "。")) else "."
-    return _use(now, "append_memory", entry=f"{now.speaker or USER} said: {what}{ending}")
+    return _use(now, "append_memory", entry=f"{USER} said: {what}{ending}")
 
 
 def _about(now: PracticeView, topic: str) -> Utterance:
@@ -213,10 +213,10 @@ def _remind(now: PracticeView, what: str, *, about: str = "") -> Utterance:
         found = timed(SPAN.sub("in ", ABOUT.sub("", what)), now.moment, WALL)
     except ToolFailed as problem:
         return str(problem)
-    content = ABOUT.sub("", found.rest if found else what).strip(QUOTES) or about
-    if found is None or not content:
-        return phrase("remind_when", what=content or "call Anna")
-    return _use(now, "task", action="add", content=content, at=found.at)
+    content = ABOUT.sub("", found.rest if found else what).strip(QUOTES)
+    if found is None or not (content or about):
+        return phrase("remind_when", what=content) if content else phrase("remind_what")
+    return _use(now, "task", action="add", content=content or about, at=found.at)
 
 
 def _move_task(now: PracticeView, what: str, *, action: str) -> Utterance:
@@ -266,8 +266,8 @@ def _how(now: PracticeView, what: str) -> Utterance:
 
 def _otherwise(now: PracticeView, line: str) -> Utterance:
     """A question may be about something that is remembered, a statement is learnt from later."""
-    topic = words(line)
-    if now.text.rstrip().endswith(("?", "？")):  # noqa: RUF001  the wide one is meant
+    topic, asked = words(line), WHEN.match((now.answers or ("",))[-1])
+    if ASKING.match(line) or now.text.rstrip().endswith(("?", "？")):  # noqa: RUF001  the wide one
         titles = [title for title in now.pages if RECALL in now.tools and words(title) <= topic]
         if titles:
             return _use(now, RECALL, title=titles[0])
@@ -277,7 +277,7 @@ def _otherwise(now: PracticeView, line: str) -> Utterance:
         if len(ended) == 1:
             return _move_task(now, ended[0], action="complete")
         return phrase("in_passing")
-    reminder = None if ASKING.match(line) else _remind(now, line)
+    reminder = _remind(now, line, about=asked[1] if asked else "")
     return reminder if isinstance(reminder, tuple) else _unknown(now)
 
 

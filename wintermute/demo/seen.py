@@ -12,14 +12,12 @@ from wintermute.prompt.assemble import DIVIDER, SKILLS, SUMMARY, TASKS, TIME, WI
 from wintermute.prompt.block import time_told, told, without_blocks
 from wintermute.wiki.links import links_in
 
-TOLD = re.compile(
-    r'(?:<event kind="(?:scheduled_task|task_error|night_report)" id="[\w-]+">\n.*?\n</event>\n\n)+',
-    re.DOTALL,
+BEFORE = re.compile(
+    r'(?s)\A(?:<event kind="(?:scheduled_task|task_error|night_report)" id="[\w-]+">\n.*?\n</event>\n\n'
+    r"|<replied_to>\n.*?\n</replied_to>\s*|\[written [^\n\]]+ ago\]\n)+"
 )
-"""Events of tasks and nights that the room was told before the message of a person."""
+"""Events that the room was told, a quotation and a date before the message of a person."""
 EVENT = re.compile(r'<event kind="(\w+)"')
-CONTEXT = re.compile(r"(?s)<(room_context|replied_to)>\n.*?\n</\1>\s*|\[written [^\n\]]+ ago\]\n")
-HEAD = re.compile(r"([^\n:@()<>]{1,200} \(@[^\s:]+:\S+\)|@[^\s:]+:\S+): ")
 TASK = re.compile(r"^\[P\d+\] #(task_\w+): (.+?)(?: \[[^\]\n]*\])?$", re.MULTILINE)
 SKILL = re.compile(r"^- data/skills/(.+?)\.md — (.+)$", re.MULTILINE)
 MOMENT = re.compile(r"(\w+), (\d{4}-\d\d-\d\d) (\d\d:\d\d)")
@@ -39,12 +37,11 @@ class ToolResult:
 class PracticeView:
     """The newest message with what followed it, and the lists of the prompt.
 
-    `speaker`: who says it, in a group. `event`: the kind, if it is no message of a person.
-    `pages`: the titles that the index of the wiki links to. `answers`: what was answered before.
+    `event`: the kind, if it is no message of a person. `pages`: the titles that the index of the
+    wiki links to. `answers`: of the assistant, so far.
     """
 
     text: str
-    speaker: str
     event: str
     results: tuple[ToolResult, ...]
     earlier: tuple[ToolResult, ...]
@@ -53,7 +50,7 @@ class PracticeView:
     pages: tuple[str, ...]
     now: str
     tools: Collection[str]
-    answers: str
+    answers: tuple[str, ...]
 
     @property
     def moment(self) -> datetime:
@@ -68,18 +65,14 @@ def seen(messages: Sequence[Json], tools: Collection[str]) -> PracticeView:
     newest = max((n for n, each in enumerate(messages) if each.get("role") == "user"), default=-1)
     text = without_blocks(_text(messages[newest])) if newest >= 0 else ""
     text = text.partition(DIVIDER)[2] if text.startswith(f"# {SUMMARY}\n") else text
-    text = TOLD.sub("", text, count=1) if TOLD.match(text) else text
+    text = BEFORE.sub("", text)
     event = EVENT.match(text)
-    while found := CONTEXT.match(text):
-        text = text[found.end() :]
-    head = HEAD.match(text)
     said = [_text(each) for each in messages if each.get("role") != "system"]
     headed = (part.removeprefix("# ").partition("\n") for part in system.split(DIVIDER))
     parts = {name: lines for name, _, lines in headed}
     parts |= {name: "\n".join(lines) for name, lines in told(said).items()}
     return PracticeView(
-        text=text[head.end() :].replace("\n  ", "\n") if head else text,
-        speaker=head[1].strip() if head else "",
+        text=text,
         event=event[1] if event else "",
         results=results_in(messages[newest + 1 :]) if newest >= 0 else (),
         earlier=results_in(messages[: max(newest, 0)]),
@@ -88,7 +81,7 @@ def seen(messages: Sequence[Json], tools: Collection[str]) -> PracticeView:
         pages=links_in(parts.get(WIKI, "")),
         now=time_told(said) or parts.get(TIME, "").strip(),
         tools=tools,
-        answers="\n".join(_text(each) for each in messages if each.get("role") == "assistant"),
+        answers=tuple(_text(each) for each in messages if each.get("role") == "assistant"),
     )
 
 

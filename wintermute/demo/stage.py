@@ -49,6 +49,11 @@ A graphical Matrix client on this machine can join in:
 The client asks for the recovery key at its first login. The key verifies its session.
 It cannot read older messages: only this terminal has their keys.
 In nheko, type a space before a command, as in ` /help`, or nheko tries to run it itself.
+To verify the bot, type /verify there and run this in another terminal:
+  wintermute --config {folder}/bot/config.yaml matrix verify
+
+/delete WORDS deletes your newest message with these words, as a graphical client does.
+/pages writes this chat into wiki pages.
 """
 
 
@@ -186,9 +191,6 @@ async def _converse(
         await cast.person.until_with(room_id, cast.bot_id, JOIN_SECONDS)
     except TimeoutError:
         raise WintermuteError(f"the bot does not come:\n{cast.daemon.tail()}") from None
-    step("you are in an encrypted room with it: type a message, or /help; /quit or Ctrl-D ends")
-    step("/delete WORDS deletes your newest message that has these words, as any client can")
-    step("/pages turns this chat into wiki pages, as `wintermute wiki consolidate` does")
     if is_installed():
         await cast.daemon.until(lambda: cast.daemon.said(WEB_DOOR), READY_SECONDS)
         step("you can also chat and read the wiki in your browser:")
@@ -202,6 +204,7 @@ async def _converse(
             recovery=recovery_key(bytes.fromhex(kept.recovery)),
         )
     )
+    step("you are in an encrypted room with it: type a message, or /help; /quit or Ctrl-D ends")
     async with open_database(cast.bot.database, read_only=True) as database:
         command = partial(cast.bot.command, cast.environment)
         dialogue = Dialogue(cast.person, room_id, database, plan.show, plan.draw, command)
