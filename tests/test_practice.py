@@ -6,7 +6,6 @@ import tomllib
 from collections.abc import AsyncIterator
 from importlib import resources
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -179,6 +178,8 @@ def test_it_says_once_why_it_cannot_do_something_and_greets_in_three_lines() -> 
     when = {"role": "assistant", "content": said(ask("remind me to call mum"))}
     later = ask("x", when, {"role": "user", "content": "15 min"})
     assert outcome(later) == "task | add | call mum | in 15 min"
+    items = [(("task", {"action": "add", "content": each}),) for each in ("milk", "eggs", "bread")]
+    assert ask("add milk, eggs and bread") == sum(items, ())
     assert "1 December" in said(ask("remind me of the dentist on 1/12 at 9"))
 
 
@@ -186,6 +187,7 @@ TASK = {"id": "task_ab12cd34", "content": "water the plants", "status": "active"
 DUE = {"next_due": "Tuesday, 2026-05-05 09:00 CEST", "schedule": "once at 2026-05-05 09:00"}
 WEEKLY = {"next_due": "Friday, 2026-05-08 18:30 CEST", "schedule": "weekly on fri at 18:30"}
 WEEKDAYS = WEEKLY | {"schedule": "weekly on mon, tue, wed, thu, fri at 18:30"}
+OTHER = WEEKLY | {"schedule": "rrule FREQ=WEEKLY;INTERVAL=2;BYDAY=FR"}
 ANNA = {"text": "The user said: Anna likes tea.", "date": "2026-05-04"}
 RESULTS: list[tuple[str, Json, object, str]] = [
     ("append_memory", {}, {"text": "Tom.", "stored": "stored"}, "I'll remember that: Tom."),
@@ -196,6 +198,16 @@ RESULTS: list[tuple[str, Json, object, str]] = [
     (
         *("task", {"action": "add"}, TASK | WEEKDAYS),
         "I'll remind you on Friday at 18:30, every weekday: water the plants",
+    ),
+    (
+        *("task", {"action": "add", "at": "every other friday at 9"}, TASK | OTHER),
+        "I'll remind you on Friday at 18:30, every other Friday: water the plants",
+    ),
+    (
+        "task",
+        {"action": "list"},
+        [TASK | OTHER],
+        "- water the plants (on Friday at 18:30, repeats)",
     ),
     (
         *("task", {"action": "add"}, TASK | DUE),

@@ -41,11 +41,7 @@ def secret_storage(key: bytes, kept: Mapping[str, str]) -> dict[str, Json]:
     proof = _sealed(key, "", bytes(KEY_BYTES))
     described = {"algorithm": ALGORITHM, "name": "Wintermute demo"}
     found: dict[str, Json] = {
-        f"m.secret_storage.key.{KEY_ID}": {
-            **described,
-            "iv": proof["iv"],
-            "mac": proof["mac"],
-        },
+        f"m.secret_storage.key.{KEY_ID}": {**described, "iv": proof["iv"], "mac": proof["mac"]},
         "m.secret_storage.default_key": {"key": KEY_ID},
     }
     for name, secret in kept.items():
@@ -189,11 +185,8 @@ async def leashed(
     """A module and its arguments as a program running in `folder`; asked to end, then killed."""
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",  # no module of that folder may hide one of the program's
-            "-m",
-            "wintermute.demo.leash",
-            *words,
+            # -P: no module of that folder may hide one of the program's
+            *(sys.executable, "-P", "-m", "wintermute.demo.leash", *words),
             stdin=asyncio.subprocess.PIPE,
             stdout=output,
             stderr=output,
@@ -221,19 +214,10 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 SERVER_NAME = "localhost"
 BOOT_SECONDS = 60.0
 BOUNDLESS = {"per_second": 1e6, "burst_count": 1_000_000}
-LIMITS = [
-    "message",
-    "registration",
-    "admin_redaction",
-    "joins_per_room",
-    "key_requests",
-    "media_create",
-    "room_creation",
-    "user_directory",
-    "profile",
-    "delayed_event_mgmt",
-    "reports",
-]
+LIMITS = (
+    "message registration admin_redaction joins_per_room key_requests media_create room_creation"
+    " user_directory profile delayed_event_mgmt reports"
+)
 GROUPED_LIMITS = {
     "rc_login": ("address", "account", "failed_attempts"),
     "rc_joins": ("local", "remote"),
@@ -265,9 +249,7 @@ class Homeserver:
             self._folder / "console.log",
             self._folder,
             environment,
-            "synapse.app.homeserver",
-            "-c",
-            "homeserver.yaml",
+            *("synapse.app.homeserver", "-c", "homeserver.yaml"),
         )
 
     async def until_it_answers(self, child: Child) -> None:
@@ -363,5 +345,5 @@ def _configuration(port: int, secret: str) -> dict[str, Any]:
         # Else a daemon that restarts within two minutes is told the past again.
         "caches": {"sync_response_cache_duration": "0s"},
         **{group: dict.fromkeys(names, BOUNDLESS) for group, names in GROUPED_LIMITS.items()},
-        **{f"rc_{name}": BOUNDLESS for name in LIMITS},
+        **{f"rc_{name}": BOUNDLESS for name in LIMITS.split()},
     }

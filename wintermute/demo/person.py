@@ -233,16 +233,15 @@ class Dialogue:
         return True
 
     async def _make_pages(self) -> None:
-        said = "SELECT 1 FROM conversations WHERE room_id = ?"
-        if not await self._database.exists(said, (self._room_id,)):
-            self._show("Nothing was said yet that could become a page.")
-            return
-        self._show("Writing this chat into wiki pages...")
-        told = await self._command("wiki", "consolidate", "--conversation", self._room_id)
+        self._show("I am writing this chat into wiki pages...")
+        known = "SELECT 1 FROM conversations WHERE room_id = ?"
+        told = "There is nothing to write about yet."
+        if await self._database.exists(known, (self._room_id,)):
+            told = await self._command("wiki", "consolidate", "--conversation", self._room_id)
         changed = [line[: -len(".md")] for line in told.splitlines() if line.endswith(".md")]
         names = [line.rpartition("/")[2] for line in changed if not line.startswith("meta/")]
-        listed = ", ".join(names)
-        self._show(f"Written: {listed}. The next chat (/new) knows it." if names else told)
+        written = f"Written: {', '.join(names)}. Ask about it, also after /new."
+        self._show(written if names else f"{told} If you have just said it, try again in a moment.")
 
     async def _delete(self, words: str) -> None:
         """Delete the person's newest message that has these words, as a graphical client does."""

@@ -6,9 +6,11 @@ tools gave it tells as the store says it, errors included. `wordings.toml` has w
 """
 
 import html
+import json
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
 from importlib import resources
@@ -16,16 +18,30 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from wintermute.demo.background import USER, background_answer, statements
-from wintermute.demo.seen import MOMENT, PracticeView, ToolResult, mapping, seen
 from wintermute.errors import ToolFailed
+from wintermute.matrix.inbox import mapping
 from wintermute.memory.sense import beginnings
 from wintermute.messages import Json
+from wintermute.prompt.assemble import DIVIDER, SKILLS, SUMMARY, TASKS, TIME, WIKI
+from wintermute.prompt.block import time_told, told, without_blocks
 from wintermute.secret_shapes import secret_kind
 from wintermute.tasks.due import in_short
-from wintermute.tasks.parse import timed
+from wintermute.tasks.parse import spoken, timed
 from wintermute.text import one_line, shortened
+from wintermute.wiki.links import links_in
 from wintermute.wiki.pages import without_matter
 from wintermute.wiki.recall import RECALL
+
+BEFORE = re.compile(
+    r'(?s)\A(?:<event kind="(?:scheduled_task|task_error|night_report)" id="[\w-]+">\n.*?\n</event>\n\n'
+    r"|<replied_to>\n.*?\n</replied_to>\s*|\[written [^\n\]]+ ago\]\n)+"
+)
+"""Events that the room was told, a quotation and a date before the message of a person."""
+EVENT = re.compile(r'<event kind="(\w+)"')
+TASK = re.compile(r"^\[P\d+\] #(task_\w+): (.+?)(?: \[[^\]\n]*\])?$", re.MULTILINE)
+SKILL = re.compile(r"^- data/skills/(.+?)\.md — (.+)$", re.MULTILINE)
+MOMENT = re.compile(r"(\w+), (\d{4}-\d\d-\d\d) (\d\d:\d\d)")
+
 
 SEARCH = "search_memory"
 MOST_SHOWN = 30
@@ -54,6 +70,96 @@ OFTEN = {"daily": "every day", "weekly on mon, tue, wed, thu, fri": "every weekd
 BACK = {"add": "delete", "complete": "resume", "pause": "resume"}
 Utterance = str | tuple[tuple[str, Json], ...]
 """An answer in words, or tools to use first, each with its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """The result of one call. `data` is the JSON that it holds, or the text."""
+
+    tool: str
+    arguments: Json
+    text: str
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class PracticeView:
+    """The newest message with what followed it, and the lists of the prompt.
+
+    `event`: the kind, if it is no message of a person. `pages`: the titles that the index of the
+    wiki links to. `answers`: of the assistant, so far.
+    """
+
+    text: str
+    event: str
+    results: tuple[ToolResult, ...]
+    earlier: tuple[ToolResult, ...]
+    tasks: Mapping[str, str]
+    skills: Mapping[str, str]
+    pages: tuple[str, ...]
+    now: str
+    tools: Collection[str]
+    answers: tuple[str, ...]
+
+    @property
+    def moment(self) -> datetime:
+        """The time on the person's wall, in whatever zone that is."""
+        found = MOMENT.search(self.now)
+        return datetime.fromisoformat(f"{found[2]} {found[3]}Z" if found else "1970-01-01 00:00Z")
+
+
+def seen(messages: Sequence[Json], tools: Collection[str]) -> PracticeView:
+    """Pure, and content with any JSON object as a message."""
+    system = "".join(_text(each) for each in messages if each.get("role") == "system")
+    newest = max((n for n, each in enumerate(messages) if each.get("role") == "user"), default=-1)
+    text = without_blocks(_text(messages[newest])) if newest >= 0 else ""
+    text = text.partition(DIVIDER)[2] if text.startswith(f"# {SUMMARY}\n") else text
+    text = BEFORE.sub("", text)
+    event = EVENT.match(text)
+    said = [_text(each) for each in messages if each.get("role") != "system"]
+    headed = (part.removeprefix("# ").partition("\n") for part in system.split(DIVIDER))
+    parts = {name: lines for name, _, lines in headed}
+    parts |= {name: "\n".join(lines) for name, lines in told(said).items()}
+    return PracticeView(
+        text=text,
+        event=event[1] if event else "",
+        results=results_in(messages[newest + 1 :]) if newest >= 0 else (),
+        earlier=results_in(messages[: max(newest, 0)]),
+        tasks=dict(TASK.findall(parts.get(TASKS, ""))),
+        skills=dict(SKILL.findall(parts.get(SKILLS, ""))),
+        pages=links_in(parts.get(WIKI, "")),
+        now=time_told(said) or parts.get(TIME, "").strip(),
+        tools=tools,
+        answers=tuple(_text(each) for each in messages if each.get("role") == "assistant"),
+    )
+
+
+def results_in(messages: Sequence[Json]) -> tuple[ToolResult, ...]:
+    called: dict[str, tuple[str, Json]] = {}
+    found = []
+    for message in messages:
+        calls = message.get("tool_calls")
+        for call in map(mapping, calls if isinstance(calls, list) else ()):
+            function = mapping(call.get("function"))
+            arguments = mapping(_parsed(str(function.get("arguments"))))
+            called[str(call.get("id"))] = (str(function.get("name")), arguments)
+        if message.get("role") == "tool":
+            name, arguments = called.get(str(message.get("tool_call_id")), ("", {}))
+            text = without_blocks(_text(message))
+            found.append(ToolResult(name, arguments, text, _parsed(text)))
+    return tuple(found)
+
+
+def _text(message: Json) -> str:
+    content = message.get("content")
+    return content if isinstance(content, str) else ""
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 @cache
@@ -96,7 +202,8 @@ def reported(now: PracticeView, result: ToolResult) -> str:
             tasks = [_dated(now, row, "dated") for row in map(mapping, rows)]
             return phrase("tasks", tasks=_listed(tasks)) if tasks else phrase("no_tasks")
         case "task", {"content": str()}:
-            return _dated(now, result.data, f"task_{result.arguments.get('action')}")
+            action, at = result.arguments.get("action"), result.arguments.get("at")
+            return _dated(now, result.data, f"task_{action}", str(at or ""))
         case "add_skill", {"path": str(path)}:
             return phrase("learnt", path=path)
         case "recall", _ if page := PAGE.fullmatch(result.text):
@@ -108,16 +215,16 @@ def reported(now: PracticeView, result: ToolResult) -> str:
     return phrase("raw", tool=result.tool, text=text)
 
 
-def _dated(now: PracticeView, row: Json, reply: str) -> str:
+def _dated(now: PracticeView, row: Json, reply: str, at: str = "") -> str:
     """A reply about a task, with its next time as people say it."""
     due, content = MOMENT.match(str(row.get("next_due"))), str(row.get("content"))
     if due is None or reply not in ("dated", "task_add"):
         return phrase(reply.replace("dated", "undated"), content=content)
     when = in_short(datetime.fromisoformat(f"{due[2]} {due[3]}+00:00"), now.moment, WALL)
     how = str(row.get("schedule")).partition(" at ")[0]
-    names = {f"weekly on {due[1][:3].lower()}": f"every {due[1]}", **OFTEN}
-    reply = reply.replace("task_add", "reminder")
-    return phrase(reply, content=content, when=when, often=names.get(how, how))
+    often = {f"weekly on {due[1][:3].lower()}": f"every {due[1]}", **OFTEN}.get(how)
+    often = often or (spoken(at)[0] if at else how.partition("rrule")[0] or "repeats")
+    return phrase(reply.replace("task_add", "reminder"), content=content, when=when, often=often)
 
 
 def _told(fact: str) -> str:
@@ -200,7 +307,9 @@ def _add_task(now: PracticeView, what: str) -> Utterance:
     """A reminder where the text says when, else a line on the list."""
     if isinstance(reminder := _remind(now, what), tuple):
         return reminder
-    return _use(now, "task", action="add", content=what) if what else phrase("task_what")
+    items = re.split(r",? and |, ", what) if "," in what else [what]
+    calls: Utterance = tuple(("task", {"action": "add", "content": each}) for each in items if each)
+    return (calls if "task" in now.tools else phrase("no_tool", tool="task")) or phrase("task_what")
 
 
 def _list_tasks(now: PracticeView, status: str) -> Utterance:

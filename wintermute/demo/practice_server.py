@@ -24,43 +24,25 @@ from wintermute.demo.practice import Utterance, answer
 from wintermute.ids import new_id
 from wintermute.messages import Json
 
-CHUNK = 65536
-
 
 async def read_lines(file: Path | None) -> AsyncIterator[str]:
-    """The lines of a file, or of standard input as they come."""
-    if file is not None:
-        content = await asyncio.to_thread(file.read_bytes)
-        for line in content.decode(errors="replace").splitlines():
-            yield line
-        return
-    rest = b""
-    async for chunk in _standard_input():
-        *whole, rest = (rest + chunk).split(b"\n")
-        for part in whole:
-            yield part.decode(errors="replace")
-    if rest:
-        yield rest.decode(errors="replace")
-
-
-async def _standard_input() -> AsyncIterator[bytes]:
-    """What comes in, whatever it is: a file, a pipe or nothing.
+    """The lines of a file, or of standard input as they come, be it a file, a pipe or nothing.
 
     In a thread of its own, which nobody waits for: a read cannot be called off.
     """
     loop = asyncio.get_running_loop()
-    chunks: asyncio.Queue[bytes] = asyncio.Queue()
+    lines: asyncio.Queue[str | None] = asyncio.Queue()
 
     def read() -> None:
-        chunk = b"."
-        with contextlib.suppress(RuntimeError):  # the loop is over, nobody listens
-            while chunk:
-                chunk = os.read(0, CHUNK)
-                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+        source = file.open("rb", 0) if file else os.fdopen(0, "rb", 0, closefd=False)
+        with contextlib.suppress(RuntimeError), source:  # the loop is over, nobody listens
+            for line in source:
+                loop.call_soon_threadsafe(lines.put_nowait, line.decode(errors="replace"))
+            loop.call_soon_threadsafe(lines.put_nowait, None)
 
     threading.Thread(target=read, daemon=True).start()
-    while chunk := await chunks.get():
-        yield chunk
+    while (line := await lines.get()) is not None:
+        yield line.rstrip("\r\n")
 
 
 SERVED_NAME = "practice"

@@ -35,6 +35,7 @@ from wintermute.demo.person import DemoPerson, Dialogue, present
 from wintermute.demo.practice_server import SERVED_NAME, PracticeModel
 from wintermute.errors import WintermuteError, ungrouped
 from wintermute.matrix.signing import USAGES, load_seeds
+from wintermute.messages import Json
 from wintermute.web.door import is_installed
 
 PRACTICE = "practice model: fixed rules, no intelligence, but it really uses the tools"
@@ -222,17 +223,10 @@ async def _converse(
 async def _meet(cast: _Cast) -> str:
     """A new encrypted direct chat, which other clients show as such; its id."""
     session = cast.person.session
-    encryption = {
-        "type": "m.room.encryption",
-        "state_key": "",
-        "content": {"algorithm": "m.megolm.v1.aes-sha2"},
-    }
-    room = {
-        "preset": "trusted_private_chat",
-        "is_direct": True,
-        "invite": [cast.bot_id],
-        "initial_state": [encryption],
-    }
+    algorithm = {"algorithm": "m.megolm.v1.aes-sha2"}
+    encryption = {"type": "m.room.encryption", "state_key": "", "content": algorithm}
+    room: Json = {"preset": "trusted_private_chat", "is_direct": True, "invite": [cast.bot_id]}
+    room["initial_state"] = [encryption]
     token = session.access_token
     client = "/_matrix/client/v3"
     answer = await cast.server.ask("POST", f"{client}/createRoom", room, token)
