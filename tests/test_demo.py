@@ -546,9 +546,10 @@ def test_what_was_said_becomes_a_page_that_is_recalled(tmp_path: Path) -> None:
     store = tmp_path / "bot" / "data" / "wiki"
     page = (store / "semantic" / "Your garden.md").read_text()
     assert "- My garden has two apple trees." in page
+    assert "none yet" not in page
     assert "[[episodic-raw/" in page
     assert "[[Your garden]]" in (store / "meta" / "Index.md").read_text()
-    assert "semantic/Your garden.md" in said
+    assert "Written: Your garden. Ask" in said
     assert "The page *Your garden* says:" in said
     assert "<recall>" not in said
 

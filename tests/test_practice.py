@@ -87,6 +87,7 @@ task | delete | task_ef56ab78 <- cancel the lawn reminder; delete the lawn from 
 task | complete | task_ab12cd34 | The user said that it is done. <- I watered the plants; plants done; I'm done with the plants; tick off plants
 task | add | milk <- add milk to my shopping list
 task | add | eggs and bread <- put eggs and bread on the shopping list; add eggs and bread
+task | add | call mum | every friday at 9 <- remind me every friday at 9: call mum
 remind_what <- set a reminder; remind me
 task | add | call the bank <- I need to call the bank
 task | add | buy milk <- buy milk

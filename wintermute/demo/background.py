@@ -90,7 +90,7 @@ def _learnt(shown: Blocks, question: str) -> Json | str:
 
 def _page(before: str, title: str, told: Mapping[str, str], question: str) -> str:
     """The page as it is with what is new, a line each with the number of its message."""
-    body = without_matter(before).strip().removeprefix("(none)") or f"# {title}\n"
+    body = without_matter(before).strip() if before.startswith("---") else f"# {title}\n"
     lines = {f"- {line[:1].upper()}{line[1:]}": number for line, number in told.items()}
     new = [f"{line} {number}".rstrip() for line, number in lines.items() if line not in body]
     head = DATED.search(question)

@@ -61,7 +61,7 @@ ABOUT = re.compile(r"^(?:(?:to|of|about|that|for)\b ?)+|,$", re.IGNORECASE)
 ASKING = re.compile(
     r"(?:(?:what|who|which|when|where|why|how)(?:['\u2019]?(?:s|re))?|is|are|do|does|did)\b", re.I
 )
-WHEN = re.compile(r"When\? .*? minutes to (.+?)` or")
+WHEN = re.compile(r"When\? .*? minutes: (.+?)` or")
 """The answer to a reminder without a time, and what it is about."""
 WALL = ZoneInfo("UTC")
 """The zone of the person's wall clock, for arithmetic."""
@@ -249,7 +249,7 @@ def answer(messages: Sequence[Json], tools: Collection[str]) -> Utterance:
         return known
     now = seen(messages, tools)
     if now.results:
-        return "\n".join(reported(now, result) for result in now.results)
+        return "\n\n".join(reported(now, result) for result in now.results)
     if now.event:
         return phrase("seed" if now.event == "conversation_seed" else "event", kind=now.event)
     if secret_kind(now.text):
