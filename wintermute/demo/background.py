@@ -58,12 +58,13 @@ def statements(text: str) -> list[str]:
         words = OPENING.sub("", sentence.strip(), count=1)
         told = STATEMENT.fullmatch(words) and not WISH.match(words) and not secret_kind(words)
         if told and len(words.split()) >= LEAST_WORDS and not words.endswith("?"):
-            found.append(_ended(words))
+            found.append(ended(words))
     return found
 
 
-def _ended(line: str) -> str:
-    return line if line.endswith((".", "!", "?", "…")) else f"{line}."
+def ended(line: str) -> str:
+    """A sentence with its end."""
+    return line if line.endswith((".", "!", "?", "…", "。")) else f"{line}."
 
 
 def _lines(block: str) -> list[str]:
@@ -104,7 +105,7 @@ def _merged(shown: Blocks, _: str) -> Json:
     for line in sorted(lines, key=len, reverse=True):
         if not any(main_words(line) <= main_words(other) for other in kept):
             kept.append(line)
-    return {"text": " ".join(_ended(line) for line in lines if line in kept)}
+    return {"text": " ".join(ended(line) for line in lines if line in kept)}
 
 
 def _kept(shown: Blocks, _: str) -> Json:

@@ -85,9 +85,9 @@ class DemoSecrets:
     secret: str
     bot_password: str
     password: str
-    room_id: str | None = None
-    recovery: str = ""
+    recovery: str
     """The key of the person's secret storage, in hex."""
+    room_id: str | None = None
 
     @classmethod
     def of(cls, folder: Path) -> Self:
@@ -98,16 +98,14 @@ class DemoSecrets:
         file = folder / FILE
         if not file.exists():
             new = secrets.token_hex
-            password, recovery = secrets.token_urlsafe(9), new(KEY_BYTES)
-            return cls(free_port(), new(32), new(16), password, recovery=recovery)
+            return cls(free_port(), new(32), new(16), secrets.token_urlsafe(9), new(KEY_BYTES))
         try:
             kept = cls(**json.loads(file.read_text("utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise ConfigurationError(
                 f"{file} cannot be read ({type(error).__name__}): choose another folder"
             ) from error
-        recovery = kept.recovery or secrets.token_hex(KEY_BYTES)
-        return replace(kept, port=free_port(kept.port), recovery=recovery)
+        return replace(kept, port=free_port(kept.port))
 
     def save(self, folder: Path) -> None:
         """Write it, complete or not at all, for the owner's eyes only."""
@@ -318,17 +316,11 @@ async def private_homeserver(folder: Path, port: int, secret: str) -> AsyncItera
 
 def _configuration(port: int, secret: str) -> dict[str, Any]:
     """homeserver.yaml, with paths relative to the folder Synapse runs in."""
+    listener: Json = {"type": "http", "port": port, "bind_addresses": ["127.0.0.1"]}
     return {
         "server_name": SERVER_NAME,
         "public_baseurl": f"http://127.0.0.1:{port}",
-        "listeners": [
-            {
-                "type": "http",
-                "port": port,
-                "bind_addresses": ["127.0.0.1"],
-                "resources": [{"names": ["client"]}],
-            }
-        ],
+        "listeners": [listener | {"resources": [{"names": ["client"]}]}],
         "database": {"name": "sqlite3", "args": {"database": "homeserver.db"}},
         "media_store_path": "media",
         "pid_file": "homeserver.pid",

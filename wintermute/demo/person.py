@@ -30,8 +30,6 @@ from wintermute.text import harmless
 
 LONG_POLL_SECONDS = 30.0
 AGAIN_SECONDS = 0.5
-
-
 LIVE = "org.matrix.msc4357.live"
 """The field of a message that is still being written (MSC4357)."""
 

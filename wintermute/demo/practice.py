@@ -17,7 +17,7 @@ from importlib import resources
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from wintermute.demo.background import USER, background_answer, statements
+from wintermute.demo.background import USER, background_answer, ended, statements
 from wintermute.errors import ToolFailed
 from wintermute.matrix.inbox import mapping
 from wintermute.memory.sense import beginnings
@@ -289,8 +289,7 @@ def _unknown(now: PracticeView) -> str:
 def _remember(now: PracticeView, what: str) -> Utterance:
     if what.lower() in ("", "this", "that", "it", "me", "something"):
         return phrase("remember_what")
-    ending = "" if what.endswith((".", "!", "?", "…", "。")) else "."
-    return _use(now, "append_memory", entry=f"{USER} said: {what}{ending}")
+    return _use(now, "append_memory", entry=f"{USER} said: {ended(what)}")
 
 
 def _about(now: PracticeView, topic: str) -> Utterance:
@@ -362,10 +361,6 @@ def _learn(now: PracticeView, _: str) -> Utterance:
     return _use(now, "add_skill", skill_name=name, summary=summary, documentation=text)
 
 
-def _skills(now: PracticeView, _: str) -> Utterance:
-    return phrase("skills", skills=_listed([*now.skills.values()]) if now.skills else "- none yet")
-
-
 def _how(now: PracticeView, what: str) -> Utterance:
     for name, summary in now.skills.items():
         if is_about(f"{name} {summary}", what):
@@ -382,15 +377,14 @@ def _otherwise(now: PracticeView, line: str) -> Utterance:
             return _use(now, RECALL, title=titles[0])
         return _use(now, SEARCH, query=f"{line}?", n=MOST_SHOWN) if topic else _unknown(now)
     if statements(now.text):
-        ended = [each for each, content in now.tasks.items() if words(content) <= topic]
-        if len(ended) == 1:
-            return _move_task(now, ended[0], action="complete")
+        over = [each for each, content in now.tasks.items() if words(content) <= topic]
+        if len(over) == 1:
+            return _move_task(now, over[0], action="complete")
         return phrase("in_passing")
     reminder = _remind(now, line, about=asked[1] if asked else "")
     return reminder if isinstance(reminder, tuple) else _unknown(now)
 
 
-MOVES = ("complete", "delete", "pause", "resume")
 RULES: Mapping[str, Callable[[PracticeView, str], Utterance]] = {
     "undo": _undo,
     "remind": partial(_remind, about="your reminder"),
@@ -401,8 +395,10 @@ RULES: Mapping[str, Callable[[PracticeView, str], Utterance]] = {
     "about": _about,
     "remember": _remember,
     "learn": _learn,
-    "skills": _skills,
+    "skills": lambda now, _: phrase("skills", skills=_listed([*now.skills.values()] or ["none"])),
     "how": _how,
-    **{each: partial(_move_task, action=each) for each in MOVES},
+    **{
+        each: partial(_move_task, action=each) for each in ("complete", "delete", "pause", "resume")
+    },
 }
 """By the name of the wording; the others are answered by the reply of their name."""

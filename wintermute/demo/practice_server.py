@@ -58,20 +58,17 @@ class PracticeModel:
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
+        self.url = ""
         app = web.Application(client_max_size=MOST_BYTES)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_get("/v1/models", self._models)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
 
-    @property
-    def url(self) -> str:
-        """What a configuration has as `base_url`."""
-        return f"http://{HOST}:{self._runner.addresses[0][1]}/v1"
-
     async def __aenter__(self) -> Self:
-        """Start it."""
+        """Start it; from now on it has its `url`."""
         await self._runner.setup()
         await web.TCPSite(self._runner, HOST, 0).start()
+        self.url = f"http://{HOST}:{self._runner.addresses[0][1]}/v1"
         return self
 
     async def __aexit__(self, *_: object) -> None:
