@@ -84,7 +84,7 @@ remind_when <- remind me to call mum
 task | add | call mum | tomorrow at 9 <- call mum tomorrow at 9
 task | list <- what are my reminders?; do I have any reminders?; what's on my list?; show my to-do list; todo list; what's left to do?
 task | delete | task_ef56ab78 <- cancel the lawn reminder; delete the lawn from the list
-task | complete | task_ab12cd34 | The user said that it is done. <- I watered the plants; plants done; I'm done with the plants; tick off plants
+task | complete | task_ab12cd34 | The user said that it is done. <- I watered the plants; bought plants; plants done; I'm done with the plants; tick off plants
 task | add | milk <- add milk to my shopping list
 task | add | eggs and bread <- put eggs and bread on the shopping list; add eggs and bread
 task | add | call mum | every friday at 9 <- remind me every friday at 9: call mum
@@ -92,7 +92,7 @@ remind_what <- set a reminder; remind me
 task | add | call the bank <- I need to call the bank
 task | add | buy milk <- buy milk
 task | complete | task_ef56ab78 | The user said that it is done. <- done with the lawn; mark the lawn as done
-undo <- undo; undo that; oops, take that back
+undo <- undo; undo that; cancel that; oops, take that back
 append_memory | The user said: my wife's birthday is on 3 June. <- remember my wife's birthday is on 3 June
 search_memory | when is my wife's birthday? | 30 <- when is my wife's birthday?
 search_memory | 30 <- what do you remember about me?; what have I told you?
@@ -107,6 +107,7 @@ time <- what time is it?; what day is it today?
 who <- who are you?; are you ChatGPT?; are you an AI?
 unknown <- write me a poem about autumn; translate hello into French; tell me a joke; summarize our conversation; search the web for news
 search_memory | what's the weather tomorrow? | 30 <- what's the weather tomorrow?; what's the weather tomorrow
+search_memory | am I allergic? | 30 <- am I allergic
 search_memory | whats my brothers name? | 30 <- whats my brothers name
 connect <- how do I connect a real model?; how can I make you smarter
 private <- is this encrypted?

@@ -59,7 +59,8 @@ STEP = re.compile(r"^(?:(?:\d+[.)]|[-*]|and|then) )+", re.IGNORECASE)
 SPAN = re.compile(r"^(?=\d+ ?(?:s|m|h))", re.IGNORECASE)
 ABOUT = re.compile(r"^(?:(?:to|of|about|that|for)\b ?)+|,$", re.IGNORECASE)
 ASKING = re.compile(
-    r"(?:(?:what|who|which|when|where|why|how)(?:['\u2019]?(?:s|re))?|is|are|do|does|did)\b", re.I
+    r"(?:(?:what|who|which|when|where|why|how)(?:['\u2019]?(?:s|re))?|is|are|am|was|were|do|does|did)\b",
+    re.I,
 )
 WHEN = re.compile(r"When\? .*? minutes: (.+?)` or")
 """The answer to a reminder without a time, and what it is about."""
