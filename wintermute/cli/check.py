@@ -127,7 +127,7 @@ def login_files(config: Config) -> list[Finding]:
 async def database(path: Path) -> Finding:
     """Whole, not from a newer version, not locked (F-008), its log no longer than it should be (F-068)."""
     if is_unmade(path):
-        return Finding("database", "ok", "will be made at first start")
+        return Finding("database", "none", "not tried: the first start makes it")
     try:
         async with open_database(path, read_only=True):
             await prove_free(path)
@@ -245,18 +245,20 @@ def command(ctx: click.Context, as_json: bool, login: bool) -> None:
 
 async def _probe(config: Config, lacking: Collection[str], *, login: bool) -> list[Finding]:
     """Every part but the models that are `lacking` a secret, by their keys."""
-    backends, seconds = config.llm.backends, config.loop.max_seconds
+    seconds, roles = config.loop.max_seconds, dataclasses.astuple(config.llm.roles)
     # What the clock on the wall says, so that a wrong zone is noticed.
     here = SystemClock().now().astimezone(ZoneInfo(config.timezone))
     time = f"{config.timezone}, where it is {here:%Y-%m-%d %H:%M}"
     doubt = zone_doubt(config.timezone, host_zone(environment()), here)
     path = config.data_dir / "wintermute.db"
     fixed = await _fixed(config)
+    embeds = config.memory.embeddings.backend
+    chatting = {n for n in config.llm.backends if n != embeds or any(n in each for each in roles)}
     models = [
         found
-        for name in config.llm.roles.base
-        if f"{BACKENDS}.{name}" not in lacking
-        for found in await _model(name, backends[name], fixed, seconds, path)
+        for name, backend in config.llm.backends.items()
+        if name in chatting and f"{BACKENDS}.{name}" not in lacking
+        for found in await _model(name, backend, fixed, seconds, path)
     ]
     files, asked = login_files(config), await _homeserver(config, login=login)
     return [
@@ -397,8 +399,7 @@ async def _keep(path: Path, backend: Backend, habit: HabitTable, has: bool | Non
 
 
 async def _homeserver(config: Config, *, login: bool) -> tuple[Finding, ...]:
-    folder, now = config.data_dir / "matrix", SystemClock().now()
     try:
-        return await ask_homeserver(config.matrix, folder, now, login=login)
+        return await ask_homeserver(config.matrix, config.data_dir / "matrix", login=login)
     except WintermuteError as error:
         return (Finding("matrix", "fail", str(error)),)

@@ -17,16 +17,12 @@ MOST_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A model server: how it is started here or where its keys come from, and how they begin.
-
-    `models`: parts of names to suggest.
-    """
+    """A model server: how it is started here or where its keys come from; parts of names to suggest."""
 
     base_url: str
     start: str = ""
     keys: str = ""
     models: tuple[str, ...] = ()
-    begins: str = ""
 
 
 HERE, GOOGLE = "http://127.0.0.1", "https://generativelanguage.googleapis.com"
@@ -37,20 +33,16 @@ PROVIDERS: Mapping[str, Provider] = {
     "lm-studio": Provider(f"{HERE}:1234/v1", "lms server start", "", GOOD),
     "vllm": Provider(f"{HERE}:8000/v1", "vllm serve MODEL --enable-auto-tool-choice", "", GOOD),
     "openai": Provider(
-        "https://api.openai.com/v1",
-        "",
-        "https://platform.openai.com/api-keys",
-        ("gpt-5-mini",),
-        "sk-",
+        "https://api.openai.com/v1", "", "https://platform.openai.com/api-keys", ("gpt-5-mini",)
     ),
     "openrouter": Provider(
-        "https://openrouter.ai/api/v1", "", "https://openrouter.ai/settings/keys", GOOD, "sk-or-"
+        "https://openrouter.ai/api/v1", "", "https://openrouter.ai/settings/keys", GOOD
     ),
     "mistral": Provider(
         "https://api.mistral.ai/v1", "", "https://console.mistral.ai/api-keys", ("-latest",)
     ),
     "gemini": Provider(
-        f"{GOOGLE}/v1beta/openai", "", "https://aistudio.google.com/apikey", ("flash",), "AIza"
+        f"{GOOGLE}/v1beta/openai", "", "https://aistudio.google.com/apikey", ("flash",)
     ),
 }
 
@@ -95,7 +87,7 @@ async def _listed(address: str, key: str) -> tuple[str, ...]:
     except (ValueError, TypeError, KeyError, RecursionError):
         models = None
     if answer.status_code in (401, 403):
-        told = f"refuses this key{_other(address, key)}" if key else "wants a key"
+        told = "refuses this key: it may be one of another provider" if key else "wants a key"
         raise ModelRefused(f"{address} {told}")
     if models is None:
         told = f"answers {answer.status_code} without a list of models"
@@ -103,14 +95,6 @@ async def _listed(address: str, key: str) -> tuple[str, ...]:
             told = f"redirects to {answer.headers.get('location', '?')[:200]}"
         raise ModelUnavailable(f"{address} {told}: check the address")
     return models
-
-
-def _other(address: str, key: str) -> str:
-    """Name the provider that gives such keys, if it is another one."""
-    found = [(each.begins, name) for name, each in PROVIDERS.items() if each.begins]
-    _, name = max((each for each in found if key.startswith(each[0])), default=("", ""))
-    is_other = name and PROVIDERS[name].base_url != address
-    return f": it looks like one of {name}" if is_other else ""
 
 
 def matches(name: str, models: Sequence[str]) -> list[str]:
