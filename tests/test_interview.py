@@ -120,21 +120,26 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
             ("Homeserver", server.url, "check matrix.homeserver"),
             ("Homeserver", door.url, "redirects in a circle"),
             ("Homeserver", url.removeprefix("http://"), f"{url} answers"),
-            ("Account", name, ""),
+            ("Account", "My Bot", "is no Matrix id"),
+            ("Account", name.upper(), f"small letters, such as @{name}"),
+            ("Account", "", ""),
             ("Password", name, "refuses the login"),
             ("Account", "", ""),
             ("Password", login.password, f"Logged in as {login.user_id}"),
+            ("Your own", "ann@example.org", "is no Matrix id: write one such as @you:example.org"),
+            ("Your own", ann.user_id.replace("ann", "Ann"), f"such as {ann.user_id}"),
             ("Your own", login.user_id, "write your own account"),
             ("Your own", "nobody", "has no account @nobody:wintermute.test"),
             ("Your own", ann.user_id, "exists"),
             ("Model server", f"127.0.0.1:{free_port()}/v1", "nothing answers"),
+            ("Model server", "models.invalid/v1", "nothing answers at https://models.invalid/v1"),
             ("Model server", f"{door.url}/none", "has no models"),
             ("Model server", f"{door.url}/page", "without a list of models"),
             ("Model server", f"{door.url}/moved", "redirects to https://elsewhere.example/v1"),
             ("Model server", f"{door.url}/keyed", "wants a key"),
-            ("API key", FOREIGN, "it looks like one of openrouter"),
+            ("API key", FOREIGN, "refuses this key"),
             ("Model server", f"{door.url}/open", "has 1 model: gpt-5-mini"),
-            ("Model", "gpt-4", "no models match"),
+            ("Model", "gpt-4", "has no model like gpt-4: choose one of these: gpt-5-mini"),
             ("Model", "", "wants a key"),
             ("API key", FOREIGN, "has 1 model"),
             ("Model", "", "refuses this key"),
@@ -156,7 +161,8 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
             assert await first.ended() == 0, first.shown
         next_steps = typist.shown.partition("made  ")[2]
         assert (next_steps.count("\n") <= 10, login.user_id in next_steps) == (True, True)
-        async with Bot(folder / "config.yaml", python):
+        async with Bot(folder / "config.yaml", python) as daemon:
+            await daemon.until(lambda: any("in no room yet: invite" in line for line in daemon.log))
             chat = await meet(ann, login.user_id, encrypted=True)
             await ann.send(chat, "hello")
             await ann.wait_for(chat, lambda m: m.body == "good day")

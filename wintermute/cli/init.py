@@ -141,7 +141,7 @@ def _make(folder: Path, talk: Interview) -> Iterator[tuple[Path, bool]]:
             raise ConfigurationError(f"{folder / name} holds something else: move it aside")
     files = {data / "prompts" / name: text for name, text in shipped_prompts().items()}
     for path in dict.fromkeys(
-        (data, data / "prompts", data / "skills", *(f.parent for f in files))
+        (data, data / WIKI, data / "prompts", data / "skills", *(f.parent for f in files))
     ):
         yield path, _folder(path)
     files[data / CORE] = EMPTY_CORE
