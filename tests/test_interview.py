@@ -148,13 +148,7 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
         ):
             await typist.answers(asked, typed, said)
         assert await typist.ended() == 0, typist.shown
-        text = (folder / "config.yaml").read_text()
-        assert text.count("\n") <= 40
-        assert max(len(line.partition("# ")[2].split()) for line in text.splitlines()[2:]) <= 12
-        for secret, value in {"password": login.password, "api-key": KEY}.items():
-            assert (folder / secret).read_text() == value
-            assert stat.S_IMODE((folder / secret).stat().st_mode) == 0o600
-            assert value not in text + typist.shown
+        is_short_and_safe(folder, typist, {"password": login.password, "api-key": KEY})
         kept = json.loads((folder / "data/matrix/session.json").read_text())["device_id"]
         assert devices(homeserver, login) == {login.device_id, kept}
         async with terminal("check", "--config", folder / "config.yaml") as first:
@@ -167,6 +161,17 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
             await ann.send(chat, "hello")
             await ann.wait_for(chat, lambda m: m.body == "good day")
         assert devices(homeserver, login) == {login.device_id, kept}
+
+
+def is_short_and_safe(folder: Path, typist: Asked, secrets: dict[str, str]) -> None:
+    """Look at what `init` wrote (U-003), and for secrets in it."""
+    text = (folder / "config.yaml").read_text()
+    assert text.count("\n") <= 40
+    assert max(len(line.partition("# ")[2].split()) for line in text.splitlines()[2:]) <= 12
+    for secret, value in secrets.items():
+        assert (folder / secret).read_text() == value
+        assert stat.S_IMODE((folder / secret).stat().st_mode) == 0o600
+        assert value not in text + typist.shown
 
 
 def devices(homeserver: Homeserver, login: Login) -> set[str]:
