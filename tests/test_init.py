@@ -146,9 +146,8 @@ def test_without_a_terminal_options_answer_and_the_rest_is_left_to_edit(
 
 INTERRUPTED = """
 import os, signal, sys
-def hears(event, args):
-    made = event == "open" and type(args[0]) is int and os.path.exists(sys.argv[2] + "/config.yaml")
-    if made:  # and nobody has heard of it yet
+def hears(event, args):  # of a file that was made and is not noted yet
+    if event == "open" and type(args[0]) is int and os.path.exists(sys.argv[2] + "/config.yaml"):
         os.kill(os.getpid(), signal.SIGINT)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from wintermute.cli.main import cli

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import ssl
 import stat
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
@@ -15,7 +16,7 @@ from tests.world.bot import Bot, meet
 from tests.world.clock import WITHIN
 from tests.world.homeserver import Homeserver, Login, free_port
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
-from tests.world.proxy import Action, Answer, Proxy, Request
+from tests.world.proxy import Action, Answer, Hang, Proxy, Request
 from tests.world.scene import NewName, NewPerson
 from tests.world.typist import Typist, typing
 from tests.world.user import CLIENT
@@ -139,7 +140,7 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
             ("Model server", f"{door.url}/keyed", "wants a key"),
             ("API key", FOREIGN, "refuses this key"),
             ("Model server", f"{door.url}/open", "has 1 model: gpt-5-mini"),
-            ("Model", "gpt-4", "has no model like gpt-4: choose one of these: gpt-5-mini"),
+            ("Model", "gpt-4", "gpt-4 matches none of the models there: choose one of gpt-5-mini"),
             ("Model", "", "wants a key"),
             ("API key", FOREIGN, "has 1 model"),
             ("Model", "", "refuses this key"),
@@ -264,3 +265,22 @@ async def test_a_folder_that_could_not_be_completed_is_refused_before_anybody_ty
             assert await typist.ended() == 2
             await typist.sees(said)
     assert not (tmp_path / "config.yaml").exists()
+
+
+@pytest.mark.slow
+async def test_a_wrong_certificate_and_a_server_that_says_nothing_are_named(
+    proxy: Proxy, tmp_path: Path
+) -> None:
+    """U-001."""
+    context, made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), tmp_path / "pem"
+    words = f"openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=x -keyout {made} -out {made}.crt"
+    await (await asyncio.create_subprocess_shell(words, stderr=asyncio.subprocess.DEVNULL)).wait()
+    context.load_cert_chain(f"{made}.crt", made)
+    proxy.before = lambda _: Hang()
+    async with (
+        await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context) as server,
+        terminal("init", tmp_path / "home") as typist,
+    ):
+        address = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await typist.answers("Homeserver", address, "certificate")
+        await typist.answers("Homeserver", proxy.url, "gave no answer in time")

@@ -76,6 +76,7 @@ def show(ctx: click.Context, facts: Iterable[Finding], *, as_json: bool) -> None
 MB = 1024 * 1024
 LOW = 500 * MB
 FULL = 50 * MB
+HELD = "a program that reads the database keeps it so long -> end it, or let it finish"
 SPELLS = "it writes its calls as text -> set llm.backends.{name}.calls_as_text: true"
 KEPT = (
     "it writes its calls as text -> `run` and `chat` read them so once they begin anew after this;"
@@ -92,9 +93,8 @@ def data_folder(folder: Path) -> Finding:
     inside = chain([folder], folder.glob("*"), folder.glob("*/*"))
     closed = next((path for path in inside if not _is_ours(path)), None)
     if closed:
-        return Finding(
-            part, "fail", f"{closed} cannot be changed -> chown it to who runs Wintermute"
-        )
+        told = f"{closed} cannot be changed -> chown it to who runs Wintermute"
+        return Finding(part, "fail", told)
     mode = folder.stat().st_mode & 0o777
     if mode & 0o077:
         return Finding(part, "warn", f"others may look in (mode {mode:o}) -> chmod 700 {folder}")
@@ -110,18 +110,8 @@ def disk(folder: Path) -> Finding:
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
-    text = f"{free // MB} MB free"
-    if free < LOW:
-        return Finding(
-            "disk", "fail" if free < FULL else "warn", f"{text} -> make room on this disk"
-        )
-    return Finding("disk", "ok", text)
-
-
-def login_files(config: Config) -> list[Finding]:
-    """The files of our login that are lost, in words that say what to do (F-055)."""
-    problems = file_problems(config.data_dir / "matrix", config.matrix.user_id)
-    return [Finding("login files", "fail", each) for each in problems]
+    text = f"{free // MB} MB free{' -> make room on this disk' if free < LOW else ''}"
+    return Finding("disk", "fail" if free < FULL else "warn" if free < LOW else "ok", text)
 
 
 async def database(path: Path) -> Finding:
@@ -134,10 +124,7 @@ async def database(path: Path) -> Finding:
             log = path.with_name(f"{path.name}-wal")
             size = log.stat().st_size if log.exists() else 0
             if size > LONGEST_LOG:
-                held = (
-                    "a program that reads the database keeps it so long -> end it, or let it finish"
-                )
-                return Finding("database", "warn", f"{log} has {size >> 20} MB: {held}")
+                return Finding("database", "warn", f"{log} has {size >> 20} MB: {HELD}")
             return Finding("database", "ok", str(path))
     except DatabaseOutdated as error:
         return Finding("database", "warn", str(error))
@@ -260,7 +247,9 @@ async def _probe(config: Config, lacking: Collection[str], *, login: bool) -> li
         if name in chatting and f"{BACKENDS}.{name}" not in lacking
         for found in await _model(name, backend, fixed, seconds, path)
     ]
-    files, asked = login_files(config), await _homeserver(config, login=login)
+    asked = await _homeserver(config, login=login)
+    lost = file_problems(config.data_dir / "matrix", config.matrix.user_id)
+    unnamed = [each for each in lost if not any(each in fact.text for fact in asked)]
     return [
         data_folder(config.data_dir),
         disk(config.data_dir),
@@ -272,7 +261,7 @@ async def _probe(config: Config, lacking: Collection[str], *, login: bool) -> li
         wiki_finding(WikiStore(config.wiki_store), ZoneInfo(config.timezone)),
         *models,
         *web_door(config),
-        *(each for each in files if not any(each.text in told.text for told in asked)),
+        *(Finding("login files", "fail", each) for each in unnamed),
         *asked,
         *await noticed(config),
     ]

@@ -242,9 +242,8 @@ class Interview:
         found = matches(answer, self._models)
         if len(found) != 1:
             those = ", ".join((found or self._models)[:SHOWN])
-            more = f"{len(found)} models match {answer}: type more of one of these"
-            none = f"{self._address} has no model like {answer}: choose one of these"
-            raise ConfigurationError(f"{more if found else none}: {those}")
+            count = f"{len(found)} models" if found else "none of the models there"
+            raise ConfigurationError(f"{answer} matches {count}: choose one of {those}")
         key = Secret(self._key) if self._key else None
         backend = Backend(base_url=self._address, model=found[0], api_key=key)
         try:

@@ -65,13 +65,11 @@ async def _listed(address: str, key: str) -> tuple[str, ...]:
     if not (key.isascii() and key.isprintable()):
         raise ModelRefused("this key has characters that no key has: copy it once more")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    content = bytearray()
+    content, is_plain = bytearray(), address.lower().startswith("http://")
     try:
         async with (
             asyncio.timeout(SECONDS),
-            httpx2.AsyncClient(
-                verify=not address.lower().startswith("http://"), trust_env=False
-            ) as http,
+            httpx2.AsyncClient(verify=not is_plain, trust_env=False) as http,
             http.stream("GET", f"{address}/models", headers=headers) as answer,
         ):
             async for piece in answer.aiter_bytes():
@@ -80,8 +78,7 @@ async def _listed(address: str, key: str) -> tuple[str, ...]:
         named = json.loads(content)["data"] if answer.is_success else None
         models = tuple(str(each["id"]) for each in named) if named is not None else None
     except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, UnicodeError) as error:
-        is_here = address.lower().startswith("http://")
-        todo = "start the server" if is_here else "check the address and the network"
+        todo = "start the server" if is_plain else "check the address and the network"
         told = f"nothing answers at {address} ({error or 'time is up'}): {todo}"
         raise ModelUnavailable(told) from error
     except (ValueError, TypeError, KeyError, RecursionError):
