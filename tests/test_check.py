@@ -84,14 +84,14 @@ async def test_ctrl_c_in_the_trial_of_a_password_leaves_no_device(
     daemon = await bot(await person("ann"), via=proxy.url, start=False)
     login = homeserver.login(daemon.user_id[1:].partition(":")[0])
     before = devices(homeserver, login)
+
+    def interrupted(request: Request, status: int, body: bytes) -> Action:
+        if request.path.endswith("/login") and request.method == "POST":
+            typist.process.send_signal(signal.SIGINT)
+        return None
+
+    proxy.after = interrupted
     async with terminal("--config", daemon.config, "check") as typist:
-
-        def interrupted(request: Request, status: int, body: bytes) -> Action:
-            if request.path.endswith("/login") and request.method == "POST":
-                typist.process.send_signal(signal.SIGINT)
-            return None
-
-        proxy.after = interrupted
         assert await typist.ended() == 1, typist.shown
     assert len(proxy.seen("POST", "/login")) == 1
     assert devices(homeserver, login) == before
@@ -102,16 +102,10 @@ async def test_an_address_that_leads_elsewhere_is_named(
     homeserver: Homeserver, person: NewPerson, bot: NewBot, proxy: Proxy, way: str
 ) -> None:
     """U-004: the name of a server in place of its address, http in place of https."""
-    versions = "/_matrix/client/versions"
-    there = {"Location": f"{homeserver.url}{versions}"}
-    well_known = Answer(200, {"m.homeserver": {"base_url": homeserver.url}})
-
-    def elsewhere(request: Request) -> Action:
-        if way == "well-known":
-            return well_known if "/.well-known/" in request.path else Answer(404, b"<html>")
-        return Answer(301, headers=there)
-
-    proxy.before = elsewhere
+    path = {"well-known": "/.well-known/matrix/client", "redirect": "/_matrix/client/versions"}[way]
+    body, there = {"m.homeserver": {"base_url": homeserver.url}}, f"{homeserver.url}{path}"
+    answer = Answer(200, body) if way == "well-known" else Answer(301, headers={"Location": there})
+    proxy.before = lambda request: answer if request.path == path else Answer(404, b"<html>")
     code, found = await lines(await bot(await person("ann"), via=proxy.url, start=False))
     said = f"leads to {homeserver.url} -> write that as matrix.homeserver"
     assert (code, said in found["homeserver"]) == (1, True)

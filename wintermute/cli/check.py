@@ -215,8 +215,8 @@ def command(ctx: click.Context, as_json: bool, login: bool) -> None:
 
     It asks each model two tiny questions, and the model must call a tool. It tries the password
     only before the first login, and logs out again at once. It changes nothing else, but notes how
-    a model writes its calls and counts tokens. The exit code is 1 if a part fails, and 2 if the
-    configuration cannot be read.
+    a model writes its calls and counts tokens. `none` marks a part that the first start makes.
+    The exit code is 1 if a part fails, and 2 if the configuration cannot be read.
 
     Example: wintermute check --config ~/wintermute/config.yaml
     """
