@@ -114,6 +114,12 @@ def disk(folder: Path) -> Finding:
     return Finding("disk", "fail" if free < FULL else "warn" if free < LOW else "ok", text)
 
 
+def login_files(config: Config) -> list[Finding]:
+    """The files of our login that are lost, in words that say what to do (F-055)."""
+    problems = file_problems(config.data_dir / "matrix", config.matrix.user_id)
+    return [Finding("login files", "fail", each) for each in problems]
+
+
 async def database(path: Path) -> Finding:
     """Whole, not from a newer version, not locked (F-008), its log no longer than it should be (F-068)."""
     if is_unmade(path):
@@ -247,9 +253,7 @@ async def _probe(config: Config, lacking: Collection[str], *, login: bool) -> li
         if name in chatting and f"{BACKENDS}.{name}" not in lacking
         for found in await _model(name, backend, fixed, seconds, path)
     ]
-    asked = await _homeserver(config, login=login)
-    lost = file_problems(config.data_dir / "matrix", config.matrix.user_id)
-    unnamed = [each for each in lost if not any(each in fact.text for fact in asked)]
+    files, asked = login_files(config), await _homeserver(config, login=login)
     return [
         data_folder(config.data_dir),
         disk(config.data_dir),
@@ -261,7 +265,7 @@ async def _probe(config: Config, lacking: Collection[str], *, login: bool) -> li
         wiki_finding(WikiStore(config.wiki_store), ZoneInfo(config.timezone)),
         *models,
         *web_door(config),
-        *(Finding("login files", "fail", each) for each in unnamed),
+        *(each for each in files if not any(each.text in told.text for told in asked)),
         *asked,
         *await noticed(config),
     ]

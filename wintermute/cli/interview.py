@@ -189,9 +189,7 @@ class Interview:
         server = self.session.user_id.partition(":")[2]
         user = self._spelled("owner", answer, f":{server}")
         if user == self.session.user_id:
-            raise ConfigurationError(
-                "that is the bot: write your own account, such as @you:example.org"
-            )
+            raise ConfigurationError("that is the bot: write your own account")
         known = asyncio.run(exists(self._matrix, self.session.access_token, user))
         if known is False:
             self._doubt(user, f"{server} has no account {user}: check the spelling")
