@@ -390,7 +390,7 @@ class Finding:
     """One line of a status."""
 
     name: str
-    state: HealthState
+    state: HealthState | Literal["none"]
     text: str
     numbers: Mapping[str, float] | None = None
     """What the text says, for programs."""
