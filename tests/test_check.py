@@ -56,11 +56,11 @@ async def test_accounts_are_tried_with_a_device_that_is_logged_out_again(
 async def test_a_kept_login_is_asked_and_the_password_only_on_request(
     homeserver: Homeserver, person: NewPerson, bot: NewBot, proxy: Proxy
 ) -> None:
-    """U-004, U-006."""
+    """U-004, U-006: and a second bot on the account is noticed."""
     daemon = await bot(await person("ann"), via=proxy.url)
     assert await daemon.stop() == 0
     code, found = await lines(daemon)
-    assert (code, "on device" in found["login"]) == (0, True)
+    assert (code, "on device" in found["login"], "account" in found) == (0, True, False)
     assert len(proxy.seen("POST", "/login")) == 1
     (daemon.config.parent / "password").write_text("changed since")
     assert (await lines(daemon))[0] == 0
@@ -71,6 +71,8 @@ async def test_a_kept_login_is_asked_and_the_password_only_on_request(
     settings["matrix"] |= {"access_token": {"file": "token"}, "password": None}
     daemon.config.write_text(json.dumps(settings))
     (daemon.config.parent / "token").write_text(login.access_token)
+    code, found = await lines(daemon)
+    assert (code, "another device called Wintermute" in found["account"]) == (0, True)
     homeserver.request("POST", f"{CLIENT}/logout", {}, login.access_token)
     code, found = await lines(daemon)
     assert (code, "of this same device" in found["login"]) == (1, True)

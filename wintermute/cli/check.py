@@ -392,7 +392,8 @@ async def _keep(path: Path, backend: Backend, habit: HabitTable, has: bool | Non
 
 
 async def _homeserver(config: Config, *, login: bool) -> tuple[Finding, ...]:
+    folder, now = config.data_dir / "matrix", SystemClock().now()
     try:
-        return await ask_homeserver(config.matrix, config.data_dir / "matrix", login=login)
+        return await ask_homeserver(config.matrix, folder, now, login=login)
     except WintermuteError as error:
         return (Finding("matrix", "fail", str(error)),)

@@ -5,6 +5,7 @@ import logging
 import secrets
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -94,6 +95,11 @@ log = logging.getLogger(__name__)
 EMPTY = (
     "{} is empty, but the homeserver has keys of this device: restore the Matrix folder from a"
     " backup, or run `wintermute matrix reset-crypto`, which moves it aside for a new device"
+)
+RECENT = timedelta(hours=1)
+ANOTHER_BOT = (
+    "another device called {} was active within the hour: two bots on one account answer twice"
+    " -> give each bot an account of its own, or log that device out"
 )
 NEW_TOKEN = "a new matrix.access_token, of a new device"
 SIGNED_OUT = (
@@ -312,7 +318,9 @@ def _devices(answer: Json, user_id: str) -> Json:
     return mapping(mapping(answer.get("device_keys")).get(user_id))
 
 
-async def probe(matrix: Matrix, folder: Path, *, login: bool = False) -> tuple[Finding, ...]:
+async def probe(
+    matrix: Matrix, folder: Path, now: datetime, *, login: bool = False
+) -> tuple[Finding, ...]:
     """Facts for `wintermute check`: is the homeserver there, is our login good, are the keys here.
 
     Changes nothing; a device that is made to try the password is logged out again. `login`: try it
@@ -338,7 +346,7 @@ async def probe(matrix: Matrix, folder: Path, *, login: bool = False) -> tuple[F
         is_good = facts[1].state == "ok"
         facts += await _probe_keys(matrix, folder, kept, is_good=is_good and token is not None)
         token = token or (trial.access_token if trial else None)
-        facts += await _probe_accounts(matrix, token if is_good else None)
+        facts += await _probe_accounts(matrix, token if is_good else None, now)
     finally:
         if trial is not None:
             await end_login(matrix, trial)
@@ -380,8 +388,8 @@ async def _probe_password(matrix: Matrix) -> tuple[Finding, Session | None]:
     return Finding("login", "ok", f"the password of {matrix.user_id} works"), session
 
 
-async def _probe_accounts(matrix: Matrix, token: str | None) -> list[Finding]:
-    """People who do not exist (U-004)."""
+async def _probe_accounts(matrix: Matrix, token: str | None, now: datetime) -> list[Finding]:
+    """People who do not exist (U-004), and another bot that has our account."""
     facts = []
     for user in dict.fromkeys([matrix.owner, *matrix.allowed_users]):
         is_owner = user == matrix.owner
@@ -396,7 +404,26 @@ async def _probe_accounts(matrix: Matrix, token: str | None) -> list[Finding]:
             key = "owner" if is_owner else "allowed_users"
             told = f"the homeserver has no account {user} -> correct matrix.{key}"
             facts.append(Finding(name, "fail" if is_owner else "warn", told))
+    if token and await _is_another_bot(matrix, token, now):
+        facts.append(Finding("account", "warn", ANOTHER_BOT.format(matrix.device_name)))
     return facts
+
+
+async def _is_another_bot(matrix: Matrix, token: str, now: datetime) -> bool:
+    """Decide if another device with the bot's name was active within the hour."""
+    try:
+        async with anonymous(matrix, token) as nio:
+            ours = (await call(nio, "GET", path("account", "whoami"))).get("device_id")
+            listed = (await call(nio, "GET", path("devices"))).get("devices")
+    except (HomeserverUnavailable, LoginRefused, SendRefused):
+        return False
+    since = (now - RECENT).timestamp() * 1000
+    return any(
+        isinstance(seen := each.get("last_seen_ts"), int)
+        and seen > since
+        and (each.get("display_name"), ours != each.get("device_id")) == (matrix.device_name, True)
+        for each in map(mapping, listed if isinstance(listed, list) else [])
+    )
 
 
 async def exists(matrix: Matrix, token: str, user: str) -> bool | None:
