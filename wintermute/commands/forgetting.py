@@ -14,6 +14,7 @@ from wintermute.night.forget_jobs import owe_forgetting
 from wintermute.night.forget_words import Worded, worded
 from wintermute.night.forgetting import told_of
 from wintermute.stores import Stores
+from wintermute.tasks.due import in_short
 from wintermute.text import counted, plain
 
 YES = "yes"
@@ -25,6 +26,7 @@ EXAMPLES = 3
 FORGET_WHAT = "`/forget WORDS` lists everything with these words and asks you once. `/forget ID` erases one memory."
 UNVOUCHED = "Only the owner can use `/forget` here, from a verified session."
 NO_MEMORY = "I know no memory `{}` here."
+FORGOTTEN_SINCE = "There is nothing to confirm: I forgot what you confirmed {}."
 NOT_ASKED = (
     "There is nothing to confirm. Write `/forget WORDS` first, then the exact words that I ask for."
 )
@@ -106,8 +108,12 @@ class Forgetting:
             question = await offered(self._stores, tx, row)
             last = await self._stores.inbox.command_before(tx, row)
             said = await self._stores.outbox.answer_to(tx, last.event_id) if last else ""
-        if question is None:  # the same yes again is told the same
-            return said if said in (FORGETTING, FORGETTING_HERE) else NOT_ASKED
+            busy = await self._stores.jobs.is_forgetting(tx, scope)
+        if question is None:  # the same yes again is told the same, until that is done
+            if last is None or said not in (FORGETTING, FORGETTING_HERE):
+                return NOT_ASKED
+            when = in_short(last.sent_at, row.sent_at, self._stores.tasks.zone)
+            return said if busy else FORGOTTEN_SINCE.format(when)
         before, shown = question
         said = after_word(before.body)
         found = await worded(self._stores, row, scope, said, before.seq)

@@ -227,8 +227,8 @@ class Remembered:
         lines, zone = list[str](), self._stores.tasks.zone
         for fact in facts:
             why = BESIDE if fact.id in beside else ""
-            notes = filter(None, (until(fact, zone), by_itself(fact), why, f"`{fact.id}`"))
-            lines.append(f"- {plain(fact.text)} ({', '.join(notes)})")
+            notes = [note for note in (until(fact, zone), by_itself(fact), why) if note]
+            lines.append(f"- {plain(fact.text)}" + (f" ({', '.join(notes)})" if notes else ""))
         return lines
 
     async def why(self, row: Waiting, scope: str) -> str:
@@ -275,7 +275,7 @@ class Remembered:
         lines = []
         for fact in facts:
             said = await self._messages(fact, asker) or [day(fact.created_at, zone)]
-            notes = (CAME[fact.source], *said, until(fact, zone), f"`{fact.id}`")
+            notes = (CAME[fact.source], *said, until(fact, zone))
             lines.append(f"- {plain(fact.text)} ({', '.join(filter(None, notes))})")
         return lines
 

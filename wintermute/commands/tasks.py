@@ -120,11 +120,19 @@ def back_lines(undone: Undone) -> list[str]:
     return lines + [f"- {line}" for line in _undone_lines(undone)]
 
 
+THINGS = {"fact": "memory", "task": "task"}
+"""Kinds of items that have an id in place of a name, in words for people."""
+
+
 def _undone_lines(undone: Undone) -> list[str]:
     partly = {kept.item for kept in undone.kept}
+    stays = [
+        f"a {THINGS[kept.kind]}" if kept.kind in THINGS else f"{kept.kind} {kept.item}"
+        for kept in undone.kept
+    ]
     return [
         *(_taken_back(change, change.item in partly) for change in undone.back),
-        *(f"not undone, because it was changed since: {kept_words(kept)}" for kept in undone.kept),
+        *(f"not undone, because it was changed since: {each}" for each in stays),
     ]
 
 
@@ -132,7 +140,7 @@ def _taken_back(change: Change, partly: bool) -> str:
     """What an undo did to one item; `before` is what it found, `after` what it left."""
     if change.kind == "core":
         return f"what I always keep in mind is {'partly ' if partly else ''}as it was before"
-    thing = {"fact": "memory"}.get(change.kind, change.kind)
+    thing = THINGS.get(change.kind, change.kind)
     named = change.after or change.before or {}
     said = None if change.kind == "page" else named.get("text") or named.get("content")
     text = plain(str(said or change.item))
@@ -152,7 +160,11 @@ HELD = "due, but I have no room to post it in"
 
 
 def task_list(
-    tasks: Sequence[Task], last: Mapping[str, Occurrence], now: datetime, zone: ZoneInfo
+    tasks: Sequence[Task],
+    numbers: Mapping[str, int],
+    last: Mapping[str, Occurrence],
+    now: datetime,
+    zone: ZoneInfo,
 ) -> str:
     """The tasks under headings, by when they are due; empty if there are none.
 
@@ -166,7 +178,10 @@ def task_list(
     in_order = sorted(tasks, key=lambda task: (group(task), moments[task.id] or now))
     parts = []
     for heading, found in groupby(in_order[:MOST_LINES], group):
-        lines = [_line(task, moments[task.id], last.get(task.id), now, zone) for task in found]
+        lines = [
+            f"- `{numbers[task.id]}` {_line(task, moments[task.id], last.get(task.id), now, zone)}"
+            for task in found
+        ]
         parts.append("\n".join([f"**{GROUPS[heading]}**", *lines]))
     more = len(tasks) - MOST_LINES
     return "\n\n".join([*parts, *([f"and {more} more"] if more > 0 else [])])
@@ -204,14 +219,14 @@ def _shown(when: datetime, now: datetime, zone: ZoneInfo) -> str:
 def _line(
     task: Task, due: datetime | None, last: Occurrence | None, now: datetime, zone: ZoneInfo
 ) -> str:
-    details = [f"`{task.id}`", f"P{task.priority}"]
+    details = [f"P{task.priority}"]
     if task.schedule and (task.plan.recurs or due is None):
         details.append(task.schedule)
     if task.plan.mode != "reminder":
         details.append("runs by itself")
     notes = [note for note in (_own(task, due, now), _lately(task, last, now, zone)) if note]
     when = f"{_shown(due, now, zone)} " if due else ""
-    return f"- {when}{plain(brief(task.content))} ({'; '.join([', '.join(details), *notes])})"
+    return f"{when}{plain(brief(task.content))} ({'; '.join([', '.join(details), *notes])})"
 
 
 def _own(task: Task, due: datetime | None, now: datetime) -> str:
@@ -253,7 +268,7 @@ VERBS = """\
 - `/tasks cancel TASK`: delete it
 - `/tasks pause TASK`, `/tasks resume TASK`: stop it for a while
 
-TASK is the id in the list, or words of the task, as in `/tasks done call mum`.
+TASK is the number in the list, or words of the task, as in `/tasks done call mum`.
 Without TASK, `done`, `snooze`, `tomorrow` and `cancel` mean the last reminder here.
 P5 in the list is the priority, from 1 (urgent) to 10."""
 
@@ -287,24 +302,32 @@ class TaskVerbs:
         if verb is None or len(words) < 2:
             return VERBS
         why = Reason("command", scope, evidence=(row.event_id,))  # `/undo` here takes it back
+        task_id = ""
         try:
             task_id = await self._named(" ".join(words[1:]), {scope, *told.values()})
             its_scope, by_owner = told.get(task_id, scope), is_owner(row.origin)
             return await verb(tx, Target(task_id, its_scope, why, by_owner))
         except ToolFailed as problem:
-            return str(problem)
+            said = str(problem)  # an id is named only to those who gave it
+            asked = not task_id or task_id in row.body.lower()
+            return said if asked else said.replace(task_id, "It")
 
     async def _named(self, name: str, scopes: Collection[str]) -> str:
-        """The id of the one task that is called so, by its id or by words of it."""
-        if TASK_ID.fullmatch(name.strip(AROUND).lower()):
-            return name.strip(AROUND).lower()
+        """The id of the one task that is called so, by its number, its id or by words of it."""
+        called = name.strip(AROUND).lower()
+        numbers = await self._tasks.numbers(scopes)
+        by_number = {str(number): task_id for task_id, number in numbers.items()}
+        if called in by_number or TASK_ID.fullmatch(called):
+            return by_number.get(called, called)
         begins = re.compile(rf"(?<![a-z0-9]){re.escape(name.casefold())}")  # `all` is not in `call`
         for statuses in (("active", "paused"), ("completed",)):
             found = await self._of(scopes, *statuses)
             named = [task for task in found if begins.search(task.content.casefold())]
             if len(named) > 1:
-                which = "\n".join(f"- `{task.id}` {_named(task)}" for task in named[:MOST_LINES])
-                raise ToolFailed(f"Several tasks say that. Give the id of one:\n{which}")
+                which = "\n".join(
+                    f"- `{numbers[each.id]}` {_named(each)}" for each in named[:MOST_LINES]
+                )
+                raise ToolFailed(f"Several tasks say that. Give the number of one:\n{which}")
             if named:
                 return named[0].id
         raise ToolFailed(f"No task here says {plain(brief(name))}. `/tasks` lists them.")
@@ -321,7 +344,8 @@ class TaskVerbs:
     async def _listed(self, scopes: Collection[str]) -> str:
         tasks = await self._of(scopes, "active", "paused")
         last = await self._occurrences.last([task.id for task in tasks])
-        listed = task_list(tasks, last, self._clock.now(), self._tasks.zone)
+        numbers, now = await self._tasks.numbers(scopes), self._clock.now()
+        listed = task_list(tasks, numbers, last, now, self._tasks.zone)
         return listed or EMPTY_LISTS["tasks"]
 
     async def _done(self, tx: Transaction, target: Target) -> str:
@@ -355,7 +379,7 @@ class TaskVerbs:
 
     async def _pause(self, tx: Transaction, target: Target) -> str:
         task = await self._tasks.pause(tx, target)
-        return f"Paused until `/tasks resume {task.id}`: {_named(task)}"
+        return f"Paused until `/tasks resume {await self._number(task)}`: {_named(task)}"
 
     async def _resume(self, tx: Transaction, target: Target) -> str:
         task = await self._tasks.resume(tx, target)
@@ -365,8 +389,11 @@ class TaskVerbs:
             return f"Active again: {_named(task)}"
         return (
             "Active again, but its time has passed and it will not come by itself;"
-            f" `/tasks tomorrow {task.id}` lets it come tomorrow: {_named(task)}"
+            f" `/tasks tomorrow {await self._number(task)}` lets it come tomorrow: {_named(task)}"
         )
+
+    async def _number(self, task: Task) -> int:
+        return (await self._tasks.numbers({task.scope}))[task.id]
 
     def _spoken(self, task: Task) -> str:
         now, zone = self._clock.now(), self._tasks.zone
