@@ -14,14 +14,22 @@ from wintermute.mailbox.exchanges import TalkPace, heard_after
 
 START = 1_700_000_000_000
 Step = tuple[str, int]
-"""The speaker, "" for the bot, and the milliseconds since the message before."""
+"""The speaker, "" for the bot, and the milliseconds since the message before.
+
+A speaker with a slash before gives a command.
+"""
 
 
 def played(*steps: Step) -> TalkPace:
     exchange, now = TalkPace(), START
     for sender, later in steps:
         now += later
-        exchange = heard_after(exchange, sender, now) if sender else replace(exchange, said_ms=now)
+        named, command = sender.removeprefix("/"), sender.startswith("/")
+        exchange = (
+            heard_after(exchange, named, now, command=command)
+            if sender
+            else replace(exchange, said_ms=now)
+        )
     return exchange
 
 
@@ -47,6 +55,11 @@ PACED = ROUND * 10
         ((*PACED, ("", 60_000), ("ann", 20_000)), "bot"),
         ((*PACED, ("", 5000), ("bot", -9000)), "bot"),
         ((*ROUND * 9, ("", 5000), ("bot", -1)), ""),
+        ((("", 500), ("/ann", 900), ("", 50), ("ann", 900)) * 5, ""),
+        ((("", 5000), ("/bot", 2000), *ROUND) * 10, "bot"),
+        ((("", 5000), ("/bot", 2001), *ROUND) * 10, ""),
+        ((*ROUND * 9, ("", 50), ("/ann", 50), *ROUND * 9), ""),
+        ((*PACED, ("", 5000), ("/bot", 10_001)), ""),
     ],
 )
 def test_ten_quick_answers_in_a_row_are_those_of_a_program(
