@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from wintermute.changes.change_sets import ChangeSet, ItemKind
 from wintermute.changes.undo import FORGETTING
 from wintermute.clock import Clock
-from wintermute.commands.forgetting import YES, Forgetting, after_word, offered
+from wintermute.commands.forgetting import YES, Forgetting, after_word, named_in, offered
 from wintermute.commands.memories import Remembered
 from wintermute.commands.models import ModelVerbs
 from wintermute.commands.night import NightVerbs
@@ -235,10 +235,10 @@ class ChatCommands:
         if self._stores.owner.is_unvouched(row.origin, scope):
             return "Only the owner can undo something here, from a verified session."
         wanted = await self._wanted(tx, row, scope)
-        if wanted is None and _named_set(row).lower() == YES:
+        if wanted is None and named_in(row.body).lower() == YES:
             return NOTHING_TO_CONFIRM
         if wanted is None:
-            named = plain(_named_set(row)[:60])
+            named = plain(named_in(row.body)[:60])
             return NO_CHANGE.format(named) if named else "There is nothing to undo here."
         if await self._stores.jobs.is_forgetting(tx):
             return f"{FORGETTING.capitalize()}."
@@ -256,7 +256,7 @@ class ChatCommands:
         unvouched = self._stores.owner.is_unvouched(row.origin, scope)
         if unvouched or wanted is None or forgetting:
             return None
-        if (named := _named_set(row).lower()) in ("", YES):
+        if (named := named_in(row.body).lower()) in ("", YES):
             by = row.sender if scope.startswith(ROOM) else None
             asked = await self._stores.undo.to_confirm(wanted, UNDONE_HERE, scope, by)
             shown = UNDO_CONFIRM.format(back_words(asked)) if asked else ""
@@ -273,7 +273,7 @@ class ChatCommands:
 
     async def _wanted(self, tx: Transaction, row: Waiting, scope: str) -> ChangeSet | None:
         """The change set that is named, if it is of this scope; else the last one that was asked for."""
-        changes, named = self._stores.changes, _named_set(row)
+        changes, named = self._stores.changes, named_in(row.body)
         if not named or (named.lower() == YES and await offered(self._stores, tx, row)):
             return await changes.newest(UNDONE_HERE, scope, asked=True)
         found = await changes.get(named)
@@ -296,7 +296,7 @@ class ChatCommands:
         facts += (await asyncio.to_thread(wiki_finding, stores.wiki, stores.tasks.zone),)
         facts += (await self._nights.finding(),)
         asked = is_owner(row.origin)
-        if after_word(row.body).strip().lower() != ALL:
+        if named_in(row.body).lower() != ALL:
             facts = not_well(facts)
         if not facts:
             return WELL.format("`/status all`")
@@ -321,10 +321,6 @@ class ChatCommands:
 
     async def _scope(self, row: Waiting) -> str:
         return (await self._stores.conversations.get(row.conversation_id)).scope
-
-
-def _named_set(row: Waiting) -> str:
-    return after_word(row.body).strip().strip("`").removeprefix("#")
 
 
 def _nearest(word: str) -> list[str]:

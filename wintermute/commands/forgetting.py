@@ -85,10 +85,10 @@ class Forgetting:
             return UNVOUCHED
         if CONFIRMS.fullmatch(said):
             return await self._confirmed(row, scope)
-        if await self._stores.facts.get(_id(said), scope):
+        if await self._stores.facts.get(named_in(row.body), scope):
             return None
-        if " " not in said and _id(said).startswith("fact_"):
-            return NO_MEMORY.format(plain(_id(said)[:60]))
+        if " " not in said and named_in(row.body).startswith("fact_"):
+            return NO_MEMORY.format(plain(named_in(row.body)[:60]))
         await self._stores.memories.text(scope)  # with what was edited by hand
         found = await worded(self._stores, row, scope, said, row.seq)
         count, stays = found.count(), _stays(found)
@@ -134,7 +134,7 @@ class Forgetting:
             facts = [fact.id for fact in (*found.facts, *found.older)]
             rest = found.events, found.texts, facts, *whose
             await owe_forgetting(self._stores, tx, *rest, words=said, scope=scope)
-        elif fact := await self._stores.facts.get(_id(after_word(row.body)), scope):
+        elif fact := await self._stores.facts.get(named_in(row.body), scope):
             await owe_forgetting(self._stores, tx, (), (), [fact.id], *whose)
         else:
             return NOT_ASKED
@@ -173,5 +173,6 @@ def after_word(body: str) -> str:
     return "".join(body.split(maxsplit=1)[1:])
 
 
-def _id(said: str) -> str:
-    return said.strip().strip("`").removeprefix("#")
+def named_in(body: str) -> str:
+    """Return the id or name after a command, without the marks that people copy with it."""
+    return after_word(body).strip().strip("`").removeprefix("#")

@@ -8,6 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
+from typing import Literal
 from zoneinfo import ZoneInfo
 
 from wintermute.changes.change_sets import Change, ChangeSet, Reason
@@ -160,11 +161,7 @@ HELD = "due, but I have no room to post it in"
 
 
 def task_list(
-    tasks: Sequence[Task],
-    numbers: Mapping[str, int],
-    last: Mapping[str, Occurrence],
-    now: datetime,
-    zone: ZoneInfo,
+    tasks: Sequence[Task], last: Mapping[str, Occurrence], now: datetime, zone: ZoneInfo
 ) -> str:
     """The tasks under headings, by when they are due; empty if there are none.
 
@@ -178,10 +175,7 @@ def task_list(
     in_order = sorted(tasks, key=lambda task: (group(task), moments[task.id] or now))
     parts = []
     for heading, found in groupby(in_order[:MOST_LINES], group):
-        lines = [
-            f"- `{numbers[task.id]}` {_line(task, moments[task.id], last.get(task.id), now, zone)}"
-            for task in found
-        ]
+        lines = [_line(task, moments[task.id], last.get(task.id), now, zone) for task in found]
         parts.append("\n".join([f"**{GROUPS[heading]}**", *lines]))
     more = len(tasks) - MOST_LINES
     return "\n\n".join([*parts, *([f"and {more} more"] if more > 0 else [])])
@@ -226,7 +220,7 @@ def _line(
         details.append("runs by itself")
     notes = [note for note in (_own(task, due, now), _lately(task, last, now, zone)) if note]
     when = f"{_shown(due, now, zone)} " if due else ""
-    return f"{when}{plain(brief(task.content))} ({'; '.join([', '.join(details), *notes])})"
+    return f"- `{task.number}` {when}{plain(brief(task.content))} ({'; '.join([', '.join(details), *notes])})"
 
 
 def _own(task: Task, due: datetime | None, now: datetime) -> str:
@@ -315,24 +309,23 @@ class TaskVerbs:
     async def _named(self, name: str, scopes: Collection[str]) -> str:
         """The id of the one task that is called so, by its number, its id or by words of it."""
         called = name.strip(AROUND).lower()
-        numbers = await self._tasks.numbers(scopes)
-        by_number = {str(number): task_id for task_id, number in numbers.items()}
-        if called in by_number or TASK_ID.fullmatch(called):
-            return by_number.get(called, called)
+        numbered = {str(task.number): task.id for task in await self._of(scopes, "all")}
+        if called in numbered or TASK_ID.fullmatch(called):
+            return numbered.get(called, called)
         begins = re.compile(rf"(?<![a-z0-9]){re.escape(name.casefold())}")  # `all` is not in `call`
         for statuses in (("active", "paused"), ("completed",)):
             found = await self._of(scopes, *statuses)
             named = [task for task in found if begins.search(task.content.casefold())]
             if len(named) > 1:
                 which = "\n".join(
-                    f"- `{numbers[each.id]}` {_named(each)}" for each in named[:MOST_LINES]
+                    f"- `{task.number}` {_named(task)}" for task in named[:MOST_LINES]
                 )
                 raise ToolFailed(f"Several tasks say that. Give the number of one:\n{which}")
             if named:
                 return named[0].id
         raise ToolFailed(f"No task here says {plain(brief(name))}. `/tasks` lists them.")
 
-    async def _of(self, scopes: Collection[str], *statuses: Status) -> list[Task]:
+    async def _of(self, scopes: Collection[str], *statuses: Status | Literal["all"]) -> list[Task]:
         found = [
             task
             for scope in sorted(scopes)
@@ -344,8 +337,7 @@ class TaskVerbs:
     async def _listed(self, scopes: Collection[str]) -> str:
         tasks = await self._of(scopes, "active", "paused")
         last = await self._occurrences.last([task.id for task in tasks])
-        numbers, now = await self._tasks.numbers(scopes), self._clock.now()
-        listed = task_list(tasks, numbers, last, now, self._tasks.zone)
+        listed = task_list(tasks, last, self._clock.now(), self._tasks.zone)
         return listed or EMPTY_LISTS["tasks"]
 
     async def _done(self, tx: Transaction, target: Target) -> str:
@@ -379,7 +371,7 @@ class TaskVerbs:
 
     async def _pause(self, tx: Transaction, target: Target) -> str:
         task = await self._tasks.pause(tx, target)
-        return f"Paused until `/tasks resume {await self._number(task)}`: {_named(task)}"
+        return f"Paused until `/tasks resume {task.number}`: {_named(task)}"
 
     async def _resume(self, tx: Transaction, target: Target) -> str:
         task = await self._tasks.resume(tx, target)
@@ -389,11 +381,8 @@ class TaskVerbs:
             return f"Active again: {_named(task)}"
         return (
             "Active again, but its time has passed and it will not come by itself;"
-            f" `/tasks tomorrow {await self._number(task)}` lets it come tomorrow: {_named(task)}"
+            f" `/tasks tomorrow {task.number}` lets it come tomorrow: {_named(task)}"
         )
-
-    async def _number(self, task: Task) -> int:
-        return (await self._tasks.numbers({task.scope}))[task.id]
 
     def _spoken(self, task: Task) -> str:
         now, zone = self._clock.now(), self._tasks.zone

@@ -3,9 +3,8 @@
 What breaks a rule is told in words.
 """
 
-import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Literal
@@ -70,6 +69,8 @@ class Task:
     """It is due, but there is no room in which it may be said (T-013)."""
     made_by: str = ""
     """What brought it, as a cause of changes: `tool`, if the assistant did; "": not known any more."""
+    number: int = field(default=0, compare=False)
+    """Its short name for people, as it was stored; never given twice."""
 
 
 MOST_CHARACTERS = 2_000
@@ -111,7 +112,7 @@ def _hidden(request: PlanRequest, theirs: str = "") -> PlanRequest:
 _task = reader(Task, "schedule", "plan")
 COLUMNS = (
     "id, scope, content, priority, status, created_at, reason,"
-    " schedule, mode, ai_prompt, snoozed, next_due, failures, held, made_by"
+    " schedule, mode, ai_prompt, snoozed, next_due, failures, held, made_by, seq AS number"
 )
 
 
@@ -237,7 +238,7 @@ class Tasks:
             plan=await planned(request, since, self.zone),
             made_by=why.cause,
         )
-        values = columns(task, "schedule", "plan", "next_due")
+        values = columns(task, "schedule", "plan", "next_due", "number")
         values |= {"conversation_id": conversation_id, "origins": origins, "changed_at": now}
         await tx.execute(*insert("tasks", values))
         task = await self._write(tx, task, now, since, starts=True)
@@ -339,15 +340,6 @@ class Tasks:
             {"scope": scope, "status": status},
         )
         return tuple(self._task(row) for row in rows)
-
-    async def numbers(self, scopes: Collection[str]) -> dict[str, int]:
-        """Short names for people: the number of each task that these scopes see, never given twice."""
-        rows = await self._database.rows(
-            "SELECT id, seq FROM tasks WHERE scope IN (SELECT value FROM json_each(?))"
-            " OR scope = ?",
-            (json.dumps([*scopes]), EVERYWHERE),
-        )
-        return {row["id"]: row["seq"] for row in rows}
 
     async def scopes(self) -> list[str]:
         """Whose tasks are to be done, each person and room once."""
