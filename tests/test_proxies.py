@@ -6,14 +6,16 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 
 from tests.test_llm_models import HELLO, backend
+from tests.test_who_reads import SECRET, hears, knows, scope, slip_in, until
 from tests.world.homeserver import Homeserver
-from tests.world.model import ModelServer, Text
+from tests.world.model import ModelServer, Slow, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.config.schema import Secret
 from wintermute.config.secrets import Redaction, secret_values
 from wintermute.ids import new_id
 from wintermute.llm.backend import Endpoint
 from wintermute.llm.failures import Failed
+from wintermute.matrix.outbox import KEPT_BACK
 
 LOGIN = "walter:0canary0:/ @9"
 NAMES = ("homeserver.invalid", "model.invalid")
@@ -26,6 +28,15 @@ class WebProxy:
         self.known = {name: url.split("/")[2] for name, url in zip(NAMES, behind, strict=False)}
         self.login = LOGIN
         self.asked: list[str] = []
+        self.opens = asyncio.Event()
+        self.opens.set()
+        self.idle = set[asyncio.StreamWriter]()
+
+    def hold(self) -> None:
+        """Let no new tunnel through; the old ones end, but for those that wait for a sync."""
+        self.opens.clear()
+        for writer in self.idle:
+            writer.close()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         first, *rest = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
@@ -41,18 +52,26 @@ class WebProxy:
             return
         there, out = await asyncio.open_connection(*self.known[host].split(":"))
         if method == "CONNECT":
+            await self.opens.wait()
             writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         else:
             head = [f"{method} /{target.split('/', 3)[3]} {version}", *rest, "", ""]
             out.write("\r\n".join(head).encode())
-        await asyncio.gather(_pass(reader, out), _pass(there, writer))
+        await asyncio.gather(self._pass(reader, out, writer), self._pass(there, writer))
 
-
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):  # the other side has gone
-        while piece := await reader.read(65536):
-            writer.write(piece)
-    writer.close()
+    async def _pass(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        asks: asyncio.StreamWriter | None = None,
+    ) -> None:
+        """Copy one direction; `asks` are whose requests these are."""
+        with suppress(OSError):  # the other side has gone
+            while piece := await reader.read(65536):
+                if asks:
+                    (self.idle.discard if b"/sync" in piece[:50] else self.idle.add)(asks)
+                writer.write(piece)
+        writer.close()
 
 
 @asynccontextmanager
@@ -91,6 +110,31 @@ async def test_everything_goes_through_the_proxy_that_the_configuration_names(
     for shown in (told, gone, "\n".join(daemon.log), *map(repr, kept)):
         assert "0canary0" not in shown
         assert b64encode(LOGIN.encode()).decode() not in shown
+
+
+async def test_what_waits_for_a_connection_is_judged_when_it_is_there(
+    person: NewPerson, bot: NewBot, room: NewRoom, model: ModelServer, homeserver: Homeserver
+) -> None:
+    """F-003: Eve came in after the answer was on its way, and was heard of before it could leave."""
+    ann, eve, release = await person("ann"), await person("eve"), asyncio.Event()
+    async with web_proxy(homeserver.url) as (proxy, address):
+        through = {"proxy": address, "proxy_login": {"file": "proxy"}}
+        daemon = await bot(ann, via="http://homeserver.invalid", start=False, matrix=through)
+        (daemon.config.parent / "proxy").write_text(LOGIN)
+        await daemon.start()
+        chat = await room(ann, daemon)
+        model.script(Slow(release, Text(SECRET)))
+        await ann.send(chat, "what do I earn?")
+        await model.request_arrived(1)
+        proxy.hold()
+        release.set()
+        await until(lambda: bool(daemon.rows("SELECT 1 FROM outbox_parts WHERE attempts > 0")))
+        await slip_in(eve, ann, chat)
+        await until(lambda: scope(daemon, chat) == f"room:{chat}")
+        proxy.opens.set()
+        await hears(ann, chat, KEPT_BACK)
+        assert not knows(ann, chat)
+        assert not knows(eve, chat)
 
 
 async def test_a_model_is_asked_through_its_own_proxy(model: ModelServer) -> None:

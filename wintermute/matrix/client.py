@@ -489,10 +489,13 @@ class MatrixClient:
                 "the room is encrypted and we cannot encrypt for it (see matrix.encryption)",
                 "NOT_ENCRYPTED",
             )
-        if seen is not None and self.room(room_id) != seen:
-            raise AudienceChanged(room_id)
+
+        def judge() -> None:
+            if seen is not None and self.room(room_id) != seen:
+                raise AudienceChanged(room_id)
+
         target = path("rooms", room_id, "send", event_type, txn_id)
-        answer = await call(self._nio, "PUT", target, payload)
+        answer = await call(self._nio, "PUT", target, payload, judge=judge)
         event_id = answer.get("event_id")
         if not isinstance(event_id, str) or not event_id:
             raise HomeserverUnavailable("the homeserver named no event")

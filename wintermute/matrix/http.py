@@ -9,7 +9,13 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import quote
 
-from aiohttp import ClientConnectorCertificateError, ClientError, ClientResponse, TooManyRedirects
+from aiohttp import (
+    BytesPayload,
+    ClientConnectorCertificateError,
+    ClientError,
+    ClientResponse,
+    TooManyRedirects,
+)
 from aiohttp_socks import ProxyConnectionError, ProxyError, ProxyTimeoutError
 from nio import AsyncClient
 
@@ -17,6 +23,7 @@ from wintermute.clock import CheckedClock
 from wintermute.errors import (
     AccountBlocked,
     ApprovalNeeded,
+    AudienceChanged,
     HomeserverUnavailable,
     LoginEnded,
     LoginExpired,
@@ -113,28 +120,54 @@ class RenewingClient(AsyncClient):  # type: ignore[misc]  # nio is not typed
         return response
 
 
+class JudgedBody(BytesPayload):
+    """A body that is judged once more when its connection is there: until then minutes may pass."""
+
+    def __init__(self, body: bytes, judge: Callable[[], None]) -> None:
+        """`judge` raises AudienceChanged to withdraw it."""
+        super().__init__(body, content_type="application/json")
+        self._judge = judge
+
+    async def write_with_length(self, writer: Any, content_length: int | None) -> None:
+        """Hand it over, whole."""
+        self._judge()
+        await super().write_with_length(writer, content_length)
+
+
 def path(*parts: str, prefix: str = "/_matrix/client/v3") -> str:
     """A request path; each part is quoted, so an id cannot become structure."""
     return prefix + "".join(f"/{quote(part, safe='')}" for part in parts)
 
 
 async def call(
-    client: AsyncClient, method: str, target: str, body: Json | None = None, *, seconds: float = 30
+    client: AsyncClient,
+    method: str,
+    target: str,
+    body: Json | None = None,
+    *,
+    seconds: float = 30,
+    judge: Callable[[], None] | None = None,
 ) -> Json:
     """The JSON answer to one request, sent once; once more with another token.
+
+    `judge` may withdraw a body by AudienceChanged. It is called when the connection is there; with
+    it a request is not sent again, because the rooms were not heard of while the login was renewed.
 
     Raises: HomeserverUnavailable when it may work later, LoginRefused when our token is gone,
     SendRefused for any other refusal.
     """
-    token = client.access_token
+    token, data = client.access_token, None if body is None else json.dumps(body)
+    judged = JudgedBody(data.encode(), judge) if data and judge else data
     try:
-        return await _call(client, method, target, body, seconds)
+        return _answer(*await _sent(client, method, target, judged, seconds))
     except (LoginExpired, LoginEnded) as error:
         if not isinstance(client, RenewingClient):
             raise
         await client.renew(token, error)
+    if judge:  # sync was refused too: who can read there by now is not known
+        raise HomeserverUnavailable("the homeserver wanted a new login")
     try:
-        return await _call(client, method, target, body, seconds)
+        return _answer(*await _sent(client, method, target, judged, seconds))
     except LoginExpired as error:
         raise HomeserverUnavailable("the homeserver ends logins that it has just given") from error
 
@@ -145,24 +178,19 @@ async def fetch(client: AsyncClient, target: str) -> tuple[Json, str]:
     return _answer(response, content), str(response.url)
 
 
-async def _call(
-    client: AsyncClient, method: str, target: str, body: Json | None, seconds: float
-) -> Json:
-    return _answer(*await _sent(client, method, target, body, seconds))
-
-
 async def _sent(
-    client: AsyncClient, method: str, target: str, body: Json | None, seconds: float
+    client: AsyncClient, method: str, target: str, data: str | JudgedBody | None, seconds: float
 ) -> tuple[ClientResponse, bytes]:
     headers = {"Content-Type": "application/json"}
     if client.access_token:
         headers["Authorization"] = f"Bearer {client.access_token}"
-    data = None if body is None else json.dumps(body)
     try:
         async with asyncio.timeout(seconds):
             response = await client.send(method, target, data, headers, timeout=0)
             content = await response.read()
     except NO_ANSWER as error:
+        if isinstance(error.__cause__, AudienceChanged):
+            raise error.__cause__ from None
         known = (text for kind, text in REASONS if isinstance(error, kind))
         reason = next(known, str(error) or type(error).__name__)
         raise HomeserverUnavailable(f"homeserver {client.homeserver}: {reason}") from error
