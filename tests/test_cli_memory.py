@@ -25,8 +25,9 @@ BOB = "person:@bob:example.org"
 
 
 def test_what_is_added_is_listed_once_with_id_and_source(terminal: Terminal) -> None:
-    """M-005, M-066."""
-    assert terminal.says("memory", "list") == EMPTY_AT_SHELL["memories"] + "\n"
+    """M-005, M-066, U-013."""
+    for verb in (["list"], ["latest"], ["search", "Anna"]):
+        assert terminal.says("memory", *verb) == EMPTY_AT_SHELL["memories"] + "\n"
     said = terminal.says("memory", "add", "Anna moved to\nLyon.")
     _, fact_id, text = said.split(maxsplit=2)
     assert said.startswith("stored  fact_")
