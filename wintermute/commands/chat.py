@@ -254,8 +254,10 @@ class ChatCommands:
             _, question = await offered(self._stores, tx, row) or (row, "")
             forgetting = await self._stores.jobs.is_forgetting(tx)
         unvouched = self._stores.owner.is_unvouched(row.origin, scope)
-        if unvouched or wanted is None or forgetting:
+        if unvouched or wanted is None:
             return None
+        if forgetting:
+            return f"{FORGETTING.capitalize()}."
         if (named := named_in(row.body).lower()) in ("", YES):
             by = row.sender if scope.startswith(ROOM) else None
             asked = await self._stores.undo.to_confirm(wanted, UNDONE_HERE, scope, by)

@@ -12,7 +12,7 @@ from typing import Literal
 from zoneinfo import ZoneInfo
 
 from wintermute.changes.change_sets import Change, ChangeSet, Reason
-from wintermute.changes.undo import ALL_OF_IT, Conflict, Undone
+from wintermute.changes.undo import Undone
 from wintermute.clock import DAYS, Clock
 from wintermute.conversation.casting import written
 from wintermute.db import Transaction
@@ -90,61 +90,42 @@ def brief(value: object) -> str:
     return line if len(line) <= MOST else f"{line[: MOST - 1]}…"
 
 
-def undone_lines(undone: Undone) -> list[str]:
-    """What is back, and what a later edit holds on to."""
-    return [
-        *(f"merged since, taken back first: {line}" for line in _of_merges(undone)),
-        *(change_line(change) for change in undone.back),
-        *(f"kept, it was changed since: {kept_words(kept)}" for kept in undone.kept),
-    ] or ["nothing to undo: all of it is as it was before"]
-
-
-def _of_merges(undone: Undone) -> list[str]:
-    return [line for merge in undone.merges for line in undone_lines(merge)]
-
-
-def kept_words(kept: Conflict) -> str:
-    """Which part of which item a later edit holds on to."""
-    part = "" if kept.fields == (ALL_OF_IT,) else f"{' and '.join(kept.fields)} of "
-    return f"{part}{kept.kind} {kept.item}{f' (by {kept.held_by})' if kept.held_by else ''}"
-
-
 def back_words(undone: Undone) -> str:
     """What an undo came to, for a chat."""
     return bounded(back_lines(undone)) or NOTHING_TO_UNDO
 
 
-def back_lines(undone: Undone) -> list[str]:
+def back_lines(undone: Undone, shown: Callable[[str], str] = plain) -> list[str]:
     """The same line by line; none where it changed nothing and nothing holds on to it."""
-    merged = [line for merge in undone.merges for line in _undone_lines(merge)]
+    merged = [line for merge in undone.merges for line in _undone_lines(merge, shown)]
     lines = [f"- undone first, because it was merged since: {line}" for line in merged]
-    return lines + [f"- {line}" for line in _undone_lines(undone)]
+    return lines + [f"- {line}" for line in _undone_lines(undone, shown)]
 
 
 THINGS = {"fact": "memory", "task": "task"}
 """Kinds of items that have an id in place of a name, in words for people."""
 
 
-def _undone_lines(undone: Undone) -> list[str]:
+def _undone_lines(undone: Undone, shown: Callable[[str], str]) -> list[str]:
     partly = {kept.item for kept in undone.kept}
     stays = [
         f"a {THINGS[kept.kind]}" if kept.kind in THINGS else f"{kept.kind} {kept.item}"
         for kept in undone.kept
     ]
     return [
-        *(_taken_back(change, change.item in partly) for change in undone.back),
+        *(_taken_back(change, change.item in partly, shown) for change in undone.back),
         *(f"not undone, because it was changed since: {each}" for each in stays),
     ]
 
 
-def _taken_back(change: Change, partly: bool) -> str:
+def _taken_back(change: Change, partly: bool, shown: Callable[[str], str]) -> str:
     """What an undo did to one item; `before` is what it found, `after` what it left."""
     if change.kind == "core":
         return f"what I always keep in mind is {'partly ' if partly else ''}as it was before"
     thing = THINGS.get(change.kind, change.kind)
     named = change.after or change.before or {}
     said = None if change.kind == "page" else named.get("text") or named.get("content")
-    text = plain(str(said or change.item))
+    text = shown(str(said or change.item))
     if change.after is None:
         return f"{thing} removed again: {text}"
     if change.before is None:

@@ -436,9 +436,7 @@ class Intake:
             await self._stores.inbox.mark(tx, incoming.event_id, state, until)
         return conversation
 
-    async def _is_paced(
-        self, tx: Transaction, came: Arrival, conversation: str, command: bool
-    ) -> bool:
+    async def _is_paced(self, tx: Transaction, came: Arrival, talk: str, command: bool) -> bool:
         """Decide if a sender answers us at once again and again; the room hears of it once."""
         room_id, sender = came.view.room_id, str(came.raw["sender"])
         if came.raw["type"] == "m.reaction":
@@ -450,9 +448,7 @@ class Intake:
         if now.paced not in ("", before.paced):
             log.info("paced room=%s sender=%s", room_id, sender)
             notice = PACED.format(sender=plain(sender))
-            await self._stores.outbox.enqueue(
-                tx, conversation, notice, kind="notice", meant_for=ANYBODY
-            )
+            await self._stores.outbox.enqueue(tx, talk, notice, kind="notice", meant_for=ANYBODY)
         return now.paced == sender
 
     async def _conversation(
