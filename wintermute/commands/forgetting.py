@@ -28,7 +28,7 @@ UNVOUCHED = "Only the owner can use `/forget` here, from a verified session."
 NO_MEMORY = "I know no memory `{}` here."
 FORGOTTEN_SINCE = "There is nothing to confirm: I forgot what you confirmed {}."
 NOT_ASKED = (
-    "There is nothing to confirm. Write `/forget WORDS` first, then the exact words that I ask for."
+    "There is nothing to confirm. Write `/forget WORDS` first, then the words that I ask for."
 )
 CHANGED_SINCE = "That list has changed. Write `/forget WORDS` again to see the new one."
 FORGETTING = (

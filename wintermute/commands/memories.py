@@ -46,8 +46,7 @@ ALL_OF_THEM = (
 SOME_OF_THEM = "The newest memories of this chat are in the prompt of every message. {}."
 NO_ANSWER = "I have not answered anything here yet."
 NOT_MINE = (
-    "I do not know that answer. Reply to one of mine with `/why`, or write `/why` alone for my"
-    " last one."
+    "I do not know that answer. Reply `/why` to one of mine, or write it alone for my last one."
 )
 NO_MODEL = "That answer came without a model, so I used no memory for it."
 OTHERS = "Other people were here when I said that, so I do not show it."

@@ -128,9 +128,8 @@ class NightVerbs:
             return USAGE
         if words and ("#" in words[0].strip("`#") or is_number(words[0])):
             item = seen(await self._questions.shown(words[0], scope))
-            answers = [f"{how_to_answer(item)} answers."]
-            lines = whole(item, chat=True)
-            return "\n".join([*lines, "", *answers] if item.state == "open" else lines)
+            answers = ["", f"{how_to_answer(item)} answers."] * (item.state == "open")
+            return "\n".join([*whole(item, chat=True), *answers])
         night = await self._night_shown(words, scope)
         waiting = await self._questions.open_in(scope)
         if night is None:

@@ -284,8 +284,7 @@ class TaskVerbs:
             return await verb(tx, Target(task_id, its_scope, why, by_owner))
         except ToolFailed as problem:
             said = str(problem)  # an id is named only to those who gave it
-            asked = not task_id or task_id in row.body.lower()
-            return said if asked else said.replace(task_id, "It")
+            return said if task_id in row.body.lower() else said.replace(task_id, "It")
 
     async def _named(self, name: str, scopes: Collection[str]) -> str:
         """The id of the one task that is called so, by its number, its id or by words of it."""
