@@ -209,11 +209,13 @@ async def test_a_list_stays_readable_when_its_tasks_are_long(house: House) -> No
 
 @pytest.mark.parametrize("form", ["`{}`", "{}.", "({})", "#{}", "{}"])
 async def test_an_id_is_taken_as_people_copy_it(house: House, form: str) -> None:
-    """T-009: with what stands around it."""
+    """T-009: with what stands around it; a slip gets a hint."""
     task = await task_of(house, "tea", NOTHING, room=ROOM)
     for wanted in (form.format(task.id), form.format(task.id.upper())):
         assert await ask(house, f"/tasks pause {wanted}") == "Paused until `/tasks resume 1`: tea"
         assert await ask(house, f"/tasks resume {wanted}") == "Active again: tea"
+    slip = task.id[:-1] + ("0" if task.id[-1] != "0" else "1")
+    assert f"did you mean {task.id}?" in await ask(house, f"/tasks DONE {form.format(slip)}")
 
 
 async def test_undo_says_what_a_task_is_again(house: House) -> None:

@@ -321,14 +321,6 @@ async def test_a_task_is_named_by_words_of_it(house: House) -> None:
     assert await ask(house, "/tasks done 2", **IN_GROUP) == "Done: 2 eggs, ours"
 
 
-async def test_an_id_is_taken_as_it_is_shown(house: House) -> None:
-    """T-009: a slip gets a hint."""
-    task = await promise(house, "tea", NOTHING)
-    assert await ask(house, f"/tasks DONE #{task.id}") == "Done: tea"
-    slip = task.id[:-1] + ("0" if task.id[-1] != "0" else "1")
-    assert f"did you mean {task.id}?" in await ask(house, f"/tasks done {slip}")
-
-
 async def test_every_change_is_on_record_with_its_message(house: House) -> None:
     task = await promise(house, "tea", NOTHING)
     await act(house, "pause", task)
