@@ -199,14 +199,6 @@ def test_a_command_is_known_in_a_group_however_it_is_written() -> None:
     assert verdict(said("/Shrug"), GROUP_VIEW) == ("context", "/Shrug")
 
 
-async def test_a_list_stays_readable_when_its_tasks_are_long(house: House) -> None:
-    """T-011: the number stands where it can be found."""
-    task = await task_of(house, "very " * 399 + "long", NOTHING, room=ROOM)
-    assert len(task.content) == 1999
-    (line,) = [e for e in (await ask(house, "/tasks")).splitlines() if e.startswith("- `1`")]
-    assert len(line) < 200
-
-
 @pytest.mark.parametrize("form", ["`{}`", "{}.", "({})", "#{}", "{}"])
 async def test_an_id_is_taken_as_people_copy_it(house: House, form: str) -> None:
     """T-009: with what stands around it; a slip gets a hint."""

@@ -109,9 +109,10 @@ async def test_tasks_stand_below_headings_by_when_they_are_due(house: House) -> 
 async def test_a_list_of_very_many_ends_with_how_many_more_there_are(house: House) -> None:
     for n in range(52):
         await promise(house, f"thing {n}", NOTHING)
-    await promise(house, "tea", once("2026-05-04T15:00"))
+    await promise(house, "tea" + " very" * 399, once("2026-05-04T15:00"))
     lines = await shown(house)
-    assert lines[:3] == ["**Today**", "- 15:00 tea (P5)", "**Any time**"]
+    assert (lines[0], lines[1][:11], lines[2]) == ("**Today**", "- 15:00 tea", "**Any time**")
+    assert len(lines[1]) < 200
     assert (lines[-2], lines[-1]) == ("- thing 48 (P5)", "and 3 more")
 
 
