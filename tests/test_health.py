@@ -106,8 +106,7 @@ async def test_the_report_names_what_is_wrong(database: Database) -> None:
     assert "1 still locked, 1 of them since midnight -> send them again" in facts["decryption"].text
     clock.advance(10 * 3600)  # U-012: what is over is no state of today
     later = {fact.name: fact for fact in await gather(database, clock, "Europe/Berlin")}
-    both = facts.keys() & later.keys()
-    over = {name for name in both if facts[name].state != later[name].state == "ok"}
+    over = {n for n in facts.keys() & later.keys() if facts[n].state != later[n].state == "ok"}
     assert over == {"restored", "decryption"}
 
 
