@@ -176,7 +176,7 @@ def test_a_change_of_a_task_is_taken_back(terminal: Terminal) -> None:
         (("complete", "nope"), 2, "--reason"),
         (("complete", "nope", "--reason", ""), 1, "not blank"),
         (("update", "nope"), 1, "a new content, priority, schedule or execution_mode"),
-        (("add", "x", "--at", "soon"), 1, "'soon' cannot be read; write for example tomorrow at"),
+        (("add", "x", "--at", "soon"), 1, "'soon' cannot be read. Write for example tomorrow at"),
         (("add", "x", "--at", ""), 2, "--at is empty"),
         (("add", "x", "--schedule-type", "hourly"), 2, "is not one of 'once', 'daily'"),
         (("add", "x", "--schedule-type", "once", "--at", "2020-01-01T09:00"), 1, "has passed"),

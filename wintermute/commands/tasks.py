@@ -23,7 +23,7 @@ from wintermute.owner import is_owner
 from wintermute.stores import Stores
 from wintermute.tasks.due import clock, in_short, tomorrow
 from wintermute.tasks.occurrences import LATE, Occurrence
-from wintermute.tasks.parse import spoken, timed
+from wintermute.tasks.parse import spoken, timed, unread
 from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Status, Target, Task, Tasks
 from wintermute.text import EMPTY_LISTS, plain
@@ -395,10 +395,12 @@ class Reminding:
         line = "".join(row.body.split(maxsplit=1)[1:])
         now = self._clock.now()
         try:
-            read = timed(TO_ME.sub("", line, 1), now, self._tasks.zone)
+            asked = TO_ME.sub("", line, 1)
+            read = timed(asked, now, self._tasks.zone)
             if read is None or not read.rest:
                 forms = (f"- `/remind {form}`" for form in FORMS)
-                return "\n".join(["I need a time and a text. Write for example:", *forms])
+                why = (not read and plain(unread(asked))) or "I need a time and a text."
+                return "\n".join([f"{why} Write for example:", *forms])
             task = await self._tasks.add(
                 tx,
                 Reason("command", scope, evidence=(row.event_id,)),
