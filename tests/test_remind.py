@@ -110,7 +110,7 @@ async def test_a_promise_needs_no_model_while_a_message_waits_for_one(
         await house.incoming("go")
         await clock.asleep()
         assert "14:20, once: tea" in await ask(house, "/remind in 20 minutes tea")
-        assert "- 14:20 tea (" in await ask(house, "/tasks")
+        assert "- `1` 14:20 tea (" in await ask(house, "/tasks")
         FakeClock.advance(clock, 1200)
         await house.fire()
         assert (await house.spoken())[-1] == "⏰ tea"
