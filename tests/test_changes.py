@@ -232,7 +232,7 @@ def test_a_change_of_what_a_memory_is_says_which_memory_and_what() -> None:
 
 
 async def test_an_item_of_which_a_part_stays_names_the_part(tmp_path: Path) -> None:
-    """Issue: what is back and what a later edit holds on to are told apart."""
+    """Issue: what is back and what a later change holds on to are told apart, by its id as well."""
     async with _stores(tmp_path) as stores:
         async with stores.database.transaction() as tx:
             task = await stores.tasks.add(tx, WHY, "tea", scope=ANN, priority=5)
@@ -245,11 +245,16 @@ async def test_an_item_of_which_a_part_stays_names_the_part(tmp_path: Path) -> N
                 await stores.tasks.change(tx, Target(task.id, ANN, WHY), **change)
         sets = await stores.changes.history(("task",), ANN)
         undone = await stores.undo.run(sets[1])
-        kept = "- not undone, because it was changed since: a task"
-        assert back_lines(undone) == ["- task partly as it was before: iced tea", kept]
+        back, kept = (
+            "- task partly as it was before: iced tea",
+            "- not undone, because I changed it",
+        )
+        assert back_lines(undone) == [back, f"{kept} since: text of the task iced tea"]
+        held = f"{kept} since ({sets[0].id}): text of the task iced tea"
+        assert back_lines(undone, shell=True) == [back, held]
         async with stores.database.transaction() as tx:
             await stores.tasks.delete(tx, Target(task.id, ANN, WHY))
-        assert back_lines(await stores.undo.run(sets[0])) == [kept]
+        assert back_lines(await stores.undo.run(sets[0])) == [f"{kept} since: the task iced tea"]
 
 
 async def test_change_sets_are_listed_newest_first_and_per_scope(tmp_path: Path) -> None:

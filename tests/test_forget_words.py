@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,7 @@ async def test_all_kinds_are_listed_and_gone_everywhere(
         ):
             assert kind in question
         assert "- 4 lines of pages and their index: " in question
+        assert "fact_" not in question
         assert "Your messages stay in the room until you delete them there." in question
         assert "only you can change them: the task `task_" in question
         model.keyed(lambda _: None)
@@ -216,6 +218,8 @@ async def test_more_than_fifty_things_are_erased_by_a_yes_that_says_how_many(
         await take(house, [json.dumps({"text": f"Bird {n} is a {WORD}"}) for n in range(60)])
         question = await asked(house, f"/forget {WORD}")
         assert "- 60 memories: " in question
+        [one] = re.findall(r" `/forget (fact_\w+)` erases only the first memory\.", question)
+        assert f"(`{one}`); " in question
         assert "`/forget yes 60`" in question
         assert len(question.splitlines()) < 8
         for wrong in ("/forget yes", "/forget yes 61"):

@@ -1,6 +1,7 @@
 """`/undo` in a chat: what the person did last, or any change by its name, over merges and hand edits."""
 
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from tests.world.terminal import Terminal
 from wintermute.changes.change_sets import Reason
 from wintermute.commands.chat import NOTHING_TO_CONFIRM
 from wintermute.config.schema import Memory, MemoryHarvest
+from wintermute.db import Transaction
+from wintermute.mailbox.inbox import Inbox
 from wintermute.memory.fact import NewFact
 from wintermute.night.reconstruction import CORE
 
@@ -125,7 +128,7 @@ async def test_what_had_ended_for_a_newer_word_is_back_where_that_is_undone(
         assert await talk.remembered() == [older.text]
 
 
-async def test_what_somebody_changed_since_stays_and_is_told(
+async def test_what_somebody_changed_since_stays_and_is_told_with_its_cause(
     tmp_path: Path,
 ) -> None:
     """M-065: a merge whose result was given an end by hand."""
@@ -139,7 +142,7 @@ async def test_what_somebody_changed_since_stays_and_is_told(
             await facts.end(tx, Reason("command", SCOPE), fact.id, now)
         merge = (await sets(talk, "reconstruction"))[-1]
         said = await talk.says(f"/undo {merge}")
-        assert "not undone, because it was changed since: a memory" in said
+        assert f"not undone, because a command changed it since: the memory {fact.text}" in said
         assert await talk.remembered() == sorted([VEGETARIAN, SINCE])
 
 
@@ -343,9 +346,27 @@ async def test_undo_after_merge_after_undo_with_both_files_edited_by_hand_betwee
         assert page.read_text() == plain
 
 
+class BusyInbox(Inbox):
+    """Something else happens before a line is answered."""
+
+    late: Callable[[Transaction], Awaitable[None]] | None = None
+
+    async def begin(self, tx: Transaction, event_id: str) -> bool:
+        if self.late is not None:
+            await self.late(tx)
+        return await super().begin(tx, event_id)
+
+
+async def recorded(talk: Chat, tx: Transaction, *texts: str) -> None:
+    """Have these remembered in one change set."""
+    new = [NewFact(SCOPE, text, "user_explicit") for text in texts]
+    changes = [each.change for each in await talk.house.stores.facts.take(tx, new)]
+    await talk.house.stores.changes.record(tx, Reason("import", SCOPE), [c for c in changes if c])
+
+
 async def test_a_bare_undo_of_an_older_change_is_asked_and_confirmed_once(tmp_path: Path) -> None:
-    """M-091: it says what it would take back; nothing but a yes right after it will do."""
-    async with chat(tmp_path) as talk:
+    """M-091: it says what it would take back; only a yes right after it does that, nothing newer."""
+    async with chat(tmp_path, inbox_type=BusyInbox) as talk:
         await talk.told(LYON)
         talk.clock.advance(3601)
         assert await talk.says("/undo yes") == NOTHING_TO_CONFIRM
@@ -354,9 +375,14 @@ async def test_a_bare_undo_of_an_older_change_is_asked_and_confirmed_once(tmp_pa
         await talk.says("never mind")
         assert await talk.says("/undo yes") == NOTHING_TO_CONFIRM
         assert await talk.remembered() == [LYON]
-        assert (await further(talk)).endswith(f"memory removed again: {LYON}")
+        assert await talk.says("/undo") == asked
+        inbox = talk.house.stores.inbox
+        assert isinstance(inbox, BusyInbox)
+        inbox.late = lambda tx: recorded(talk, tx, "Ann has bees")
+        assert await talk.says("/undo yes") == f"- memory removed again: {LYON}"
+        inbox.late = None
         assert await talk.says("/undo yes") == NOTHING_TO_CONFIRM
-        assert await talk.remembered() == []
+        assert await talk.remembered() == ["Ann has bees"]
 
 
 @pytest.mark.parametrize(("facts", "is_asked"), [(3, False), (4, True)])
@@ -366,10 +392,7 @@ async def test_a_bare_undo_of_many_items_is_asked(
     """M-091: of more than three; nothing of a look at it is left behind."""
     async with chat(tmp_path) as talk:
         async with talk.house.database.transaction() as tx:
-            new = [NewFact(SCOPE, f"Ann has {n} bees", "user_explicit") for n in range(facts)]
-            changes = [each.change for each in await talk.house.stores.facts.take(tx, new)]
-            why = Reason("import", SCOPE)
-            await talk.house.stores.changes.record(tx, why, [c for c in changes if c])
+            await recorded(talk, tx, *(f"Ann has {n} bees" for n in range(facts)))
         said = await talk.says("/undo")
         assert ("`/undo yes`" in said, said.count("- memory removed again")) == (is_asked, facts)
         assert len(await talk.remembered()) == (facts if is_asked else 0)

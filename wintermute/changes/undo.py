@@ -12,9 +12,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import takewhile
-from typing import Protocol
+from typing import Literal, Protocol
 
 from wintermute.changes.change_sets import (
+    Cause,
     Change,
     ChangeSet,
     ChangeSets,
@@ -188,13 +189,16 @@ class FileItems(Protocol):
 class Conflict:
     """An item that was changed again since: these fields of it stay, or `all of it`.
 
-    `held_by`: the change set that holds on to it; "": none that is known.
+    `held_by`: the change set that holds on to it; "": none that is known. `state`: the item now, or
+    the last known one.
     """
 
     kind: ItemKind
     item: str
     fields: tuple[str, ...]
-    held_by: str = ""
+    held_by: str
+    cause: Cause | Literal[""]
+    state: Json | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,16 +375,15 @@ class Undo:
             whole = None in (change.before, change.after, now)
             if whole and change.kind in self._rows and _is_undone(newer, since, wanted.id):
                 continue
-            held_by = since[0].set_id if since else ""
             merged = without(change.before, change.after, now, [step.change for step in since])
             done = Change(change.kind, change.item, now, merged.state, (wanted.id,))
-            if merged.state != now and not await self._put(tx, done, why):
-                kept.append(Conflict(change.kind, change.item, (ALL_OF_IT,), held_by))
-                continue
-            if merged.state != now:
+            is_put = merged.state == now or await self._put(tx, done, why)
+            if is_put and merged.state != now:
                 back.append(done)
-            if merged.kept:
-                kept.append(Conflict(change.kind, change.item, merged.kept, held_by))
+            if fields := merged.kept if is_put else (ALL_OF_IT,):
+                by = (since[0].set_id, since[0].cause) if since else ("", "")
+                state = now or change.after or change.before
+                kept.append(Conflict(change.kind, change.item, fields, *by, state))
         back = _net(back)
         set_id = await self._changes.record(tx, why, back, wanted.id) if back else None
         return Undone(set_id, tuple(back), tuple(kept))

@@ -73,8 +73,9 @@ def undo_command(kind: ItemKind) -> click.Command:
             return undone, True
 
         undone, is_done = with_stores(ctx, work)
+        lines = back_lines(undone, shell=True)
         if not is_done:
-            click.echo(redacted(ctx, "\n".join([WOULD, *back_lines(undone, str)])), err=True)
+            click.echo(redacted(ctx, "\n".join([WOULD, *lines])), err=True)
             raise WintermuteError(CONFIRM)
         values = {
             "set": undone.set_id,
@@ -83,7 +84,7 @@ def undo_command(kind: ItemKind) -> click.Command:
             "merges": [asdict(merge) for merge in undone.merges],
         }
         head = ["taken back:"] if undone.back or undone.merges else []
-        tell(ctx, values, *head, *(back_lines(undone, str) or [NOTHING_TO_UNDO]), as_json=as_json)
+        tell(ctx, values, *head, *(lines or [NOTHING_TO_UNDO]), as_json=as_json)
         ctx.exit(0 if undone.back or undone.merges else 1)
 
     undo.help = f"Undo a change set, by its id from `history`; later changes stay.\n\nExample: wintermute {_noun(kind)} undo --last"

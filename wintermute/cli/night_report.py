@@ -147,7 +147,7 @@ def undo(ctx: click.Context, as_json: bool, which: str) -> None:
         return await undo_items(stores, nights, items, whole="#" not in which)
 
     done = with_stores(ctx, work)
-    lines = [line for each in done.undone for line in back_lines(each, str)]
+    lines = [line for each in done.undone for line in back_lines(each, shell=True)]
     tell(ctx, _values(done), *(lines or [NOTHING_TO_UNDO]), as_json=as_json)
     ctx.exit(1 if done.is_nothing else 0)
 

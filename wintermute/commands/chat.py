@@ -64,7 +64,7 @@ HELP = {
     "/stop": "stop what I am doing in this room | /stop sub_1a2b3c4d",
     "/sessions": "list work that I started in the background here; `/stop ID` ends one",
     "/memory": "list what I remember here, or search it; `/memory core` shows what I always keep in mind | /memory Anna birthday | /memory core",
-    "/forget": "list everything with these words, then erase it if you say yes; `/forget ID` erases one memory | /forget old address | /forget yes | /forget fact_1a2b3c4d",
+    "/forget": "list everything with these words, then erase it if you say yes | /forget old address | /forget yes",
     "/why": "show which memories I used for my last answer, or for the answer you reply to",
     "/tasks": "list the tasks and reminders here, or change one of them | /tasks done call Anna | /tasks tomorrow call Anna",
     "/remind": "remind you at a time; `/remind` alone shows examples | /remind tomorrow at 9 call Anna | /remind every friday at 18:00 buy flowers",
@@ -133,6 +133,7 @@ class ChatCommands:
         self._verifier = verifier
         self._remembered = Remembered(stores)
         self._forgetting = Forgetting(stores)
+        self._agreed: dict[str, str] = {}  # the change set that an `/undo` was found to mean
         self._answers: dict[str, Callable[[Transaction, Waiting, str], Awaitable[str]]] = {
             "/new": self._new,
             "/sessions": self._sessions,
@@ -267,6 +268,8 @@ class ChatCommands:
             if shown and not named:
                 return shown
         if not self._stores.undo.touches_files(wanted):
+            if row.edits is None:  # else its earlier wording is undone first
+                self._agreed[row.event_id] = wanted.id
             return None
         undone = await self._stores.undo.run(wanted)
         async with self._stores.database.transaction() as tx:
@@ -276,6 +279,7 @@ class ChatCommands:
     async def _wanted(self, tx: Transaction, row: Waiting, scope: str) -> ChangeSet | None:
         """The change set that is named, if it is of this scope; else the last one that was asked for."""
         changes, named = self._stores.changes, named_in(row.body)
+        named = self._agreed.pop(row.event_id, named)  # newer ones may have come since
         if not named or (named.lower() == YES and await offered(self._stores, tx, row)):
             return await changes.newest(UNDONE_HERE, scope, asked=True)
         found = await changes.get(named)

@@ -23,7 +23,7 @@ UNCOUNTED = 50
 """So many things are erased by a yes that does not say how many."""
 EXAMPLES = 3
 
-FORGET_WHAT = "`/forget WORDS` lists everything with these words and asks you once. `/forget ID` erases one memory."
+FORGET_WHAT = "`/forget WORDS` lists everything with these words and asks you once."
 UNVOUCHED = "Only the owner can use `/forget` here, from a verified session."
 NO_MEMORY = "I know no memory `{}` here."
 FORGOTTEN_SINCE = "There is nothing to confirm: I forgot what you confirmed {}."
@@ -39,10 +39,8 @@ FORGETTING_HERE = (
     "I forget it for good, with your messages about it and all copies of them. Messages of"
     " others stay; only they can delete them. `/status all` shows when I am done."
 )
-CONFIRM = (
-    "I would erase this for good, with all copies:\n{}\n\n{}`/forget {}` erases"
-    " it, `/forget ID` one memory."
-)
+CONFIRM = "I would erase this for good, with all copies:\n{}\n\n{}`/forget {}` erases all of it."
+ONE_OF_THEM = " `/forget {}` erases only the first memory."
 IN_THE_ROOM = "Your messages stay in the room until you delete them there. "
 OF_OTHERS = "{} of others in this room with these words would stay: only they can delete them. "
 FOR_YOU = "These contain the words too, and only you can change them: {}. "
@@ -97,7 +95,8 @@ class Forgetting:
             lines = "\n".join(_lines(found))
             number = f"{YES} {count}" if count > UNCOUNTED else YES
             here = IN_THE_ROOM if found.messages and is_matrix(row.room_id) else ""
-            return CONFIRM.format(lines, here + stays, number)
+            several = ONE_OF_THEM.format(found.facts[0].id) if len(found.facts) > 1 else ""
+            return CONFIRM.format(lines, here + stays, number) + several
         if stays:
             return NOTHING_HERE.format(stays).strip()
         return NOTHING_LIKE_IT
@@ -143,7 +142,8 @@ class Forgetting:
 
 def _lines(found: Worded, *, answers: bool = True) -> Iterator[str]:
     """List the things that go, a line for each kind, with some examples."""
-    facts = [f"{plain(brief(fact.text))} (`{fact.id}`)" for fact in found.facts]
+    several = len(found.facts) > 1  # who wants to erase only one of them needs its id
+    facts = [plain(brief(fact.text)) + f" (`{fact.id}`)" * several for fact in found.facts]
     kinds: tuple[tuple[int, str, str, list[str]], ...] = (
         (len(facts), "memory", "", facts),
         (len(found.messages), "message", " of yours", _quotes(found.messages.values())),

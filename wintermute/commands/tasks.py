@@ -8,11 +8,10 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Literal
 from zoneinfo import ZoneInfo
 
 from wintermute.changes.change_sets import Change, ChangeSet, Reason
-from wintermute.changes.undo import Undone
+from wintermute.changes.undo import ALL_OF_IT, Conflict, Undone
 from wintermute.clock import DAYS, Clock
 from wintermute.conversation.casting import written
 from wintermute.db import Transaction
@@ -31,6 +30,40 @@ from wintermute.text import EMPTY_LISTS, plain
 MOST = 160  # characters of one side of a change
 MOST_LINES = 50
 NOTHING_TO_UNDO = "There is nothing to undo: everything is as it was before."
+THINGS = {"fact": "memory", "task": "task"}
+"""Kinds of items that have an id in place of a name, in words for people."""
+BY = {"undo": "an undo", "import": "an import", "edit": "an edit", "command": "a command"}
+"""Causes of changes that are not the assistant's own."""
+PARTS = {"content": "text", "schedule": "time", "ai_prompt": "prompt", "valid_to": "end"}
+"""Fields of items whose name is not the word of people for them."""
+CORE = "what I always keep in mind"
+GROUPS = ("Today", "This week", "Later", "Any time", "Paused")
+WEEK = 7
+"""Days, today among them, so that each is named once by its weekday."""
+HELD = "due, but I have no room to post it in"
+SNOOZE = timedelta(minutes=10)
+TASK_ID = re.compile(r"task_\w+")
+AROUND = "`#()[].,:;"
+"""What people copy with an id."""
+VERBS = """\
+- `/tasks`: list the tasks of this chat
+- `/tasks done TASK`: mark it as done; a repeating task comes again at its next time
+- `/tasks snooze TASK`: remind again in 10 minutes
+- `/tasks tomorrow TASK`: remind again tomorrow at the same time
+- `/tasks cancel TASK`: delete it
+- `/tasks pause TASK`, `/tasks resume TASK`: stop it for a while
+
+TASK is the number in the list, or words of the task, as in `/tasks done call mum`.
+Without TASK, `done`, `snooze`, `tomorrow` and `cancel` mean the last reminder here.
+P5 in the list is the priority, from 1 (urgent) to 10."""
+FORMS = (
+    "tomorrow at 9 call Anna",
+    "in 20 minutes take the pizza out",
+    "every monday at 8 water the plants",
+)
+TO_ME = re.compile(r"\Ame\s+", re.IGNORECASE)
+LINK = re.compile(r"\A(?:to|that|of|about)\s+", re.IGNORECASE)
+"""Words of `/remind me tomorrow at 9 to call mum` that are no part of the reminder."""
 
 
 def bounded(lines: list[str], count: int = 0) -> str:
@@ -95,37 +128,38 @@ def back_words(undone: Undone) -> str:
     return bounded(back_lines(undone)) or NOTHING_TO_UNDO
 
 
-def back_lines(undone: Undone, shown: Callable[[str], str] = plain) -> list[str]:
-    """The same line by line; none where it changed nothing and nothing holds on to it."""
-    merged = [line for merge in undone.merges for line in _undone_lines(merge, shown)]
+def back_lines(undone: Undone, *, shell: bool = False) -> list[str]:
+    """The same line by line; none where it changed nothing and nothing holds on to it.
+
+    `shell`: as plain text, with the ids of later changes.
+    """
+    merged = [line for merge in undone.merges for line in _undone_lines(merge, shell)]
     lines = [f"- undone first, because it was merged since: {line}" for line in merged]
-    return lines + [f"- {line}" for line in _undone_lines(undone, shown)]
+    return lines + [f"- {line}" for line in _undone_lines(undone, shell)]
 
 
-THINGS = {"fact": "memory", "task": "task"}
-"""Kinds of items that have an id in place of a name, in words for people."""
+def _undone_lines(undone: Undone, shell: bool) -> list[str]:
+    partly, shown = {kept.item for kept in undone.kept}, str if shell else plain
+    back = [_taken_back(change, change.item in partly, shown) for change in undone.back]
+    return back + [_stays(kept, shown, kept.held_by if shell else "") for kept in undone.kept]
 
 
-def _undone_lines(undone: Undone, shown: Callable[[str], str]) -> list[str]:
-    partly = {kept.item for kept in undone.kept}
-    stays = [
-        f"a {THINGS[kept.kind]}" if kept.kind in THINGS else f"{kept.kind} {kept.item}"
-        for kept in undone.kept
-    ]
-    return [
-        *(_taken_back(change, change.item in partly, shown) for change in undone.back),
-        *(f"not undone, because it was changed since: {each}" for each in stays),
-    ]
+def _stays(kept: Conflict, shown: Callable[[str], str], later: str) -> str:
+    """The part of an item that stays, and the cause of the change that holds on to it."""
+    parts = [PARTS.get(name, name) for name in kept.fields if name != ALL_OF_IT]
+    part = f"{' and '.join(parts)} of " if parts else ""
+    text = f"the {THINGS.get(kept.kind, kept.kind)} {shown(brief(_text_of(kept, kept.state)))}"
+    by = BY.get(kept.cause, "I" if kept.cause else "something")
+    since = f"since ({later})" if later else "since"
+    return f"not undone, because {by} changed it {since}: {part}{CORE if kept.kind == 'core' else text}"
 
 
 def _taken_back(change: Change, partly: bool, shown: Callable[[str], str]) -> str:
     """What an undo did to one item; `before` is what it found, `after` what it left."""
     if change.kind == "core":
-        return f"what I always keep in mind is {'partly ' if partly else ''}as it was before"
+        return f"{CORE} is {'partly ' if partly else ''}as it was before"
     thing = THINGS.get(change.kind, change.kind)
-    named = change.after or change.before or {}
-    said = None if change.kind == "page" else named.get("text") or named.get("content")
-    text = shown(str(said or change.item))
+    text = shown(_text_of(change, change.after or change.before))
     if change.after is None:
         return f"{thing} removed again: {text}"
     if change.before is None:
@@ -135,10 +169,10 @@ def _taken_back(change: Change, partly: bool, shown: Callable[[str], str]) -> st
     return f"{thing} {'partly ' if partly else ''}as it was before: {text}"
 
 
-GROUPS = ("Today", "This week", "Later", "Any time", "Paused")
-WEEK = 7
-"""Days, today among them, so that each is named once by its weekday."""
-HELD = "due, but I have no room to post it in"
+def _text_of(named: Change | Conflict, state: Json | None) -> str:
+    """The words of a memory or task, else the name of the item."""
+    said = state and named.kind in THINGS and (state.get("text") or state.get("content"))
+    return str(said or named.item)
 
 
 def task_list(
@@ -231,23 +265,6 @@ def _lately(task: Task, last: Occurrence | None, now: datetime, zone: ZoneInfo) 
     return f"{missed}last {'said' if reminds else 'run'} late at {_shown(ended, now, zone)}"
 
 
-SNOOZE = timedelta(minutes=10)
-TASK_ID = re.compile(r"task_\w+")
-AROUND = "`#()[].,:;"
-"""What people copy with an id."""
-VERBS = """\
-- `/tasks`: list the tasks of this chat
-- `/tasks done TASK`: mark it as done; a repeating task comes again at its next time
-- `/tasks snooze TASK`: remind again in 10 minutes
-- `/tasks tomorrow TASK`: remind again tomorrow at the same time
-- `/tasks cancel TASK`: delete it
-- `/tasks pause TASK`, `/tasks resume TASK`: stop it for a while
-
-TASK is the number in the list, or words of the task, as in `/tasks done call mum`.
-Without TASK, `done`, `snooze`, `tomorrow` and `cancel` mean the last reminder here.
-P5 in the list is the priority, from 1 (urgent) to 10."""
-
-
 class TaskVerbs:
     """Answers `/tasks` and what follows it."""
 
@@ -289,13 +306,15 @@ class TaskVerbs:
     async def _named(self, name: str, scopes: Collection[str]) -> str:
         """The id of the one task that is called so, by its number, its id or by words of it."""
         called = name.strip(AROUND).lower()
-        numbered = {str(task.number): task.id for task in await self._of(scopes, "all")}
-        if called in numbered or TASK_ID.fullmatch(called):
-            return numbered.get(called, called)
+        if TASK_ID.fullmatch(called):
+            return called
+        is_number = called.isascii() and called.isdigit()  # it never means words
         begins = re.compile(rf"(?<![a-z0-9]){re.escape(name.casefold())}")  # `all` is not in `call`
         for statuses in (("active", "paused"), ("completed",)):
             found = await self._of(scopes, *statuses)
-            named = [task for task in found if begins.search(task.content.casefold())]
+            numbered = [task for task in found if called == str(task.number)]
+            saying = [task for task in found if begins.search(task.content.casefold())]
+            named = numbered if is_number else saying
             if len(named) > 1:
                 which = "\n".join(
                     f"- `{task.number}` {_named(task)}" for task in named[:MOST_LINES]
@@ -303,9 +322,10 @@ class TaskVerbs:
                 raise ToolFailed(f"Several tasks say that. Give the number of one:\n{which}")
             if named:
                 return named[0].id
-        raise ToolFailed(f"No task here says {plain(brief(name))}. `/tasks` lists them.")
+        what = "has the number" if is_number else "says"
+        raise ToolFailed(f"No task here {what} {plain(brief(name))}. `/tasks` lists them.")
 
-    async def _of(self, scopes: Collection[str], *statuses: Status | Literal["all"]) -> list[Task]:
+    async def _of(self, scopes: Collection[str], *statuses: Status) -> list[Task]:
         found = [
             task
             for scope in sorted(scopes)
@@ -371,16 +391,6 @@ class TaskVerbs:
 
 def _named(task: Task) -> str:
     return plain(brief(task.content))
-
-
-FORMS = (
-    "tomorrow at 9 call Anna",
-    "in 20 minutes take the pizza out",
-    "every monday at 8 water the plants",
-)
-TO_ME = re.compile(r"\Ame\s+", re.IGNORECASE)
-LINK = re.compile(r"\A(?:to|that|of|about)\s+", re.IGNORECASE)
-"""Words of `/remind me tomorrow at 9 to call mum` that are no part of the reminder."""
 
 
 class Reminding:

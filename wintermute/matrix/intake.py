@@ -423,7 +423,7 @@ class Intake:
         state: InboxState,
     ) -> str:
         incoming = replace(incoming, sent_at=self._client.by_our_clock(incoming.sent_at))
-        paced = await self._is_paced(tx, came, conversation, incoming.kind == "command")
+        paced = await self._is_paced(tx, came, conversation)
         held = paced and (incoming.kind, state) == ("message", "waiting")
         if held:
             incoming, state = replace(incoming, kind="context"), "ignored"
@@ -436,13 +436,13 @@ class Intake:
             await self._stores.inbox.mark(tx, incoming.event_id, state, until)
         return conversation
 
-    async def _is_paced(self, tx: Transaction, came: Arrival, talk: str, command: bool) -> bool:
+    async def _is_paced(self, tx: Transaction, came: Arrival, talk: str) -> bool:
         """Decide if a sender answers us at once again and again; the room hears of it once."""
         room_id, sender = came.view.room_id, str(came.raw["sender"])
         if came.raw["type"] == "m.reaction":
             return False
         before = await self.exchanges.of_room(tx, room_id)
-        now = heard_after(before, sender, came.raw["origin_server_ts"], command=command)
+        now = heard_after(before, sender, came.raw["origin_server_ts"])
         if now != before:
             await self.exchanges.store_exchange(tx, room_id, now)
         if now.paced not in ("", before.paced):
