@@ -128,9 +128,7 @@ async def test_what_had_ended_for_a_newer_word_is_back_where_that_is_undone(
         assert await talk.remembered() == [older.text]
 
 
-async def test_what_somebody_changed_since_stays_and_is_told_with_its_cause(
-    tmp_path: Path,
-) -> None:
+async def test_what_somebody_changed_since_stays_and_is_told_with_why(tmp_path: Path) -> None:
     """M-065: a merge whose result was given an end by hand."""
     async with chat(tmp_path) as talk:
         await talk.known(VEGETARIAN)

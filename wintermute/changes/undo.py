@@ -12,10 +12,9 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import takewhile
-from typing import Literal, Protocol
+from typing import Protocol
 
 from wintermute.changes.change_sets import (
-    Cause,
     Change,
     ChangeSet,
     ChangeSets,
@@ -197,7 +196,7 @@ class Conflict:
     item: str
     fields: tuple[str, ...]
     held_by: str
-    cause: Cause | Literal[""]
+    cause: str
     state: Json | None
 
 
