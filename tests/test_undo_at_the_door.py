@@ -1,7 +1,7 @@
 """`/undo` in a chat: what the person did last, or any change by its name, over merges and hand edits."""
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from wintermute.changes.change_sets import Reason
 from wintermute.commands.chat import NOTHING_TO_CONFIRM
 from wintermute.config.schema import Memory, MemoryHarvest
 from wintermute.db import Transaction
-from wintermute.mailbox.inbox import Inbox
+from wintermute.mailbox.inbox import Inbox, Waiting
 from wintermute.memory.fact import NewFact
 from wintermute.night.reconstruction import CORE
 
@@ -344,27 +344,28 @@ async def test_undo_after_merge_after_undo_with_both_files_edited_by_hand_betwee
         assert page.read_text() == plain
 
 
-class BusyInbox(Inbox):
-    """Something else happens before a line is answered."""
+class WatchedInbox(Inbox):
+    """Tells that the question before a yes was looked for."""
 
-    late: Callable[[Transaction], Awaitable[None]] | None = None
+    looked = asyncio.Event()
 
-    async def begin(self, tx: Transaction, event_id: str) -> bool:
-        if self.late is not None:
-            await self.late(tx)
-        return await super().begin(tx, event_id)
+    async def command_before(self, tx: Transaction, row: Waiting) -> Waiting | None:
+        self.looked.set()
+        return await super().command_before(tx, row)
 
 
-async def recorded(talk: Chat, tx: Transaction, *texts: str) -> None:
+async def recorded(talk: Chat, *texts: str) -> None:
     """Have these remembered in one change set."""
-    new = [NewFact(SCOPE, text, "user_explicit") for text in texts]
-    changes = [each.change for each in await talk.house.stores.facts.take(tx, new)]
-    await talk.house.stores.changes.record(tx, Reason("import", SCOPE), [c for c in changes if c])
+    async with talk.house.database.transaction() as tx:
+        new = [NewFact(SCOPE, text, "user_explicit") for text in texts]
+        changes = [each.change for each in await talk.house.stores.facts.take(tx, new)]
+        why = Reason("import", SCOPE)
+        await talk.house.stores.changes.record(tx, why, [c for c in changes if c])
 
 
 async def test_a_bare_undo_of_an_older_change_is_asked_and_confirmed_once(tmp_path: Path) -> None:
     """M-091: it says what it would take back; only a yes right after it does that, nothing newer."""
-    async with chat(tmp_path, inbox_type=BusyInbox) as talk:
+    async with chat(tmp_path, inbox_type=WatchedInbox) as talk:
         await talk.told(LYON)
         talk.clock.advance(3601)
         assert await talk.says("/undo yes") == NOTHING_TO_CONFIRM
@@ -374,11 +375,14 @@ async def test_a_bare_undo_of_an_older_change_is_asked_and_confirmed_once(tmp_pa
         assert await talk.says("/undo yes") == NOTHING_TO_CONFIRM
         assert await talk.remembered() == [LYON]
         assert await talk.says("/undo") == asked
-        inbox = talk.house.stores.inbox
-        assert isinstance(inbox, BusyInbox)
-        inbox.late = lambda tx: recorded(talk, tx, "Ann has bees")
-        assert await talk.says("/undo yes") == f"- memory removed again: {LYON}"
-        inbox.late = None
+        WatchedInbox.looked.clear()
+
+        async def newer() -> None:
+            await WatchedInbox.looked.wait()
+            await recorded(talk, "Ann has bees")
+
+        said, _ = await asyncio.gather(talk.says("/undo yes"), newer())
+        assert said == f"- memory removed again: {LYON}"
         assert await talk.says("/undo yes") == NOTHING_TO_CONFIRM
         assert await talk.remembered() == ["Ann has bees"]
 
@@ -389,8 +393,7 @@ async def test_a_bare_undo_of_many_items_is_asked(
 ) -> None:
     """M-091: of more than three; nothing of a look at it is left behind."""
     async with chat(tmp_path) as talk:
-        async with talk.house.database.transaction() as tx:
-            await recorded(talk, tx, *(f"Ann has {n} bees" for n in range(facts)))
+        await recorded(talk, *(f"Ann has {n} bees" for n in range(facts)))
         said = await talk.says("/undo")
         assert ("`/undo yes`" in said, said.count("- memory removed again")) == (is_asked, facts)
         assert len(await talk.remembered()) == (facts if is_asked else 0)
