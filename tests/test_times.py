@@ -181,7 +181,7 @@ def test_what_a_refusal_offers_is_read() -> None:
         ("thurdsay x at 9", "!I do not know the day 'thurdsay'", None),
         ("um 9 Frida anrufen", "Sat 28 Feb 09:00", "Frida anrufen"),
         ("Domino at 9", "Sat 28 Feb 09:00", "Domino"),
-        ("ring Demian at 9", "Sat 28 Feb 09:00", "ring Demian"),
+        ("damien at 9", "Sat 28 Feb 09:00", "damien"),
         ("montage at 9 of the domain", "!None", None),
         ("2026-02-30 pay at 9", "!There is no such date or time as '2026-02-30'.", None),
         ("купить хлеб завтра в 18:00", "!I read English, German, French", None),

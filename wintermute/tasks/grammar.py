@@ -80,6 +80,8 @@ WORDS = tuple(_read())
 MEANING = {kind: {word.text: word.value for word in WORDS if word.kind == kind} for kind in VALUES}
 KNOWN = frozenset(word.text for word in WORDS)
 DAYS = MEANING["weekday"] | MEANING["plural"] | MEANING["short"]
+NAMED = [day for day in MEANING["day"] | MEANING["weekday"] if day != "demain"]
+"""Days that may be misspelt; Damien and Demian are names."""
 
 
 def share(kind: str, text: str, other: str, word: str) -> bool:

@@ -25,7 +25,6 @@ from wintermute.tasks.grammar import MEANING, folded
 DAYS = tuple(name[:3].lower() for name in NAMES)
 ELAPSED = {"minute": 60, "hour": 3600}
 """Seconds of the units that are elapsed time; days and more keep the time of day."""
-NAMED = MEANING["day"] | MEANING["weekday"]
 RULES = {"day": "DAILY", "week": "WEEKLY", "year": "YEARLY"}
 FURTHEST = timedelta(days=36_525)
 EXAMPLES = "tomorrow at 9, in 20 minutes or every monday at 8"
@@ -472,7 +471,7 @@ def _unknown(text: str, words: Sequence[str]) -> str:
     """Name a word that is nearly a day; inside a text none with a capital, as names have."""
     for word in words:
         plain = folded(word).strip(STRIPPED + ".!?").partition("'")[0]
-        near = next((day for day in NAMED if _is_misspelt(plain, day)), None)
+        near = next((day for day in grammar.NAMED if _is_misspelt(plain, day)), None)
         if near and plain not in grammar.KNOWN and (text.startswith(word) or word[0].islower()):
             return f"I do not know the day '{shown(word)}'. Did you mean '{near}'?"
     return ""
@@ -632,10 +631,11 @@ def _on(when: When, text: str, today: date) -> date:
 
 def _after(when: When, local: datetime, now: datetime) -> datetime:
     """Minutes and hours are elapsed time; days and more keep the time of day, or have their own."""
+    ahead = when.ahead
+    spans: dict[str, Any] = {f"{unit}s": sum(n for u, n in ahead if u == unit) for unit, _ in ahead}
     start = now.astimezone(UTC).replace(microsecond=0) if "e" in when.parts() else local
     try:
-        spans: Any = [relativedelta(**{f"{unit}s": count}) for unit, count in when.ahead]
-        at = start + sum(spans, relativedelta())
+        at = start + relativedelta(**spans)
     except (OverflowError, ValueError):
         return start + 2 * FURTHEST  # too far for the calendar, as the furthest is for us
     return datetime.combine(at, when.clock) if when.clock else at

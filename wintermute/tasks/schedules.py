@@ -428,8 +428,8 @@ class RecurrenceRule(Schedule):
         """The rule must come true once at least, and soon be found to (T-025)."""
         rule = checked_rule(request.rrule or "")
         at = wall_time(request.at or "", now, zone)
-        if (due := datetime.fromisoformat(at)).tzinfo:
-            local = f"{due.astimezone(zone):%Y-%m-%dT%H:%M}"
+        if (begin := datetime.fromisoformat(at)).tzinfo:
+            local = f"{begin.astimezone(zone):%Y-%m-%dT%H:%M}"
             raise ToolFailed(f"with rrule, at is a time of day or a date with one, as in {local}")
         schedule = cls(at=at, rrule=rule)
         try:
