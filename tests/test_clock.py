@@ -249,7 +249,7 @@ async def test_what_was_due_in_a_true_jump_is_late_and_not_dropped(
         clock.advance(599)
         assert await told(house) == []
         clock.advance(1)
-    assert await told(house) == ["⏰ Call Anna (was due 2026-03-02 09:00)"]
+    assert await told(house) == ["⏰ Call Anna (was due at 09:00)"]
     assert await told(house) == []
 
 

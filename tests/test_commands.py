@@ -235,7 +235,7 @@ async def test_tasks_are_a_list_for_people(tmp_path: Path) -> None:
         said = (await answer(house, "/tasks")).replace("\\", "")
     assert said.splitlines() == [
         "**Any time**",
-        "- `3` Be kind (P5)",
+        "- `3` Be kind",
         "- `1` Sow *beans* (P7)",
         "",
         "**Paused**",

@@ -30,6 +30,7 @@ SCHEDULES = (
     PlanRequest(schedule_type="none"),
 )
 ACTIONS = ("pause", "resume", "delete", "restore", "acknowledge", "complete", "snooze")
+LATER = (timedelta(minutes=10), timedelta(days=1))
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.integers(0, len(SCHEDULES) - 2)),
@@ -102,13 +103,29 @@ class Life:
         self.note(before, await self.tasks())
         if name == "undo":  # what it brings back, the tests of undo look at
             held = (await self.tasks()).items()
+            now, left = self.clock.now(), {name for name, each in held if each.snoozed}
+            self.since |= {name: min(self.since[name], now) for name in self.snoozed.keys() - left}
             self.snoozed = {task_id: each.snoozed for task_id, each in held if each.snoozed}
         if name == "update":  # also to the same: it counts from now
             self.since[task.id] = self.clock.now()
         if name in ("update", "acknowledge"):
             self.snoozed.pop(task.id, None)
-        if name == "snooze":
-            self.snoozed[task.id] = self.clock.now() + timedelta(minutes=10)
+        if name == "snooze" and (task.plan.recurs or task.plan.schedule is None):
+            await self._snoozed(task, self.clock.now() + LATER[n % 2])
+
+    async def _snoozed(self, task: Task, until: datetime) -> None:
+        """What is due soon moves, unless what was said last is nearer."""
+        schedule, now = task.plan.schedule, self.clock.now()
+        zone = self.house.stores.tasks.zone
+        rule = next_due(schedule, self.since[task.id], zone) if schedule else None
+        [told] = await self.house.rows(
+            "SELECT max(due_at) AS at FROM occurrences WHERE task_id = ?", task.id
+        )
+        last = datetime.fromisoformat(told["at"]) if told["at"] else None
+        today = rule and rule.astimezone(zone).date() <= until.astimezone(zone).date()
+        if task.status == "active" and rule and today and (not last or rule - now < now - last):
+            self.since[task.id] = max(rule, now)
+        self.snoozed[task.id] = until
 
     async def _change(self, name: str, n: int, task: Task) -> None:
         if name == "undo":
@@ -124,7 +141,7 @@ class Life:
         else:
             more: dict[str, Any] = {
                 "complete": ["bought"],
-                "snooze": [self.clock.now() + timedelta(minutes=10)],
+                "snooze": [self.clock.now() + LATER[n % 2]],
             }
             await do(self.house, name, task, *more.get(name, []))
 

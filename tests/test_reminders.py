@@ -86,7 +86,7 @@ async def test_what_was_due_while_we_were_away_says_so_however_short_that_was(
     after(clock, "2026-03-02T09:00:10")
     async with open_house(tmp_path, None, clock=clock) as house:
         await house.fire()
-        assert await house.deliver() == ["⏰ Call Anna (was due 2026-03-02 09:00)"]
+        assert await house.deliver() == ["⏰ Call Anna (was due at 09:00)"]
     async with open_house(tmp_path, None, clock=clock) as house:
         await house.fire()
         assert await house.deliver() == [" ".join(SIGNS)]
@@ -97,7 +97,7 @@ async def test_days_that_were_missed_are_one_message(house: House, clock: FakeCl
     await promise(house, asked=DAILY)
     after(clock, "2026-03-04T20:00")
     await house.fire()
-    assert await house.deliver() == ["⏰ Call Anna (was due 2026-03-04 09:00, 3 missed)"]
+    assert await house.deliver() == ["⏰ Call Anna (was due at 09:00, 3 missed)"]
     after(clock, "2026-03-05T09:00")
     await house.fire()
     assert (await house.deliver())[0] == "⏰ Call Anna"
@@ -137,7 +137,7 @@ async def test_several_that_were_missed_come_in_due_order_in_their_own_rooms(
     after(clock, "2026-03-03T20:00")
     await house.fire()
     assert [text.split(" (")[0] for text in await house.deliver()] == ["⏰ first", "⏰ third"]
-    assert await house.deliver(kitchen) == ["⏰ soup (was due 2026-03-03 10:00, 2 missed)"]
+    assert await house.deliver(kitchen) == ["⏰ soup (was due at 10:00, 2 missed)"]
 
 
 async def test_the_clock_may_go_back_and_nothing_is_said_twice(

@@ -7,6 +7,7 @@ makes a promise without a model (T-062).
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from itertools import groupby
 from zoneinfo import ZoneInfo
 
@@ -20,11 +21,11 @@ from wintermute.mailbox.inbox import Waiting
 from wintermute.messages import Json
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
-from wintermute.tasks.due import clock, in_short, tomorrow
+from wintermute.tasks.due import in_short, tomorrow
 from wintermute.tasks.occurrences import LATE, Occurrence
 from wintermute.tasks.parse import spoken, timed, unread
 from wintermute.tasks.schedules import PlanRequest
-from wintermute.tasks.tasks import EVERYWHERE, Status, Target, Task, Tasks
+from wintermute.tasks.tasks import CLOSE, EVERYWHERE, Status, Target, Task, Tasks
 from wintermute.text import EMPTY_LISTS, plain
 
 MOST = 160  # characters of one side of a change
@@ -38,6 +39,8 @@ PARTS = {"content": "text", "schedule": "time", "ai_prompt": "prompt", "valid_to
 """Fields of items whose name is not the word of people for them."""
 CORE = "what I always keep in mind"
 GROUPS = ("Today", "This week", "Later", "Any time", "Paused")
+USUAL = 5
+"""The priority that is not named."""
 WEEK = 7
 """Days, today among them, so that each is named once by its weekday."""
 HELD = "due, but I have no room to post it in"
@@ -55,7 +58,7 @@ VERBS = """\
 
 TASK is the number in the list, or words of the task, as in `/tasks done call mum`.
 Without TASK, `done`, `snooze`, `tomorrow` and `cancel` mean the last reminder here.
-P5 in the list is the priority, from 1 (urgent) to 10."""
+P1 in the list is an urgent task, P10 one of low priority; the usual P5 is left out."""
 FORMS = (
     "tomorrow at 9 call Anna",
     "in 20 minutes take the pizza out",
@@ -219,7 +222,7 @@ def _days(when: datetime, now: datetime, zone: ZoneInfo) -> int:
 def _shown(when: datetime, now: datetime, zone: ZoneInfo) -> str:
     """`18:30` today, `Thu 09:00` in the week to come, else with the date."""
     local, days = when.astimezone(zone), _days(when, now, zone)
-    time = clock(local.time().isoformat())
+    time = f"{local:%H:%M}"
     if days == 0:
         return time
     return f"{DAYS[local.weekday()][:3]} {time}" if 0 < days < WEEK else f"{local.date()} {time}"
@@ -228,14 +231,17 @@ def _shown(when: datetime, now: datetime, zone: ZoneInfo) -> str:
 def _line(
     task: Task, due: datetime | None, last: Occurrence | None, now: datetime, zone: ZoneInfo
 ) -> str:
-    details = [f"P{task.priority}"]
+    details = [f"P{task.priority}"] if task.priority != USUAL else []
     if task.schedule and (task.plan.recurs or due is None):
         details.append(task.schedule)
     if task.plan.mode != "reminder":
         details.append("runs by itself")
-    notes = [note for note in (_own(task, due, now), _lately(task, last, now, zone)) if note]
+    notes = [", ".join(details), _own(task, due, now), _lately(task, last, now, zone)]
+    about = "; ".join(note for note in notes if note)
     when = f"{_shown(due, now, zone)} " if due else ""
-    return f"- `{task.number}` {when}{plain(brief(task.content))} ({'; '.join([', '.join(details), *notes])})"
+    return f"- `{task.number}` {when}{plain(brief(task.content))}" + (
+        f" ({about})" if about else ""
+    )
 
 
 def _own(task: Task, due: datetime | None, now: datetime) -> str:
@@ -292,7 +298,7 @@ class TaskVerbs:
             last = await self._occurrences.last_told(tx, row.conversation_id)
             words += [last] if last else []
         if verb is None or len(words) < 2:
-            return VERBS
+            return f"{self._missing(words)}\n\n{VERBS}"
         why = Reason("command", scope, evidence=(row.event_id,))  # `/undo` here takes it back
         task_id = ""
         try:
@@ -302,6 +308,18 @@ class TaskVerbs:
         except ToolFailed as problem:
             said = str(problem)  # an id is named only to those who gave it
             return said if task_id in row.body.lower() else said.replace(task_id, "It")
+
+    def _missing(self, words: Sequence[str]) -> str:
+        """The part of a line that is wrong or missing, with a line that works."""
+        verb = words[0].lower()
+        if verb in self._verbs:
+            return f"Which task? Add its number or its words, as in `/tasks {verb} 2`."
+        near = get_close_matches(verb, self._verbs, 1, CLOSE)
+        unknown = f"I do not know {plain(brief(words[0]))}."
+        if near:
+            line = " ".join([near[0], *words[1:]])
+            return f"{unknown} Did you mean `/tasks {brief(line).replace('`', '')}`?"
+        return f"{unknown} Write first what to do with a task, as in `/tasks done 2`."
 
     async def _named(self, name: str, scopes: Collection[str]) -> str:
         """The id of the one task that is called so, by its number, its id or by words of it."""
@@ -346,6 +364,9 @@ class TaskVerbs:
             await self._tasks.complete(tx, target, "done")
             return f"Done: {_named(before)}"
         task = await self._tasks.acknowledge(tx, target)
+        to_come = task.plan.recurs and task.next_due and task.next_due > self._clock.now()
+        if to_come and task == before and not await self._occurrences.last([task.id]):
+            return f"It is not due yet and comes {self._spoken(task)}: {_named(task)}"
         until = f" until {self._spoken(task).removeprefix('on ')}" if task.next_due else ""
         return f"Done{until}: {_named(task)}"
 

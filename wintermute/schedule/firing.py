@@ -174,7 +174,8 @@ class Firing:
         if task.plan.mode != "reminder":
             return KeptClaim(each, "claimed", home.id, None)
         text, grace = REMINDER + task.content, timedelta(0) if each.missed else LATE
-        late = Late(each.due_at + grace, mark(each.due_at, each.missed, zone))
+        now = self._clock.now() if each.missed else None
+        late = Late(each.due_at + grace, mark(each.due_at, each.missed, zone, now))
         outbox_id = await self._stores.outbox.enqueue(
             tx,
             home.id,

@@ -15,7 +15,7 @@ from wintermute.db import Database, Transaction
 from wintermute.db.text_search import OF_TALKS, Kept, Traces
 from wintermute.db.values import insert_many, reader, stored
 from wintermute.messages import ROOM
-from wintermute.tasks.due import clock, missed, next_due
+from wintermute.tasks.due import missed, next_due
 from wintermute.tasks.schedules import FiringMode
 from wintermute.tasks.tasks import COLUMNS, SIGNS, OccurrenceState, Sign, Task, complete, task_of
 
@@ -72,10 +72,11 @@ def cause(task_id: str, due_at: datetime) -> str:
     return f"{task_id} {stamp(due_at)}"
 
 
-def mark(due_at: datetime, count: int, zone: ZoneInfo) -> str:
-    """What a late message ends with (T-042, T-043)."""
+def mark(due_at: datetime, count: int, zone: ZoneInfo, now: datetime | None = None) -> str:
+    """The end of a late message (T-042, T-043); without a date if it is said `now`, on that day."""
     local = due_at.astimezone(zone)
-    when = f"{local:%Y-%m-%d} {clock(local.time().isoformat())}"
+    is_today = now is not None and now.astimezone(zone).date() == local.date()
+    when = f"at {local:%H:%M}" if is_today else f"{local:%Y-%m-%d %H:%M}"
     more = f", {count} missed" if count > 1 else ""
     return f" (was due {when}{more})"
 

@@ -5,7 +5,7 @@ What breaks a rule is told in words.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
@@ -60,7 +60,7 @@ class Task:
     """When it happens, in the words of its bracket (T-027): `daily at 09:00`; empty: unscheduled."""
     plan: Plan = UNPLANNED
     snoozed: datetime | None = None
-    """Due then as well, beside the schedule (T-063)."""
+    """Due then as well, beside a series or without a schedule (T-063)."""
     next_due: datetime | None = None
     """None: never, or not any more."""
     failures: int = 0
@@ -308,12 +308,39 @@ class Tasks:
         return await self._ended(tx, await self._become(tx, target.why, task, back))
 
     async def snooze(self, tx: Transaction, target: Target, until: datetime) -> Task:
-        """Due once more at that moment, beside its schedule (T-063); a delivered one is active again."""
+        """Due at that moment (T-063): a single task then alone; of a series one occurrence moves.
+
+        A delivered task is active again. A series goes on behind the occurrence that moves.
+        """
         task = await self._changeable(tx, target)
         if task.status not in ("active", "completed"):
             raise ToolFailed(f"{task.id} is {task.status}; nothing was changed")
         awake = replace(task, status="active", reason="", snoozed=until)
-        return await self._become(tx, target.why, task, awake)
+        if task.plan.schedule and not task.plan.recurs:
+            at = Once(at=until.astimezone(UTC).isoformat())
+            awake = replace(awake, snoozed=None, plan=replace(task.plan, schedule=at))
+        moved, now = await self._untold(tx, task, until), self._clock.now()
+        stored = await self._become(tx, target.why, task, awake)
+        if moved:
+            await self._rule(tx, stored, max(moved, now))
+        return await self.find(tx, task.id, None)
+
+    async def _untold(self, tx: Transaction, task: Task, until: datetime) -> datetime | None:
+        """The next occurrence of a series, if it is meant and not the one that was told last.
+
+        It is nearer to now than that one, and not on a later day than `until`.
+        """
+        row = await tx.row(
+            "SELECT rule_due, (SELECT max(due_at) FROM occurrences WHERE task_id = tasks.id) AS told"
+            " FROM tasks WHERE id = ?",
+            (task.id,),
+        )
+        if row is None or row["rule_due"] is None or not task.plan.recurs:
+            return None
+        due, now = moment(row["rule_due"]), self._clock.now()
+        is_nearer = row["told"] is None or due - now < now - moment(row["told"])
+        is_later = due.astimezone(self.zone).date() > until.astimezone(self.zone).date()
+        return due if is_nearer and not is_later else None
 
     async def acknowledge(self, tx: Transaction, target: Target) -> Task:
         """What was reminded of is done (T-063): once for all, or until it is due again."""
@@ -436,8 +463,17 @@ class Tasks:
         before = self._task(row)
         fields = {"status": "deleted"} if state is None else fields_of(state)
         after = replace(before, **fields)
-        left = await self._write(tx, after, self._clock.now(), starts=_starts(before, after))
-        await self._ended(tx, left)
+        now = self._clock.now()
+        left = await self._write(tx, after, now, starts=_starts(before, after))
+        schedule = after.plan.schedule if left.status == "active" and after.plan.recurs else None
+        if before.snoozed and not after.snoozed and schedule:  # the occurrence that had moved
+            due = next_due(schedule, now, self.zone)
+            await tx.execute(
+                "UPDATE tasks SET rule_due = coalesce(min(rule_due, :due), :due, rule_due)"
+                " WHERE id = :id",
+                {"due": stamp(due) if due else None, "id": item},
+            )
+        await self._ended(tx, await self.find(tx, item, None))
         return True
 
     async def _ended(self, tx: Transaction, task: Task) -> Task:
