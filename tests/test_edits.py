@@ -497,4 +497,4 @@ async def test_the_new_wording_of_a_command_takes_the_place_of_what_it_did(
     for n, (event_id, new) in enumerate(((two, "/tasks"), (two, "never mind"), (text, "/help")), 7):
         await ann.edit(chat, event_id, new)
         assert await answer(n) == REWORDED
-    await task()
+    assert not daemon.rows("SELECT 1 FROM tasks WHERE status = 'active'")

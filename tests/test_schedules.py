@@ -86,7 +86,7 @@ async def test_a_time_that_cannot_be_read_is_refused_with_three_examples(at: str
     """T-018."""
     with pytest.raises(
         ToolFailed,
-        match=rf"(cannot be read|no such date or time as .*)\. Write for example {EXAMPLES}\.$",
+        match=rf"(cannot be read|I cannot read .*|no such date or time as .*)\. Write for example {EXAMPLES}\.$",
     ) as refused:
         await plan(schedule_type="once", at=at)
     str(refused.value).encode()

@@ -65,6 +65,7 @@ class _Word:
     kind: str
     value: Any
     language: str
+    spelt: str
 
 
 def _read() -> Iterator[_Word]:
@@ -73,15 +74,20 @@ def _read() -> Iterator[_Word]:
         for kind, row in table.items():
             for value, place in zip(VALUES[kind], row.split("|"), strict=True):
                 for word in place.split():
-                    yield _Word(folded(word).replace("_", " "), kind, value, language)
+                    spelt = word.replace("_", " ")
+                    yield _Word(folded(spelt), kind, value, language, spelt)
 
 
 WORDS = tuple(_read())
 MEANING = {kind: {word.text: word.value for word in WORDS if word.kind == kind} for kind in VALUES}
 KNOWN = frozenset(word.text for word in WORDS)
 DAYS = MEANING["weekday"] | MEANING["plural"] | MEANING["short"]
-NAMED = [day for day in MEANING["day"] | MEANING["weekday"] if day != "demain"]
-"""Days that may be misspelt; Damien and Demian are names."""
+NAMED = {
+    word.text: word.spelt
+    for word in WORDS
+    if word.kind in ("day", "weekday") and word.text != "demain"
+}
+"""Days that may be misspelt, with their spelling; Damien and Demian are names."""
 
 
 def share(kind: str, text: str, other: str, word: str) -> bool:
@@ -188,10 +194,15 @@ BETWEEN = re.compile("(?: |,|の|的)*")
 STOP = any_of("stop", "beside", "before")
 MINUS = f"(?:{UNIT}{_})?{any_of('stop', 'minutes')}{_}(?:{any_of('before')}|{FIGURE})"
 STOPS = re.compile(
-    f"[ ,]*(?:{any_of('stop', 'beside')}|{EACH}{_}(?:{STOP}|[0-9])|{TO}{_}[0-9]|{MINUS}|{FIGURE}分前"
+    f"[ ,]*(?:{any_of('stop', 'beside')}(?!(?<=[a-z]) *$)|{EACH}{_}(?:{STOP}|[0-9])|{TO}{_}[0-9]|{MINUS}|{FIGURE}分前"
     f"|{any_of('number', 15, 20, 30, 40, 45)}|[{CJK}]{{2,}})"
 )
-"""A time is not read right before these: `at ten to nine` is not ten."""
+"""A time is not read right before these: `at ten to nine` is not ten. A last word is the text: `9 y`."""
+ODD = re.compile(
+    f"{BEGIN}(?:(?:{any_of('glue', 'in')}|{EACH}){_}(?:{FIGURE}|{ONE}){_}(?!{OF})[{LETTERS}]+"
+    f"|{FIGURE}{_}{UNIT}|{any_of('next', 'week')}|{NEXT}{_}{UNIT})"
+)
+"""A number or a `next` with a word that makes no time of it: `in 5 x`, `5 min tea`, `next week`."""
 BOUND = re.compile(
     f"[ ,]*{any_of('stop', 'series')}{_}(?:(?:{AT}|{ON}){_})?(?:[0-9]|(?:{FIGURE}|{ONE}){_}{UNIT}"
     f"|{any_of('month')}|{any_of('weekday')}|{any_of('day')}|{any_of('next')})"
@@ -210,6 +221,7 @@ FEW = re.compile(rf"(?<![0-9])[1-6] +[a-z-]*(?:[a-hj-rtv-z]s|[ae]ux)(?![{LETTERS
 """`every day 2 pills` may say no hour; `tomorrow 9 James` says one."""
 OTHER_WORD = re.compile(f" +(?!{AT}|{NEAR}|{PART}|{any_of('number')})[a-z]")
 """`mon` is no day before these: `mon ami`."""
+FOREIGN = re.compile(r"[\u0370-\u1dff]\S*(?: \S+){0,2}")
 BEGINS = re.compile(BEGIN + "(?=[^ ])")
 
 

@@ -33,8 +33,9 @@ WINDOW = 200
 SOUND = re.compile(r"(?=.)(?:i|e|h|a?c?|(?:D\+?|W[wvo]|W\+[wo]|Md|Ym|[ym](?:n?w)?|d|n?w|v|o|t)c?)")
 """Parts that go together: an instant, elapsed time, or days, dates and their rhythm, with a clock."""
 HALF = "half"
-FOREIGN = re.compile(r"[\u0370-\u1dff]\S*(?: \S+){0,2}")
 ONLY = "I read English, German, French, Spanish, Italian, Chinese and Japanese times, not '{}'."
+STRIPPED = " \t\n,:;，：；、。"  # noqa: RUF001  also in scripts without blanks
+UNREAD = "I cannot read '{}' as a time."
 EITHER, THIS = 2, 3
 """`next friday`: of this week or of the next; `this friday`: of this week, although it has passed."""
 Slots = dict[str, tuple[Any, ...]]
@@ -461,7 +462,7 @@ def _check_rest(
         _choose(f"{found.at} {rest}", f"{when.words()} {rest}", f"{counted} {bare.hour} {rest}")
     if words and when == When(clock=when.clock):
         why = _unknown(text, words[:1] + words[-1:]) or _unreal(folded(ends), certain=True)
-        if text.startswith(found.rest) and FOREIGN.match(words[-1]):
+        if text.startswith(found.rest) and grammar.FOREIGN.match(words[-1]):
             why = ONLY.format(shown(" ".join(words[-2:])))
         if why:
             raise ToolFailed(why)
@@ -471,7 +472,7 @@ def _unknown(text: str, words: Sequence[str]) -> str:
     """Name a word that is nearly a day; inside a text none with a capital, as names have."""
     for word in words:
         plain = folded(word).strip(STRIPPED + ".!?").partition("'")[0]
-        near = next((day for day in grammar.NAMED if _is_misspelt(plain, day)), None)
+        near = next((spelt for day, spelt in grammar.NAMED.items() if _is_misspelt(plain, day)), "")
         if near and plain not in grammar.KNOWN and (text.startswith(word) or word[0].islower()):
             return f"I do not know the day '{shown(word)}'. Did you mean '{near}'?"
     return ""
@@ -513,20 +514,21 @@ def unread(text: str) -> str:
     line = folded(text)
     if why := _unreal(line) or _unknown(text, text.split()):
         return why
-    if foreign := FOREIGN.search(text):
+    if foreign := grammar.FOREIGN.search(text):
         return ONLY.format(shown(foreign[0]))
     pieces = (_piece(line, begin.start()) for begin in grammar.BEGINS.finditer(line))
     piece = next((each for each in pieces if each and each.is_whole and not each.short), None)
     if piece is None:
-        return ""
+        odd = grammar.ODD.search(line)
+        return UNREAD.format(shown(text[odd.start() : odd.end()])) if odd else ""
     before, at, after = text[: piece.start], text[piece.start : piece.stop], text[piece.stop :]
     left = grammar.STOPPED.search(folded(before)) or grammar.FAR.search(folded(before))
     right = grammar.STOPS.match(folded(after))
     if left or right:
         part = (before[left.start() :] if left else "") + at + (right[0] if right else "")
-        return f"I cannot read '{shown(part)}' as a time."
-    moved = f"{at} {before.strip()} {after.strip()}"
-    why = f"I read a time at the beginning or at the end, as in '{shown(moved)}'."
+        return UNREAD.format(shown(part))
+    moved = shown(f"{at} {before.strip()} {after.strip()}")
+    why = f"I read a time at the beginning or at the end, as in '{moved}'."
     return why if before and after else ""
 
 
@@ -578,9 +580,6 @@ def _with_day(when: When, now: datetime, zone: ZoneInfo) -> When:
     alone = When(clock=when.clock)
     days = moment(alone, "", now, zone).date() - now.astimezone(zone).date()
     return replace(alone, day=days.days)
-
-
-STRIPPED = " \t\n,:;，：；、。"  # noqa: RUF001  also in scripts without blanks
 
 
 def moment(when: When, text: str, now: datetime, zone: ZoneInfo) -> datetime:
