@@ -115,15 +115,14 @@ class Life:
 
     async def _snoozed(self, task: Task, until: datetime) -> None:
         """What is due soon moves, unless what was said last is nearer."""
-        schedule, now = task.plan.schedule, self.clock.now()
-        zone = self.house.stores.tasks.zone
-        rule = next_due(schedule, self.since[task.id], zone) if schedule else None
-        [told] = await self.house.rows(
-            "SELECT max(due_at) AS at FROM occurrences WHERE task_id = ?", task.id
+        now, zone = self.clock.now(), self.house.stores.tasks.zone
+        rule = None if task.snoozed else self.expected(task)
+        query = "SELECT max(due_at) AS at FROM occurrences WHERE task_id = ?"
+        [told] = await self.house.rows(query, task.id)
+        is_nearer = rule and (
+            not told["at"] or rule - now < now - datetime.fromisoformat(told["at"])
         )
-        last = datetime.fromisoformat(told["at"]) if told["at"] else None
-        today = rule and rule.astimezone(zone).date() <= until.astimezone(zone).date()
-        if task.status == "active" and rule and today and (not last or rule - now < now - last):
+        if rule and is_nearer and rule.astimezone(zone).date() <= until.astimezone(zone).date():
             self.since[task.id] = max(rule, now)
         self.snoozed[task.id] = until
 
@@ -197,6 +196,8 @@ class Life:
         *(("delete", 0), ("deliver", 0), ("restore", 0)),
     ]
 )
+@example([("add", 2), ("snooze", 1), ("undo", 0), ("pass", 60)])
+@example([("add", 3), ("pass", 31), ("deliver", 0), ("snooze", 1), ("restart", 0), ("pass", 31)])
 @settings(max_examples=examples(60))
 def test_whatever_people_do_each_due_moment_is_claimed_once_and_none_is_lost(
     life: list[tuple[str, int]],

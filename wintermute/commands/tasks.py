@@ -39,8 +39,7 @@ PARTS = {"content": "text", "schedule": "time", "ai_prompt": "prompt", "valid_to
 """Fields of items whose name is not the word of people for them."""
 CORE = "what I always keep in mind"
 GROUPS = ("Today", "This week", "Later", "Any time", "Paused")
-USUAL = 5
-"""The priority that is not named."""
+USUAL = 5  # the priority that is not named
 WEEK = 7
 """Days, today among them, so that each is named once by its weekday."""
 HELD = "due, but I have no room to post it in"
@@ -315,11 +314,8 @@ class TaskVerbs:
         if verb in self._verbs:
             return f"Which task? Add its number or its words, as in `/tasks {verb} 2`."
         near = get_close_matches(verb, self._verbs, 1, CLOSE)
-        unknown = f"I do not know {plain(brief(words[0]))}."
-        if near:
-            line = " ".join([near[0], *words[1:]])
-            return f"{unknown} Did you mean `/tasks {brief(line).replace('`', '')}`?"
-        return f"{unknown} Write first what to do with a task, as in `/tasks done 2`."
+        say = f"Did you mean `/tasks {near[0]}`?" if near else "Say what to do: `/tasks done 2`."
+        return f"I do not know {plain(brief(words[0]))}. {say}"
 
     async def _named(self, name: str, scopes: Collection[str]) -> str:
         """The id of the one task that is called so, by its number, its id or by words of it."""

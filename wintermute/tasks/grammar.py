@@ -74,19 +74,16 @@ def _read() -> Iterator[_Word]:
         for kind, row in table.items():
             for value, place in zip(VALUES[kind], row.split("|"), strict=True):
                 for word in place.split():
-                    spelt = word.replace("_", " ")
-                    yield _Word(folded(spelt), kind, value, language, spelt)
+                    yield _Word(
+                        folded(spelt := word.replace("_", " ")), kind, value, language, spelt
+                    )
 
 
 WORDS = tuple(_read())
 MEANING = {kind: {word.text: word.value for word in WORDS if word.kind == kind} for kind in VALUES}
 KNOWN = frozenset(word.text for word in WORDS)
 DAYS = MEANING["weekday"] | MEANING["plural"] | MEANING["short"]
-NAMED = {
-    word.text: word.spelt
-    for word in WORDS
-    if word.kind in ("day", "weekday") and word.text != "demain"
-}
+NAMED = {w.text: w.spelt for w in WORDS if w.kind in ("day", "weekday") and w.text != "demain"}
 """Days that may be misspelt, with their spelling; Damien and Demian are names."""
 
 

@@ -308,10 +308,7 @@ class Tasks:
         return await self._ended(tx, await self._become(tx, target.why, task, back))
 
     async def snooze(self, tx: Transaction, target: Target, until: datetime) -> Task:
-        """Due at that moment (T-063): a single task then alone; of a series one occurrence moves.
-
-        A delivered task is active again. A series goes on behind the occurrence that moves.
-        """
+        """Active and due then (T-063): a single task then alone; a series moves one occurrence."""
         task = await self._changeable(tx, target)
         if task.status not in ("active", "completed"):
             raise ToolFailed(f"{task.id} is {task.status}; nothing was changed")
@@ -319,28 +316,19 @@ class Tasks:
         if task.plan.schedule and not task.plan.recurs:
             at = Once(at=until.astimezone(UTC).isoformat())
             awake = replace(awake, snoozed=None, plan=replace(task.plan, schedule=at))
-        moved, now = await self._untold(tx, task, until), self._clock.now()
-        stored = await self._become(tx, target.why, task, awake)
-        if moved:
-            await self._rule(tx, stored, max(moved, now))
+        left, due = await self._become(tx, target.why, task, awake), await self._untold(tx, task)
+        if due and due.astimezone(self.zone).date() <= until.astimezone(self.zone).date():
+            await self._rule(tx, left, max(due, self._clock.now()))
         return await self.find(tx, task.id, None)
 
-    async def _untold(self, tx: Transaction, task: Task, until: datetime) -> datetime | None:
-        """The next occurrence of a series, if it is meant and not the one that was told last.
-
-        It is nearer to now than that one, and not on a later day than `until`.
-        """
-        row = await tx.row(
-            "SELECT rule_due, (SELECT max(due_at) FROM occurrences WHERE task_id = tasks.id) AS told"
-            " FROM tasks WHERE id = ?",
-            (task.id,),
-        )
-        if row is None or row["rule_due"] is None or not task.plan.recurs:
+    async def _untold(self, tx: Transaction, task: Task) -> datetime | None:
+        """The next occurrence of a series, unless the last one is nearer."""
+        due, now = task.next_due, self._clock.now()
+        if due is None or task.snoozed or not task.plan.recurs:
             return None
-        due, now = moment(row["rule_due"]), self._clock.now()
-        is_nearer = row["told"] is None or due - now < now - moment(row["told"])
-        is_later = due.astimezone(self.zone).date() > until.astimezone(self.zone).date()
-        return due if is_nearer and not is_later else None
+        query = "SELECT due_at FROM occurrences WHERE task_id = ? ORDER BY due_at DESC LIMIT 1"
+        told = await tx.scalars(query, (task.id,))
+        return None if told and now - moment(told[0]) <= due - now else due
 
     async def acknowledge(self, tx: Transaction, target: Target) -> Task:
         """What was reminded of is done (T-063): once for all, or until it is due again."""
@@ -465,14 +453,8 @@ class Tasks:
         after = replace(before, **fields)
         now = self._clock.now()
         left = await self._write(tx, after, now, starts=_starts(before, after))
-        schedule = after.plan.schedule if left.status == "active" and after.plan.recurs else None
-        if before.snoozed and not after.snoozed and schedule:  # the occurrence that had moved
-            due = next_due(schedule, now, self.zone)
-            await tx.execute(
-                "UPDATE tasks SET rule_due = coalesce(min(rule_due, :due), :due, rule_due)"
-                " WHERE id = :id",
-                {"due": stamp(due) if due else None, "id": item},
-            )
+        if before.snoozed and not after.snoozed and not (left.next_due and left.next_due <= now):
+            await self._rule(tx, left, now)  # with the occurrence that had moved
         await self._ended(tx, await self.find(tx, item, None))
         return True
 
