@@ -238,9 +238,8 @@ def _line(
     notes = [", ".join(details), _own(task, due, now), _lately(task, last, now, zone)]
     about = "; ".join(note for note in notes if note)
     when = f"{_shown(due, now, zone)} " if due else ""
-    return f"- `{task.number}` {when}{plain(brief(task.content))}" + (
-        f" ({about})" if about else ""
-    )
+    line = f"- `{task.number}` {when}{plain(brief(task.content))}"
+    return f"{line} ({about})" if about else line
 
 
 def _own(task: Task, due: datetime | None, now: datetime) -> str:

@@ -74,9 +74,8 @@ def _read() -> Iterator[_Word]:
         for kind, row in table.items():
             for value, place in zip(VALUES[kind], row.split("|"), strict=True):
                 for word in place.split():
-                    yield _Word(
-                        folded(spelt := word.replace("_", " ")), kind, value, language, spelt
-                    )
+                    named = word.replace("_", " ")
+                    yield _Word(folded(named), kind, value, language, named)
 
 
 WORDS = tuple(_read())

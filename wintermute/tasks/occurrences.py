@@ -76,9 +76,8 @@ def mark(due_at: datetime, count: int, zone: ZoneInfo, now: datetime | None = No
     """The end of a late message (T-042, T-043); without a date if it is said `now`, on that day."""
     local = due_at.astimezone(zone)
     is_today = now is not None and now.astimezone(zone).date() == local.date()
-    when = f"at {local:%H:%M}" if is_today else f"{local:%Y-%m-%d %H:%M}"
     more = f", {count} missed" if count > 1 else ""
-    return f" (was due {when}{more})"
+    return f" (was due {'at' if is_today else local.date()} {local:%H:%M}{more})"
 
 
 TOLD_AT = "iif(mode = 'reminder', claimed_at, ended_at)"
