@@ -106,7 +106,7 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
     homeserver: Homeserver, fresh: NewName, tmp_path: Path, person: NewPerson, python: Interpreter
 ) -> None:
     """U-001, U-003: wrong server, password, owner, model servers and models; then right ones."""
-    ann, name, folder = await person("ann"), fresh("bot"), tmp_path / "home"
+    ann, name, folder = await person("ann"), fresh("bot"), tmp_path / "my home"
     login, url = homeserver.user(name), homeserver.url
     async with (
         ModelServer(rules=False, default=speaks) as server,
@@ -121,7 +121,7 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
             ("Homeserver", server.url, "check matrix.homeserver"),
             ("Homeserver", door.url, "redirects in a circle"),
             ("Homeserver", url.removeprefix("http://"), f"{url} answers"),
-            ("Account", "My Bot", "is no Matrix id"),
+            ("Account", "My Bot", "is no Matrix id: write one such as @bot:example.org"),
             ("Account", name.upper(), f"small letters, such as @{name}"),
             ("Account", "", ""),
             ("Password", name, "refuses the login"),
@@ -130,7 +130,8 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
             ("Your own", "ann@example.org", "is no Matrix id: write one such as @you:example.org"),
             ("Your own", ann.user_id.replace("ann", "Ann"), f"such as {ann.user_id}"),
             ("Your own", login.user_id, "write your own account"),
-            ("Your own", "nobody", "has no account @nobody:wintermute.test"),
+            ("Your own", "nobody", "wintermute.test has no account @nobody:wintermute.test"),
+            ("Your own", "@ann:localhst", "I cannot ask localhst about @ann:localhst"),
             ("Your own", ann.user_id, "exists"),
             ("Model server", f"127.0.0.1:{free_port()}/v1", "nothing answers"),
             ("Model server", "models.invalid/v1", "nothing answers at https://models.invalid/v1"),
@@ -155,6 +156,7 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
         async with terminal("check", "--config", folder / "config.yaml") as first:
             assert await first.ended() == 0, first.shown
         next_steps = typist.shown.partition("made  ")[2]
+        assert f"wintermute run --config '{folder}/config.yaml'" in next_steps
         assert (next_steps.count("\n") <= 10, login.user_id in next_steps) == (True, True)
         async with Bot(folder / "config.yaml", python) as daemon:
             await daemon.until(lambda: any("in no room yet: invite" in line for line in daemon.log))
@@ -182,7 +184,7 @@ def devices(homeserver: Homeserver, login: Login) -> set[str]:
 
 
 @pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGHUP, None], ids=["^C", "gone", "EOF"])
-@pytest.mark.parametrize("at", [0, 2, 3, 5])
+@pytest.mark.parametrize("at", [0, 2, 3, 6])
 @pytest.mark.quick(every=4)
 async def test_whoever_leaves_at_a_question_leaves_nothing_half_made(
     homeserver: Homeserver, fresh: NewName, tmp_path: Path, way: signal.Signals | None, at: int
@@ -195,7 +197,8 @@ async def test_whoever_leaves_at_a_question_leaves_nothing_half_made(
             ("Homeserver", homeserver.url, "answers"),
             ("Account", login.user_id, ""),
             ("Password", login.password, "Logged in"),
-            ("Your own", "@ann:elsewhere.example", "not tried"),
+            ("Your own", "@ann:elsewhere.example", "I cannot ask elsewhere.example"),
+            ("Your own", "@ann:elsewhere.example", "was not checked"),
             ("Model server", f"{door.url}/many", "has 402 models: m0, m1, m2"),
             ("Model", "", "needed here"),
         )

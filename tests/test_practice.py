@@ -13,6 +13,7 @@ from aiohttp import ClientSession
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.test_forks import edit
 from tests.test_llm_models import TOOL, asking, backend
 from tests.world.clock import FakeClock, HeldClock
 from tests.world.delegating import until
@@ -93,10 +94,11 @@ task | add | call the bank <- I need to call the bank
 task | add | buy milk <- buy milk
 task | complete | task_ef56ab78 | The user said that it is done. <- done with the lawn; mark the lawn as done
 undo <- undo; undo that; cancel that; oops, take that back
+never_mind <- never mind
 append_memory | The user said: my wife's birthday is on 3 June. <- remember my wife's birthday is on 3 June
 search_memory | when is my wife's birthday? | 30 <- when is my wife's birthday?
 search_memory | 30 <- what do you remember about me?; what have I told you?
-in_passing <- I live in Graz
+in_passing <- I live in Graz; my brother Tom waters the plants; we like to water the plants
 search_memory | where do I live? | 30 <- where do I live?
 append_memory | The user said: my name is Sam. <- my name is Sam
 search_memory | what's my name? | 30 <- what's my name?
@@ -116,7 +118,7 @@ why <- how do you know that?
 thanks <- thanks!
 bye <- bye
 """
-"""76 things that three people typed into a demo, with the coffee below: its first rules understood 40."""
+"""79 things that three people typed into a demo, with the coffee below: its first rules understood 40."""
 NEWCOMERS = [
     (text, wanted)
     for wanted, texts in (line.split(" <- ") for line in TYPED.strip().splitlines())
@@ -485,6 +487,36 @@ async def test_tasks_and_skills_are_really_kept(tmp_path: Path, practice: Practi
     assert "- How to make tea" in skills
     assert "1. boil water\n2. add the leaves" in tea
     assert (tmp_path / "skills" / "make-tea.md").is_file()
+
+
+async def test_what_it_did_before_an_edit_or_a_command_is_not_taken_for_its_last_word(
+    tmp_path: Path, practice: PracticeModel
+) -> None:
+    """U-020, L-054: an edit undoes tasks and tells what stays; `undo` is only for its own last change."""
+    async with open_house(tmp_path, practice.url, prompts=PROMPTS) as house, house.working():
+
+        async def edited(line: str, new: str) -> str:
+            n = len(await house.spoken())
+            event = await house.incoming(line)
+            await house.said(n + 1)
+            await house.settled()
+            await edit(house, event, new)
+            return (await house.said(n + 2))[-1]
+
+        boat = await edited("remember that my boat is Luna", "remember that my boat is Sol")
+        when = await edited("remind me in 9 minutes to swim", "remind me to swim")
+        swim = await edited("add a, b and swim far", "tomorrow at 11 to swim far")
+        done = await edited("swim is done", "swim far is done")
+        await talk(house, "add milk", "add bread", "/tasks done milk", "thanks")
+        others, _, own = await talk(house, "undo", "add flour", "undo")
+    stays = REPLIES["former"]
+    assert boat == f"I'll remember that: my boat is Sol.\n\n{stays}"
+    assert when.startswith("When? For example: `remind me in 20 minutes: swim`")
+    assert when.endswith(stays)
+    assert swim.count("Deleted: ") == 3
+    assert swim.endswith("I'll remind you tomorrow at 11:00, once: swim far")
+    assert done == "Back on your list: swim\n\nDone: swim far. `undo` takes that back."
+    assert (others, own[:15]) == (REPLIES["undo"], "Deleted: flour.")
 
 
 async def test_answers_are_streamed_in_pieces_with_their_usage(
