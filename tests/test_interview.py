@@ -131,7 +131,6 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
             ("Your own", ann.user_id.replace("ann", "Ann"), f"such as {ann.user_id}"),
             ("Your own", login.user_id, "write your own account"),
             ("Your own", "nobody", "wintermute.test has no account @nobody:wintermute.test"),
-            ("Your own", "@ann:localhst", "I cannot ask localhst about @ann:localhst"),
             ("Your own", ann.user_id, "exists"),
             ("Model server", f"127.0.0.1:{free_port()}/v1", "nothing answers"),
             ("Model server", "models.invalid/v1", "nothing answers at https://models.invalid/v1"),
@@ -156,7 +155,6 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
         async with terminal("check", "--config", folder / "config.yaml") as first:
             assert await first.ended() == 0, first.shown
         next_steps = typist.shown.partition("made  ")[2]
-        assert f"wintermute run --config '{folder}/config.yaml'" in next_steps
         assert (next_steps.count("\n") <= 10, login.user_id in next_steps) == (True, True)
         async with Bot(folder / "config.yaml", python) as daemon:
             await daemon.until(lambda: any("in no room yet: invite" in line for line in daemon.log))
@@ -167,8 +165,9 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
 
 
 def is_short_and_safe(folder: Path, typist: Asked, secrets: dict[str, str]) -> None:
-    """Look at what `init` wrote (U-003), and for secrets in it."""
+    """Look at what `init` wrote (U-003) and told to type, and for secrets in it."""
     text = (folder / "config.yaml").read_text()
+    assert f"wintermute run --config '{folder}/config.yaml'" in typist.shown
     assert text.count("\n") <= 40
     assert max(len(line.partition("# ")[2].split()) for line in text.splitlines()[2:]) <= 12
     for secret, value in secrets.items():

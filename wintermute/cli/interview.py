@@ -43,8 +43,7 @@ NEEDED = f"an answer is needed here: one line, at most {LONGEST} characters; Ctr
 NO_USER = "is no Matrix id: write one such as @{}:example.org"
 NO_ADDRESS = "is no address: write one such as https://example.org"
 SHAPES = dict.fromkeys(("homeserver", "base_url"), (URL, NO_ADDRESS)) | {
-    name: (NAME + SERVER, NO_USER.format(one))
-    for name, one in (("user_id", "bot"), ("owner", "you"))
+    key: (NAME + SERVER, NO_USER.format(one)) for key, one in (("user_id", "bot"), ("owner", "you"))
 }
 NO_PASSWORD = """
 This homeserver takes no passwords from programs. Use a personal access token of the bot's account:

@@ -44,7 +44,6 @@ TASK = re.compile(r"^\[P\d+\] #(task_\w+): (.+?)(?: \[[^\]\n]*\])?$", re.MULTILI
 SKILL = re.compile(r"^- data/skills/(.+?)\.md — (.+)$", re.MULTILINE)
 MOMENT = re.compile(r"(\w+), (\d{4}-\d\d-\d\d) (\d\d:\d\d)")
 
-
 SEARCH = "search_memory"
 MOST_SHOWN = 30
 MOST_RAW = 4_000
@@ -376,9 +375,8 @@ def _former_undone(now: PracticeView) -> tuple[tuple[str, Json], ...]:
     done = [mapping(_parsed(each.removeprefix("task "))) for each in now.former]
     ids = [each.get("id") or named.get(str(each.get("content"))) for each in done]
     back = [BACK.get(str(each.get("action"))) for each in done]
-    return tuple(
-        ("task", {"action": a, "id": n}) for a, n in zip(back, ids, strict=True) if a and n
-    )
+    calls = ({"action": a, "id": n} for a, n in zip(back, ids, strict=True) if a and n)
+    return tuple(("task", each) for each in calls)
 
 
 def _learn(now: PracticeView, _: str) -> Utterance:
@@ -412,9 +410,7 @@ def _otherwise(now: PracticeView, line: str) -> Utterance:
             return _use(now, RECALL, title=titles[0])
         return _use(now, SEARCH, query=f"{line}?", n=MOST_SHOWN) if topic else _unknown(now)
     if statements(now.text):
-        did = re.match(
-            r"(?:i|we)(?:['\u2019]ve| have)?(?: just| already| now)? (\w+ed)\b", line, re.I
-        )
+        did = re.match(r"(?:i|we)(?:['\u2019]ve| have)?(?: just)? (\w+ed)\b", line, re.I)
         over = [n for n, task in now.tasks.items() if did and words(did[1]) <= words(task) <= topic]
         if len(over) == 1:
             return _move_task(now, over[0], action="complete")
