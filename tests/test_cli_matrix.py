@@ -80,7 +80,7 @@ async def at_the_machine(daemon: Bot) -> asyncio.subprocess.Process:
 async def test_a_person_compares_at_the_machine(
     current: NewCurrent, bot: NewBot, room: NewRoom, *, same: bool
 ) -> None:
-    """U-025: the emojis of both; a no ends the verification before the client can say yes."""
+    """U-025: the emojis of both; no answer is asked again, a no ends the verification before the client can say yes."""
     ann = await current("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon, encrypted=True)
@@ -90,10 +90,10 @@ async def test_a_person_compares_at_the_machine(
     await check.start()
     emojis = await check.emojis()
     assert process.stdout is not None
-    shown = (await process.stdout.readuntil(b"[y/N]: ")).decode()
+    shown = (await process.stdout.readuntil(b"[y/n]: ")).decode()
     assert all(sign in shown for sign, _ in emojis)
     assert process.stdin is not None
-    process.stdin.write(b"y\n" if same else b"n\n")
+    process.stdin.write(b"\nperhaps\n" + (b"y\n" if same else b"n\n"))
     if same:
         await check.confirm()
         await check.until("done")

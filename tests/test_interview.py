@@ -106,7 +106,7 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
     homeserver: Homeserver, fresh: NewName, tmp_path: Path, person: NewPerson, python: Interpreter
 ) -> None:
     """U-001, U-003: wrong server, password, owner, model servers and models; then right ones."""
-    ann, name, folder = await person("ann"), fresh("bot"), tmp_path / "home"
+    ann, name, folder = await person("ann"), fresh("bot"), tmp_path / "my home"
     login, url = homeserver.user(name), homeserver.url
     async with (
         ModelServer(rules=False, default=speaks) as server,
@@ -121,7 +121,7 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
             ("Homeserver", server.url, "check matrix.homeserver"),
             ("Homeserver", door.url, "redirects in a circle"),
             ("Homeserver", url.removeprefix("http://"), f"{url} answers"),
-            ("Account", "My Bot", "is no Matrix id"),
+            ("Account", "My Bot", "is no Matrix id: write one such as @bot:example.org"),
             ("Account", name.upper(), f"small letters, such as @{name}"),
             ("Account", "", ""),
             ("Password", name, "refuses the login"),
@@ -130,7 +130,7 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
             ("Your own", "ann@example.org", "is no Matrix id: write one such as @you:example.org"),
             ("Your own", ann.user_id.replace("ann", "Ann"), f"such as {ann.user_id}"),
             ("Your own", login.user_id, "write your own account"),
-            ("Your own", "nobody", "has no account @nobody:wintermute.test"),
+            ("Your own", "nobody", "wintermute.test has no account @nobody:wintermute.test"),
             ("Your own", ann.user_id, "exists"),
             ("Model server", f"127.0.0.1:{free_port()}/v1", "nothing answers"),
             ("Model server", "models.invalid/v1", "nothing answers at https://models.invalid/v1"),
@@ -165,8 +165,9 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
 
 
 def is_short_and_safe(folder: Path, typist: Asked, secrets: dict[str, str]) -> None:
-    """Look at what `init` wrote (U-003), and for secrets in it."""
+    """Look at what `init` wrote (U-003) and told to type, and for secrets in it."""
     text = (folder / "config.yaml").read_text()
+    assert f"wintermute run --config '{folder}/config.yaml'" in typist.shown
     assert text.count("\n") <= 40
     assert max(len(line.partition("# ")[2].split()) for line in text.splitlines()[2:]) <= 12
     for secret, value in secrets.items():
@@ -182,7 +183,7 @@ def devices(homeserver: Homeserver, login: Login) -> set[str]:
 
 
 @pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGHUP, None], ids=["^C", "gone", "EOF"])
-@pytest.mark.parametrize("at", [0, 2, 3, 5])
+@pytest.mark.parametrize("at", [0, 2, 3, 6])
 @pytest.mark.quick(every=4)
 async def test_whoever_leaves_at_a_question_leaves_nothing_half_made(
     homeserver: Homeserver, fresh: NewName, tmp_path: Path, way: signal.Signals | None, at: int
@@ -195,7 +196,8 @@ async def test_whoever_leaves_at_a_question_leaves_nothing_half_made(
             ("Homeserver", homeserver.url, "answers"),
             ("Account", login.user_id, ""),
             ("Password", login.password, "Logged in"),
-            ("Your own", "@ann:elsewhere.example", "not tried"),
+            ("Your own", "@ann:elsewhere.example", "I cannot ask elsewhere.example"),
+            ("Your own", "@ann:elsewhere.example", "was not checked"),
             ("Model server", f"{door.url}/many", "has 402 models: m0, m1, m2"),
             ("Model", "", "needed here"),
         )

@@ -13,6 +13,7 @@ from aiohttp import ClientSession
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.test_forks import edit
 from tests.test_llm_models import TOOL, asking, backend
 from tests.world.clock import FakeClock, HeldClock
 from tests.world.delegating import until
@@ -149,6 +150,9 @@ OTHERS = [
     ("pause #task_ef56ab78", "task | pause | task_ef56ab78"),
     ("water is done", "task_many"),
     ("roof is done", "task_none"),
+    ("never mind", "never_mind"),
+    ("my brother Tom waters the plants", "in_passing"),
+    ("we like to water the plants", "in_passing"),
     ("remember that", "remember_what"),
     ("learn how to make tea", "learn_how"),
     ("how to fly", "learn_how"),
@@ -485,6 +489,36 @@ async def test_tasks_and_skills_are_really_kept(tmp_path: Path, practice: Practi
     assert "- How to make tea" in skills
     assert "1. boil water\n2. add the leaves" in tea
     assert (tmp_path / "skills" / "make-tea.md").is_file()
+
+
+async def test_what_it_did_before_an_edit_or_a_command_is_not_taken_for_its_last_word(
+    tmp_path: Path, practice: PracticeModel
+) -> None:
+    """U-020, L-054: an edit undoes tasks and tells what stays; `undo` is only for its own last change."""
+    async with open_house(tmp_path, practice.url, prompts=PROMPTS) as house, house.working():
+
+        async def edited(line: str, new: str) -> str:
+            n = len(await house.spoken())
+            event = await house.incoming(line)
+            await house.said(n + 1)
+            await house.settled()
+            await edit(house, event, new)
+            return (await house.said(n + 2))[-1]
+
+        boat = await edited("remember that my boat is Luna", "remember that my boat is Sol")
+        when = await edited("remind me in 9 minutes to swim", "remind me to swim")
+        swim = await edited("add a, b and swim far", "tomorrow at 11 to swim far")
+        done = await edited("swim is done", "swim far is done")
+        await talk(house, "add milk", "add bread", "/tasks done milk", "thanks")
+        others, _, own = await talk(house, "undo", "add flour", "undo")
+    stays = REPLIES["former"]
+    assert boat == f"I'll remember that: my boat is Sol.\n\n{stays}"
+    assert when.startswith("When? For example: `remind me in 20 minutes: swim`")
+    assert when.endswith(stays)
+    assert swim.count("Deleted: ") == 3
+    assert swim.endswith("I'll remind you tomorrow at 11:00, once: swim far")
+    assert done == "Back on your list: swim\n\nDone: swim far. `undo` takes that back."
+    assert (others, own[:15]) == (REPLIES["undo"], "Deleted: flour.")
 
 
 async def test_answers_are_streamed_in_pieces_with_their_usage(

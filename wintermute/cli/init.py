@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -119,8 +120,8 @@ def _told(folder: Path, talk: Interview, made: dict[Path, bool]) -> Iterator[str
         yield f"  Edit the lines marked EDIT in {config}"
     if is_new and not talk.files.keys() & {"password", "access-token"}:
         yield "  export WINTERMUTE_PASSWORD=...       (the password of the bot's own account)"
-    yield f"  wintermute check --config {config}"
-    yield f"  wintermute run --config {config}"
+    for verb in ("check", "run"):
+        yield f"  wintermute {verb} --config {shlex.quote(str(config))}"
     if talk.session is not None:
         yield f"  Then invite {talk.session.user_id} to a chat in your client, and write to it."
 

@@ -40,11 +40,11 @@ KEYS = {name: f"matrix.{name}" for name in ("homeserver", "user_id", "password",
 }
 SECRETS = ("password", "api_key")
 NEEDED = f"an answer is needed here: one line, at most {LONGEST} characters; Ctrl-C leaves"
-NO_USER = "is no Matrix id: write one such as @you:example.org"
+NO_USER = "is no Matrix id: write one such as @{}:example.org"
 NO_ADDRESS = "is no address: write one such as https://example.org"
-SHAPES = dict.fromkeys(("homeserver", "base_url"), (URL, NO_ADDRESS)) | dict.fromkeys(
-    ("user_id", "owner"), (NAME + SERVER, NO_USER)
-)
+SHAPES = dict.fromkeys(("homeserver", "base_url"), (URL, NO_ADDRESS)) | {
+    key: (NAME + SERVER, NO_USER.format(one)) for key, one in (("user_id", "bot"), ("owner", "you"))
+}
 NO_PASSWORD = """
 This homeserver takes no passwords from programs. Use a personal access token of the bot's account:
 its operator can make one. Do not copy a token out of a client such as Element: it shares that
@@ -164,7 +164,7 @@ class Interview:
         """A Matrix id as people type it; one with capital letters is doubted, and offered without."""
         user = f"@{answer.removeprefix('@')}"
         if not re.fullmatch(f"{NAME}({SERVER})?", user):
-            raise ConfigurationError(f"{answer!r} {NO_USER}")
+            raise ConfigurationError(f"{answer!r} {SHAPES[question][1]}")
         user += server if ":" not in user else ""
         if user != user.lower():
             self._offered[question] = user.lower()
@@ -191,12 +191,14 @@ class Interview:
         if user == self.session.user_id:
             raise ConfigurationError("that is the bot: write your own account")
         known = asyncio.run(exists(self._matrix, self.session.access_token, user))
-        if known is False:
-            self._doubt(user, f"{server} has no account {user}: check the spelling")
+        if not known:
+            home = user.partition(":")[2]
+            problem = f"I cannot ask {home} about" if known is None else f"{home} has no account"
+            self._doubt(user, f"{problem} {user}: check the spelling")
         self._keep(KEYS["owner"], user)
         if "base_url" not in self._given:
             self._offered["base_url"] = asyncio.run(running())
-        return f"{user} exists." if known else f"{user} was not tried: no homeserver tells."
+        return f"{user} exists." if known else f"{user} was not checked."
 
     def provider(self, answer: str) -> str:
         """Ask it for its models, unless it wants a key for that."""

@@ -118,7 +118,7 @@ def verify(ctx: click.Context, as_json: bool, only_show: bool) -> None:
     if compared is None:
         raise WintermuteError(NOTHING_CAME)
     say(ctx, "{user_id}, session {device_id}:\n  {shown}".format(**compared))
-    if not click.confirm("Does your client show the same?"):
+    if not click.confirm("Does your client show the same?", default=None):
         answer = partial(VerificationStore.refuse, compared=compared)
         raise WintermuteError(CANCELLED if _looked_for(config, answer) == "noted" else TOO_LATE)
     say(ctx, CONFIRM)

@@ -17,13 +17,14 @@ from importlib import resources
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from wintermute.conversation.words import EDITED
 from wintermute.demo.background import USER, background_answer, ended, statements
 from wintermute.errors import ToolFailed
 from wintermute.matrix.inbox import mapping
 from wintermute.memory.sense import beginnings
-from wintermute.messages import Json
+from wintermute.messages import OPENED, Json
 from wintermute.prompt.assemble import DIVIDER, SKILLS, SUMMARY, TASKS, TIME, WIKI
-from wintermute.prompt.block import time_told, told, without_blocks
+from wintermute.prompt.block import of_result, time_told, told, without_blocks
 from wintermute.secret_shapes import secret_kind
 from wintermute.tasks.due import in_short
 from wintermute.tasks.parse import spoken, timed
@@ -37,11 +38,11 @@ BEFORE = re.compile(
     r"|<replied_to>\n.*?\n</replied_to>\s*|\[written [^\n\]]+ ago\]\n)+"
 )
 """Events that the room was told, a quotation and a date before the message of a person."""
+FORMER = re.compile(r"\A" + re.escape(EDITED).replace(r"\{effects\}", "(.*?)"))
 EVENT = re.compile(r'<event kind="(\w+)"')
 TASK = re.compile(r"^\[P\d+\] #(task_\w+): (.+?)(?: \[[^\]\n]*\])?$", re.MULTILINE)
 SKILL = re.compile(r"^- data/skills/(.+?)\.md — (.+)$", re.MULTILINE)
 MOMENT = re.compile(r"(\w+), (\d{4}-\d\d-\d\d) (\d\d:\d\d)")
-
 
 SEARCH = "search_memory"
 MOST_SHOWN = 30
@@ -89,10 +90,13 @@ class PracticeView:
     """The newest message with what followed it, and the lists of the prompt.
 
     `event`: the kind, if it is no message of a person. `pages`: the titles that the index of the
-    wiki links to. `answers`: of the assistant, so far.
+    wiki links to. `answers`: of the assistant, so far. `former`: the calls for the wording before
+    an edit. `changed`: somebody else changed tasks since the last call that did.
     """
 
     text: str
+    former: Sequence[str]
+    changed: bool
     event: str
     results: tuple[ToolResult, ...]
     earlier: tuple[ToolResult, ...]
@@ -116,14 +120,18 @@ def seen(messages: Sequence[Json], tools: Collection[str]) -> PracticeView:
     newest = max((n for n, each in enumerate(messages) if each.get("role") == "user"), default=-1)
     text = without_blocks(_text(messages[newest])) if newest >= 0 else ""
     text = text.partition(DIVIDER)[2] if text.startswith(f"# {SUMMARY}\n") else text
-    text = BEFORE.sub("", text)
+    edited = FORMER.match(text)
+    text = BEFORE.sub("", FORMER.sub("", text))
     event = EVENT.match(text)
-    said = [_text(each) for each in messages if each.get("role") != "system"]
+    said = [_said(each) for each in messages if each.get("role") != "system"]
+    own = max((n for n, each in enumerate(said, 1) if each.startswith(OPENED)), default=0)
     headed = (part.removeprefix("# ").partition("\n") for part in system.split(DIVIDER))
-    parts = {name: lines for name, _, lines in headed}
-    parts |= {name: "\n".join(lines) for name, lines in told(said).items()}
+    parts = {name: "\n".join(lines) for name, lines in told(said).items()}
+    parts |= {name: lines for name, _, lines in headed}
     return PracticeView(
         text=text,
+        former=re.split(r"; (?=\w+ \{)", edited[1]) if edited else (),
+        changed=told(said).get(TASKS) != told(said[:own]).get(TASKS),
         event=event[1] if event else "",
         results=results_in(messages[newest + 1 :]) if newest >= 0 else (),
         earlier=results_in(messages[: max(newest, 0)]),
@@ -150,6 +158,12 @@ def results_in(messages: Sequence[Json]) -> tuple[ToolResult, ...]:
             text = without_blocks(_text(message))
             found.append(ToolResult(name, arguments, text, _parsed(text)))
     return tuple(found)
+
+
+def _said(message: Json) -> str:
+    text = _text(message)
+    is_result = message.get("role") == "tool"
+    return of_result("task", {}, mapping(_parsed(without_blocks(text)))) if is_result else text
 
 
 def _text(message: Json) -> str:
@@ -250,6 +264,13 @@ def answer(messages: Sequence[Json], tools: Collection[str]) -> Utterance:
     if not tools and messages and (known := background_answer(messages[0])) is not None:
         return known
     now = seen(messages, tools)
+    if isinstance(reply := _reply(now), tuple):
+        return _former_undone(now) + reply
+    back = [each for each in now.results if each.arguments.get("action") in BACK.values()]
+    return f"{reply}\n\n{phrase('former')}" if len(back) < len(now.former) else reply
+
+
+def _reply(now: PracticeView) -> Utterance:
     if now.results:
         return "\n\n".join(reported(now, result) for result in now.results)
     if now.event:
@@ -341,11 +362,21 @@ def _move_task(now: PracticeView, what: str, *, action: str) -> Utterance:
 
 
 def _undo(now: PracticeView, _: str) -> Utterance:
-    """Take back what was added or ended last; anything else takes a command."""
+    """Take back what was added or ended last here; anything else takes a command."""
     last = next((each for each in reversed(now.earlier) if isinstance(each.data, dict)), None)
-    if last and (action := BACK.get(str(last.arguments.get("action")))):
+    if last and not now.changed and (action := BACK.get(str(last.arguments.get("action")))):
         return _use(now, "task", action=action, id=last.data.get("id"))
     return phrase("undo")
+
+
+def _former_undone(now: PracticeView) -> tuple[tuple[str, Json], ...]:
+    """Take back the tasks of the wording before an edit; nothing takes back a memory."""
+    named = {content: each for each, content in now.tasks.items()}
+    done = [mapping(_parsed(each.removeprefix("task "))) for each in now.former]
+    ids = [each.get("id") or named.get(str(each.get("content"))) for each in done]
+    back = [BACK.get(str(each.get("action"))) for each in done]
+    calls = ({"action": a, "id": n} for a, n in zip(back, ids, strict=True) if a and n)
+    return tuple(("task", each) for each in calls)
 
 
 def _learn(now: PracticeView, _: str) -> Utterance:
@@ -379,7 +410,8 @@ def _otherwise(now: PracticeView, line: str) -> Utterance:
             return _use(now, RECALL, title=titles[0])
         return _use(now, SEARCH, query=f"{line}?", n=MOST_SHOWN) if topic else _unknown(now)
     if statements(now.text):
-        over = [each for each, content in now.tasks.items() if words(content) <= topic]
+        did = re.match(r"(?:i|we)(?:['\u2019]ve| have)?(?: just)? (\w+ed)\b", line, re.I)
+        over = [n for n, task in now.tasks.items() if did and words(did[1]) <= words(task) <= topic]
         if len(over) == 1:
             return _move_task(now, over[0], action="complete")
         return phrase("in_passing")

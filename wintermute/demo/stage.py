@@ -1,6 +1,7 @@
 """Sets everything up for one conversation, shows how far it is, and takes it all down again."""
 
 import asyncio
+import shlex
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
@@ -38,7 +39,7 @@ from wintermute.matrix.signing import USAGES, load_seeds
 from wintermute.messages import Json
 from wintermute.web.door import is_installed
 
-PRACTICE = "practice model: fixed rules, no intelligence, but it really uses the tools"
+PRACTICE = "practice model: fixed rules, but real tools"
 JOIN_SECONDS = 30.0
 CARD = """
 Everything is in {folder} (--folder DIR keeps it)
@@ -47,13 +48,13 @@ A graphical Matrix client on this machine can join in:
   user        {user}
   password    {password}
   recovery    {recovery}
-The client asks for the recovery key at its first login. The key verifies its session.
+The client asks for the recovery key at its first login, to verify its session.
 It cannot read older messages: only this terminal has their keys.
-In nheko, type a space before a command, as in ` /help`, or nheko tries to run it itself.
+In nheko, type a space before a command (` /help`), or nheko runs it itself.
 To verify the bot, type /verify there and run this in another terminal:
-  wintermute --config {folder}/bot/config.yaml matrix verify
+  wintermute --config {config} matrix verify
 
-/delete WORDS deletes your newest message with these words, as a graphical client does.
+/delete WORDS deletes your newest message with these words.
 /pages writes this chat into wiki pages.
 """
 
@@ -199,13 +200,14 @@ async def _converse(
     plan.show(
         CARD.format(
             folder=plan.folder,
+            config=shlex.quote(f"{plan.folder}/bot/config.yaml"),
             url=cast.server.url,
             user=cast.person.session.user_id,
             password=kept.password,
             recovery=recovery_key(bytes.fromhex(kept.recovery)),
         )
     )
-    step("you are in an encrypted room with it: type a message, or /help; /quit or Ctrl-D ends")
+    step("in an encrypted room: type a message or /help; /quit or Ctrl-D ends")
     async with open_database(cast.bot.database, read_only=True) as database:
         command = partial(cast.bot.command, cast.environment)
         dialogue = Dialogue(cast.person, room_id, database, plan.show, plan.draw, command)
