@@ -154,10 +154,10 @@ def test_a_change_of_a_task_is_taken_back(terminal: Terminal) -> None:
     asked = terminal.run("task", "undo", "--last")
     assert (asked.returncode, asked.stderr.decode().splitlines()) == (
         1,
-        [WOULD, "- task removed again: Renew", f"wintermute: {CONFIRM}"],
+        [WOULD, "- the task is gone again: Renew", f"wintermute: {CONFIRM}"],
     )
     assert terminal.says("task", "undo", "--last", "--yes").endswith(
-        "- task removed again: Renew\n"
+        "- the task is gone again: Renew\n"
     )
     assert added.split()[0] not in terminal.refuses("task", "undo", "--last")
 

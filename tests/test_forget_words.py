@@ -121,16 +121,16 @@ async def test_all_kinds_are_listed_and_gone_everywhere(
         assert "- 4 lines of pages and their index: " in question
         assert "fact_" not in question
         assert "Your messages stay in the room until you delete them there." in question
-        assert "only you can change them: the task `task_" in question
+        assert "only you can change them: the task 1 (`/tasks cancel 1`)" in question
         model.keyed(lambda _: None)
         await asked(house, "/forget yes")
         assert FORGETTING in await house.spoken()
         await forgotten(house)
         rest = await asked(house, f"/forget {word}")
         assert "- " not in rest
-        assert "only you can change them: the task `task_" in rest
+        assert "only you can change them: the task 1 (`/tasks cancel 1`)" in rest
         for task in await house.stores.tasks.listed(SCOPE, "all"):
-            await say(house, [f"/tasks cancel {task.id}"])
+            await say(house, [f"/tasks cancel {task.number}"])
         await say(house, ["And now?"])
         assert word not in str(model.requests[-1].messages).replace(f"feed the {word}", "")
         pages = texts(root)

@@ -312,7 +312,7 @@ async def test_yes_and_no_answer_by_number_by_range_and_all_at_once(
         assert len(await house.spoken()) == before
         assert await says(house, "/undo") == "There is nothing to undo here."
         assert await texts(house) == ["Sells the house?", "Sells the bike?"]
-        assert await says(house, "/night undo 2") == "- memory restored: Sells the boat?"
+        assert await says(house, "/night undo 2") == "- the memory is back: Sells the boat?"
         assert "taken back" in await says(house, "/night 2")
 
 
@@ -411,9 +411,9 @@ async def test_a_night_is_taken_back_item_by_item_or_whole_and_the_second_time_s
         await slept(house, clock)
         assert await says(house, "/undo") == "There is nothing to undo here."
         assert "Write it as NIGHT#ITEM" in await says(house, "/night undo 20260505#")
-        assert await says(house, "/night undo `1`") == "- memory restored: Likes tea, again"
+        assert await says(house, "/night undo `1`") == "- the memory is back: Likes tea, again"
         assert "Has a dog, again" not in await texts(house)
-        assert await says(house, "/night undo") == "- memory restored: Has a dog, again"
+        assert await says(house, "/night undo") == "- the memory is back: Has a dog, again"
         assert sorted(await texts(house)) == before
         nothing = "There is nothing to undo: everything is as it was before."
         assert await says(house, "/night undo") == nothing

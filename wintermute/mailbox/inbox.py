@@ -557,12 +557,14 @@ class Inbox:
         )
         return str(at) if at else None
 
-    async def command_before(self, tx: Transaction, row: Waiting) -> Waiting | None:
-        """The last command that the same person gave here before this one."""
+    async def command_before(
+        self, tx: Transaction, row: Waiting, begins: str = "/"
+    ) -> Waiting | None:
+        """The last command that the same person gave here before this one; `begins`: such a one."""
         found = await tx.row(
             "SELECT * FROM inbox WHERE conversation_id = ? AND sender = ? AND kind = 'command'"
-            " AND seq < ? ORDER BY seq DESC LIMIT 1",
-            (row.conversation_id, row.sender, row.seq),
+            " AND seq < ? AND body LIKE ? || '%' ORDER BY seq DESC LIMIT 1",
+            (row.conversation_id, row.sender, row.seq, begins),
         )
         return _waiting(found) if found else None
 

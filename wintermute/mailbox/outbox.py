@@ -555,10 +555,17 @@ class Outbox:
         )
         return _spoken(row) if row else None
 
-    async def answer_to(self, tx: Transaction, event_id: str) -> str:
-        """What we said in answer to an event, whatever kind of answer it was."""
+    async def answer_to(
+        self, tx: Transaction, event_id: str, *, by: datetime | None = None, scope: str = ""
+    ) -> str:
+        """What we said in answer to an event, whatever kind of answer it was.
+
+        `by`: if it was sent by then. `scope`: if it was meant for that.
+        """
         found = await tx.scalars(
-            "SELECT body FROM outbox WHERE answers = ? ORDER BY seq DESC LIMIT 1", (event_id,)
+            "SELECT body FROM outbox WHERE answers = :event AND (:by IS NULL OR sent_at <= :by)"
+            " AND :scope IN ('', meant_for) ORDER BY seq DESC LIMIT 1",
+            {"event": event_id, "by": by and stamp(by), "scope": scope},
         )
         return "".join(found)
 

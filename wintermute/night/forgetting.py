@@ -577,8 +577,8 @@ def copy_told(copy: UpgradeCopy, zone: ZoneInfo) -> str:
 
 def told_of(name: str) -> str:
     """Name such a thing and the way to change it."""
-    if name.startswith("task_"):
-        return f"the task `{name}` (`/tasks cancel {name}`)"
+    if name.startswith("task "):
+        return f"the {name} (`/tasks cancel {name.removeprefix('task ')}`)"
     if name.startswith("skill "):
         return f"the skill `{name.removeprefix('skill ')}` (ask me to change it)"
     if name.endswith(f"/{GIT}"):
@@ -672,8 +672,12 @@ async def tasks_and_skills(
     tasks = {task.id: task for each in seen for task in each}.values()
     names = [skill.name for skill in await stores.skills.listed()]
     skills = [f"skill {name}" for name in names if say(await stores.skills.read(name))]
-    said = {task.id: f"{task.content}\n{task.reason}\n{task.plan.ai_prompt}" for task in tasks}
-    return [*(task for task, text in said.items() if say(text)), *skills]
+    said = [
+        f"task {task.number}"
+        for task in tasks
+        if say(f"{task.content}\n{task.reason}\n{task.plan.ai_prompt}")
+    ]
+    return [*said, *skills]
 
 
 def _files(stores: Stores, scopes: Sequence[str], wanted: Wanted) -> list[str]:
