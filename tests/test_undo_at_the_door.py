@@ -328,9 +328,8 @@ async def test_undo_after_merge_after_undo_with_both_files_edited_by_hand_betwee
             assert said == "- what I always keep in mind is as it was before"
         plain = "# SOUL\n- calm and brief\n\n# TOOLS\n- a lamp\n\n# RULE\n\n# USER\n"
         assert page.read_text() == plain
-        await talk.says("/undo")  # four items
-        await talk.says("/undo yes")
-        await talk.says("/undo")
+        for line in ("/undo", "/undo yes", "/undo"):  # of four items, which is asked; then of one
+            await talk.says(line)
         assert await talk.remembered() == sorted([CHESS, cat])
         done = await beside(terminal, "memory", "undo", "--last", "--yes")
         assert cat.encode() in done.stdout, done

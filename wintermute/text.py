@@ -61,7 +61,7 @@ NO_ANSWERS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], s
 def no_answer(address: str, error: BaseException | None) -> str:
     """Words for a connection that failed, whichever library says so."""
     chain, told = [error], f"{address}: {error or type(error).__name__}"
-    while (error := error and error.__cause__) is not None:
+    while (error := error and (error.__cause__ or error.__context__)) is not None:
         chain.append(error)
     found = (words for kind, words in NO_ANSWERS if any(isinstance(e, kind) for e in chain))
     return next((words.format(address) for words in found), told)
