@@ -199,7 +199,7 @@ class MatrixClient:
 
     def device_name(self, user: str, device: str) -> str:
         """How whoever made a session calls it, in marks of its own; "": in no way that we know."""
-        known = self._nio.olm.device_store.devices(user).get(device)
+        known = self._nio.olm.device_store[user].get(device)
         name = known.display_name if known else ""
         return f"`{name}` " if (name := display_name(name.translate(NO_MARKS))) else ""
 
