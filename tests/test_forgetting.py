@@ -151,7 +151,11 @@ async def test_it_is_forgotten_however_people_and_models_wrote_it(
             task = await house.stores.tasks.add(tx, why, f"Call, {ways[0]}, soon", scope=SCOPE)
         (tmp_path / "MEMORIES.txt~").write_text(text)
         done = await forget_live(house, "Öznur")
-        names = (f"task {task.number}", "skill doctor", str(tmp_path / "MEMORIES.txt~"))
+        names = (
+            f"{task.id} (number {task.number})",
+            "skill doctor",
+            str(tmp_path / "MEMORIES.txt~"),
+        )
         assert (done.facts, done.unfinished, done.quoted) == (1, 0, names)
         assert done.records > 12
         await house.stores.skills.remove(why, "doctor")
@@ -248,7 +252,7 @@ async def test_what_a_person_must_change_is_named(tmp_path: Path) -> None:
         await stores.skills.write(Reason("tool", SCOPE), "shed", "How to open it", text)
         (tmp_path / "core.md").write_text(f"- {text}\n")
         done = await forget_live(house)
-        assert done.quoted == (f"task {task.number}", "skill shed")
+        assert done.quoted == (f"{task.id} (number {task.number})", "skill shed")
         assert (tmp_path / "core.md").read_text() == ""
         assert [fact.id for fact in await stores.facts.live("person:@bob:test")] == ["bobs"]
 

@@ -107,6 +107,8 @@ async def test_a_held_report_is_told_anew_without_what_was_forgotten_meanwhile(
         await says(house, f"I remember a {word}")
         await slept(house, clock, 18.2)
         await says(house, f"/forget {word}")
+        while await house.deliver():
+            pass
         await says(house, "/forget yes")
         await slept(house, clock, 0.2)
         told = [text for text in await house.spoken() if text.startswith("Last night: 4 memories")]
@@ -327,7 +329,7 @@ async def test_what_is_taken_back_by_the_name_of_its_change_set_reads_so(
         await says(house, "/night yes 2")
         for n in (1, 2):
             row = await house.one(f"SELECT change_set AS id FROM night_items WHERE n = {n}")
-            assert "memory restored" in await says(house, f"/undo {row['id']}")
+            assert "the memory is back" in await says(house, f"/undo {row['id']}")
             assert "taken back" in await says(house, f"/night {n}")
         assert len(await texts(house)) == 4
         assert "waits for your yes or no" in await says(house, "/night 3")

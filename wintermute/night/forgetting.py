@@ -579,8 +579,9 @@ def copy_told(copy: UpgradeCopy, zone: ZoneInfo) -> str:
 
 def told_of(name: str) -> str:
     """Name such a thing and the way to change it."""
-    if name.startswith("task "):
-        return f"the {name} (`/tasks cancel {name.removeprefix('task ')}`)"
+    if name.startswith("task_"):
+        number = name.split()[-1].rstrip(")")
+        return f"the task {number} (`/tasks cancel {number}`)"
     if name.startswith("skill "):
         return f"the skill `{name.removeprefix('skill ')}` (ask me to change it)"
     if name.endswith(f"/{GIT}"):
@@ -675,7 +676,7 @@ async def tasks_and_skills(
     names = [skill.name for skill in await stores.skills.listed()]
     skills = [f"skill {name}" for name in names if say(await stores.skills.read(name))]
     said = [
-        f"task {task.number}"
+        f"{task.id} (number {task.number})"  # for the shell and for a chat
         for task in tasks
         if say(f"{task.content}\n{task.reason}\n{task.plan.ai_prompt}")
     ]
