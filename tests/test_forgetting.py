@@ -368,7 +368,11 @@ async def test_what_reminders_said_and_runs_found_is_forgotten(tmp_path: Path) -
         after(clock, "2026-03-02T09:00")
         await house.promises.fire()
         done = await forget_live(house)
-        assert (done.facts, done.unfinished, done.quoted) == (0, 1, (said.id,))
+        assert (done.facts, done.unfinished, done.quoted) == (
+            0,
+            1,
+            (f"{said.id} (number {said.number})",),
+        )
         await deliver(house)
         await house.promises.fire()
         await deliver(house)

@@ -342,9 +342,11 @@ class WatchedInbox(Inbox):
 
     looked = asyncio.Event()
 
-    async def command_before(self, tx: Transaction, row: Waiting) -> Waiting | None:
+    async def command_before(
+        self, tx: Transaction, row: Waiting, begins: str = "/"
+    ) -> Waiting | None:
         self.looked.set()
-        return await super().command_before(tx, row)
+        return await super().command_before(tx, row, begins)
 
 
 async def recorded(talk: Chat, *texts: str) -> None:

@@ -401,7 +401,7 @@ class Finding:
     """What the text says, for programs."""
 
 
-TODO = {
+ADVICE = {
     "homeserver": " -> see that it runs, and check matrix.homeserver in config.yaml",
     "model": " -> see that its server runs; `wintermute check` says more",
 }
@@ -430,8 +430,8 @@ async def gather(
     for part in await Health(database, clock).parts():
         since = f"(since {part.since.astimezone(zone):%Y-%m-%d %H:%M})"
         state = "ok" if part.part in PASSED.intersection(old) else part.state
-        todo = TODO.get(part.part, "") if state != "ok" and "->" not in part.detail else ""
-        facts.append(Finding(part.part, state, f"{part.detail} {since}{todo}".strip()))
+        advice = ADVICE.get(part.part, "") if state != "ok" and "->" not in part.detail else ""
+        facts.append(Finding(part.part, state, f"{part.detail} {since}{advice}".strip()))
     (waiting,) = await database.scalars(
         "SELECT count(*) FROM inbox WHERE state IN ('waiting', 'casting') AND kind <> 'command'"
     )
