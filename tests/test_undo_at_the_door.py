@@ -342,11 +342,9 @@ class WatchedInbox(Inbox):
 
     looked = asyncio.Event()
 
-    async def command_before(
-        self, tx: Transaction, row: Waiting, begins: str = "/"
-    ) -> Waiting | None:
+    async def command_before(self, tx: Transaction, row: Waiting, of: str = "/") -> Waiting | None:
         self.looked.set()
-        return await super().command_before(tx, row, begins)
+        return await super().command_before(tx, row, of)
 
 
 async def recorded(talk: Chat, *texts: str) -> None:

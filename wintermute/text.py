@@ -48,12 +48,12 @@ BLANKS = frozenset("\u034f\u115f\u1160\u2800\u3164\uffa0") | {*map(chr, range(0x
 """Characters that are letters or marks, and show nothing."""
 
 
-NO_ANSWERS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...] = (
+NO_ANSWERS: tuple[tuple[type[BaseException], str], ...] = (
     (ssl.SSLCertVerificationError, "the certificate of {} cannot be trusted"),
     (ssl.SSLError, "{} does not speak https"),
     (socket.gaierror, "nothing answers at {}, because no server has this name"),
     (TimeoutError, "{} gave no answer in time"),
-    ((ConnectionResetError, BrokenPipeError), "{} hung up"),
+    (ConnectionResetError, "{} hung up"),
     (OSError, "nothing answers at {}"),
 )
 
@@ -63,8 +63,8 @@ def no_answer(address: str, error: BaseException | None) -> str:
     chain, told = [error], f"{address}: {error or type(error).__name__}"
     while (error := error and (error.__cause__ or error.__context__)) is not None:
         chain.append(error)
-    found = (words for kind, words in NO_ANSWERS if any(isinstance(e, kind) for e in chain))
-    return next((words.format(address) for words in found), told)
+    found = (text for kind, text in NO_ANSWERS if any(isinstance(each, kind) for each in chain))
+    return next((text.format(address) for text in found), told)
 
 
 def clean(text: str) -> str:

@@ -73,8 +73,7 @@ WHY_ALONE = (
 )
 UNDONE_HERE: tuple[ItemKind, ...] = ("fact", "task")
 UNDO_CONFIRM = (
-    "I ask before I undo a change that is older than an hour, large or not yours."
-    " `/undo yes` would do this:\n{}"
+    "I ask first, for this change is old, large or not yours. `/undo yes` would do this:\n{}"
 )
 NOTHING_TO_CONFIRM = "There is nothing to confirm: write `/undo` first."
 NO_CHANGE = "I know no change `{}` in this chat from the last 30 days."

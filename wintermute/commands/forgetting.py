@@ -111,7 +111,7 @@ class Forgetting:
             last = await self._stores.inbox.command_before(tx, row)
             said = await self._stores.outbox.answer_to(tx, last.event_id) if last else ""
             busy = await self._stores.jobs.is_forgetting(tx, scope)
-            missing = await self._missing(tx, row, scope)
+            missing = await self._missing(tx, row)
         if question is None:  # the same yes again is told the same, until that is done
             if last is None or said not in (FORGETTING, FORGETTING_HERE):
                 return missing
@@ -128,16 +128,15 @@ class Forgetting:
         self._agreed[row.event_id] = said, found
         return None
 
-    async def _missing(self, tx: Transaction, row: Waiting, scope: str) -> str:
+    async def _missing(self, tx: Transaction, row: Waiting) -> str:
         """Say why a yes confirms nothing, and which command to repeat."""
         outbox, line = self._stores.outbox, " ".join(row.body.lower().split())
         asked = await self._stores.inbox.command_before(tx, row, f"{row.word} ")
-        shown = await outbox.answer_to(tx, asked.event_id, scope=scope) if asked else ""
-        if asked is None or f"`{line}`" not in shown:
-            return NOT_ASKED
-        seen = await outbox.answer_to(tx, asked.event_id, by=row.sent_at)
-        named = brief(after_word(asked.body)).replace("`", "")
-        return (INTERRUPTED if seen else TOO_EARLY).format(named)
+        shown = await outbox.answer_to(tx, asked.event_id) if asked else ""
+        if asked is None or asked.direct != row.direct or f"`{line}`" not in shown:
+            return NOT_ASKED  # whom others have joined since is not told what was asked for
+        why = INTERRUPTED if await outbox.answer_to(tx, asked.event_id, row.sent_at) else TOO_EARLY
+        return why.format(brief(after_word(asked.body)).replace("`", ""))
 
     async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
         """Owe it, within the transaction that stores the answer."""

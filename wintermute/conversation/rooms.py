@@ -234,8 +234,8 @@ class Rooms:
         )
         said = await self._end(tx, conversation_id, given_up, "stopped")
         ended = await self._sub_sessions.end(tx, conversation_id)
-        left = words.UNANSWERED.format(counted(len(given_up) - bool(said), "message"))
-        left = left if given_up[1:] else ""
+        many = counted(len(given_up) - bool(said), "message")
+        left = words.UNANSWERED.format(many) if given_up[1:] else ""
         if said:
             return left
         return f"{words.STOPPED} {left}".strip() if given_up or ended else words.NOTHING_RUNNING

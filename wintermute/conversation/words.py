@@ -41,10 +41,7 @@ ELSEWHERE = "My answer is in the room that replaced this one."
 NOTHING_RUNNING = "Nothing was running."
 NO_SUCH_SUB_SESSION = "No work `{id}` is running here. `/sessions` lists what is."
 EDITED = "[This message was changed. For its earlier wording you had already done: {effects}. That still stands.]\n\n"
-REWORDED = (
-    "I already did what the first wording said. Undo or cancel that first. Then send the new wording"
-    " as a new message."
-)
+REWORDED = "I already did what the first wording said. Undo or cancel that. Then send the new wording as a new message."
 TAKEN_BACK = "I undid what the first wording did."
 FIRST_STAYS = "What the first wording did stays."
 OUTAGE = (

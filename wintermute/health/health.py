@@ -405,7 +405,6 @@ ADVICE = {
     "homeserver": " -> see that it runs, and check matrix.homeserver in config.yaml",
     "model": " -> see that its server runs; `wintermute check` says more",
 }
-"""What to do about a part whose own words do not say it (U-012)."""
 PASSED = frozenset({"bridge", "casts", "restored"})
 """Parts that tell of something that happened: a day later nobody has to be warned of it."""
 WELL = "All is well. {} shows every part."

@@ -555,18 +555,11 @@ class Outbox:
         )
         return _spoken(row) if row else None
 
-    async def answer_to(
-        self, tx: Transaction, event_id: str, *, by: datetime | None = None, scope: str = ""
-    ) -> str:
-        """What we said in answer to an event, whatever kind of answer it was.
-
-        `by`: if it was sent by then. `scope`: if it was meant for that.
-        """
-        found = await tx.scalars(
-            "SELECT body FROM outbox WHERE answers = :event AND (:by IS NULL OR sent_at <= :by)"
-            " AND :scope IN ('', meant_for) ORDER BY seq DESC LIMIT 1",
-            {"event": event_id, "by": by and stamp(by), "scope": scope},
-        )
+    async def answer_to(self, tx: Transaction, event_id: str, by: datetime | None = None) -> str:
+        """What we said in answer to an event, whatever kind of answer; `by`: if it was sent by then."""
+        query = "SELECT body FROM outbox WHERE answers = ? AND (? IS NULL OR sent_at <= ?) ORDER BY seq DESC LIMIT 1"
+        until = by and stamp(by)
+        found = await tx.scalars(query, (event_id, until, until))
         return "".join(found)
 
     async def answers_to(self, events: Sequence[str]) -> dict[str, str]:

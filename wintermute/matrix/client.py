@@ -200,8 +200,8 @@ class MatrixClient:
     def device_name(self, user: str, device: str) -> str:
         """How whoever made a session calls it, in marks of its own; "": in no way that we know."""
         known = self._nio.olm.device_store[user].get(device)
-        name = known.display_name if known else ""
-        return f"`{name}` " if (name := display_name(name.translate(NO_MARKS))) else ""
+        name = display_name(known.display_name.translate(NO_MARKS)) if known else ""
+        return f"`{name}` " if name else ""
 
     async def send_to_device(
         self, kind: str, user: str, device: str, content: Json, txn_id: str

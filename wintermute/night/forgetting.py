@@ -580,8 +580,7 @@ def copy_told(copy: UpgradeCopy, zone: ZoneInfo) -> str:
 def told_of(name: str) -> str:
     """Name such a thing and the way to change it."""
     if name.startswith("task_"):
-        number = name.split()[-1].rstrip(")")
-        return f"the task {number} (`/tasks cancel {number}`)"
+        return "the task {0} (`/tasks cancel {0}`)".format(name.split()[-1][:-1])
     if name.startswith("skill "):
         return f"the skill `{name.removeprefix('skill ')}` (ask me to change it)"
     if name.endswith(f"/{GIT}"):
@@ -675,12 +674,8 @@ async def tasks_and_skills(
     tasks = {task.id: task for each in seen for task in each}.values()
     names = [skill.name for skill in await stores.skills.listed()]
     skills = [f"skill {name}" for name in names if say(await stores.skills.read(name))]
-    said = [
-        f"{task.id} (number {task.number})"  # for the shell and for a chat
-        for task in tasks
-        if say(f"{task.content}\n{task.reason}\n{task.plan.ai_prompt}")
-    ]
-    return [*said, *skills]
+    said = {f"{t.id} (number {t.number})": (t.content, t.reason, t.plan.ai_prompt) for t in tasks}
+    return [*(task for task, texts in said.items() if say("\n".join(map(str, texts)))), *skills]
 
 
 def _files(stores: Stores, scopes: Sequence[str], wanted: Wanted) -> list[str]:
