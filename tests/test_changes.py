@@ -246,7 +246,7 @@ async def test_an_item_of_which_a_part_stays_names_the_part(tmp_path: Path) -> N
         sets = await stores.changes.history(("task",), ANN)
         undone = await stores.undo.run(sets[1])
         back, kept = (
-            "- task partly as it was before: iced tea",
+            "- the task is partly as it was before: iced tea",
             "- not undone, because I changed it",
         )
         assert back_lines(undone) == [back, f"{kept} since: text of the task iced tea"]

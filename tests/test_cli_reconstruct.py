@@ -218,7 +218,7 @@ async def test_a_pasted_letter_is_taken_apart_in_the_background(
         assert sources == {"user_explicit"}
         await house.incoming("/undo")
         said = (await house.said(2))[1].splitlines()
-        assert sorted(said) == [f"- memory removed again: {text}" for text in sorted(FACTS)]
+        assert sorted(said) == [f"- the memory is gone again: {text}" for text in sorted(FACTS)]
         await became(house)
         again = await house.one("SELECT id FROM change_sets WHERE cause = 'undo'")
         await house.incoming(f"/undo {again['id']}")

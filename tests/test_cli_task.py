@@ -145,21 +145,20 @@ def test_a_change_of_a_task_is_taken_back(terminal: Terminal) -> None:
     change, added = terminal.says("task", "history").split("set_")[1:]
     assert f"~ task {name}: content: Renew -> Burn it" in change
     assert terminal.says("task", "undo", f"set_{change.split()[0]}").startswith(
-        "taken back:\n- task "
+        "taken back:\n- the task "
     )
     assert terminal.json("task", "show", name)["content"] == "Renew"
     (memory,) = terminal.json("memory", "history")
     refused = terminal.refuses("task", "undo", memory["id"])
     assert refused.endswith("changed a fact: undo it there")
-    asked = terminal.run("task", "undo", "--last")
-    assert (asked.returncode, asked.stderr.decode().splitlines()) == (
-        1,
-        [WOULD, "- task removed again: Renew", f"wintermute: {CONFIRM}"],
-    )
-    assert terminal.says("task", "undo", "--last", "--yes").endswith(
-        "- task removed again: Renew\n"
-    )
+    said = terminal.says("task", "undo", "--last")
+    assert said.endswith("- the task is gone again: Renew\n")
     assert added.split()[0] not in terminal.refuses("task", "undo", "--last")
+    (many := terminal.data / "many.txt").write_text("Likes A\nLikes B\nLikes C\nLikes D\n")
+    terminal.says("memory", "import", str(many))  # M-091: more than three
+    told = terminal.run("memory", "undo", "--last").stderr.decode().splitlines()
+    assert (told[0], told[-1], len(told)) == (WOULD, f"wintermute: {CONFIRM}", 6)
+    assert "the memory is gone again: Likes D" in terminal.says("memory", "undo", "--last", "--yes")
 
 
 @pytest.mark.quick(every=3)

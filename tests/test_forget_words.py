@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.test_forgetting_messages import forgotten
 from tests.test_forgetting_pages import furnish, texts
 from tests.test_forgetting_scopes import CLUB, said_by
 from tests.test_harvest import RANKED, say
-from tests.world.clock import HeldClock
+from tests.world.clock import FakeClock, HeldClock
 from tests.world.house import PROMPTS, ROOM, House, open_house
 from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use, is_for_summary
 from tests.world.remembering import worded
@@ -23,8 +24,10 @@ from wintermute.commands.forgetting import (
     FORGET_WHAT,
     FORGETTING,
     FORGETTING_HERE,
+    INTERRUPTED,
     NOT_ASKED,
     NOTHING_LIKE_IT,
+    TOO_EARLY,
 )
 from wintermute.config.schema import Memory
 from wintermute.db.traces import AllWords
@@ -121,16 +124,16 @@ async def test_all_kinds_are_listed_and_gone_everywhere(
         assert "- 4 lines of pages and their index: " in question
         assert "`/forget fact_" not in question
         assert "Your messages stay in the room until you delete them there." in question
-        assert "only you can change them: the task `task_" in question
+        assert "only you can change them: the task 1 (`/tasks cancel 1`)" in question
         model.keyed(lambda _: None)
         await asked(house, "/forget yes")
         assert FORGETTING in await house.spoken()
         await forgotten(house)
         rest = await asked(house, f"/forget {word}")
         assert "- " not in rest
-        assert "only you can change them: the task `task_" in rest
+        assert "only you can change them: the task 1 (`/tasks cancel 1`)" in rest
         for task in await house.stores.tasks.listed(SCOPE, "all"):
-            await say(house, [f"/tasks cancel {task.id}"])
+            await say(house, [f"/tasks cancel {task.number}"])
         await say(house, ["And now?"])
         assert word not in str(model.requests[-1].messages).replace(f"feed the {word}", "")
         pages = texts(root)
@@ -231,6 +234,27 @@ async def test_more_than_fifty_things_are_erased_by_a_yes_that_says_how_many(
         assert "I forgot what you confirmed today at" in await asked(house, "/forget yes 60")
         assert await house.database.scrub()
         assert found(tmp_path) == []
+
+
+async def test_a_yes_counts_only_for_a_list_that_was_seen_before_it_was_sent(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """U-015: not said in advance, and not after something else: then the command is named."""
+    clock = FakeClock()
+    async with open_house(tmp_path, model.url, clock=clock) as house, house.working():
+        await say(house, [f"Mine is a {WORD}", f"/forget {WORD}", "/forget yes"])
+        assert (await house.spoken())[-1] == TOO_EARLY.format(WORD)  # of a list that still waits
+        await asked(house, f"/forget {WORD}")
+        clock.ahead = timedelta(seconds=-1)
+        assert await asked(house, "/forget yes") == TOO_EARLY.format(WORD)
+        clock.ahead = timedelta(0)
+        for line in (f"/forget {WORD}", "/memory"):
+            await asked(house, line)
+        assert await asked(house, "/forget yes") == INTERRUPTED.format(WORD)
+        assert await asked(house, "/forget yes") == NOT_ASKED
+        await asked(house, f"/forget {WORD}")
+        assert await asked(house, "/forget yes") == FORGETTING
+        await forgotten(house)
 
 
 @pytest.mark.parametrize("kept", [Memory(), RANKED], ids=["flat_file", "fts5"])

@@ -151,7 +151,11 @@ async def test_it_is_forgotten_however_people_and_models_wrote_it(
             task = await house.stores.tasks.add(tx, why, f"Call, {ways[0]}, soon", scope=SCOPE)
         (tmp_path / "MEMORIES.txt~").write_text(text)
         done = await forget_live(house, "Öznur")
-        names = (task.id, "skill doctor", str(tmp_path / "MEMORIES.txt~"))
+        names = (
+            f"{task.id} (number {task.number})",
+            "skill doctor",
+            str(tmp_path / "MEMORIES.txt~"),
+        )
         assert (done.facts, done.unfinished, done.quoted) == (1, 0, names)
         assert done.records > 12
         await house.stores.skills.remove(why, "doctor")
@@ -248,7 +252,7 @@ async def test_what_a_person_must_change_is_named(tmp_path: Path) -> None:
         await stores.skills.write(Reason("tool", SCOPE), "shed", "How to open it", text)
         (tmp_path / "core.md").write_text(f"- {text}\n")
         done = await forget_live(house)
-        assert done.quoted == (task.id, "skill shed")
+        assert done.quoted == (f"{task.id} (number {task.number})", "skill shed")
         assert (tmp_path / "core.md").read_text() == ""
         assert [fact.id for fact in await stores.facts.live("person:@bob:test")] == ["bobs"]
 
@@ -364,7 +368,11 @@ async def test_what_reminders_said_and_runs_found_is_forgotten(tmp_path: Path) -
         after(clock, "2026-03-02T09:00")
         await house.promises.fire()
         done = await forget_live(house)
-        assert (done.facts, done.unfinished, done.quoted) == (0, 1, (said.id,))
+        assert (done.facts, done.unfinished, done.quoted) == (
+            0,
+            1,
+            (f"{said.id} (number {said.number})",),
+        )
         await deliver(house)
         await house.promises.fire()
         await deliver(house)

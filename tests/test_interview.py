@@ -117,7 +117,7 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
         for asked, typed, said in (
             ("Homeserver", "", "needed here"),
             ("Homeserver", "no such name!", "is no address"),
-            ("Homeserver", f"127.0.0.1:{free_port()}", "check matrix.homeserver"),
+            ("Homeserver", f"127.0.0.1:{free_port()}", "nothing answers at http://127.0.0.1:"),
             ("Homeserver", server.url, "check matrix.homeserver"),
             ("Homeserver", door.url, "redirects in a circle"),
             ("Homeserver", url.removeprefix("http://"), f"{url} answers"),

@@ -97,6 +97,17 @@ async def test_every_attempt_of_a_cast_is_counted(tmp_path: Path, model: ModelSe
     ]
 
 
+async def test_stop_says_how_many_messages_it_leaves_unanswered(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """L-072."""
+    async with open_house(tmp_path, model.url) as house:
+        for line in ("one", "two", "/stop"):
+            await house.incoming(line)
+        async with house.working():
+            assert await house.said(1) == ["Stopped. I leave 2 messages unanswered."]
+
+
 async def test_commands_pass_a_message_that_waits_for_the_model(
     tmp_path: Path, model: ModelServer
 ) -> None:

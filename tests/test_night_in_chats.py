@@ -107,6 +107,8 @@ async def test_a_held_report_is_told_anew_without_what_was_forgotten_meanwhile(
         await says(house, f"I remember a {word}")
         await slept(house, clock, 18.2)
         await says(house, f"/forget {word}")
+        asked = await house.one("SELECT id FROM outbox ORDER BY seq DESC LIMIT 1")
+        await house.outbox.shown(asked["id"])  # the report is held behind it
         await says(house, "/forget yes")
         await slept(house, clock, 0.2)
         told = [text for text in await house.spoken() if text.startswith("Last night: 4 memories")]
@@ -312,7 +314,7 @@ async def test_yes_and_no_answer_by_number_by_range_and_all_at_once(
         assert len(await house.spoken()) == before
         assert await says(house, "/undo") == "There is nothing to undo here."
         assert await texts(house) == ["Sells the house?", "Sells the bike?"]
-        assert await says(house, "/night undo 2") == "- memory restored: Sells the boat?"
+        assert await says(house, "/night undo 2") == "- the memory is back: Sells the boat?"
         assert "taken back" in await says(house, "/night 2")
 
 
@@ -327,7 +329,7 @@ async def test_what_is_taken_back_by_the_name_of_its_change_set_reads_so(
         await says(house, "/night yes 2")
         for n in (1, 2):
             row = await house.one(f"SELECT change_set AS id FROM night_items WHERE n = {n}")
-            assert "memory restored" in await says(house, f"/undo {row['id']}")
+            assert "the memory is back" in await says(house, f"/undo {row['id']}")
             assert "taken back" in await says(house, f"/night {n}")
         assert len(await texts(house)) == 4
         assert "waits for your yes or no" in await says(house, "/night 3")
@@ -411,9 +413,9 @@ async def test_a_night_is_taken_back_item_by_item_or_whole_and_the_second_time_s
         await slept(house, clock)
         assert await says(house, "/undo") == "There is nothing to undo here."
         assert "Write it as NIGHT#ITEM" in await says(house, "/night undo 20260505#")
-        assert await says(house, "/night undo `1`") == "- memory restored: Likes tea, again"
+        assert await says(house, "/night undo `1`") == "- the memory is back: Likes tea, again"
         assert "Has a dog, again" not in await texts(house)
-        assert await says(house, "/night undo") == "- memory restored: Has a dog, again"
+        assert await says(house, "/night undo") == "- the memory is back: Has a dog, again"
         assert sorted(await texts(house)) == before
         nothing = "There is nothing to undo: everything is as it was before."
         assert await says(house, "/night undo") == nothing

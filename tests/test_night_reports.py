@@ -130,6 +130,8 @@ async def test_what_was_forgotten_is_counted_and_not_shown(
         await begin(house, "Likes tea with honey", "Likes tea with honey, again", "Has a dog")
         await slept(house, clock, 11.2)
         await says(house, "/forget tea honey")
+        while await house.deliver():
+            pass
         await says(house, "/forget yes")
         said = await says(house, "/night")
         assert "`1` merged: words were forgotten" in said

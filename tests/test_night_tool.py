@@ -48,7 +48,7 @@ async def test_no_keep_both_brings_both_back_in_a_conversation(
         assert all(TOOL not in tools_in(seen) for seen in model.requests)
         await slept(house, clock)
         model.keyed(acts("No, keep both", "undo", "20260505#1"))
-        assert "memory restored: Likes tea, again" in await says(house, "No, keep both of tea")
+        assert "the memory is back: Likes tea, again" in await says(house, "No, keep both of tea")
         assert "Likes tea, again" in await texts(house)
         assert "Has a dog, again" not in await texts(house)
         model.keyed(acts("sold it", "yes", "20260505#3"))

@@ -450,7 +450,7 @@ async def test_a_night_is_asked_for_read_and_taken_back(
     assert asked.startswith("It is ")
     assert f"→ “The user said: {long}.” (they say the same" in shown
     assert short in shown
-    assert undone == f"- memory restored: The user said: {short}."
+    assert undone == f"- the memory is back: The user said: {short}."
     assert (known.count(short), known.count(long)) == (1, 1)
 
 

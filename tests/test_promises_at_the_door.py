@@ -130,7 +130,7 @@ async def test_a_reminder_of_a_group_is_answered_by_whoever_is_left_there(
     await ann.react(club, reminders["borscht"].event_id, "\N{CROSS MARK}")
     await heard(ann, club, daemon, "Cancelled: borscht")
     await ann.send(club, "/undo")
-    await heard(ann, club, daemon, "- task restored: borscht")
+    await heard(ann, club, daemon, "- the task is back: borscht")
     await ann.send(club, "/tasks snooze")
     await heard(ann, club, daemon, "Again at ")
     await ann.send(club, "/tasks")

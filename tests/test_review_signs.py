@@ -215,7 +215,7 @@ async def test_undo_says_what_a_task_is_again(house: House) -> None:
     task = await task_of(house, "tea", NOTHING, room=ROOM)
     for verb, before in (("pause", "active"), ("done", "active"), ("cancel", None)):
         await ask(house, f"/tasks {verb} {task.id}")
-        said = f"task {before} again: tea" if before else "task restored: tea"
+        said = f"the task is {before} again: tea" if before else "the task is back: tea"
         assert await ask(house, "/undo") == f"- {said}"
 
 

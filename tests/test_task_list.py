@@ -226,7 +226,7 @@ async def test_a_delivered_reminder_is_answered(house: House, clock: HeldClock) 
     assert await act(house, "cancel", task) == "ID is deleted already; nothing was changed"
     assert await act(house, "done", task) == "ID is deleted; nothing was changed"
     assert (await now(house, task)).status == "deleted"
-    assert await ask(house, "/undo") == "- task restored: Call Anna"
+    assert await ask(house, "/undo") == "- the task is back: Call Anna"
 
 
 async def test_what_comes_again_is_done_until_then(house: House, clock: HeldClock) -> None:

@@ -119,7 +119,10 @@ class Chat:
         """The answer to a command."""
         before = len(await self.house.spoken(room))
         await self.house.incoming(line, room=room)
-        return (await self.house.said(before + 1, room))[before]
+        said = (await self.house.said(before + 1, room))[before]
+        while await self.house.deliver(room):
+            pass
+        return said
 
     async def failed(self, attempts: int) -> bool:
         """Whether the job of a batch failed so often in the same way."""

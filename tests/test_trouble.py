@@ -60,7 +60,7 @@ async def test_a_server_that_refuses_connections_is_told_within_five_seconds(
         async with promptly(5):
             await house.incoming("hello")
             (told,) = await house.said(1)
-        assert "is not reachable at 127.0.0.1:9" in told
+        assert "(nothing answers at 127.0.0.1:9)" in told
         assert "Is its server running" in told
         await house.incoming("/help")
         assert len(await house.said(2)) == 2

@@ -45,14 +45,6 @@ async def merged_twice(talk: Chat) -> None:
     assert await talk.remembered() == [SECOND]
 
 
-async def further(talk: Chat) -> str:
-    """Go back beyond the newest change, which is asked first (M-091)."""
-    known = await talk.remembered()
-    assert "`/undo yes`" in await talk.says("/undo")
-    assert await talk.remembered() == known
-    return await talk.says("/undo yes")
-
-
 async def test_a_bare_undo_means_what_was_asked_for_and_takes_its_merge_along(
     tmp_path: Path,
 ) -> None:
@@ -60,16 +52,17 @@ async def test_a_bare_undo_means_what_was_asked_for_and_takes_its_merge_along(
     async with chat(tmp_path) as talk:
         await merged_twice(talk)
         said = await talk.says("/undo")
-        assert f"- undone first, because it was merged since: memory restored: {FIRST}" in said
+        assert f"- undone first, because it was merged since: the memory is back: {FIRST}" in said
         assert (
-            f"- undone first, because it was merged since: memory removed again: {SECOND}" in said
+            f"- undone first, because it was merged since: the memory is gone again: {SECOND}"
+            in said
         )
-        assert f"- memory removed again: {MONDAYS}" in said
+        assert f"- the memory is gone again: {MONDAYS}" in said
         assert await talk.remembered() == [FIRST]
-        said = await further(talk)
-        assert f"- memory removed again: {TENNIS}" in said
+        said = await talk.says("/undo")
+        assert f"- the memory is gone again: {TENNIS}" in said
         assert await talk.remembered() == [CHESS]
-        await further(talk)
+        await talk.says("/undo")
         assert await talk.remembered() == []
         assert await talk.says("/undo") == "There is nothing to undo here."
 
@@ -80,7 +73,7 @@ async def test_an_undo_that_names_a_merge_takes_later_ones_back_first(tmp_path: 
         await merged_twice(talk)
         first = (await sets(talk, "reconstruction"))[0]
         said = await talk.says(f"/undo {first}")
-        assert f"merged since: memory removed again: {SECOND}" in said
+        assert f"merged since: the memory is gone again: {SECOND}" in said
         assert await talk.remembered() == sorted([CHESS, TENNIS, MONDAYS])
         assert await talk.queued() == 0
         for name in reversed(await sets(talk, "undo")):
@@ -102,8 +95,8 @@ async def test_an_undo_of_what_was_ended_since_takes_the_end_back_first(tmp_path
         await talk.worked(answer(over))
         assert await talk.remembered() == [over]
         said = await talk.says(f"/undo {first}")
-        assert f"merged since: memory removed again: {over}" in said
-        assert f"- memory removed again: {lives}" in said
+        assert f"merged since: the memory is gone again: {over}" in said
+        assert f"- the memory is gone again: {lives}" in said
         assert await talk.remembered() == sorted([LYON, "Ann lives with Rex in Lyon", ROME])
 
 
@@ -123,8 +116,8 @@ async def test_what_had_ended_for_a_newer_word_is_back_where_that_is_undone(
             await talk.house.one("SELECT change_set_id AS id FROM changes WHERE item = ?", newer.id)
         )["id"]
         said = await talk.says(f"/undo {added}")
-        assert f"merged since: memory as it was before: {older.text}" in said
-        assert f"memory removed again: {newer.text}" in said
+        assert f"merged since: the memory is as it was before: {older.text}" in said
+        assert f"the memory is gone again: {newer.text}" in said
         assert await talk.remembered() == [older.text]
 
 
@@ -191,7 +184,7 @@ async def test_what_was_picked_up_is_taken_back_by_its_name(tmp_path: Path) -> N
             assert (await house.said(3))[2] == "There is nothing to undo here."
             row = await house.one("SELECT id FROM change_sets WHERE cause = 'harvest'")
             await house.incoming(f"/undo {row['id']}")
-            assert (await house.said(4))[3] == "- memory removed again: The user keeps bees."
+            assert (await house.said(4))[3] == "- the memory is gone again: The user keeps bees."
             assert await house.stores.facts.live(SCOPE) == []
 
 
@@ -314,7 +307,7 @@ async def test_undo_after_merge_after_undo_with_both_files_edited_by_hand_betwee
         await talk.worked(answer(FIRST))
         await looked(talk, 2)
         page.write_text(page.read_text().replace("- calm", "- calm and brief"))
-        assert f"memory removed again: {TENNIS}" in await talk.says("/undo")
+        assert f"the memory is gone again: {TENNIS}" in await talk.says("/undo")
         await talk.house.stores.memories.refresh()
         export.write_text(f"{export.read_text()}{cat}\n")
         done = await beside(terminal, "memory", "import", str(export), "--scope", SCOPE)
@@ -326,7 +319,7 @@ async def test_undo_after_merge_after_undo_with_both_files_edited_by_hand_betwee
         page.write_text(page.read_text().replace("# TOOLS\n", "# TOOLS\n- a lamp\n"))
         assert page.read_text().endswith(f"# USER\n- {FIRST}\n- {SECOND}\n")
         said = await talk.says(f"/undo {(await of_kind(talk, 'fact'))[0]}")
-        assert f"memory removed again: {SECOND}" in said
+        assert f"the memory is gone again: {SECOND}" in said
         assert await talk.remembered() == sorted([CHESS, TENNIS, MONDAYS, cat])
         await talk.says(f"/undo {(await sets(talk, 'undo'))[-1]}")
         assert await talk.remembered() == sorted([SECOND, cat])
@@ -335,8 +328,8 @@ async def test_undo_after_merge_after_undo_with_both_files_edited_by_hand_betwee
             assert said == "- what I always keep in mind is as it was before"
         plain = "# SOUL\n- calm and brief\n\n# TOOLS\n- a lamp\n\n# RULE\n\n# USER\n"
         assert page.read_text() == plain
-        await further(talk)  # four items
-        await further(talk)
+        for line in ("/undo", "/undo yes", "/undo"):  # of four items, which is asked; then of one
+            await talk.says(line)
         assert await talk.remembered() == sorted([CHESS, cat])
         done = await beside(terminal, "memory", "undo", "--last", "--yes")
         assert cat.encode() in done.stdout, done
@@ -349,9 +342,9 @@ class WatchedInbox(Inbox):
 
     looked = asyncio.Event()
 
-    async def command_before(self, tx: Transaction, row: Waiting) -> Waiting | None:
+    async def command_before(self, tx: Transaction, row: Waiting, of: str = "/") -> Waiting | None:
         self.looked.set()
-        return await super().command_before(tx, row)
+        return await super().command_before(tx, row, of)
 
 
 async def recorded(talk: Chat, *texts: str) -> None:
@@ -370,7 +363,7 @@ async def test_a_bare_undo_of_an_older_change_is_asked_and_confirmed_once(tmp_pa
         talk.clock.advance(3601)
         assert await talk.says("/undo yes") == NOTHING_TO_CONFIRM
         asked = await talk.says("/undo")
-        assert f"- memory removed again: {LYON}" in asked
+        assert f"- the memory is gone again: {LYON}" in asked
         await talk.says("never mind")
         assert await talk.says("/undo yes") == NOTHING_TO_CONFIRM
         assert await talk.remembered() == [LYON]
@@ -382,7 +375,7 @@ async def test_a_bare_undo_of_an_older_change_is_asked_and_confirmed_once(tmp_pa
             await recorded(talk, "Ann has bees")
 
         said, _ = await asyncio.gather(talk.says("/undo yes"), newer())
-        assert said == f"- memory removed again: {LYON}"
+        assert said == f"- the memory is gone again: {LYON}"
         assert await talk.says("/undo yes") == NOTHING_TO_CONFIRM
         assert await talk.remembered() == ["Ann has bees"]
 
@@ -395,7 +388,10 @@ async def test_a_bare_undo_of_many_items_is_asked(
     async with chat(tmp_path) as talk:
         await recorded(talk, *(f"Ann has {n} bees" for n in range(facts)))
         said = await talk.says("/undo")
-        assert ("`/undo yes`" in said, said.count("- memory removed again")) == (is_asked, facts)
+        assert ("`/undo yes`" in said, said.count("- the memory is gone again")) == (
+            is_asked,
+            facts,
+        )
         assert len(await talk.remembered()) == (facts if is_asked else 0)
         assert len(await sets(talk, "undo")) == (0 if is_asked else 1)
         if is_asked:

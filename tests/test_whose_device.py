@@ -69,6 +69,8 @@ async def test_an_unsigned_device_is_answered_once_its_owner_has_signed_it(
     plain, chat = await room(ann, daemon), await room(ann, daemon, encrypted=True)
     await answered(ann, chat, "one")
     phone = await current(ann, identity=False)
+    named = {"display_name": "Ann's `@room` phone"}
+    assert (await phone.api("PUT", f"{CLIENT}/devices/{phone.device_id}", named))[0] == 200
     for text in ("two", "three"):
         await phone.send(chat, text)
     await ann.wait_for(chat, lambda m: phone.device_id in m.body and m.sender == daemon.user_id)
@@ -79,7 +81,8 @@ async def test_an_unsigned_device_is_answered_once_its_owner_has_signed_it(
     await phone.edit(chat, await phone.send(chat, "sicks"), "six")
     await answered(ann, plain, "noted")
     assert states(daemon).count("untrusted") == 4
-    assert len(notices(daemon, phone.device_id)) == 1
+    [told] = notices(daemon, phone.device_id)
+    assert f"session `Ann's room phone` `{phone.device_id}`, because" in told
 
     await ann.share_identity(phone)
     await ann.wait_for(chat, lambda m: m.body == "echo: six")

@@ -237,21 +237,18 @@ async def test_undo_takes_the_merge_back_with_what_was_merged(
         await merge(house, "Has a dog, a cat and a bird", both, bird)
         await remember(house, "Likes tea")
         assert (await answer(house, "/undo")).endswith(": Likes tea")
-        assert "`/undo yes`" in await answer(house, "/undo")
-        said = (await answer(house, "/undo yes")).splitlines()
+        said = (await answer(house, "/undo")).splitlines()
         assert said == [
-            "- undone first, because it was merged since: memory restored: Has a dog and a cat",
-            "- undone first, because it was merged since: memory restored: Has a bird",
-            "- undone first, because it was merged since: memory removed again: Has a dog, a cat and a bird",
-            "- memory removed again: Has a bird",
+            "- undone first, because it was merged since: the memory is back: Has a dog and a cat",
+            "- undone first, because it was merged since: the memory is back: Has a bird",
+            "- undone first, because it was merged since: the memory is gone again: Has a dog, a cat and a bird",
+            "- the memory is gone again: Has a bird",
         ]
         assert await listed(house) == ["Has a dog and a cat"]
-        await answer(house, "/undo")
-        said = (await answer(house, "/undo yes")).splitlines()
-        assert said[-1] == "- memory removed again: Has a cat"
+        said = (await answer(house, "/undo")).splitlines()
+        assert said[-1] == "- the memory is gone again: Has a cat"
         assert await listed(house) == ["Has a dog"]
-        await answer(house, "/undo")
-        assert await answer(house, "/undo yes") == "- memory removed again: Has a dog"
+        assert await answer(house, "/undo") == "- the memory is gone again: Has a dog"
         assert await answer(house, "/undo") == "There is nothing to undo here."
 
 
@@ -321,7 +318,7 @@ async def test_undoing_the_end_of_a_memory_makes_it_true_again(
             until = datetime(2026, 5, 1, tzinfo=UTC)
             await house.stores.facts.end(tx, Reason("tool", MINE), lyon.id, until, rome.id)
         assert await listed(house) == ["Lives in Rome"]
-        assert await answer(house, "/undo") == "- memory as it was before: Lives in Lyon"
+        assert await answer(house, "/undo") == "- the memory is as it was before: Lives in Lyon"
         assert await house.stores.facts.get(lyon.id) == lyon
         assert await listed(house) == ["Lives in Lyon", "Lives in Rome"]
 

@@ -1,6 +1,8 @@
 """Small pure functions over text that comes from outside; texts that all doors share."""
 
 import re
+import socket
+import ssl
 import unicodedata
 from datetime import timedelta
 
@@ -44,6 +46,25 @@ EMPTY_AT_SHELL = {
 
 BLANKS = frozenset("\u034f\u115f\u1160\u2800\u3164\uffa0") | {*map(chr, range(0xFE00, 0xFE10))}
 """Characters that are letters or marks, and show nothing."""
+
+
+NO_ANSWERS: tuple[tuple[type[BaseException], str], ...] = (
+    (ssl.SSLCertVerificationError, "the certificate of {} cannot be trusted"),
+    (ssl.SSLError, "{} does not speak https"),
+    (socket.gaierror, "nothing answers at {}, because no server has this name"),
+    (TimeoutError, "{} gave no answer in time"),
+    (ConnectionResetError, "{} hung up"),
+    (OSError, "nothing answers at {}"),
+)
+
+
+def no_answer(address: str, error: BaseException | None) -> str:
+    """Words for a connection that failed, whichever library says so."""
+    chain, told = [error], f"{address}: {error or type(error).__name__}"
+    while (error := error and (error.__cause__ or error.__context__)) is not None:
+        chain.append(error)
+    found = (text for kind, text in NO_ANSWERS if any(isinstance(each, kind) for each in chain))
+    return next((text.format(address) for text in found), told)
 
 
 def clean(text: str) -> str:

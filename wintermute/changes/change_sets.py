@@ -191,12 +191,11 @@ class ChangeSets:
         scope: str | None = None,
         *,
         asked: bool = False,
-        undone: bool = False,
     ) -> ChangeSet | None:
         """The newest change set that is neither an undo nor undone: the next one to undo.
 
         `asked`: of what a person did, or the assistant as it answered them; work in the background,
-        and what a night asked for, is undone by its own name (M-076). With `undone`: those as well.
+        and what a night asked for, is undone by its own name (M-076).
         """
         rows = await self._database.rows(
             "SELECT * FROM change_sets s WHERE (:scope IS NULL OR scope = :scope)"
@@ -204,26 +203,22 @@ class ChangeSets:
             "  OR cause IN ('night', 'consolidation', 'harvest', 'reconstruction')))"
             " AND created_at > :oldest AND EXISTS (SELECT 1 FROM changes c"
             "  WHERE c.change_set_id = s.id AND c.kind IN (SELECT value FROM json_each(:kinds))"
-            "  AND (:undone OR NOT EXISTS (SELECT 1 FROM change_sets u JOIN changes d"
-            "   ON d.change_set_id = u.id WHERE u.undoes = s.id AND d.kind = c.kind AND d.item = c.item)))"
+            "  AND NOT EXISTS (SELECT 1 FROM change_sets u JOIN changes d"
+            "   ON d.change_set_id = u.id WHERE u.undoes = s.id AND d.kind = c.kind AND d.item = c.item))"
             " ORDER BY seq DESC LIMIT 1",
             {
                 "scope": scope,
                 "oldest": self._oldest(),
                 "kinds": json.dumps(list(kinds)),
                 "asked": asked,
-                "undone": undone,
             },
         )
         found = await self._whole(rows)
         return found[0] if found else None
 
-    async def is_latest(
-        self, wanted: ChangeSet, kinds: Sequence[ItemKind], scope: str | None, by: str | None = None
-    ) -> bool:
-        """Check that it is the newest change of the last hour, and with `by` this person's."""
-        newest = await self.newest(kinds, scope, asked=True, undone=True)
-        if newest != wanted or wanted.created_at <= self._clock.now() - LATELY:
+    async def is_lately(self, wanted: ChangeSet, by: str | None = None) -> bool:
+        """Check that it is a change of the last hour, and with `by` this person's."""
+        if wanted.created_at <= self._clock.now() - LATELY:
             return False
         return by is None or await self._database.exists(
             "SELECT 1 FROM inbox WHERE sender = :by AND event_id IN (SELECT c.event_id FROM casts c"

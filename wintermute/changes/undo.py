@@ -246,13 +246,7 @@ class Undo:
                 await place()
         return undone
 
-    async def to_confirm(
-        self,
-        wanted: ChangeSet,
-        kinds: Sequence[ItemKind],
-        scope: str | None = None,
-        by: str | None = None,
-    ) -> Undone | None:
+    async def to_confirm(self, wanted: ChangeSet, by: str | None = None) -> Undone | None:
         """Preview a bare undo that a person has to confirm; None: it needs no question (M-091)."""
         with suppress(_Previewed):
             async with self._database.transaction() as tx:
@@ -260,8 +254,8 @@ class Undo:
                 raise _Previewed
         sets = (undone, *undone.merges)
         items = {(change.kind, change.item) for one in sets for change in one.back}
-        latest = await self._changes.is_latest(wanted, kinds, scope, by)
-        return undone if items and (len(items) > MOST_UNASKED or not latest) else None
+        lately = await self._changes.is_lately(wanted, by)
+        return undone if items and (len(items) > MOST_UNASKED or not lately) else None
 
     def touches_files(self, wanted: ChangeSet) -> bool:
         """Whether it takes `run`, for what it changed lies outside of the database as well."""

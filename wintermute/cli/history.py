@@ -17,8 +17,7 @@ from wintermute.stores import Stores
 
 WOULD = "`undo` would undo this:"
 CONFIRM = (
-    "undo needs --yes for this change: it is over an hour old, not the newest one, or changed more"
-    " than three items"
+    "undo needs --yes for this change: it is over an hour old, or changed more than three items"
 )
 
 
@@ -63,7 +62,7 @@ def undo_command(kind: ItemKind) -> click.Command:
                 if await stores.jobs.is_forgetting(tx):
                     raise WintermuteError(FORGETTING)
             wanted = await _wanted(stores, kind, batch)
-            if last and not yes and (asked := await stores.undo.to_confirm(wanted, (kind,))):
+            if last and not yes and (asked := await stores.undo.to_confirm(wanted)):
                 return asked, False
             undone = await stores.undo.run(wanted)
             async with stores.database.transaction() as tx:

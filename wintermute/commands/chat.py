@@ -72,7 +72,9 @@ WHY_ALONE = (
     " `/memory WORDS` finds memories."
 )
 UNDONE_HERE: tuple[ItemKind, ...] = ("fact", "task")
-UNDO_CONFIRM = "This change is old or large, so I ask first. `/undo yes` would do this:\n{}"
+UNDO_CONFIRM = (
+    "I ask first, for this change is old, large or not yours. `/undo yes` would do this:\n{}"
+)
 NOTHING_TO_CONFIRM = "There is nothing to confirm: write `/undo` first."
 NO_CHANGE = "I know no change `{}` in this chat from the last 30 days."
 ALL = "all"
@@ -259,7 +261,7 @@ class ChatCommands:
             return f"{FORGETTING.capitalize()}."
         if (named := named_in(row.body).lower()) in ("", YES):
             by = row.sender if scope.startswith(ROOM) else None
-            asked = await self._stores.undo.to_confirm(wanted, UNDONE_HERE, scope, by)
+            asked = await self._stores.undo.to_confirm(wanted, by)
             shown = UNDO_CONFIRM.format(back_words(asked)) if asked else ""
             if named and question != shown:
                 return NOTHING_TO_CONFIRM

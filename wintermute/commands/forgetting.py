@@ -30,6 +30,8 @@ FORGOTTEN_SINCE = "There is nothing to confirm: I forgot what you confirmed {}."
 NOT_ASKED = (
     "There is nothing to confirm. Write `/forget WORDS` first, then the words that I ask for."
 )
+INTERRUPTED = "I erased nothing, because something came in between. Write `/forget {}` again."
+TOO_EARLY = "I erased nothing, because you had not seen my list yet. Write `/forget {}` again."
 CHANGED_SINCE = "That list has changed. Write `/forget WORDS` again to see the new one."
 FORGETTING = (
     "I forget it for good, with the messages it came from and all copies of them."
@@ -51,14 +53,15 @@ NOTHING_LIKE_IT = "I remember nothing with these words."
 async def offered(stores: Stores, tx: Transaction, row: Waiting) -> tuple[Waiting, str] | None:
     """The question that this line says yes to, and what we said; None: it confirms nothing.
 
-    The last command of the same person here has to offer this very line, and nothing was said since.
+    The last command of the same person here has to offer this very line, nothing was said since,
+    and the question was sent before the line was.
     """
     line = " ".join(row.body.lower().split())
     before = await stores.inbox.command_before(tx, row)
     if before is None or before.word != row.word:
         return None
     said = await stores.inbox.last_before(tx, row.conversation_id, row.seq)
-    shown = await stores.outbox.answer_to(tx, before.event_id)
+    shown = await stores.outbox.answer_to(tx, before.event_id, by=row.sent_at)
     if (said is not None and said.seq > before.seq) or f"`{line}`" not in shown:
         return None
     return before, shown
@@ -108,9 +111,10 @@ class Forgetting:
             last = await self._stores.inbox.command_before(tx, row)
             said = await self._stores.outbox.answer_to(tx, last.event_id) if last else ""
             busy = await self._stores.jobs.is_forgetting(tx, scope)
+            missing = await self._missing(tx, row)
         if question is None:  # the same yes again is told the same, until that is done
             if last is None or said not in (FORGETTING, FORGETTING_HERE):
-                return NOT_ASKED
+                return missing
             when = in_short(last.sent_at, row.sent_at, self._stores.tasks.zone)
             return said if busy else FORGOTTEN_SINCE.format(when)
         before, shown = question
@@ -123,6 +127,16 @@ class Forgetting:
             return CHANGED_SINCE
         self._agreed[row.event_id] = said, found
         return None
+
+    async def _missing(self, tx: Transaction, row: Waiting) -> str:
+        """Say why a yes confirms nothing, and which command to repeat."""
+        outbox, line = self._stores.outbox, " ".join(row.body.lower().split())
+        asked = await self._stores.inbox.command_before(tx, row, f"{row.word} ")
+        shown = await outbox.answer_to(tx, asked.event_id) if asked else ""
+        if asked is None or asked.direct != row.direct or f"`{line}`" not in shown:
+            return NOT_ASKED  # whom others have joined since is not told what was asked for
+        why = INTERRUPTED if await outbox.answer_to(tx, asked.event_id, row.sent_at) else TOO_EARLY
+        return why.format(brief(after_word(asked.body)).replace("`", ""))
 
     async def answer(self, tx: Transaction, row: Waiting, scope: str) -> str:
         """Owe it, within the transaction that stores the answer."""

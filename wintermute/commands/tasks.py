@@ -163,12 +163,12 @@ def _taken_back(change: Change, partly: bool, shown: Callable[[str], str]) -> st
     thing = THINGS.get(change.kind, change.kind)
     text = shown(_text_of(change, change.after or change.before))
     if change.after is None:
-        return f"{thing} removed again: {text}"
+        return f"the {thing} is gone again: {text}"
     if change.before is None:
-        return f"{thing} restored: {text}"
+        return f"the {thing} is back: {text}"
     if change.before.get("status") != change.after.get("status"):
-        return f"{thing} {change.after.get('status')} again: {text}"
-    return f"{thing} {'partly ' if partly else ''}as it was before: {text}"
+        return f"the {thing} is {change.after.get('status')} again: {text}"
+    return f"the {thing} is {'partly ' if partly else ''}as it was before: {text}"
 
 
 def _text_of(named: Change | Conflict, state: Json | None) -> str:

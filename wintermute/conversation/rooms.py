@@ -17,6 +17,7 @@ from wintermute.loom.records import Cast
 from wintermute.mailbox.inbox import LAST, Waiting
 from wintermute.mailbox.outbox import ANYBODY
 from wintermute.stores import Stores
+from wintermute.text import counted
 
 KEEP_PLACE = frozenset({"/new", "/compact", "/undo"})
 """Commands that change what a message before them is about."""
@@ -233,9 +234,11 @@ class Rooms:
         )
         said = await self._end(tx, conversation_id, given_up, "stopped")
         ended = await self._sub_sessions.end(tx, conversation_id)
+        many = counted(len(given_up) - bool(said), "message")
+        left = words.UNANSWERED.format(many) if given_up[1:] else ""
         if said:
-            return ""
-        return words.STOPPED if given_up or ended else words.NOTHING_RUNNING
+            return left
+        return f"{words.STOPPED} {left}".strip() if given_up or ended else words.NOTHING_RUNNING
 
     async def _stop_if_edited(self, conversation_id: str) -> None:
         """End the work on a message of which a newer version is here (L-054)."""

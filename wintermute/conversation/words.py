@@ -31,6 +31,7 @@ LEFT = (
 )
 RESULT = "Work that I started before the people in this room changed has ended:\n\n{result}"
 STOPPED = "Stopped."
+UNANSWERED = "I leave {} unanswered."
 STOPPED_HERE = "*Stopped.*"
 """The end of an answer that was stopped while it grew."""
 BELOW = "My answer is below."
@@ -40,7 +41,7 @@ ELSEWHERE = "My answer is in the room that replaced this one."
 NOTHING_RUNNING = "Nothing was running."
 NO_SUCH_SUB_SESSION = "No work `{id}` is running here. `/sessions` lists what is."
 EDITED = "[This message was changed. For its earlier wording you had already done: {effects}. That still stands.]\n\n"
-REWORDED = "I already did what the first wording said. Please send the new wording again, as a new message."
+REWORDED = "I already did what the first wording said. Undo or cancel that. Then send the new wording as a new message."
 TAKEN_BACK = "I undid what the first wording did."
 FIRST_STAYS = "What the first wording did stays."
 OUTAGE = (

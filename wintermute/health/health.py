@@ -401,6 +401,10 @@ class Finding:
     """What the text says, for programs."""
 
 
+ADVICE = {
+    "homeserver": " -> see that it runs, and check matrix.homeserver in config.yaml",
+    "model": " -> see that its server runs; `wintermute check` says more",
+}
 PASSED = frozenset({"bridge", "casts", "restored"})
 """Parts that tell of something that happened: a day later nobody has to be warned of it."""
 WELL = "All is well. {} shows every part."
@@ -425,7 +429,8 @@ async def gather(
     for part in await Health(database, clock).parts():
         since = f"(since {part.since.astimezone(zone):%Y-%m-%d %H:%M})"
         state = "ok" if part.part in PASSED.intersection(old) else part.state
-        facts.append(Finding(part.part, state, f"{part.detail} {since}".strip()))
+        advice = ADVICE.get(part.part, "") if state != "ok" and "->" not in part.detail else ""
+        facts.append(Finding(part.part, state, f"{part.detail} {since}{advice}".strip()))
     (waiting,) = await database.scalars(
         "SELECT count(*) FROM inbox WHERE state IN ('waiting', 'casting') AND kind <> 'command'"
     )
@@ -438,7 +443,7 @@ async def gather(
     facts += await _learning(database, now, zone)
     facts += await _old_copies(database, zone)
     facts.append(Finding("tasks", *await promises(database, clock, zone)))
-    facts.append(await _decryption(database, midnight))
+    facts += await _decryption(database, midnight)
     facts.append(Finding("people", *await people(database)))
     facts.append(Finding("unverified sessions", *await untrusted(database)))
     if malformed := await _counter(database, "malformed"):
@@ -577,14 +582,17 @@ async def _counter(database: Database, name: str) -> int:
     return int(row["value"]) if row else 0
 
 
-async def _decryption(database: Database, midnight: datetime) -> Finding:
-    locked = await database.scalars("SELECT received_at FROM inbox WHERE state = 'locked'")
-    new = sum(each >= stamp(midnight) for each in locked)
+async def _decryption(database: Database, midnight: datetime) -> list[Finding]:
+    """How many messages were read, and who has to send one of today again."""
+    locked = await database.rows("SELECT sender, received_at FROM inbox WHERE state = 'locked'")
+    new = Counter(row["sender"] for row in locked if row["received_at"] >= stamp(midnight))
     good = await _counter(database, "decrypted")
     bad = await _counter(database, "undecryptable")
     text = f"{good} messages decrypted, {bad} only later, {len(locked)} still locked"
-    text += f", {new} of them since midnight -> send them again" if new else ""
-    return Finding("decryption", "warn" if new else "ok", text)
+    found = [Finding("decryption", "ok", text)]
+    named = [f"{counted(n, 'message')} of {sender}" for sender, n in sorted(new.items())]
+    told = f"I cannot read {', '.join(_first(named, MOST_NAMED))} -> ask to have them sent again"
+    return [Finding("locked messages", "warn", told), *found] if new else found
 
 
 async def _usage(

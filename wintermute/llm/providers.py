@@ -10,6 +10,7 @@ import httpx2
 
 from wintermute.config.schema import Backend
 from wintermute.errors import ModelError, ModelRefused, ModelUnavailable
+from wintermute.text import no_answer
 
 SECONDS = 10.0
 MOST_BYTES = 8 * 1024 * 1024
@@ -79,8 +80,7 @@ async def _listed(address: str, key: str) -> tuple[str, ...]:
         models = tuple(str(each["id"]) for each in named) if named is not None else None
     except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, UnicodeError) as error:
         todo = "start the server" if is_plain else "check the address and the network"
-        told = f"nothing answers at {address} ({error or 'time is up'}): {todo}"
-        raise ModelUnavailable(told) from error
+        raise ModelUnavailable(f"{no_answer(address, error)}: {todo}") from error
     except (ValueError, TypeError, KeyError, RecursionError):
         models = None
     if answer.status_code in (401, 403):

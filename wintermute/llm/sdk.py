@@ -10,6 +10,7 @@ from wintermute.config.schema import Backend, proxied
 from wintermute.config.secrets import Redaction
 from wintermute.llm.failures import Outage, Refused, Unreachable, of_status
 from wintermute.messages import Json
+from wintermute.text import no_answer
 
 LONGEST_CONNECT = 15.0
 LEFT_ALONE = "x-stainless-raw-response"
@@ -84,12 +85,10 @@ class Client:
         except (openai.APITimeoutError, httpx2.TimeoutException):
             raise Outage("connection", f"does not accept connections at {host}") from None
         except (openai.APIConnectionError, httpx2.RequestError) as error:
-            cause = self._redact(str(error.__cause__ or error)) or type(error).__name__
-            if isinstance(error.__cause__, httpx2.ConnectError):
-                told = f"is not reachable at {host}: {cause[:200]}"
-                raise Unreachable("connection", told) from None
-            told = f"is not reachable at {host} or hung up: {cause[:200]}"
-            raise Outage("connection", told) from None
+            cause = self._redact(no_answer(host, error.__cause__ or error))
+            told = f"is not reachable ({cause[:200]})"
+            kind = Unreachable if isinstance(error.__cause__, httpx2.ConnectError) else Outage
+            raise kind("connection", told) from None
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -557,12 +557,12 @@ class Inbox:
         )
         return str(at) if at else None
 
-    async def command_before(self, tx: Transaction, row: Waiting) -> Waiting | None:
-        """The last command that the same person gave here before this one."""
+    async def command_before(self, tx: Transaction, row: Waiting, of: str = "/") -> Waiting | None:
+        """The last command that the same person gave here before this one; `of`: its beginning."""
         found = await tx.row(
             "SELECT * FROM inbox WHERE conversation_id = ? AND sender = ? AND kind = 'command'"
-            " AND seq < ? ORDER BY seq DESC LIMIT 1",
-            (row.conversation_id, row.sender, row.seq),
+            " AND seq < ? AND body LIKE ? || '%' ORDER BY seq DESC LIMIT 1",
+            (row.conversation_id, row.sender, row.seq, of),
         )
         return _waiting(found) if found else None
 

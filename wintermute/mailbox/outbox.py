@@ -555,11 +555,11 @@ class Outbox:
         )
         return _spoken(row) if row else None
 
-    async def answer_to(self, tx: Transaction, event_id: str) -> str:
-        """What we said in answer to an event, whatever kind of answer it was."""
-        found = await tx.scalars(
-            "SELECT body FROM outbox WHERE answers = ? ORDER BY seq DESC LIMIT 1", (event_id,)
-        )
+    async def answer_to(self, tx: Transaction, event_id: str, by: datetime | None = None) -> str:
+        """What we said in answer to an event, whatever kind of answer; `by`: if it was sent by then."""
+        query = "SELECT body FROM outbox WHERE answers = ? AND (? IS NULL OR sent_at <= ?) ORDER BY seq DESC LIMIT 1"
+        until = by and stamp(by)
+        found = await tx.scalars(query, (event_id, until, until))
         return "".join(found)
 
     async def answers_to(self, events: Sequence[str]) -> dict[str, str]:

@@ -62,8 +62,12 @@ from wintermute.matrix.sessions import KeyFile, Opened, Sessions, bound, take
 from wintermute.matrix.sieve import NO_OLM, GroupSession, SyncBatch, page, session_of, sift
 from wintermute.matrix.signing import ED25519
 from wintermute.messages import Json
+from wintermute.text import display_name, no_answer
 
 SHORT_MS = 100
+
+NO_MARKS = str.maketrans("", "", "`@")
+"""Marks that a name in a code span must not have: its end, and the call of somebody."""
 
 
 class Poll:
@@ -192,6 +196,12 @@ class MatrixClient:
         found = {f"{ED25519}{device.id}": str(device.ed25519) for device in devices}
         master = self.people.master_key(user)
         return found | ({f"{ED25519}{master}": master} if master else {})
+
+    def device_name(self, user: str, device: str) -> str:
+        """How whoever made a session calls it, in marks of its own; "": in no way that we know."""
+        known = self._nio.olm.device_store[user].get(device)
+        name = display_name(known.display_name.translate(NO_MARKS)) if known else ""
+        return f"`{name}` " if name else ""
 
     async def send_to_device(
         self, kind: str, user: str, device: str, content: Json, txn_id: str
@@ -620,7 +630,7 @@ def translated() -> Any:
     try:
         yield
     except NO_ANSWER as error:
-        raise HomeserverUnavailable(str(error) or type(error).__name__) from error
+        raise HomeserverUnavailable(no_answer("the homeserver", error)) from error
     except (
         EncryptionError,
         GroupEncryptionError,

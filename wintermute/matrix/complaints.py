@@ -148,7 +148,8 @@ class Complaints:
         key = f"locked {row.room_id} {sender}"
         refused = self._client.refused(row.room_id, row.raw)
         if refused is not None:
-            return LockReason(*replaced_notice(refused, row.room_id), every=EVER)
+            called = self._client.device_name(refused.user_id, refused.device_id)
+            return LockReason(*replaced_notice(refused, called, row.room_id), every=EVER)
         code = await self._withheld.code(sender, row.room_id, *session_of(row.raw))
         if code in WITHHELD:
             return LockReason(f"{key} {code}", WITHHELD[code].format(sender=sender))

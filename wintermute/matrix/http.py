@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 from aiohttp import (
     BytesPayload,
-    ClientConnectorCertificateError,
     ClientError,
     ClientResponse,
     TooManyRedirects,
@@ -31,15 +30,11 @@ from wintermute.errors import (
     SendRefused,
 )
 from wintermute.messages import Json
+from wintermute.text import no_answer
 
 NO_ANSWER = (
     *(ClientError, TimeoutError, OSError),
     *(ProxyError, ProxyConnectionError, ProxyTimeoutError),
-)
-REASONS = (
-    (TooManyRedirects, "it redirects in a circle"),
-    (ClientConnectorCertificateError, "its certificate cannot be trusted"),
-    (TimeoutError, "it gave no answer in time"),
 )
 LONGEST_REQUESTED_MS = 60_000  # a server that asks for more is asked again anyway
 PAGES = ("m.oauth", "org.matrix.cross_signing_reset")
@@ -191,9 +186,12 @@ async def _sent(
     except NO_ANSWER as error:
         if isinstance(error.__cause__, AudienceChanged):
             raise error.__cause__ from None
-        known = (text for kind, text in REASONS if isinstance(error, kind))
-        reason = next(known, str(error) or type(error).__name__)
-        raise HomeserverUnavailable(f"homeserver {client.homeserver}: {reason}") from error
+        told = no_answer(client.homeserver, error)
+        if isinstance(error, (ProxyError, ProxyConnectionError, ProxyTimeoutError)):
+            told = f"the proxy to {client.homeserver}: {error}"
+        elif isinstance(error, TooManyRedirects):
+            told = f"{client.homeserver} redirects in a circle"
+        raise HomeserverUnavailable(told) from error
     return response, content
 
 

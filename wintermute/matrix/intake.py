@@ -512,7 +512,8 @@ class Intake:
         log.info("message held room=%s sender=%s reason=%s", room_id, sender, came.verdict)
         if came.verdict == "unsigned" and tell:
             device_id = came.opened.device.device_id if came.opened.device else ""
-            notice = UNSIGNED.format(person=sender, device=harmless_id(device_id, "?"))
+            name, shown = self._client.device_name(sender, device_id), harmless_id(device_id, "?")
+            notice = UNSIGNED.format(person=sender, name=name, device=shown)
             key = f"unsigned {sender} {device_id} {room_id}"
             told = (str(sender), conversation, key, EVER, notice)
             await self.trust.tell_person(tx, came.view, *told)

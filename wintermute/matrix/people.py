@@ -21,9 +21,10 @@ from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
 from wintermute.db.values import columns, insert, reader
 from wintermute.errors import WintermuteError
-from wintermute.matrix.inbox import mapping
+from wintermute.matrix.inbox import mapping, string
 from wintermute.matrix.signing import ED25519, is_key, is_signed, unsigned
 from wintermute.messages import Json
+from wintermute.text import display_name
 
 Verdict = Literal["good", "unsigned", "changed", "unseen", "foreign", "replayed"]
 """Of what came from a device: theirs as far as can be known; not signed by them; of somebody whose
@@ -419,7 +420,9 @@ def _device(raw: object, user: str, name: str) -> Json | None:
     keys = mapping(signed.get("keys"))
     kinds = {"ed25519": Ed25519PublicKey, "curve25519": Curve25519PublicKey}
     usable = all(is_key(kinds[kind], keys.get(f"{kind}:{name}")) for kind in kinds)
-    return signed if usable else None
+    named = display_name(string(mapping(mapping(raw).get("unsigned")), "device_display_name"))
+    told: Json = {"unsigned": {"device_display_name": named}} if named else {}  # for notices alone
+    return signed | told if usable else None
 
 
 def _one_time_key(raw: object, user: str, device: str) -> Json | None:

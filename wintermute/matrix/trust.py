@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 Worth = Literal["good", "other", "held", "refused"]
 
 UNSIGNED = (
-    "I do not answer messages from {person}'s session `{device}`, because {person} has not verified "
-    "it. To change that, open the client of that session and verify it with another session or "
+    "I do not answer messages from {person}'s session {name}`{device}`, because {person} has not"
+    " verified it. To change that, open the client of that session and verify it with another session or "
     "with the recovery key. Then I answer what it said here."
 )
 REPLAYED = (
@@ -52,7 +52,7 @@ GONE = (
 )
 
 REPLACED = (
-    "I cannot talk with {person}'s session `{device}`: its keys have changed, for example"
+    "I cannot talk with {person}'s session {name}`{device}`: its keys have changed, for example"
     " because its client lost its data. {person}'s identity has not signed the new ones. Please"
     " log that session out, and log in again."
 )
@@ -86,11 +86,11 @@ def worth(verdict: Verdict, *, encrypted: bool, accept: bool) -> Worth:
     return "held" if encrypted else "refused"
 
 
-def replaced_notice(device: Device, room_id: str) -> tuple[str, str]:
+def replaced_notice(device: Device, called: str, room_id: str) -> tuple[str, str]:
     """What is said about a session whose new keys are refused, and the key by which it is said once."""
     key = f"replaced {device.user_id} {device.device_id} {device.curve25519} {room_id}"
     name = harmless_id(device.device_id, "?")
-    return key, REPLACED.format(person=device.user_id, device=name)
+    return key, REPLACED.format(person=device.user_id, name=called, device=name)
 
 
 class Trust:
@@ -240,7 +240,8 @@ class Trust:
         async with self._stores.database.transaction() as tx:
             for view in (await self._rooms_with(tx, device.user_id))[:1]:
                 conversation = await self._conversation(tx, view)
-                key, notice = replaced_notice(device, view.room_id)
+                called = self._client.device_name(device.user_id, device.device_id)
+                key, notice = replaced_notice(device, called, view.room_id)
                 await self.tell_person(tx, view, device.user_id, conversation, key, EVER, notice)
 
     async def _rooms_with(self, tx: Transaction, user_id: str) -> list[RoomView]:

@@ -580,7 +580,7 @@ def copy_told(copy: UpgradeCopy, zone: ZoneInfo) -> str:
 def told_of(name: str) -> str:
     """Name such a thing and the way to change it."""
     if name.startswith("task_"):
-        return f"the task `{name}` (`/tasks cancel {name}`)"
+        return "the task {0} (`/tasks cancel {0}`)".format(name.split()[-1][:-1])
     if name.startswith("skill "):
         return f"the skill `{name.removeprefix('skill ')}` (ask me to change it)"
     if name.endswith(f"/{GIT}"):
@@ -674,8 +674,8 @@ async def tasks_and_skills(
     tasks = {task.id: task for each in seen for task in each}.values()
     names = [skill.name for skill in await stores.skills.listed()]
     skills = [f"skill {name}" for name in names if say(await stores.skills.read(name))]
-    said = {task.id: f"{task.content}\n{task.reason}\n{task.plan.ai_prompt}" for task in tasks}
-    return [*(task for task, text in said.items() if say(text)), *skills]
+    said = {f"{t.id} (number {t.number})": (t.content, t.reason, t.plan.ai_prompt) for t in tasks}
+    return [*(task for task, texts in said.items() if say("\n".join(map(str, texts)))), *skills]
 
 
 def _files(stores: Stores, scopes: Sequence[str], wanted: Wanted) -> list[str]:
