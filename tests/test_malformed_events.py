@@ -290,7 +290,7 @@ async def test_no_event_stops_the_daemon(
     await ann.send(locked, "and here?")
     await answered(ann, locked, daemon.user_id, "and here?")
     assert (daemon.running, daemon.pid) == (True, pid)
-    [count] = daemon.rows("SELECT value FROM counters WHERE name = 'malformed'")
+    [count] = daemon.rows("SELECT value FROM single_values WHERE name = 'malformed'")
     assert count["value"] > 500
 
     await daemon.restart()  # what was kept of all this is read again

@@ -36,7 +36,7 @@ async def test_a_function_and_a_policy_are_a_new_kind_of_work(
                 )
         house.runner.ring("greeting")
         assert (await house.said(2))[1] == "Good morning, Ann."
-        assert await house.rows("SELECT value FROM counters WHERE name = 'greeted'") == [
+        assert await house.rows("SELECT value FROM single_values WHERE name = 'greeted'") == [
             {"value": 1}
         ]
         assert [row["state"] for row in await house.rows("SELECT state FROM jobs")] == ["done"]

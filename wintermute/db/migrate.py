@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 NAME = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 COPY = re.compile(r"\.before-\d{4}(-wal|-shm|-journal|-part)?")
 """What the name of a copy ends with; or of what SQLite puts beside one that somebody looks into."""
-OURS = frozenset({"conversations", "branches", "casts"})
-"""Tables that every version of our database has had."""
+OURS = 0x57746D31
+"""The application id in the header of each database of ours, which its schema sets."""
 KEPT = timedelta(days=30)
 """How long a copy is there for whoever wants the older version back."""
 
@@ -77,11 +77,42 @@ def migrations(files: Mapping[str, str]) -> list[Migration]:
     return sorted(found, key=lambda step: step.number)
 
 
+def prove_ours(path: Path, steps: list[Migration]) -> None:
+    """Look at the header alone, for who opens a file that is not ours has touched it already.
+
+    Raises: DatabaseUnusable for another schema or program, and for a newer Wintermute.
+    """
+    with path.open("rb") as file:
+        header = file.read(100)
+    pages, version, application = (int.from_bytes(header[n : n + 4]) for n in (28, 60, 68))
+    if not header.startswith(b"SQLite format 3\0") or not (application or version or pages > 1):
+        return  # broken, or not made yet
+    if application != OURS:
+        raise not_ours(path)
+    _prove_known(version, path, steps)
+
+
 def is_foreign(connection: Any) -> bool:
-    """Tell the file of another program, whatever version it names: it has tables, and not ours."""
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    return bool(tables) and not (version and tables >= OURS)
+    """Tell a file that is not ours also where its header is still in its log."""
+    made = connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
+    return bool(made) and connection.execute("PRAGMA application_id").fetchone()[0] != OURS
+
+
+def not_ours(path: Path) -> DatabaseUnusable:
+    """Make the error for a file that is not ours."""
+    return DatabaseUnusable(
+        f"{path} is from an earlier Wintermute or another program: move {path.parent} aside and run"
+        " `wintermute init` (docs/upgrading.md says how to take your memories with you)"
+    )
+
+
+def _prove_known(version: int, path: Path, steps: list[Migration]) -> None:
+    newest = max((step.number for step in steps), default=0)
+    if version > newest:
+        raise DatabaseUnusable(
+            f"database {path} was written by a newer Wintermute (schema {version}, this one knows "
+            f"{newest}): install the newer version again"
+        )
 
 
 def migrate(connection: Any, path: Path, steps: list[Migration]) -> None:
@@ -109,12 +140,7 @@ def migrate(connection: Any, path: Path, steps: list[Migration]) -> None:
 def unseen(connection: Any, path: Path, steps: list[Migration]) -> list[Migration]:
     """The steps a file has not seen. Raises: DatabaseUnusable when a newer version wrote it."""
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    newest = max((step.number for step in steps), default=0)
-    if version > newest:
-        raise DatabaseUnusable(
-            f"database {path} was written by a newer Wintermute (schema {version}, this one knows "
-            f"{newest}): install the newer version again"
-        )
+    _prove_known(version, path, steps)
     return [step for step in steps if step.number > version]
 
 
