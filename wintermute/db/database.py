@@ -341,7 +341,7 @@ def _looked_at(path: Path, connection: Any) -> bool:
     problem = _problem(connection)
     if problem and (not others_are_sound(connection) or _of_a_later_life(path)):
         raise _unusable(path, problem)
-    if is_foreign(connection):
+    if is_foreign(connection, shipped_migrations()):
         raise not_ours(path)
     return bool(problem)
 

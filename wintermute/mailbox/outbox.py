@@ -31,9 +31,7 @@ ASKED = (
     "i.event_id GLOB '$*' AND iif(json_valid(i.raw), i.raw ->> '$.type', '') IS NOT 'm.reaction'"
 )
 """A message of a person that is answered: no sign, and no event of ours."""
-HELD = (
-    "outbox.unsolicited AND NOT EXISTS (SELECT 1 FROM outbox_parts p WHERE p.outbox_id = outbox.id)"
-)
+HELD = "outbox.unsolicited AND NOT EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id)"
 """Nobody asked for it, and nothing of it has begun: in quiet hours it waits."""
 NEXT = (
     "SELECT outbox.seq, outbox.id, outbox.room_id, outbox.kind, outbox.body,"

@@ -2,8 +2,6 @@
 -- which part of the program owns it: only that part's store writes it. Times are UTC texts, as `clock.stamp`
 -- writes them; a scope is 'person:@ann:example.org' or 'room:!abc'.
 
-PRAGMA application_id = 0x57746d31;                   -- 'Wtm1': a file without it is none of ours
-
 -- Messages in and out ----------------------------------------------------------------------------------
 
 -- The place in an account's sync stream up to which all is in the inbox (owner: mailbox).
