@@ -110,7 +110,7 @@ def test_each_table_says_what_a_row_is_and_which_part_owns_it() -> None:
         owner = re.search(r"\(owner: (\w+)", comment)
         assert owner is not None, table
         assert owner[1] in folders, table
-    assert len(tables) <= 63
+    assert len(tables) <= 62
 
 
 def test_no_table_or_column_has_a_name_that_the_words_of_the_project_replaced(schema: Any) -> None:

@@ -1,4 +1,4 @@
-"""Values that there is one of, by name: counters, the last reading of the clock, a mark."""
+"""Values that there is one of, by name: a counter, the sync token, the last reading of the clock."""
 
 import json
 from typing import Any
@@ -14,10 +14,14 @@ async def single(source: Transaction | Database, name: str) -> Any | None:
 
 async def put_single(tx: Transaction, name: str, value: Any) -> None:
     """Keep this value in the place of the last; None: keep none."""
-    await tx.execute("DELETE FROM single_values WHERE name = ?", (name,))
-    if value is not None:
-        query = "INSERT INTO single_values (name, value) VALUES (?, ?)"
-        await tx.execute(query, (name, json.dumps(value)))
+    if value is None:
+        await tx.execute("DELETE FROM single_values WHERE name = ?", (name,))
+    else:
+        await tx.execute(
+            "INSERT INTO single_values (name, value) VALUES (?, ?)"
+            " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            (name, json.dumps(value)),
+        )
 
 
 async def add_to(tx: Transaction, counter: str, by: int) -> None:

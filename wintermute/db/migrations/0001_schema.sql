@@ -4,14 +4,6 @@
 
 -- Messages in and out ----------------------------------------------------------------------------------
 
--- The place in an account's sync stream up to which all is in the inbox (owner: mailbox).
-CREATE TABLE sync_token (
-    id        INTEGER PRIMARY KEY CHECK (id = 1),
-    account   TEXT NOT NULL,
-    token     TEXT NOT NULL,
-    stored_at TEXT NOT NULL
-);
-
 -- An event that came in and concerns us (owner: mailbox). One that cannot be decrypted yet is *locked*, one
 -- that can be read but not be trusted yet *untrusted*; both keep their raw JSON. A message that is held for
 -- the pace of a conversation is a line of context with a time (F-048).
@@ -966,8 +958,8 @@ CREATE TABLE health (
     updated_at TEXT NOT NULL
 ) WITHOUT ROWID;
 
--- A value that there is one of: a counter, the last reading of the clock, the mark of our Qdrant collection
--- (owner: db, for the part that reads it).
+-- A value that there is one of: a counter, the place in the sync stream up to which all is in the inbox, the last
+-- reading of the clock (owner: db, for the part that reads it).
 CREATE TABLE single_values (
     name  TEXT PRIMARY KEY,
     value NOT NULL                                    -- a number that is counted, or JSON
