@@ -5,6 +5,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 from wintermute.errors import ConfigurationError, DataFolderInUse, DiskFull, WintermuteError
@@ -46,6 +47,13 @@ def holder(data_dir: Path) -> int | None:
         return None if _locked(descriptor) else _read(descriptor)
     finally:
         os.close(descriptor)
+
+
+def started(data_dir: Path) -> datetime | None:
+    """When the process that holds the folder took it; None when nobody holds it."""
+    if holder(data_dir) is None:
+        return None
+    return datetime.fromtimestamp((data_dir / NAME).stat().st_mtime, UTC)
 
 
 def _take(descriptor: int, data_dir: Path) -> None:
