@@ -645,7 +645,7 @@ async def erase_items(tx: Transaction, traces: Traces) -> int:
 async def tell_again(tx: Transaction, unsaid: Collection[str]) -> None:
     """Have people told anew, without what was forgotten, where a report was erased before it was sent."""
     nights = await tx.scalars(
-        "UPDATE night_told SET outbox_id = NULL, asks = NULL"
+        "UPDATE night_reports_sent SET outbox_id = NULL, asks = NULL"
         " WHERE outbox_id IN (SELECT value FROM json_each(?)) RETURNING night",
         (json.dumps([*unsaid]),),
     )
