@@ -24,7 +24,7 @@ Sat 28 Feb 09:00 = tomorrow 9 | tomorrow at 9 | TOMORROW AT 9 | 9am tomorrow | t
 Sat 28 Feb 09:00 = saturday at 9 | sat 9 | on saturday at 9am | this saturday at 9 | sa. 9:00 | samstag um 9 | am Samstag um 9 Uhr | samedi à 9h | sábado a las 9 | sabato alle 9 | 周六9点 | 土曜日9時に | 28 february at 9 | february 28 at 9 | 28.2. um 9 | 28.02.2026 9:00 | 28/2 at 9 | 2026-02-28 09:00 | 2026-02-28T09:00 | 2026-02-28T09:00+01:00 | 2月28日9点 | 2026年2月28日9時 | le 28 février à 9h | el 28 de febrero a las 9 | il 28 febbraio alle 9
 Fri 27 Feb 21:30 = 9:30pm | at 9:30 pm | 21:30 | at half past nine in the evening | tonight at 9:30 | heute abend um 9:30 | um halb zehn abends | 21h30 | ce soir à 9h30 | à 9 heures et demie du soir | a las 9 y media de la noche | stasera alle 9:30 | alle nove e mezza di sera | 今晚9点半 | 晚上9点30分 | 今夜9時半 | 夜9時30分に
 Fri 27 Feb 15:34 = in two hours | in 2 hours | in 2h | 2 hours from now | in 120 min | in zwei Stunden | dans 2 heures | dans deux heures | en dos horas | dentro de 2 horas | tra due ore | fra 2 ore | 两个小时后 | 2小时后 | 2時間後に
-Fri 27 Feb 15:04 = in 90 minutes | in an hour and 30 minutes | in 1h30 | dans une heure et demie | in 1 hour 30 minutes
+Fri 27 Feb 15:04 = in 90 minutes | in an hour and 30 minutes | in 1h30 | dans une heure et demie | in 1 hour 30 minutes | in 1 hour and half an hour | in 60 minutes and 30 minutes
 Fri 27 Feb 14:04 = in half an hour | in 30 m | in einer halben Stunde | dans une demi-heure | en media hora | tra mezz'ora | 半小时后 | 30分後
 Fri 06 Mar 13:34 = in a week | in 7 days | in einer Woche | dans une semaine | dans 7 jours | en una semana | tra una settimana | 一周后 | 7日後
 Mon 02 Mar 09:00 = in 3 days at 9 | monday 9 | lundi à 9h | next monday at 9 | nächsten Montag um 9 | lundi prochain à 9h | el lunes que viene a las 9 | lunedì prossimo alle 9 | 下周一9点 | 来週の月曜日9時 | next week monday at 9 | monday 2 march at 9
@@ -57,7 +57,7 @@ rrule FREQ=YEARLY;INTERVAL=1 = every year on 1 december at 9
 !'every day at 9' = daily | every morning | 毎日
 !'1 December at 9' = 1/12 | 1 december | 1.12.
 !2026-12-04 is a Friday = monday 4 december at 9
-!has passed = this friday at 9 | in 0 minutes | today 9:00 | heute um 8 | 2026-02-27T13:34
+!has passed = this friday at 9 | this monday at 9 | diesen Montag um 9 | in 0 minutes | today 9:00 | heute um 8 | 2026-02-27T13:34
 !hundred years = in 999999999 weeks | in 999999999 minutes | 9999-12-31 09:00
 !None = tomorrow at ٩ | at 25 | 24:00 | 9:60 | 13am | 12 in the evening | ١٢:٣٠ | 9-10 | 9:00-10:00 | at once | pay at due date | tom\u200forrow 9 | 30 february at 9 | in a while | every first monday at 9 | after 9:30 | monday at 9 or 10 | every at 9 | in 1.5 hours | yesterday 9:00 | 9.30 | so 9 | 13/13 at 9 | next at 9 | at ten to nine | at 10 past 9 | um zehn vor neun | um fünf vor halb neun | à 9h moins 10 | a las 9 menos diez | alle 9 meno dieci | 9点三刻 | 9時10分前 | 2時間 | at nine thirty | 九点五十分 | 十点二十五分 | 九時五十分 | on the weekend at 9 | am Wochenende um 9 | 周末9点 | this week at 9 | next month at 9 | lundi en quinze à 9h | friday week at 9 | 3月二十五日9点
 """
@@ -148,9 +148,17 @@ def test_what_a_refusal_offers_is_read() -> None:
         ("電話再来週の月曜9時", "!None", None),
         ("in 2 weeks on monday call mum", "!None", None),
         ("every day 2 pills at 9", "daily at 09:00", "2 pills"),
-        ("every day 2 pills", "!'every day' has no time of day", None),
-        ("tomorrow 10 km run", "!'tomorrow' has no time of day", None),
-        ("明天2个鸡蛋", "!'明天' has no time of day", None),
+        (
+            "every day 2 pills",
+            "!'every day 2 pills' can mean different times. Write 'every day at 02:00 pills' or",
+            None,
+        ),
+        ("tomorrow 9 James", "Sat 28 Feb 09:00", "James"),
+        ("lunes 9 las llaves", "Mon 02 Mar 09:00", "las llaves"),
+        ("tomorrow 0 call", "Sat 28 Feb 00:00", "call"),
+        ("march 14 Thomas at 9", "Sat 14 Mar 09:00", "Thomas"),
+        ("tomorrow 10 km run", "!'tomorrow 10 km run' has no time of day", None),
+        ("明天2个鸡蛋", "!'明天2个鸡蛋' has no time of day", None),
         ("um 9 Uhr 2 Eier", "Sat 28 Feb 09:00", "2 Eier"),
         ("tomorrow 9 call mum", "Sat 28 Feb 09:00", "call mum"),
         ("tomorrow 2: egg", "Sat 28 Feb 02:00", "egg"),
@@ -169,6 +177,11 @@ def test_what_a_refusal_offers_is_read() -> None:
             "!I do not know the day 'tomorow'. Did you mean 'tomorrow'?",
             None,
         ),
+        ("x wensday at 9", "!I do not know the day 'wensday'", None),
+        ("thurdsay x at 9", "!I do not know the day 'thurdsay'", None),
+        ("um 9 Frida anrufen", "Sat 28 Feb 09:00", "Frida anrufen"),
+        ("Domino at 9", "Sat 28 Feb 09:00", "Domino"),
+        ("damien at 9", "Sat 28 Feb 09:00", "damien"),
         ("montage at 9 of the domain", "!None", None),
         ("2026-02-30 pay at 9", "!There is no such date or time as '2026-02-30'.", None),
         ("купить хлеб завтра в 18:00", "!I read English, German, French", None),
@@ -179,13 +192,13 @@ def test_what_a_refusal_offers_is_read() -> None:
         ("明天9点一起吃饭", "Sat 28 Feb 09:00", "一起吃饭"),
         ("update to version 3.2 at 9", "!None", None),
         ("morgen mittag um 1 essen", "!'morgen' has no time of day", None),
-        ("明日2時間勉強", "!'明日' has no time of day", None),
+        ("明日2時間勉強", "!'明日2時間勉強' has no time of day", None),
         ("call Sam at 9", "Sat 28 Feb 09:00", "call Sam"),
         ("um 9 Uhr 30 Minuten laufen", "Sat 28 Feb 09:00", "30 Minuten laufen"),
         ("drink water at 8 every evening", "daily at 20:00", "drink water"),
         ("明日9時に母に電話", "Sat 28 Feb 09:00", "母に電話"),
         ("给妈妈打电话明天9点", "Sat 28 Feb 09:00", "给妈妈打电话"),
-        ("tomorrow 5 minutes of yoga", "!'tomorrow' has no time of day", None),
+        ("tomorrow 5 minutes of yoga", "!'tomorrow 5 minutes of yoga' has no time of day", None),
         ("18:30 tell Ben to practise daily", "!'18:30 tell Ben to practise daily' can mean", None),
         ("monday call about friday at 9", "!'monday' has no time of day", None),
         ("take pills at 8am and 8pm", "!None", None),
@@ -239,6 +252,7 @@ async def test_the_chat_and_the_tool_read_a_time_alike(tmp_path: Path, model: Mo
         ("2027-01-02 9:00 x", "I'll remind you on 2 January 2027 at 09:00, once: x"),
         ("2026-05-05T09:00-05:00 x", "I'll remind you tomorrow at 16:00 CEST, once: x"),
         ("mon,thu 08:00 x", "I'll remind you on Thursday at 08:00, every Monday and Thursday: x"),
+        ("mon-fri 08:00 x", "I'll remind you tomorrow at 08:00, every weekday: x"),
         ("every 2 hours x", "I'll remind you today at 16:00, every 2 hours: x"),
         (
             "1/12 at 9 x",

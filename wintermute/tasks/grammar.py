@@ -80,6 +80,8 @@ WORDS = tuple(_read())
 MEANING = {kind: {word.text: word.value for word in WORDS if word.kind == kind} for kind in VALUES}
 KNOWN = frozenset(word.text for word in WORDS)
 DAYS = MEANING["weekday"] | MEANING["plural"] | MEANING["short"]
+NAMED = [day for day in MEANING["day"] | MEANING["weekday"] if day != "demain"]
+"""Days that may be misspelt; Damien and Demian are names."""
 
 
 def share(kind: str, text: str, other: str, word: str) -> bool:
@@ -202,10 +204,10 @@ STOPPED = re.compile(
 """A time is not read right after such a word; `30 february` is a day that cannot be."""
 FAR = re.compile(rf"{BEGIN}{any_of('unit', 'week', 'month', 'year')}[ ,の]*$")
 """A day is not read right after such a word: `next month on the 5th`."""
-COUNTED = re.compile(
-    rf"{_}{UNIT}| +(?:[a-z-]*(?:[a-hj-rtv-z]s|[ae]ux)|[km]?[gml])(?![{LETTERS}])| ?[%€£$]|[぀-鿿]"
-)
-"""`tomorrow 5 minutes` and `every day 2 pills` say no hour."""
+COUNTED = re.compile(rf"(?! an ){_}{UNIT}| +[km]?[gml](?![{LETTERS}])| ?[%€£$]|[぀-鿿]")
+"""`tomorrow 5 minutes` and `tomorrow 10 km` say no hour."""
+FEW = re.compile(rf"(?<![0-9])[1-6] +[a-z-]*(?:[a-hj-rtv-z]s|[ae]ux)(?![{LETTERS}])")
+"""`every day 2 pills` may say no hour; `tomorrow 9 James` says one."""
 OTHER_WORD = re.compile(f" +(?!{AT}|{NEAR}|{PART}|{any_of('number')})[a-z]")
 """`mon` is no day before these: `mon ami`."""
 BEGINS = re.compile(BEGIN + "(?=[^ ])")

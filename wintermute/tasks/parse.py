@@ -10,7 +10,6 @@ from calendar import monthrange
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime, time, timedelta
-from difflib import get_close_matches
 from itertools import product
 from typing import Any, NoReturn
 from zoneinfo import ZoneInfo
@@ -34,12 +33,10 @@ WINDOW = 200
 SOUND = re.compile(r"(?=.)(?:i|e|h|a?c?|(?:D\+?|W[wvo]|W\+[wo]|Md|Ym|[ym](?:n?w)?|d|n?w|v|o|t)c?)")
 """Parts that go together: an instant, elapsed time, or days, dates and their rhythm, with a clock."""
 HALF = "half"
-NEARLY = 0.87
-"""How much of a word must be in a day's name: `tomorow` is meant for one, `domain` is not."""
 FOREIGN = re.compile(r"[\u0370-\u1dff]\S*(?: \S+){0,2}")
 ONLY = "I read English, German, French, Spanish, Italian, Chinese and Japanese times, not '{}'."
 EITHER, THIS = 2, 3
-"""`next friday`: of this week or of the next; `this friday`: today as well, although it has passed."""
+"""`next friday`: of this week or of the next; `this friday`: of this week, although it has passed."""
 Slots = dict[str, tuple[Any, ...]]
 """Parts that were read so far, each with all its meanings."""
 
@@ -100,7 +97,8 @@ class When:
         if self.ahead:
             spans = " ".join(f"{count} {unit}{'s' * (count != 1)}" for unit, count in self.ahead)
             return f"in {spans}" + (f" at {self.clock:%H:%M}" if self.clock else "")
-        named = " and ".join(NAMES[day] for day in self.days)
+        on = " and ".join(NAMES[day] for day in self.days)
+        named = "weekday" if self.days == (0, 1, 2, 3, 4) else on
         if self.day is not None:
             named = ("today", "tomorrow", "day after tomorrow")[self.day]
         if self.date:
@@ -201,7 +199,8 @@ def _date(found: re.Match[str], slots: Slots) -> Slots | None:
         pairs = [(int(month) if month else None, int(given["day"]))]
     real = tuple((year, month, day) for month, day in pairs if _is_day(year, month, day))
     counts = given.get("month") and found[0][-1].isdecimal() and not year
-    loose = bool(counts and grammar.COUNTED.match(found.string, found.end()))  # `march 4 miles`
+    few = grammar.FEW.match(found.string, found.end() - 1)  # `march 4 miles`
+    loose = bool(counts and (few or grammar.COUNTED.match(found.string, found.end())))
     return {"date": real, "loose": (loose,)} if real else None
 
 
@@ -436,10 +435,13 @@ def timed(text: str, now: datetime, zone: ZoneInfo) -> Timed | None:
     if head is None or head.bare or not (head.is_whole and head.names_day):
         cut = max(head.stop if head else 0, len(text) - 2 * WINDOW)
         tail = _last(folded(text[cut:]), cut)
+    few = grammar.FEW.match(line, head.stop - 1) if head and head.bare else None
+    if few and tail and not tail.names_day:
+        head = _piece(line[: few.start()])  # `every day 2 pills at 9`
     found = _joined(text, head, tail, now, zone)
     if found is None:
         return None
-    when = _one(found[1], found[0].at)
+    when = _one(found[1], text if found[0].rest[:1].isdecimal() else found[0].at)
     _check_rest(text, head, found[0], when, now, zone)
     if not when.recurs:
         moment(when, found[0].at, now, zone)
@@ -454,25 +456,33 @@ def _check_rest(
     rest, words, bare = shown(found.rest), ends.split(), when.clock
     if head and head.loose and rest:
         _choose(found.at, when, _with_day(when, now, zone))
-    if head and head.bare and bare and bare.hour < 7 and text[head.stop : head.stop + 1] == " ":
+    if head and head.bare and bare and 0 < bare.hour < 7 and text[head.stop : head.stop + 1] == " ":
         counted = replace(when, clock=time(9)).words()
         _choose(f"{found.at} {rest}", f"{when.words()} {rest}", f"{counted} {bare.hour} {rest}")
     if words and when == When(clock=when.clock):
-        why = _unknown(words[:1] + words[-1:]) or _unreal(folded(ends), certain=True)
+        why = _unknown(text, words[:1] + words[-1:]) or _unreal(folded(ends), certain=True)
         if text.startswith(found.rest) and FOREIGN.match(words[-1]):
             why = ONLY.format(shown(" ".join(words[-2:])))
         if why:
             raise ToolFailed(why)
 
 
-def _unknown(words: Sequence[str]) -> str:
-    """Name a word that is nearly a day."""
+def _unknown(text: str, words: Sequence[str]) -> str:
+    """Name a word that is nearly a day; inside a text none with a capital, as names have."""
     for word in words:
         plain = folded(word).strip(STRIPPED + ".!?").partition("'")[0]
-        near = get_close_matches(plain, MEANING["day"] | MEANING["weekday"], 1, NEARLY)
-        if near and len(plain) > 4 and not plain.startswith(near[0]) and plain not in grammar.KNOWN:
-            return f"I do not know the day '{shown(word)}'. Did you mean '{near[0]}'?"
+        near = next((day for day in grammar.NAMED if _is_misspelt(plain, day)), None)
+        if near and plain not in grammar.KNOWN and (text.startswith(word) or word[0].islower()):
+            return f"I do not know the day '{shown(word)}'. Did you mean '{near}'?"
     return ""
+
+
+def _is_misspelt(word: str, day: str) -> bool:
+    """Tell if letters are missing, doubled or swapped: in `tomorow`, but not in `domino` or `domain`."""
+    letters, once = iter(day), re.sub(r"(.)\1", r"\1", word)
+    is_long = len(word) > 5 and word[0] + word[-1] == day[0] + day[-1]
+    fewer = len(word) > 6 and len(day) - len(once) < 4 and all(each in letters for each in once)
+    return is_long and (fewer or sorted(word) == sorted(day))
 
 
 def _unreal(line: str, *, certain: bool = False) -> str:
@@ -501,7 +511,7 @@ def unread(text: str) -> str:
     """Say why no time was read in a text, naming the part; empty if there is nothing to name."""
     text = unicodedata.normalize("NFC", text).strip(STRIPPED + ".!?…")[-WINDOW:]
     line = folded(text)
-    if why := _unreal(line) or _unknown(line.split()):
+    if why := _unreal(line) or _unknown(text, text.split()):
         return why
     if foreign := FOREIGN.search(text):
         return ONLY.format(shown(foreign[0]))
@@ -596,8 +606,8 @@ def _next(when: When, local: datetime, zone: ZoneInfo) -> datetime:
     """The next day on which it may be, at its time of day."""
     assert when.clock is not None
     day = local.date()
-    if when.week == 1:
-        day += timedelta(days=7 - day.weekday())
+    if when.week in (1, THIS):
+        day += timedelta(days=7 * (when.week == 1) - day.weekday())
     while True:
         at = datetime.combine(day, when.clock)
         fits = not when.days or day.weekday() in when.days
@@ -621,7 +631,8 @@ def _on(when: When, text: str, today: date) -> date:
 
 def _after(when: When, local: datetime, now: datetime) -> datetime:
     """Minutes and hours are elapsed time; days and more keep the time of day, or have their own."""
-    spans: dict[str, Any] = {f"{unit}s": count for unit, count in when.ahead}
+    ahead = when.ahead
+    spans: dict[str, Any] = {f"{unit}s": sum(n for u, n in ahead if u == unit) for unit, _ in ahead}
     start = now.astimezone(UTC).replace(microsecond=0) if "e" in when.parts() else local
     try:
         at = start + relativedelta(**spans)

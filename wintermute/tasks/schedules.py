@@ -428,8 +428,9 @@ class RecurrenceRule(Schedule):
         """The rule must come true once at least, and soon be found to (T-025)."""
         rule = checked_rule(request.rrule or "")
         at = wall_time(request.at or "", now, zone)
-        if datetime.fromisoformat(at).tzinfo:
-            raise ToolFailed(f"with rrule, at is a time of day or a date with one, as in {at[:16]}")
+        if (begin := datetime.fromisoformat(at)).tzinfo:
+            local = f"{begin.astimezone(zone):%Y-%m-%dT%H:%M}"
+            raise ToolFailed(f"with rrule, at is a time of day or a date with one, as in {local}")
         schedule = cls(at=at, rrule=rule)
         try:
             async with asyncio.timeout(RULE_DEADLINE):
