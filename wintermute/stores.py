@@ -134,7 +134,7 @@ class Stores:
             jobs=jobs,
             edited=EditedFiles(database),
             model_calls=ModelCalls(database, clock, new_id),
-            token_counts=TokenCounts(database, clock),
+            token_counts=TokenCounts(database),
             inbox=Inbox(database, clock, redact),
             outbox=outbox,
             notices=Notices(outbox, database, clock, redact),

@@ -119,7 +119,7 @@ class CorePages:
 
     async def free(self, scope: str, text: str) -> set[str]:
         """The keys of the bullets that we wrote, from what nobody said in so many words."""
-        query = "SELECT digest FROM free_bullets WHERE scope = ?"
+        query = "SELECT digest FROM unowned_bullets WHERE scope = ?"
         known = set(await self._database.scalars(query, (scope,)))
         keys = map(key, bullets(text))
         return {name for name in keys if _digest(name) in known}
@@ -188,9 +188,9 @@ class CorePages:
                 part.unlink()
 
     async def _free(self, tx: Transaction, scope: str, names: Collection[str]) -> None:
-        await tx.execute("DELETE FROM free_bullets WHERE scope = ?", (scope,))
+        await tx.execute("DELETE FROM unowned_bullets WHERE scope = ?", (scope,))
         await tx.execute(
-            "INSERT INTO free_bullets (scope, digest) SELECT ?, value FROM json_each(?)",
+            "INSERT INTO unowned_bullets (scope, digest) SELECT ?, value FROM json_each(?)",
             (scope, json.dumps(sorted(map(_digest, names)))),
         )
 
