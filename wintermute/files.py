@@ -1,6 +1,18 @@
 """Text files that people edit: read whole, whatever stands in their place by now (F-031).
 
 What is written to one is on the disk, whenever the power fails.
+
+All locks between processes are flocks, and die with their process. Whoever holds one may wait for
+those below it, and never for one above:
+
+    data/wintermute.lock  the daemon, `chat`, `demo`, `matrix logout`  a second one is refused
+    data/night.lock       a night                                      a second one is refused
+    STORE/sleep/          who makes pages (`wiki consolidate`)         refused; `--wait`: waits
+    data/placing.lock     who puts files of items in place, forgets    waits
+    a CONVERSATION/       who adds a message to it                     waits; a page of ours: 5 seconds
+    STORE/                who writes (alone) or reads (shared)         waits 5 seconds; who writes: 30
+    data/                 who takes one of the first two, a moment     waits
+    wintermute-pages-*    the job that works on this copy of a store   others leave the copy alone
 """
 
 import asyncio
@@ -11,8 +23,10 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,9 +36,12 @@ from wintermute.errors import FileUnusable
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+FOLDER = os.O_RDONLY | os.O_DIRECTORY
+LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 HERE, NOREPLACE, EXCHANGE = -100, 1, 2
 """Flags of renameat2(2)."""
 STALE = 3_600.0  # seconds
+PAUSE = 0.01
 T = TypeVar("T")
 Guard = Callable[[int, str, bool], None]
 """Told of each folder, what is entered in it, and whether to write; raises where that may not be."""
@@ -202,6 +219,47 @@ def decoded(content: bytes) -> str:
     if "\0" in text:
         raise FileUnusable("is not a text file: save it as UTF-8, or move it aside")
     return text
+
+
+@contextmanager
+def locked(
+    path: Path, flags: int = FOLDER, *, shared: bool = False, patience: float | None = 0.0
+) -> Iterator[int]:
+    """Hold a lock on a file or folder for a block; its descriptor. Raises: as `take`; OSError."""
+    opened = os.open(path, flags, 0o600)
+    try:
+        take(opened, shared=shared, patience=patience)
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def take(opened: int, *, shared: bool = False, patience: float | None = 0.0) -> None:
+    """Lock what is open, as long as it is. `patience`: seconds; None waits as long as it takes.
+
+    Raises: BlockingIOError if another process holds it for longer.
+    """
+    how = LOCK_SH if shared else LOCK_EX
+    if patience is None:
+        return flock(opened, how)
+    for left in reversed(range(int(patience / PAUSE) + 1)):
+        try:
+            return flock(opened, how | LOCK_NB)
+        except BlockingIOError:
+            if not left:
+                raise
+        time.sleep(PAUSE)  # noqa: TID251  for other programs; never on the event loop
+    return None
+
+
+@asynccontextmanager
+async def entered(block: AbstractContextManager[T]) -> AsyncIterator[T]:
+    """Enter and leave a block by a thread, since it may wait for a lock or a disk."""
+    value = await to_its_end(block.__enter__)
+    try:
+        yield value
+    finally:
+        await to_its_end(lambda: block.__exit__(None, None, None))
 
 
 async def to_its_end(work: Callable[[], T]) -> T:

@@ -1,13 +1,13 @@
-"""One daemon per data folder: a lock that dies with its process, and the number of its holder."""
+"""One daemon per data folder, and one night: a lock file that holds the number of its process."""
 
 import errno
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from wintermute.errors import ConfigurationError, DataFolderInUse, DiskFull, WintermuteError
+from wintermute.files import LOCK_FILE, locked, take
 
 NAME = "wintermute.lock"
 PROBE = "wintermute.room"
@@ -22,50 +22,59 @@ def hold(data_dir: Path) -> Iterator[None]:
     Raises: DataFolderInUse with the holder's process number; ConfigurationError when the folder
     is missing or not ours to write; DiskFull.
     """
-    try:
-        descriptor = os.open(data_dir / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise _unusable(data_dir, error) from error
-    try:
-        _take(descriptor, data_dir)
+
+    def in_use(pid: int) -> WintermuteError:
+        return DataFolderInUse(
+            f"another Wintermute (process {pid or 'unknown'}) uses the data folder {data_dir}: stop"
+            " it first"
+        )
+
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(claimed(data_dir / NAME, in_use))
+        except OSError as error:
+            raise _unusable(data_dir, error) from error
         yield
-        os.ftruncate(descriptor, 0)
-    finally:
-        os.close(descriptor)  # gives the lock back; the file stays, or two could hold two files
 
 
 def holder(data_dir: Path) -> int | None:
     """The process that holds the folder: None when nobody does, 0 when it did not say yet."""
     try:
-        descriptor = os.open(data_dir / NAME, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
+        return claimant(data_dir / NAME)
     except OSError as error:
         raise _unusable(data_dir, error) from error
+
+
+@contextmanager
+def claimed(path: Path, refusal: Callable[[int], WintermuteError]) -> Iterator[None]:
+    """Hold a lock file, which names our process; another holder's number is refused. Raises: OSError.
+
+    The file stays, or two could hold two files.
+    """
+    descriptor = os.open(path, LOCK_FILE, 0o600)
     try:
-        return None if _locked(descriptor) else _read(descriptor)
+        with locked(path.parent, patience=None):  # one start at a time
+            if _is_locked(descriptor):
+                raise refusal(_read(descriptor))
+            take(descriptor, patience=None)  # at most, a `claimant` finishes its look
+        os.ftruncate(descriptor, 0)
+        _write_number(descriptor)
+        yield
+        os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
 
 
-def _take(descriptor: int, data_dir: Path) -> None:
-    """Get the lock and write our number. One start at a time, by a lock on the folder itself."""
+def claimant(path: Path) -> int | None:
+    """The process that holds a lock file: as `holder`. Raises: OSError."""
     try:
-        folder = os.open(data_dir, os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            if not _locked(descriptor):
-                raise DataFolderInUse(
-                    f"another Wintermute (process {_read(descriptor) or 'unknown'}) uses the data"
-                    f" folder {data_dir}: stop it first"
-                )
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # at most, a `holder` finishes its look
-        finally:
-            os.close(folder)
-        os.ftruncate(descriptor, 0)
-        _write_number(descriptor)
-    except OSError as error:
-        raise _unusable(data_dir, error) from error
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        return _read(descriptor) if _is_locked(descriptor) else None
+    finally:
+        os.close(descriptor)
 
 
 def _write_number(descriptor: int) -> None:
@@ -107,12 +116,12 @@ def _unusable(data_dir: Path, error: OSError) -> WintermuteError:
     )
 
 
-def _locked(descriptor: int) -> bool:
+def _is_locked(descriptor: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        take(descriptor, shared=True)
     except BlockingIOError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _read(descriptor: int) -> int:

@@ -10,20 +10,17 @@ What a kill finds in between is gone on with by `Deeds.finish` at the next start
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from fcntl import LOCK_EX, flock
 from functools import partial
-from pathlib import Path
 from typing import Literal, Protocol
 
 from wintermute.changes.change_sets import Cause, Change, ItemKind, Reason
 from wintermute.changes.undo import FileItems
 from wintermute.db import Transaction
 from wintermute.errors import WintermuteError
-from wintermute.files import to_its_end
+from wintermute.files import LOCK_FILE, entered, locked, to_its_end
 from wintermute.messages import Json
 from wintermute.night.nights import NightItem, Nights
 from wintermute.stores import Stores
@@ -192,7 +189,8 @@ class Deeds:
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
         """A block in which nobody else puts files of items in place."""
-        async with self._placing, held(self._stores.data_dir / PLACING):
+        lock = self._stores.data_dir / PLACING
+        async with self._placing, entered(locked(lock, LOCK_FILE, patience=None)):
             yield
 
     async def _settle(self, item: NightItem) -> None:
@@ -264,17 +262,6 @@ class Deeds:
         """What is there now; None: nothing."""
         state = await self._files[wanted.kind].state(wanted.item)
         return None if state is None else str(state["text"])
-
-
-@asynccontextmanager
-async def held(lock: Path) -> AsyncIterator[None]:
-    """A block in which no other process holds this file; whoever does is at it for a moment only."""
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        await to_its_end(partial(flock, descriptor, LOCK_EX))
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _read(files: StoreFolder) -> None:

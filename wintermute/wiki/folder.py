@@ -8,12 +8,10 @@ whoever comes next finishes what a kill interrupted, before reading anything (W-
 """
 
 import errno
-import fcntl
 import json
 import logging
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -21,7 +19,7 @@ from pathlib import Path
 from shlex import quote
 
 from wintermute.errors import FileUnusable, StoreMissing, StoreUnusable
-from wintermute.files import folder_of, write_new
+from wintermute.files import FOLDER, folder_of, take, write_new
 from wintermute.ids import new_id
 from wintermute.wiki.links import INDEX, JOBS, Presence, legible
 from wintermute.wiki.pages import MOST_BYTES
@@ -31,7 +29,7 @@ APPLYING = f"{JOBS}/applying"
 CHANGES = "changes.json"
 OUTPUT = "output"
 PART = ".part_"
-PATIENCE, WRITERS_SHARE, PAUSE = 5.0, 6, 0.01
+PATIENCE, WRITERS_SHARE = 5.0, 6
 """Seconds, and how many times as long who writes may wait: nobody holds a store for as long."""
 
 log = logging.getLogger(__name__)
@@ -49,21 +47,6 @@ class FileChange:
     after: str | None
 
 
-def taken(folder: int, how: int, patience: float) -> bool:
-    """Lock a folder within so many seconds; False: somebody else holds it for longer."""
-    pauses = int(patience / PAUSE)
-    while True:
-        try:
-            fcntl.flock(folder, how | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not pauses:
-                return False
-            pauses -= 1
-            time.sleep(PAUSE)  # noqa: TID251  for other programs; never on the event loop
-        else:
-            return True
-
-
 class StoreFolder:
     """The files below one folder, by paths relative to it. No link below it is followed."""
 
@@ -78,43 +61,45 @@ class StoreFolder:
 
         Raises: StoreMissing, StoreUnusable.
         """
-        with self._locked(fcntl.LOCK_EX), told(self.root):
+        with self._locked(), told(self.root):
             yield
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """A block in which nobody writes. Raises: StoreMissing (W-005)."""
-        with self._locked(fcntl.LOCK_SH):
+        with self._locked(shared=True):
             if self.presence(INDEX) != "file":
                 raise StoreMissing(missing(self.root))
             yield
 
     @contextmanager
-    def _locked(self, how: int) -> Iterator[None]:
+    def _locked(self, *, shared: bool = False) -> Iterator[None]:
         try:
-            folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+            folder = os.open(self.root, FOLDER)
         except (FileNotFoundError, NotADirectoryError, ValueError) as error:
             raise StoreMissing(missing(self.root)) from error
         except OSError as error:
             raise StoreUnusable(f"{self.root} cannot be read: {error.strerror}") from error
         try:
-            self._take(folder, how)
+            self._take(folder, shared=shared)
             if self.presence(APPLYING) == "file":
-                self._take(folder, fcntl.LOCK_EX)
+                self._take(folder, shared=False)
                 with told(self.root):
                     self._finish()
             yield
         finally:
             os.close(folder)
 
-    def _take(self, folder: int, how: int) -> None:
+    def _take(self, folder: int, *, shared: bool) -> None:
         """A lock that somebody holds for ever, such as a program that was stopped, stops nobody."""
-        patience = self._patience * (1 if how == fcntl.LOCK_SH else WRITERS_SHARE)
-        if not taken(folder, how, patience):
+        patience = self._patience * (1 if shared else WRITERS_SHARE)
+        try:
+            take(folder, shared=shared, patience=patience)
+        except BlockingIOError as error:
             raise StoreUnusable(
                 f"{self.root} is held by another program for over {patience:g} seconds:"
                 " see which one writes there (`fuser` names it), then try again"
-            )
+            ) from error
 
     def stage(self, job: str, changes: Sequence[FileChange]) -> None:
         """Write all that `apply` then puts in place, so that no disk stops that half way.

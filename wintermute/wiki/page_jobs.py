@@ -25,7 +25,6 @@ from contextlib import (
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import date, datetime
 from difflib import unified_diff
-from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -34,7 +33,7 @@ from typing import Any, Literal, get_args
 from wintermute.changes.change_sets import Change
 from wintermute.clock import Clock
 from wintermute.errors import FileUnusable, StoreBusy, StoreChanged, StoreUnusable, WintermuteError
-from wintermute.files import CREATE, folder_of, to_its_end
+from wintermute.files import CREATE, entered, folder_of, take, to_its_end
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.wiki.conversations import delist, enlist
@@ -171,7 +170,7 @@ async def alone(files: StoreFolder, clock: Clock, *, wait: bool) -> AsyncIterato
     try:
         while True:
             try:
-                flock(folder, LOCK_EX | LOCK_NB)
+                take(folder)
                 break
             except BlockingIOError:
                 if not wait:
@@ -428,7 +427,7 @@ async def put_in_place(
     job = replace(job, status="applied", reason="", changed_files=paths)
     async with AsyncExitStack() as held:
         async with recording() as set_id:
-            await held.enter_async_context(_writing(files))
+            await held.enter_async_context(entered(files.writing()))
             if await to_its_end(seen.changed):
                 raise StoreChanged("store changed meanwhile")
             done = replace(job, change_set=set_id)
@@ -494,17 +493,6 @@ def discard(files: StoreFolder, at: str, name: str) -> None:
     """Remove a folder that stands in another, with all that is in it."""
     with suppress(OSError), folder_of(files.root, [*at.split("/"), name]) as folder:
         shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
-
-
-@asynccontextmanager
-async def _writing(files: StoreFolder) -> AsyncIterator[None]:
-    """`StoreFolder.writing`, while others of our program go on; entered by a thread, which may wait."""
-    block = files.writing()
-    await to_its_end(block.__enter__)
-    try:
-        yield
-    finally:
-        block.__exit__(None, None, None)
 
 
 def find_job(files: StoreFolder, name: str) -> WikiJob:
