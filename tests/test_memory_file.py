@@ -245,7 +245,7 @@ async def test_a_problem_is_said_again_when_it_comes_back(
 class FullFile(TextFile):
     """A file on a full disk."""
 
-    def prepare(self, text: str, part: Path) -> None:
+    def replace(self, text: str, seen: bytes | None) -> bool:
         raise MemoryFileUnusable(f"{self.name} cannot be written: No space left on device")
 
 

@@ -19,15 +19,24 @@ import asyncio
 import codecs
 import ctypes
 import errno
+import hashlib
 import os
 import secrets
 import stat
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
+from functools import partial
 from pathlib import Path
+from types import EllipsisType
 from typing import TypeVar
 
 from wintermute.errors import FileUnusable
@@ -41,8 +50,12 @@ LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 HERE, NOREPLACE, EXCHANGE = -100, 1, 2
 """Flags of renameat2(2)."""
 STALE = 3_600.0  # seconds
+PART = ".part_"
+LONGEST = 150
+"""Bytes of a name to which its part's own can be added."""
 PAUSE = 0.01
 T = TypeVar("T")
+Seen = bytes | None | EllipsisType
 Guard = Callable[[int, str, bool], None]
 """Told of each folder, what is entered in it, and whether to write; raises where that may not be."""
 
@@ -88,13 +101,14 @@ def _enter(folder: int, name: str, make: bool) -> int:
     return os.open(name, ENTER, dir_fd=folder)
 
 
-def content_of(path: Path, most: int, *, follow: bool) -> bytes | None:
+def content_of(path: Path, most: int, *, follow: bool, folder: int | None = None) -> bytes | None:
     """What a plain file of at most so many bytes holds; None when there is none.
 
-    `follow`: a link to such a file will do. Raises: FileUnusable.
+    `follow`: a link to such a file will do. `folder`: as `dir_fd`. Raises: FileUnusable.
     """
     try:
-        descriptor = os.open(path, READ if follow else READ | os.O_NOFOLLOW)
+        how = READ if follow else READ | os.O_NOFOLLOW
+        descriptor = os.open(path, how, dir_fd=folder)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -136,25 +150,94 @@ def write_new(
         os.fsync(descriptor)
 
 
-def own_name(stem: str) -> str:
-    """The name of a new text beside the old one, which no other writer has."""
-    return f"{stem}_{secrets.token_hex(8)}-{os.getpid()}"
+def replace(
+    path: Path,
+    content: bytes | None,
+    seen: Seen = ...,
+    *,
+    mode: int | None = None,
+    folder: int | None = None,
+) -> bool:
+    """Put a text in the place of a file in one step: see `prepared`."""
+    with prepared(path, content, seen, mode=mode, folder=folder) as place:
+        return place()
 
 
-def sweep(part: Path, pattern: str) -> None:
-    """Remove the parts that a kill left beside a new one."""
-    for other in left_parts(part, pattern):
+@contextmanager
+def prepared(
+    path: Path,
+    content: bytes | None,
+    seen: Seen = ...,
+    *,
+    mode: int | None = None,
+    folder: int | None = None,
+) -> Iterator[Callable[[], bool]]:
+    """Write a new text safely beside a file; what is given puts it in its place: False if it may not.
+
+    Old or new text, whole, whenever the power fails. Each writer has a part of its own: a shared one
+    would put half of one's text in place.
+
+    `content` None: the file goes. `seen`: only that is replaced; None: only nothing; `...`: whatever
+    is there. `mode`: where it is not that of the file. `folder`: as `dir_fd`, where the parts of
+    others are not ours to mend. Raises: OSError, FileUnusable.
+    """
+    if content is None:
+        yield partial(_removed, path, seen, folder)
+        return
+    part = path.with_name(_part_name(path.name, content, seen, is_ours=folder is None))
+    like = None
+    if mode is None:
+        with suppress(FileNotFoundError):
+            like = os.stat(path, dir_fd=folder, follow_symlinks=False)
+    try:
+        write_new(part, content, mode or 0o666, like=like, folder=folder)
+        if folder is None:
+            mend(part)
+        yield partial(_placed, part, path, seen, folder)
+    finally:
         with suppress(OSError):
-            other.unlink()
+            os.unlink(part, dir_fd=folder)
 
 
-def left_parts(beside: Path, pattern: str) -> Iterator[Path]:
-    """Find the parts that a kill left; others may still be written."""
-    before = beside.stat().st_mtime - STALE
-    for part in beside.parent.glob(pattern):
-        with suppress(OSError):
-            if part.lstat().st_mtime < before or _is_abandoned(part.name):
-                yield part
+def _part_name(name: str, content: bytes, seen: Seen, *, is_ours: bool) -> str:
+    """Name a part after its file and the two texts which are safe elsewhere, as far as that fits."""
+    texts = [_digest(b"" if seen is ... or seen is None else seen), _digest(content)]
+    fits = is_ours and len(os.fsencode(name)) < LONGEST
+    stem = f".{name}{PART}{'_'.join(texts)}_" if fits else PART
+    return f"{stem}{secrets.token_hex(8)}-{os.getpid()}"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+def mend(beside: Path) -> None:
+    """Put back an editor's save that a kill left in the place of ours; other parts left go (F-066)."""
+    with suppress(OSError):
+        before = beside.stat().st_mtime - STALE
+        for part in (*beside.parent.glob(f"{PART}*"), *beside.parent.glob(f".*{PART}*")):
+            with suppress(OSError):
+                is_left = part.lstat().st_mtime < before or _is_abandoned(part.name)
+                if is_left and not _is_put_back(part):
+                    part.unlink()
+
+
+def _is_put_back(part: Path) -> bool:
+    """Put a part back where it holds a text that nobody else does: an editor saved it."""
+    name, _, texts = part.name[1:].rpartition(PART)
+    seen, _, more = texts.partition("_")
+    ours, path = more.partition("_")[0], part.with_name(name or part.name)
+    with suppress(FileNotFoundError):
+        if _digest(part.read_bytes()) in (seen, ours) or _digest(path.read_bytes()) != ours:
+            return False
+        part.replace(path)
+        return True
+    return False
+
+
+def parts_of(path: Path) -> Iterator[Path]:
+    """Find all parts of a file, also those that are being written."""
+    return path.parent.glob(f".{path.name}{PART}*")
 
 
 def _is_abandoned(name: str) -> bool:
@@ -166,39 +249,73 @@ def _is_abandoned(name: str) -> bool:
     return False
 
 
-def put_in_place(part: Path, path: Path, seen: bytes | None) -> bool:
+def _removed(path: Path, seen: Seen, folder: int | None) -> bool:
+    if seen is not ... and _now(path, folder) != seen:
+        return False
+    with suppress(FileNotFoundError):
+        os.unlink(path, dir_fd=folder)
+    _sync(path, folder)
+    return True
+
+
+def _placed(part: Path, path: Path, seen: Seen, folder: int | None) -> bool:
+    if seen is ...:
+        os.replace(part, path, src_dir_fd=folder, dst_dir_fd=folder)
+        placed = True
+    else:
+        placed = _now(path, folder) == seen and put_in_place(part, path, seen, folder)
+        with suppress(FileNotFoundError):
+            os.unlink(part, dir_fd=folder)
+    _sync(path, folder)
+    return placed
+
+
+def put_in_place(part: Path, path: Path, seen: bytes | None, folder: int | None = None) -> bool:
     """Give a new text the name of a file, unless that is no longer what was `seen`: then False.
 
     The two change places in one step: whatever an editor saved after the last look is found in the
-    place of the new text, and goes back, after a kill too: the name of a part tells which two texts
-    are safe elsewhere (`TextFile.recover`). Raises: OSError.
+    place of the new text, and goes back, after a kill too (`mend`). Raises: OSError.
     """
-    new = part.read_bytes()
-    if problem := _renamed(part, path, NOREPLACE if seen is None else EXCHANGE):
+    new = _now(part, folder)
+    if problem := _renamed(part, path, NOREPLACE if seen is None else EXCHANGE, folder):
         if problem in (errno.EEXIST, errno.ENOENT):
             return False  # somebody saved it, or removed it, just now
-        part.replace(path)  # this system, or its disk, cannot
-    elif seen is not None and part.read_bytes() != seen:
-        _renamed(part, path, EXCHANGE)
-        if part.read_bytes() != new:  # it was saved once more
-            _renamed(part, path, EXCHANGE)
+        os.replace(
+            part, path, src_dir_fd=folder, dst_dir_fd=folder
+        )  # this system, or its disk, cannot
+    elif seen is not None and _now(part, folder) != seen:
+        _renamed(part, path, EXCHANGE, folder)
+        if _now(part, folder) != new:  # it was saved once more
+            _renamed(part, path, EXCHANGE, folder)
         return False
     return True
 
 
-def _renamed(one: Path, other: Path, how: int) -> int:
+def _now(path: Path, folder: int | None) -> bytes | None:
+    return content_of(path, sys.maxsize, follow=False, folder=folder)
+
+
+def _renamed(one: Path, other: Path, how: int, folder: int | None) -> int:
     """Rename by Linux's own call; 0 or the number of the error."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return errno.ENOSYS
-    sys.audit("os.rename", str(one), str(other), -1, -1)  # as Python's own call does
-    done = rename(HERE, os.fsencode(one), HERE, os.fsencode(other), how)
+    at = HERE if folder is None else folder
+    sys.audit("os.rename", str(one), str(other), at, at)  # as Python's own call does
+    done = rename(at, os.fsencode(one), at, os.fsencode(other), how)
     return ctypes.get_errno() if done else 0
+
+
+def _sync(path: Path, folder: int | None) -> None:
+    if folder is None:
+        sync_folder(path.parent)
+    else:
+        os.fsync(folder)
 
 
 def sync_folder(folder: Path) -> None:
     """Make names in a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(folder, FOLDER)
     try:
         os.fsync(descriptor)
     finally:
@@ -255,11 +372,11 @@ def take(opened: int, *, shared: bool = False, patience: float | None = 0.0) -> 
 @asynccontextmanager
 async def entered(block: AbstractContextManager[T]) -> AsyncIterator[T]:
     """Enter and leave a block by a thread, since it may wait for a lock or a disk."""
-    value = await to_its_end(block.__enter__)
+    stack = ExitStack()
     try:
-        yield value
+        yield await to_its_end(partial(stack.enter_context, block))
     finally:
-        await to_its_end(lambda: block.__exit__(None, None, None))
+        await to_its_end(stack.close)
 
 
 async def to_its_end(work: Callable[[], T]) -> T:

@@ -10,22 +10,13 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
 from wintermute.errors import FileUnusable, MemoryFileUnusable
-from wintermute.files import (
-    content_of,
-    decoded,
-    left_parts,
-    own_name,
-    put_in_place,
-    sweep,
-    sync_folder,
-    write_new,
-)
+from wintermute.files import content_of, decoded, parts_of, prepared
 from wintermute.health.health import EditedFiles
 from wintermute.memory.fact import cleaned, key
 from wintermute.memory.sense import Heirs, succeeds
@@ -215,56 +206,30 @@ class TextFile:
 
         An edit that was saved since is never overwritten. Raises: MemoryFileUnusable.
         """
-        part = self.part(text, seen)
-        self.prepare(text, part)
-        return self.place(part, seen)
+        with self.prepared(text, seen) as place:
+            return place()
 
-    def part(self, text: str, seen: bytes | None) -> Path:
-        """The file for a new text beside the old one, `seen`; its name tells both.
+    @contextmanager
+    def prepared(self, text: str | None, seen: bytes | None) -> Iterator[Callable[[], bool]]:
+        """The same in two steps, the first of which notices a full disk; None: no file any more."""
+        folder = self.path.parent
+        with ExitStack() as stack:
+            with self._written():
+                folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700, exist_ok=True)
+                content = None if text is None else text.encode()
+                place = stack.enter_context(prepared(self.path, content, seen, mode=0o600))
 
-        Each writer has a name of its own: a shared one would put half of one's text in place.
-        """
-        texts = f"{_digest(seen or b'')}.{_digest(text.encode())}"
-        return self.path.with_name(own_name(f".{self.path.name}.part.{texts}"))
+            def placed() -> bool:
+                with self._written():
+                    return place()
 
-    def recover(self) -> None:
-        """Put an editor's save back in place that a kill left in the place of ours (F-066)."""
-        with suppress(OSError, ValueError):
-            for part in left_parts(self.path, f".{self.path.name}.part.*"):
-                seen, ours = part.name.partition(".part.")[2].partition("_")[0].split(".")
-                is_theirs = _digest(part.read_bytes()) not in (seen, ours)
-                if is_theirs and _digest(self.path.read_bytes()) == ours:
-                    part.replace(self.path)
+            yield placed
 
-    def prepare(self, text: str, part: Path) -> None:
-        """The new text, safe on the disk beside the old one. Raises: MemoryFileUnusable."""
-        with self._written(part):
-            folder = self.path.parent
-            folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder.mkdir(mode=0o700, exist_ok=True)
-            self.recover()
-            write_new(part, text.encode())
-            sweep(part, f".{self.path.name}.part*")
-
-    def place(self, part: Path, seen: bytes | None) -> bool:
-        """Put what was prepared in its place, unless that is no longer what was `seen`: then False.
-
-        Old or new text, whole, whenever the power fails. Raises: MemoryFileUnusable.
-        """
-        with self._written(part):
-            placed = self.content() == seen and put_in_place(part, self.path, seen)
-            part.unlink(missing_ok=True)
-            sync_folder(self.path.parent)
-        return placed
-
-    def remove(self, seen: bytes | None) -> bool:
-        """No file any more, unless it is no longer what was `seen`. Raises: MemoryFileUnusable."""
-        with self._written():
-            if self.content() != seen:
-                return False
-            self.path.unlink(missing_ok=True)
-            sync_folder(self.path.parent)
-        return True
+    def found(self) -> tuple[str | None, bytes | None]:
+        """Its text, whatever its form, and its bytes. Raises: MemoryFileUnusable."""
+        content = self.content()
+        return None if content is None else self.plain(content), content
 
     def drop_parts(self) -> None:
         """Delete what a kill left of texts that were to take its place.
@@ -272,22 +237,17 @@ class TextFile:
         Whoever is just about to place one is told that it cannot be written.
         """
         with suppress(OSError):
-            for part in self.path.parent.glob(f".{self.path.name}.part*"):
+            for part in parts_of(self.path):
                 part.unlink(missing_ok=True)
 
     @contextmanager
-    def _written(self, part: Path | None = None) -> Iterator[None]:
+    def _written(self) -> Iterator[None]:
         try:
             yield
+        except FileUnusable as problem:
+            raise MemoryFileUnusable(f"{self.name} {problem}") from problem
         except OSError as error:
-            if part is not None:
-                with suppress(OSError):
-                    part.unlink()
             raise MemoryFileUnusable(f"{self.name} cannot be written: {error.strerror}") from error
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
 MEMORIES = "MEMORIES.txt"

@@ -17,11 +17,11 @@ from functools import partial
 from typing import Literal, Protocol
 
 from wintermute.changes.change_sets import Cause, Change, ItemKind, Reason
+from wintermute.changes.texts import state_of
 from wintermute.changes.undo import FileItems
 from wintermute.db import Transaction
 from wintermute.errors import WintermuteError
 from wintermute.files import LOCK_FILE, entered, locked, to_its_end
-from wintermute.messages import Json
 from wintermute.night.nights import NightItem, Nights
 from wintermute.stores import Stores
 from wintermute.wiki.folder import StoreFolder
@@ -60,7 +60,7 @@ class FileState:
     @property
     def change(self) -> Change:
         """From what it was to what it is to be."""
-        return Change(self.kind, self.item, _state(self.was), _state(self.text))
+        return Change(self.kind, self.item, state_of(self.was), state_of(self.text))
 
     @property
     def back(self) -> "FileState":
@@ -267,10 +267,6 @@ class Deeds:
 def _read(files: StoreFolder) -> None:
     with files.reading():
         pass
-
-
-def _state(text: str | None) -> Json | None:
-    return None if text is None else {"text": text}
 
 
 def named(changes: Sequence[Change]) -> ItemNames:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from wintermute.db.traces import ERASED, AllWords, Wanted
 from wintermute.errors import FileUnusable, StoreUnusable
+from wintermute.files import PART
 from wintermute.memory.core import goes_with
 from wintermute.memory.sense import beginnings, says_something
 from wintermute.night.agents import REPORT, sweep_copies
@@ -28,7 +29,7 @@ from wintermute.night.page_lines import NOTHING_LOST, LostLines, left_of, pages_
 from wintermute.stores import Stores
 from wintermute.wiki.asked_lines import ask_about, digest
 from wintermute.wiki.conversations import listed
-from wintermute.wiki.folder import PART, StoreFolder
+from wintermute.wiki.folder import StoreFolder
 from wintermute.wiki.links import CONVERSATIONS, JOBS, LINK, RAW, is_page, name_of
 from wintermute.wiki.page_jobs import written_lines
 from wintermute.wiki.pages import without_matter

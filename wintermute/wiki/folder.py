@@ -12,15 +12,14 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
 
 from wintermute.errors import FileUnusable, StoreMissing, StoreUnusable
-from wintermute.files import FOLDER, folder_of, take, write_new
-from wintermute.ids import new_id
+from wintermute.files import FOLDER, Seen, folder_of, replace, take
 from wintermute.wiki.links import INDEX, JOBS, Presence, legible
 from wintermute.wiki.pages import MOST_BYTES
 
@@ -28,7 +27,6 @@ APPLYING = f"{JOBS}/applying"
 """Names the job whose changes are being put in place."""
 CHANGES = "changes.json"
 OUTPUT = "output"
-PART = ".part_"
 PATIENCE, WRITERS_SHARE = 5.0, 6
 """Seconds, and how many times as long who writes may wait: nobody holds a store for as long."""
 
@@ -215,33 +213,24 @@ class StoreFolder:
 
     def put(self, path: str, text: str) -> None:
         """Write a file whole: whoever reads it sees what it was or what it is. Raises: OSError."""
-        self._put(path, text.encode(), lambda: True)
+        self._replace(path, text.encode())
 
     def exchange(self, path: str, before: bytes, after: bytes) -> bool:
         """Put a file in the place of what it was, unless that was saved meanwhile; whether it is.
 
-        Raises: OSError.
+        Raises: OSError, FileUnusable.
         """
-        return self._put(path, after, lambda: self.content(path) == before)
+        return self._replace(path, after, before)
 
-    def _put(self, path: str, content: bytes, may: Callable[[], bool]) -> bool:
-        """`may`: asked in the last moment."""
+    def remove(self, path: str) -> None:
+        """No such file any more. Raises: OSError."""
+        with suppress(FileNotFoundError):
+            self._replace(path, None)
+
+    def _replace(self, path: str, content: bytes | None, seen: Seen = ...) -> bool:
         parts = path.split("/")
-        with folder_of(self.root, parts, make=True) as folder:
-            part = f"{PART}{new_id('wiki')}"
-            try:
-                like = None
-                with suppress(FileNotFoundError):
-                    like = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
-                write_new(part, content, 0o666, like=like, folder=folder)
-                if not may():
-                    return False
-                os.replace(part, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
-                os.fsync(folder)
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(part, dir_fd=folder)
-        return True
+        with folder_of(self.root, parts, make=content is not None) as folder:
+            return replace(Path(parts[-1]), content, seen, folder=folder)
 
     def make_folder(self, path: str) -> bool:
         """Make a folder, and those above it; whether there was none. Raises: OSError."""
@@ -253,13 +242,6 @@ class StoreFolder:
                 return False
             os.fsync(folder)
         return True
-
-    def remove(self, path: str) -> None:
-        """No such file any more. Raises: OSError."""
-        parts = path.split("/")
-        with suppress(FileNotFoundError), folder_of(self.root, parts) as folder:
-            os.unlink(parts[-1], dir_fd=folder)
-            os.fsync(folder)
 
     def content(self, path: str) -> bytes | None:
         """The bytes of a plain file; None: there is none. Raises: FileUnusable for anything else."""

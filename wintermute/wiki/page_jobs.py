@@ -31,13 +31,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from wintermute.changes.change_sets import Change
+from wintermute.changes.texts import state_of
 from wintermute.clock import Clock
 from wintermute.errors import FileUnusable, StoreBusy, StoreChanged, StoreUnusable, WintermuteError
-from wintermute.files import CREATE, entered, folder_of, take, to_its_end
+from wintermute.files import CREATE, PART, entered, folder_of, take, to_its_end
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.wiki.conversations import delist, enlist
-from wintermute.wiki.folder import APPLYING, PART, FileChange, StoreFolder, told
+from wintermute.wiki.folder import APPLYING, FileChange, StoreFolder, told
 from wintermute.wiki.links import INDEX, JOBS, OUTSIDE, PAGE_FOLDERS, RAW
 from wintermute.wiki.store import SETTLED
 from wintermute.wiki.verdict import UNLINKABLE, ours_after
@@ -391,11 +392,6 @@ def recorded(changes: Iterable[FileChange], evidence: tuple[str, ...] = ()) -> l
         Change("page", each.path, state_of(each.before), state_of(each.after), evidence)
         for each in changes
     ]
-
-
-def state_of(text: str | None) -> Json | None:
-    """A page as a change set holds it."""
-    return None if text is None else {"text": text}
 
 
 Recording = Callable[[], AbstractAsyncContextManager[str | None]]

@@ -3,19 +3,19 @@
 A job of its own takes another back, so that what it did is on record, and can be taken back as well.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 
 from wintermute.changes.change_sets import Change
-from wintermute.changes.undo import PutInPlace, without
+from wintermute.changes.texts import state_of, text_in
+from wintermute.changes.undo import without
 from wintermute.errors import FileUnusable, StoreChanged, WintermuteError
 from wintermute.files import to_its_end
 from wintermute.ids import new_id
-from wintermute.messages import Json
 from wintermute.wiki.folder import FileChange, StoreFolder, told
 from wintermute.wiki.links import INDEX, JOBS, links_in, name_of
 from wintermute.wiki.page_jobs import (
@@ -34,7 +34,6 @@ from wintermute.wiki.page_jobs import (
     patch,
     put_in_place,
     recorded,
-    state_of,
     text_at,
     unrecorded,
     written_change,
@@ -220,28 +219,28 @@ def _report(back: WayBack) -> str:
 
 
 class WikiPages:
-    """The pages as items that can be undone: kind `page` of changes, by their paths in the store."""
+    """The pages as `TextFiles`: kind `page` of changes, by their paths in the store."""
 
     def __init__(self, root: Path) -> None:
         self._files = StoreFolder(root)
 
-    async def state(self, item: str) -> Json | None:
-        """What a change set holds of a page: its whole text."""
-        return state_of(await to_its_end(partial(text_at, self._files, item)))
+    def text(self, item: str) -> str | None:
+        """As `TextFiles`."""
+        return text_at(self._files, item)
 
-    @asynccontextmanager
-    async def prepared(self, changes: Sequence[Change]) -> AsyncIterator[PutInPlace]:
-        """A full disk is noticed before the change is recorded, not after; all pages or none.
+    @contextmanager
+    def prepared(self, changes: Sequence[Change]) -> Iterator[Callable[[], None]]:
+        """Stage all pages, which are put in place by the journal of the store: all, or none.
 
         Raises: StoreUnusable; StoreChanged for what was saved meanwhile, also when it is put in place.
         """
         name = f"{UNDOING}{new_id('page')}"
-        wanted = [FileChange(c.item, _text_in(c.before), _text_in(c.after)) for c in changes]
+        wanted = [FileChange(c.item, text_in(c.before), text_in(c.after)) for c in changes]
         try:
-            await to_its_end(partial(self._stage, name, wanted))
-            yield partial(to_its_end, partial(self._place, name, wanted))
+            self._stage(name, wanted)
+            yield partial(self._place, name, wanted)
         finally:
-            await to_its_end(partial(self._clear, name))
+            self._clear(name)
 
     def _stage(self, name: str, wanted: Sequence[FileChange]) -> None:
         with told(self._files.root):
@@ -272,7 +271,3 @@ class WikiPages:
         if is_under_way(self._files, WikiJob(name, UNDO)):
             return
         discard(self._files, JOBS, name)
-
-
-def _text_in(state: Json | None) -> str | None:
-    return None if state is None else state["text"]
