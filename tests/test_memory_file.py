@@ -22,9 +22,9 @@ from tests.world.clock import FakeClock
 from tests.world.memory import ANN, OWNER, ROOM, Memory, because, memory_in
 from wintermute.db import IntegrityError
 from wintermute.errors import MemoryFileUnusable, ToolFailed
-from wintermute.files import put_in_place
+from wintermute.files import TextFile, put_in_place
 from wintermute.health.health import EditedFiles
-from wintermute.memory.core import Core, Places, TextFile
+from wintermute.memory.core import Core, Places
 from wintermute.memory.fact import FileLine, key
 from wintermute.memory.flat_file import FileMerge, FlatFile, lines_of, plan
 from wintermute.owner import Owner

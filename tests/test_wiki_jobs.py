@@ -17,7 +17,7 @@ from tests.world.clock import FakeClock, promptly
 from tests.world.memory import ANN, memory_in
 from tests.world.shelf import DAY, GARDEN, INDEX, ROSES, TALK, Shelf, change, page
 from wintermute.changes.change_sets import Change, Reason
-from wintermute.changes.texts import TextItems, state_of
+from wintermute.changes.texts import state_of
 from wintermute.changes.undo import Undo
 from wintermute.errors import StoreBusy, StoreChanged, StoreUnusable, WintermuteError
 from wintermute.wiki.finding import wiki_finding
@@ -43,7 +43,7 @@ from wintermute.wiki.page_jobs import (
     written_lines,
 )
 from wintermute.wiki.store import WikiStore
-from wintermute.wiki.taking_back import WikiPages, take_back
+from wintermute.wiki.taking_back import page_items, take_back
 from wintermute.wiki.verdict import (
     lost,
 )
@@ -438,7 +438,7 @@ async def test_pages_are_items_of_the_one_undo(tmp_path: Path) -> None:
     await placed(shelf, *changes)
     after = shelf.pages()
     async with memory_in(tmp_path) as memory:
-        undo = Undo(memory.database, memory.changes, {}, {"page": TextItems(WikiPages(shelf.root))})
+        undo = Undo(memory.database, memory.changes, {}, {"page": page_items(shelf.files)})
         async with memory.database.transaction() as tx:
             why = Reason("consolidation", ANN)
             set_id = await memory.changes.record(tx, why, recorded(changes))
@@ -458,7 +458,7 @@ async def test_pages_are_items_of_the_one_undo(tmp_path: Path) -> None:
 async def test_an_undo_of_pages_takes_all_back_or_none(tmp_path: Path, when: str) -> None:
     """W-067: a page that somebody saves in that moment keeps what they wrote, and its store."""
     shelf = Shelf.make(tmp_path / "wiki")
-    pages, changes = TextItems(WikiPages(shelf.root)), two(shelf)
+    pages, changes = page_items(shelf.files), two(shelf)
     await placed(shelf, *changes)
     back = [Change("page", c.path, state_of(c.after), state_of(c.before)) for c in changes]
     saved = shelf.read(GARDEN) + "\nMine.\n"
@@ -484,7 +484,7 @@ async def test_what_an_undo_has_prepared_may_get_lost_and_nothing_else(tmp_path:
     change = Change("page", GARDEN, state_of(shelf.read(GARDEN)), {"text": "x"})
 
     async def lost_and_put() -> None:
-        async with TextItems(WikiPages(shelf.root)).prepared([change]) as put:
+        async with page_items(shelf.files).prepared([change]) as put:
             for left in (shelf.root / "sleep").glob(".undo_*"):
                 shutil.rmtree(left)
             await put()
@@ -581,13 +581,9 @@ async def test_no_undo_writes_outside_the_pages(tmp_path: Path) -> None:
     """A record is only as good as who wrote it."""
     shelf = Shelf.make(tmp_path / "wiki")
     async with memory_in(tmp_path) as memory:
-        undo = Undo(memory.database, memory.changes, {}, {"page": TextItems(WikiPages(shelf.root))})
+        undo = Undo(memory.database, memory.changes, {}, {"page": page_items(shelf.files)})
         for path in ("../evil.md", "meta/conversations.json"):
-            now = (
-                (await TextItems(WikiPages(shelf.root)).state(path))
-                if "meta" in path
-                else {"text": "x"}
-            )
+            now = (await page_items(shelf.files).state(path)) if "meta" in path else {"text": "x"}
             async with memory.database.transaction() as tx:
                 bad = Change("page", path, {"text": "evil"}, now)
                 set_id = await memory.changes.record(tx, Reason("consolidation", ANN), [bad])

@@ -33,13 +33,14 @@ from contextlib import (
     contextmanager,
     suppress,
 )
+from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from functools import partial
 from pathlib import Path
 from types import EllipsisType
 from typing import TypeVar
 
-from wintermute.errors import FileUnusable
+from wintermute.errors import FileUnusable, MemoryFileUnusable, WintermuteError
 
 # Without O_NONBLOCK opening a fifo would wait for its writer for ever.
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
@@ -49,6 +50,8 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY
 LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 HERE, NOREPLACE, EXCHANGE = -100, 1, 2
 """Flags of renameat2(2)."""
+MOST_FILE_BYTES = 50_000_000
+MOST_LINE = 1_000_000
 STALE = 3_600.0  # seconds
 PART = ".part_"
 LONGEST = 150
@@ -151,12 +154,7 @@ def write_new(
 
 
 def replace(
-    path: Path,
-    content: bytes | None,
-    seen: Seen = ...,
-    *,
-    mode: int | None = None,
-    folder: int | None = None,
+    path: Path, content: bytes | None, seen: Seen = ..., *, mode: int = 0, folder: int | None = None
 ) -> bool:
     """Put a text in the place of a file in one step: see `prepared`."""
     with prepared(path, content, seen, mode=mode, folder=folder) as place:
@@ -165,12 +163,7 @@ def replace(
 
 @contextmanager
 def prepared(
-    path: Path,
-    content: bytes | None,
-    seen: Seen = ...,
-    *,
-    mode: int | None = None,
-    folder: int | None = None,
+    path: Path, content: bytes | None, seen: Seen = ..., *, mode: int = 0, folder: int | None = None
 ) -> Iterator[Callable[[], bool]]:
     """Write a new text safely beside a file; what is given puts it in its place: False if it may not.
 
@@ -178,7 +171,7 @@ def prepared(
     would put half of one's text in place.
 
     `content` None: the file goes. `seen`: only that is replaced; None: only nothing; `...`: whatever
-    is there. `mode`: where it is not that of the file. `folder`: as `dir_fd`, where the parts of
+    is there. `mode`: 0 keeps that of the file. `folder`: as `dir_fd`, where the parts of
     others are not ours to mend. Raises: OSError, FileUnusable.
     """
     if content is None:
@@ -186,7 +179,7 @@ def prepared(
         return
     part = path.with_name(_part_name(path.name, content, seen, is_ours=folder is None))
     like = None
-    if mode is None:
+    if not mode:
         with suppress(FileNotFoundError):
             like = os.stat(path, dir_fd=folder, follow_symlinks=False)
     try:
@@ -235,11 +228,6 @@ def _is_put_back(part: Path) -> bool:
     return False
 
 
-def parts_of(path: Path) -> Iterator[Path]:
-    """Find all parts of a file, also those that are being written."""
-    return path.parent.glob(f".{path.name}{PART}*")
-
-
 def _is_abandoned(name: str) -> bool:
     """Tell if the process that gave this name is gone."""
     try:
@@ -254,7 +242,7 @@ def _removed(path: Path, seen: Seen, folder: int | None) -> bool:
         return False
     with suppress(FileNotFoundError):
         os.unlink(path, dir_fd=folder)
-    _sync(path, folder)
+    sync_folder_of(path, folder)
     return True
 
 
@@ -266,7 +254,7 @@ def _placed(part: Path, path: Path, seen: Seen, folder: int | None) -> bool:
         placed = _now(path, folder) == seen and put_in_place(part, path, seen, folder)
         with suppress(FileNotFoundError):
             os.unlink(part, dir_fd=folder)
-    _sync(path, folder)
+    sync_folder_of(path, folder)
     return placed
 
 
@@ -280,9 +268,8 @@ def put_in_place(part: Path, path: Path, seen: bytes | None, folder: int | None 
     if problem := _renamed(part, path, NOREPLACE if seen is None else EXCHANGE, folder):
         if problem in (errno.EEXIST, errno.ENOENT):
             return False  # somebody saved it, or removed it, just now
-        os.replace(
-            part, path, src_dir_fd=folder, dst_dir_fd=folder
-        )  # this system, or its disk, cannot
+        # This system, or its disk, cannot.
+        os.replace(part, path, src_dir_fd=folder, dst_dir_fd=folder)
     elif seen is not None and _now(part, folder) != seen:
         _renamed(part, path, EXCHANGE, folder)
         if _now(part, folder) != new:  # it was saved once more
@@ -306,16 +293,9 @@ def _renamed(one: Path, other: Path, how: int, folder: int | None) -> int:
     return ctypes.get_errno() if done else 0
 
 
-def _sync(path: Path, folder: int | None) -> None:
-    if folder is None:
-        sync_folder(path.parent)
-    else:
-        os.fsync(folder)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names in a folder survive a power cut."""
-    descriptor = os.open(folder, FOLDER)
+def sync_folder_of(path: Path, folder: int | None = None) -> None:
+    """Make the names beside a file survive a power cut."""
+    descriptor = os.open(path.parent, FOLDER, dir_fd=folder)
     try:
         os.fsync(descriptor)
     finally:
@@ -336,6 +316,103 @@ def decoded(content: bytes) -> str:
     if "\0" in text:
         raise FileUnusable("is not a text file: save it as UTF-8, or move it aside")
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    """One text file of ours that people edit too. `name` is what they call it. Raises: `refusal`."""
+
+    path: Path
+    name: str
+    most: int = MOST_FILE_BYTES
+    problem: Callable[[str], str | None] | None = None
+    """Tells what is wrong with the form of its text, if it has one."""
+    mode: int = 0o600
+    refusal: type[WintermuteError] = MemoryFileUnusable
+    read: Callable[[bytes], str] = decoded
+
+    def text(self) -> str | None:
+        """Its text; None when there is no such file."""
+        content = self.content()
+        return None if content is None else self.decoded(content)
+
+    def found(self) -> tuple[str | None, bytes | None]:
+        """Its text, whatever its form, and its bytes; None when there is no such file."""
+        content = self.content()
+        return None if content is None else self._plain(content), content
+
+    def content(self) -> bytes | None:
+        """The bytes of a plain file; None when there is none."""
+        with self._told():
+            return content_of(self.path, self.most, follow=False)
+
+    def decoded(self, content: bytes) -> str:
+        """Its bytes as text of the form that it has."""
+        text, problem = self._plain(content), None
+        if self.problem is not None and content.startswith(codecs.BOM_UTF8):
+            problem = "line 1 begins with a byte order mark: save it as UTF-8 without one"
+        elif self.problem is not None:
+            problem = self.problem(text)
+        if problem:
+            raise self.refusal(f"{self.name} {problem}")
+        return text
+
+    def _plain(self, content: bytes) -> str:
+        with self._told():
+            text = self.read(content)
+            if len(text) > MOST_LINE and max(map(len, text.splitlines())) > MOST_LINE:
+                raise FileUnusable(f"has a line of over {MOST_LINE} characters: break it up")
+            return text
+
+    def saved_at(self) -> float:
+        """When it was last saved, in seconds since 1970; 0 where nobody knows."""
+        try:
+            return self.path.stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def replace(self, text: str, seen: bytes | None) -> bool:
+        """Replace it in one step, unless it is no longer what was `seen`: then False.
+
+        An edit that was saved since is never overwritten.
+        """
+        with self.prepared(text, seen) as place:
+            return place()
+
+    @contextmanager
+    def prepared(self, text: str | None, seen: bytes | None) -> Iterator[Callable[[], bool]]:
+        """The same in two steps, the first of which notices a full disk; None: no file any more."""
+        folder, content = self.path.parent, None if text is None else text.encode()
+        with ExitStack() as stack:
+            with self._told():
+                folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700, exist_ok=True)
+                block = prepared(self.path, content, seen, mode=self.mode)
+                place = stack.enter_context(block)
+
+            def placed() -> bool:
+                with self._told():
+                    return place()
+
+            yield placed
+
+    def drop_parts(self) -> None:
+        """Delete what a kill left of texts that were to take its place.
+
+        Whoever is just about to place one is told that it cannot be written.
+        """
+        with suppress(OSError):
+            for part in self.path.parent.glob(f".{self.path.name}{PART}*"):
+                part.unlink(missing_ok=True)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except FileUnusable as problem:
+            raise self.refusal(f"{self.name} {problem}") from problem
+        except OSError as error:
+            raise self.refusal(f"{self.name} cannot be written: {error.strerror}") from error
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from typing import Any
 
 from wintermute.changes.change_sets import ChangeSets, ItemKind
 from wintermute.changes.proposals import Proposals
-from wintermute.changes.texts import TextItems
 from wintermute.changes.undo import FileItems, Undo
 from wintermute.clock import Clock
 from wintermute.config.schema import WIKI, Memory, QuietHours
@@ -47,8 +46,9 @@ from wintermute.owner import Owner
 from wintermute.skills.skills import Skills, skill_items
 from wintermute.tasks.occurrences import Occurrences, TaskRuns
 from wintermute.tasks.tasks import Tasks
+from wintermute.wiki.folder import StoreFolder
 from wintermute.wiki.store import WikiStore
-from wintermute.wiki.taking_back import WikiPages
+from wintermute.wiki.taking_back import page_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ def _undo(
     files: Mapping[ItemKind, FileItems] = {
         "skill": skill_items(places.skills()),
         "core": core_items(places),
-        "page": TextItems(WikiPages(wiki)),
+        "page": page_items(StoreFolder(wiki)),
     }
     return Undo(database, changes, {"fact": facts, "task": tasks}, files)
 

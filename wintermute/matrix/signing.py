@@ -16,7 +16,7 @@ from vodozemac import Ed25519PublicKey, Ed25519Signature, SignatureException
 from wintermute.clock import Clock
 from wintermute.config.lock import NO_ROOM
 from wintermute.errors import ConfigurationError, DiskFull, StorageBlocked
-from wintermute.files import replace, sync_folder
+from wintermute.files import replace, sync_folder_of
 from wintermute.matrix.inbox import mapping
 from wintermute.messages import Json
 
@@ -215,7 +215,7 @@ def replace_seeds(folder: Path, clock: Clock) -> None:
         aside.unlink(missing_ok=True)
         aside.hardlink_to(old)  # there is an identity under its name at every moment
     (folder / NEXT).replace(old)
-    sync_folder(folder)
+    sync_folder_of(old)
 
 
 def key_stores(folder: Path, ending: str = "") -> list[Path]:

@@ -5,18 +5,16 @@ model may make of it. Problems that last are said once.
 """
 
 import asyncio
-import codecs
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
-from wintermute.errors import FileUnusable, MemoryFileUnusable
-from wintermute.files import content_of, decoded, parts_of, prepared
+from wintermute.errors import MemoryFileUnusable
+from wintermute.files import TextFile
 from wintermute.health.health import EditedFiles
 from wintermute.memory.fact import cleaned, key
 from wintermute.memory.sense import Heirs, succeeds
@@ -140,114 +138,6 @@ def freed(before: str, after: str, free: Collection[str], explicit: Sequence[str
         ):
             found.add(name)
     return found
-
-
-MOST_FILE_BYTES = 50_000_000
-MOST_LINE = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class TextFile:
-    """One such file. `name` is what prompt and tools call it, and the messages of its errors."""
-
-    path: Path
-    name: str
-    most: int = MOST_FILE_BYTES
-    problem: Callable[[str], str | None] | None = None
-    """What is wrong with the form of its text, if it has one."""
-
-    def text(self) -> str | None:
-        """Its text; None when there is no such file. Raises: MemoryFileUnusable."""
-        content = self.content()
-        return None if content is None else self.decoded(content)
-
-    def decoded(self, content: bytes) -> str:
-        """Its bytes as text of the form that it has. Raises: MemoryFileUnusable."""
-        text = self.plain(content)
-        self._prove(content, text)
-        return text
-
-    def plain(self, content: bytes) -> str:
-        """Its bytes as text, whatever its form. Raises: MemoryFileUnusable."""
-        try:
-            text = decoded(content)
-        except FileUnusable as problem:
-            raise MemoryFileUnusable(f"{self.name} {problem}") from problem
-        if len(text) > MOST_LINE and max(map(len, text.splitlines())) > MOST_LINE:
-            raise MemoryFileUnusable(
-                f"{self.name} has a line of over {MOST_LINE} characters: break it up"
-            )
-        return text
-
-    def _prove(self, content: bytes, text: str) -> None:
-        if self.problem is None:
-            return
-        marked = content.startswith(codecs.BOM_UTF8)
-        problem = "line 1 begins with a byte order mark: save it as UTF-8 without one"
-        if found := problem if marked else self.problem(text):
-            raise MemoryFileUnusable(f"{self.name} {found}")
-
-    def content(self) -> bytes | None:
-        """What a plain file holds; None when there is none. Raises: MemoryFileUnusable."""
-        try:
-            return content_of(self.path, self.most, follow=False)
-        except FileUnusable as problem:
-            raise MemoryFileUnusable(f"{self.name} {problem}") from problem
-
-    def saved_at(self) -> float:
-        """When it was last saved, in seconds since 1970; 0 where nobody knows."""
-        try:
-            return self.path.stat().st_mtime
-        except OSError:
-            return 0.0
-
-    def replace(self, text: str, seen: bytes | None) -> bool:
-        """Replace it in one step, unless it is no longer what was `seen`: then False.
-
-        An edit that was saved since is never overwritten. Raises: MemoryFileUnusable.
-        """
-        with self.prepared(text, seen) as place:
-            return place()
-
-    @contextmanager
-    def prepared(self, text: str | None, seen: bytes | None) -> Iterator[Callable[[], bool]]:
-        """The same in two steps, the first of which notices a full disk; None: no file any more."""
-        folder = self.path.parent
-        with ExitStack() as stack:
-            with self._written():
-                folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                folder.mkdir(mode=0o700, exist_ok=True)
-                content = None if text is None else text.encode()
-                place = stack.enter_context(prepared(self.path, content, seen, mode=0o600))
-
-            def placed() -> bool:
-                with self._written():
-                    return place()
-
-            yield placed
-
-    def found(self) -> tuple[str | None, bytes | None]:
-        """Its text, whatever its form, and its bytes. Raises: MemoryFileUnusable."""
-        content = self.content()
-        return None if content is None else self.plain(content), content
-
-    def drop_parts(self) -> None:
-        """Delete what a kill left of texts that were to take its place.
-
-        Whoever is just about to place one is told that it cannot be written.
-        """
-        with suppress(OSError):
-            for part in parts_of(self.path):
-                part.unlink(missing_ok=True)
-
-    @contextmanager
-    def _written(self) -> Iterator[None]:
-        try:
-            yield
-        except FileUnusable as problem:
-            raise MemoryFileUnusable(f"{self.name} {problem}") from problem
-        except OSError as error:
-            raise MemoryFileUnusable(f"{self.name} cannot be written: {error.strerror}") from error
 
 
 MEMORIES = "MEMORIES.txt"

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from wintermute.changes.change_sets import Cause, Change, ChangeSets, Reason
-from wintermute.changes.texts import SingleFiles, TextItems, state_of, text_in
+from wintermute.changes.texts import TextItems, single_files, state_of, text_in
 from wintermute.db import Database, Transaction
-from wintermute.errors import MemoryFileUnusable
 from wintermute.files import entered, to_its_end
 from wintermute.memory.core import Places, bullets
 from wintermute.memory.fact import key
@@ -46,7 +45,7 @@ Also = Callable[[Transaction, str], Awaitable[None]]
 
 def core_items(places: Places) -> TextItems:
     """Give the pages as items that can be undone; an item is the page of a scope, whatever its form."""
-    return TextItems(SingleFiles(places.core_file, MemoryFileUnusable))
+    return single_files(places.core_file)
 
 
 class CorePages:

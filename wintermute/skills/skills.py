@@ -9,21 +9,19 @@ import os
 import re
 import stat
 import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import yaml
 
 from wintermute.changes.change_sets import KEPT, Change, ChangeSet, ChangeSets, ItemKind, Reason
-from wintermute.changes.texts import SingleFiles, TextItems, state_of
+from wintermute.changes.texts import TextItems, single_files, state_of
 from wintermute.changes.undo import Undo, Undone, standing
 from wintermute.clock import stamp
 from wintermute.db import Database
 from wintermute.errors import FileUnusable, ToolFailed
-from wintermute.files import content_of, prepared
+from wintermute.files import TextFile
 from wintermute.secret_shapes import without_secrets
 from wintermute.text import clean, is_blank, one_line
 
@@ -165,66 +163,31 @@ def text_of(folder: Path, name: str) -> str | None:
 
     Raises: ToolFailed for what is not a plain text file.
     """
-    return SkillFile(folder, name).found()[0]
-
-
-@dataclass(frozen=True, slots=True)
-class SkillFile:
-    """The file of a skill, by the name of the skill."""
-
-    folder: Path
-    skill: str
-
-    @property
-    def name(self) -> str:
-        """Give what the prompt calls the file (P-035)."""
-        return shown(self.skill)
-
-    def found(self) -> tuple[str | None, bytes | None]:
-        """Give its text and its bytes; None: there is none. Raises: ToolFailed."""
-        path = self.folder / f"{self.skill}{ENDING}"
-        is_ours = path.parent == self.folder or not path.parent.is_symlink()
-        if not (is_skill_file(f"{self.skill}{ENDING}") and is_ours and path.parent.is_dir()):
-            return None, None  # a file of that name has none in it
-        try:
-            content = content_of(path, MOST_BYTES, follow=False)
-            return None if content is None else content.decode(), content
-        except FileUnusable as problem:
-            raise ToolFailed(f"{self.name} {problem}") from problem
-        except UnicodeDecodeError as error:
-            raise ToolFailed(f"{self.name} is not a text file in UTF-8") from error
-
-    @contextmanager
-    def prepared(self, text: str | None, seen: bytes | None) -> Iterator[Callable[[], bool]]:
-        """As `ItemFile`; no link is followed. Raises: ToolFailed."""
-        if not is_file_name(f"{self.skill}{ENDING}"):
-            raise ToolFailed(f"{self.skill[:100]} is no name of a skill")
-        with ExitStack() as stack:
-            with self._told():
-                self.folder.mkdir(parents=True, exist_ok=True)
-                content = None if text is None else text.encode()
-                path = self.folder / f"{self.skill}{ENDING}"
-                place = stack.enter_context(prepared(path, content, seen))
-
-            def placed() -> bool:
-                with self._told():
-                    return place()
-
-            yield placed
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except FileUnusable as problem:
-            raise ToolFailed(f"{self.name} {problem}") from problem
-        except OSError as error:
-            raise ToolFailed(f"{self.name} cannot be written: {error.strerror}") from error
+    # A file of that name has none in it.
+    return _file(folder, name).text() if (folder / name).parent.is_dir() else None
 
 
 def skill_items(folder: Path) -> TextItems:
     """Give the skills as items that can be undone."""
-    return TextItems(SingleFiles(partial(SkillFile, folder), ToolFailed))
+
+    def file_of(item: str) -> TextFile:
+        if not is_file_name(f"{item}{ENDING}"):
+            raise ToolFailed(f"{item[:100]} is no name of a skill")
+        return _file(folder, item)
+
+    return single_files(file_of)
+
+
+def _file(folder: Path, name: str) -> TextFile:
+    path = folder / f"{name}{ENDING}"
+    return TextFile(path, shown(name), MOST_BYTES, mode=0, refusal=ToolFailed, read=_decoded)
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise FileUnusable("is not a text file in UTF-8") from error
 
 
 def shown(name: str) -> str:
@@ -318,6 +281,9 @@ class Skills:
         raise ToolFailed(f"no earlier text of {name[:100]} is kept; {kept}")
 
     async def _text(self, name: str) -> str | None:
+        parent = (self._folder / name).parent
+        if not is_skill_file(f"{name}{ENDING}") or (parent != self._folder and parent.is_symlink()):
+            return None
         return await asyncio.to_thread(text_of, self._folder, name)
 
     async def _undoable(self, name: str) -> list[ChangeSet]:

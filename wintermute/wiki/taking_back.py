@@ -8,10 +8,9 @@ from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 
 from wintermute.changes.change_sets import Change
-from wintermute.changes.texts import state_of, text_in
+from wintermute.changes.texts import TextItems, state_of, text_in
 from wintermute.changes.undo import without
 from wintermute.errors import FileUnusable, StoreChanged, WintermuteError
 from wintermute.files import to_its_end
@@ -218,56 +217,48 @@ def _report(back: WayBack) -> str:
     return "\n".join(lines) + "\n"
 
 
-class WikiPages:
-    """The pages as `TextFiles`: kind `page` of changes, by their paths in the store."""
+def page_items(files: StoreFolder) -> TextItems:
+    """Give the pages as items that can be undone: kind `page`, by their paths in the store."""
+    return TextItems(partial(text_at, files), partial(_prepared, files))
 
-    def __init__(self, root: Path) -> None:
-        self._files = StoreFolder(root)
 
-    def text(self, item: str) -> str | None:
-        """As `TextFiles`."""
-        return text_at(self._files, item)
+@contextmanager
+def _prepared(files: StoreFolder, changes: Sequence[Change]) -> Iterator[Callable[[], None]]:
+    """Stage all pages, which are put in place by the journal of the store: all, or none.
 
-    @contextmanager
-    def prepared(self, changes: Sequence[Change]) -> Iterator[Callable[[], None]]:
-        """Stage all pages, which are put in place by the journal of the store: all, or none.
+    Raises: StoreUnusable; StoreChanged for what was saved meanwhile, also when it is put in place.
+    """
+    name = f"{UNDOING}{new_id('page')}"
+    wanted = [FileChange(c.item, text_in(c.before), text_in(c.after)) for c in changes]
+    try:
+        with told(files.root):
+            _prove(files, wanted)
+            files.stage(name, [*wanted, *(_beside(files, each) for each in wanted)])
+        yield partial(_place, files, name, wanted)
+    finally:
+        # Not while it is being put in place: whoever comes next finishes that.
+        if not is_under_way(files, WikiJob(name, UNDO)):
+            discard(files, JOBS, name)
 
-        Raises: StoreUnusable; StoreChanged for what was saved meanwhile, also when it is put in place.
-        """
-        name = f"{UNDOING}{new_id('page')}"
-        wanted = [FileChange(c.item, text_in(c.before), text_in(c.after)) for c in changes]
-        try:
-            self._stage(name, wanted)
-            yield partial(self._place, name, wanted)
-        finally:
-            self._clear(name)
 
-    def _stage(self, name: str, wanted: Sequence[FileChange]) -> None:
-        with told(self._files.root):
-            self._prove(wanted)
-            self._files.stage(name, [*wanted, *map(self._beside, wanted)])
+def _prove(files: StoreFolder, wanted: Sequence[FileChange]) -> None:
+    for change in wanted:
+        if problem := path_problem(change.path):
+            raise WintermuteError(f"{change.path} {problem}: it is not written")
+        if text_at(files, change.path) != change.before:
+            raise StoreChanged(f"{change.path}: {CHANGED}")
 
-    def _prove(self, wanted: Sequence[FileChange]) -> None:
-        for change in wanted:
-            if problem := path_problem(change.path):
-                raise WintermuteError(f"{change.path} {problem}: it is not written")
-            if text_at(self._files, change.path) != change.before:
-                raise StoreChanged(f"{change.path}: {CHANGED}")
 
-    def _beside(self, change: FileChange) -> FileChange:
-        ours = written_lines(self._files, change.path)
-        left = [line for line in lines_of(change.after or "") if line in ours]
-        return written_change(self._files, change, left)
+def _beside(files: StoreFolder, change: FileChange) -> FileChange:
+    ours = written_lines(files, change.path)
+    return written_change(
+        files, change, [line for line in lines_of(change.after or "") if line in ours]
+    )
 
-    def _place(self, name: str, wanted: Sequence[FileChange]) -> None:
-        with self._files.writing():
-            self._prove(wanted)
-            edited = self._files.apply(name)
-        if told_of := [change.path for change in wanted if change.path in edited]:
-            raise StoreChanged(f"{', '.join(told_of)}: {CHANGED}")
 
-    def _clear(self, name: str) -> None:
-        """Not while it is being put in place: whoever comes next finishes that."""
-        if is_under_way(self._files, WikiJob(name, UNDO)):
-            return
-        discard(self._files, JOBS, name)
+def _place(files: StoreFolder, name: str, wanted: Sequence[FileChange]) -> None:
+    with files.writing():
+        _prove(files, wanted)
+        edited = files.apply(name)
+    if told_of := [change.path for change in wanted if change.path in edited]:
+        raise StoreChanged(f"{', '.join(told_of)}: {CHANGED}")
