@@ -43,7 +43,7 @@ from typing import TypeVar
 from wintermute.errors import FileUnusable, MemoryFileUnusable, WintermuteError
 
 # Without O_NONBLOCK opening a fifo would wait for its writer for ever.
-READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 FOLDER = os.O_RDONLY | os.O_DIRECTORY
@@ -58,7 +58,7 @@ LONGEST = 150
 """Bytes of a name to which its part's own can be added."""
 PAUSE = 0.01
 T = TypeVar("T")
-Seen = bytes | None | EllipsisType
+InPlace = bytes | None | EllipsisType
 Guard = Callable[[int, str, bool], None]
 """Told of each folder, what is entered in it, and whether to write; raises where that may not be."""
 
@@ -110,7 +110,7 @@ def content_of(path: Path, most: int, *, follow: bool, folder: int | None = None
     `follow`: a link to such a file will do. `folder`: as `dir_fd`. Raises: FileUnusable.
     """
     try:
-        how = READ if follow else READ | os.O_NOFOLLOW
+        how = READ & ~os.O_NOFOLLOW if follow else READ
         descriptor = os.open(path, how, dir_fd=folder)
     except FileNotFoundError:
         return None
@@ -145,16 +145,26 @@ def write_new(
     `like`: the file whose place it will take, and whose mode it has then. `folder`: as `dir_fd`.
     """
     descriptor = os.open(path, CREATE, mode, dir_fd=folder)
-    with os.fdopen(descriptor, "wb") as file:
-        if like is not None:
-            os.fchmod(descriptor, like.st_mode & 0o777)
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            if like is not None:
+                os.fchmod(descriptor, like.st_mode & 0o777)
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(path, dir_fd=folder)  # half a file is worse than none
+        raise
 
 
 def replace(
-    path: Path, content: bytes | None, seen: Seen = ..., *, mode: int = 0, folder: int | None = None
+    path: Path,
+    content: bytes | None,
+    seen: InPlace = ...,
+    *,
+    mode: int = 0,
+    folder: int | None = None,
 ) -> bool:
     """Put a text in the place of a file in one step: see `prepared`."""
     with prepared(path, content, seen, mode=mode, folder=folder) as place:
@@ -163,7 +173,12 @@ def replace(
 
 @contextmanager
 def prepared(
-    path: Path, content: bytes | None, seen: Seen = ..., *, mode: int = 0, folder: int | None = None
+    path: Path,
+    content: bytes | None,
+    seen: InPlace = ...,
+    *,
+    mode: int = 0,
+    folder: int | None = None,
 ) -> Iterator[Callable[[], bool]]:
     """Write a new text safely beside a file; what is given puts it in its place: False if it may not.
 
@@ -192,7 +207,7 @@ def prepared(
             os.unlink(part, dir_fd=folder)
 
 
-def _part_name(name: str, content: bytes, seen: Seen, *, is_ours: bool) -> str:
+def _part_name(name: str, content: bytes, seen: InPlace, *, is_ours: bool) -> str:
     """Name a part after its file and the two texts which are safe elsewhere, as far as that fits."""
     texts = [_digest(b"" if seen is ... or seen is None else seen), _digest(content)]
     fits = is_ours and len(os.fsencode(name)) < LONGEST
@@ -237,7 +252,7 @@ def _is_abandoned(name: str) -> bool:
     return False
 
 
-def _removed(path: Path, seen: Seen, folder: int | None) -> bool:
+def _removed(path: Path, seen: InPlace, folder: int | None) -> bool:
     if seen is not ... and _now(path, folder) != seen:
         return False
     with suppress(FileNotFoundError):
@@ -246,7 +261,7 @@ def _removed(path: Path, seen: Seen, folder: int | None) -> bool:
     return True
 
 
-def _placed(part: Path, path: Path, seen: Seen, folder: int | None) -> bool:
+def _placed(part: Path, path: Path, seen: InPlace, folder: int | None) -> bool:
     if seen is ...:
         os.replace(part, path, src_dir_fd=folder, dst_dir_fd=folder)
         placed = True

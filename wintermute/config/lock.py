@@ -3,7 +3,7 @@
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from wintermute.errors import ConfigurationError, DataFolderInUse, DiskFull, WintermuteError
@@ -15,62 +15,49 @@ ENOUGH = 1 << 20
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
-@contextmanager
-def hold(data_dir: Path) -> Iterator[None]:
+def hold(data_dir: Path) -> AbstractContextManager[None]:
     """Keep every other process of ours out of this folder.
 
     Raises: DataFolderInUse with the holder's process number; ConfigurationError when the folder
     is missing or not ours to write; DiskFull.
     """
-
-    def in_use(pid: int) -> WintermuteError:
-        return DataFolderInUse(
+    return claimed(
+        data_dir,
+        NAME,
+        lambda pid: DataFolderInUse(
             f"another Wintermute (process {pid or 'unknown'}) uses the data folder {data_dir}: stop"
             " it first"
-        )
-
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(claimed(data_dir / NAME, in_use))
-        except OSError as error:
-            raise _unusable(data_dir, error) from error
-        yield
-
-
-def holder(data_dir: Path) -> int | None:
-    """The process that holds the folder: None when nobody does, 0 when it did not say yet."""
-    try:
-        return claimant(data_dir / NAME)
-    except OSError as error:
-        raise _unusable(data_dir, error) from error
+        ),
+    )
 
 
 @contextmanager
-def claimed(path: Path, refusal: Callable[[int], WintermuteError]) -> Iterator[None]:
-    """Hold a lock file, which names our process; another holder's number is refused. Raises: OSError.
+def claimed(data_dir: Path, name: str, refusal: Callable[[int], WintermuteError]) -> Iterator[None]:
+    """Hold a lock file, which names our process; `refusal` is told its holder. Raises: as `hold`.
 
     The file stays, or two could hold two files.
     """
-    descriptor = os.open(path, LOCK_FILE, 0o600)
+    with _usable(data_dir):
+        descriptor = os.open(data_dir / name, LOCK_FILE, 0o600)
     try:
-        with locked(path.parent, patience=None):  # one start at a time
+        with _usable(data_dir), locked(data_dir, patience=None):  # one start at a time
             if _is_locked(descriptor):
                 raise refusal(_read(descriptor))
-            take(descriptor, patience=None)  # at most, a `claimant` finishes its look
-        os.ftruncate(descriptor, 0)
-        _write_number(descriptor)
+            take(descriptor, patience=None)  # at most, a `holder` finishes its look
+            os.ftruncate(descriptor, 0)
+            _write_number(descriptor)
         yield
         os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
 
 
-def claimant(path: Path) -> int | None:
-    """The process that holds a lock file: as `holder`. Raises: OSError."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
+def holder(data_dir: Path, name: str = NAME) -> int | None:
+    """The process that holds a lock file: None when nobody does, 0 when it did not say yet."""
+    if not os.path.lexists(data_dir / name):
         return None
+    with _usable(data_dir):
+        descriptor = os.open(data_dir / name, os.O_RDONLY)
     try:
         return _read(descriptor) if _is_locked(descriptor) else None
     finally:
@@ -100,20 +87,24 @@ def has_room(data_dir: Path) -> bool:
     return room
 
 
-def _unusable(data_dir: Path, error: OSError) -> WintermuteError:
-    if error.errno in NO_ROOM:
-        return DiskFull(
-            f"the data folder {data_dir} is full ({error.strerror}): make room on its disk"
-        )
-    if isinstance(error, FileNotFoundError):
-        return ConfigurationError(
-            f"the data folder {data_dir} does not exist: make it with `wintermute init DIR`, or"
-            " correct data_dir"
-        )
-    return ConfigurationError(
-        f"the data folder {data_dir} cannot be used ({error.strerror}): it must be writable for the"
-        " user who runs Wintermute"
-    )
+@contextmanager
+def _usable(data_dir: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise DiskFull(
+                f"the data folder {data_dir} is full ({error.strerror}): make room on its disk"
+            ) from error
+        if isinstance(error, FileNotFoundError):
+            raise ConfigurationError(
+                f"the data folder {data_dir} does not exist: make it with `wintermute init DIR`, or"
+                " correct data_dir"
+            ) from error
+        raise ConfigurationError(
+            f"the data folder {data_dir} cannot be used ({error.strerror}): it must be writable for"
+            " the user who runs Wintermute"
+        ) from error
 
 
 def _is_locked(descriptor: int) -> bool:

@@ -27,13 +27,13 @@ from typing import Protocol
 
 from wintermute.config.secrets import Redaction
 from wintermute.errors import ConfigurationError, FileUnusable, WintermuteError
-from wintermute.files import ENTER, locked, to_its_end
+from wintermute.files import ENTER, READ, locked, to_its_end
 from wintermute.night.page_lines import LineOrigins
 from wintermute.night.raw_material import Talk
 from wintermute.templates import Template
 from wintermute.text import clean
 from wintermute.wiki.asked_lines import asked_lines, with_asked, without_asked
-from wintermute.wiki.folder import READ, FileChange, StoreFolder, told
+from wintermute.wiki.folder import FileChange, StoreFolder, told
 from wintermute.wiki.links import INDEX, JOBS, PAGE_FOLDERS
 from wintermute.wiki.page_jobs import WikiJob, text_at
 from wintermute.wiki.pages import text_of

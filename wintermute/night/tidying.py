@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
-from wintermute.config.lock import claimant, claimed
+from wintermute.config.lock import claimed, holder
 from wintermute.db import Transaction
 from wintermute.errors import BudgetSpent, ContextTooLarge, ModelError, StoreBusy, WintermuteError
 from wintermute.llm.backend import UNHEARD, Listener
@@ -671,10 +671,10 @@ async def alone(data_dir: Path) -> AsyncIterator[None]:
             " try again when it is over"
         )
 
-    with claimed(data_dir / LOCK, under_way):
+    with claimed(data_dir, LOCK, under_way):
         yield
 
 
 def is_at_work(data_dir: Path) -> bool:
     """Whether a process tidies this data folder now."""
-    return claimant(data_dir / LOCK) is not None
+    return holder(data_dir, LOCK) is not None

@@ -21,7 +21,7 @@ from wintermute.changes.undo import Undo, Undone, standing
 from wintermute.clock import stamp
 from wintermute.db import Database
 from wintermute.errors import FileUnusable, ToolFailed
-from wintermute.files import TextFile
+from wintermute.files import READ, TextFile
 from wintermute.secret_shapes import without_secrets
 from wintermute.text import clean, is_blank, one_line
 
@@ -51,9 +51,6 @@ IN_FOLDER = "/SKILL"  # ends the name of one that is a folder (agentskills.io)
 MOST_SHOWN = 200
 MOST_SUMMARY = 80
 MOST_BYTES = 1_000_000
-
-# Without O_NONBLOCK opening a fifo would wait for its writer for ever.
-READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 SkillStamp = tuple[int, int, int]
 SkillCache = dict[str, tuple[SkillStamp, Skill | None]]
@@ -290,7 +287,7 @@ class Skills:
         """The changes that still stand, newest first."""
         item: tuple[ItemKind, str] = ("skill", name)
         steps = (await self._changes.steps(self._database, [item]))[item]
-        now = await self._items.state(name)
+        now = state_of(await self._text(name))
         ids = [step.set_id for step in standing(steps, now) if step.cause != "undo"]
         found = [await self._changes.get(set_id) for set_id in ids]
         return [change_set for change_set in found if change_set]

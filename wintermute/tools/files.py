@@ -18,7 +18,7 @@ from typing import Protocol, TextIO
 from wintermute.changes.change_sets import Reason
 from wintermute.conversation.toolbox import Caller
 from wintermute.errors import ConfigurationError, MemoryFileUnusable, ToolFailed
-from wintermute.files import folder_of, replace
+from wintermute.files import READ, folder_of, replace
 from wintermute.messages import Json
 from wintermute.owner import Owner
 from wintermute.text import clean
@@ -140,9 +140,6 @@ class Roots:
 MOST_LINES = 2_000
 MOST_CHARACTERS = 200_000
 MOST_BYTES = 1_000_000
-
-# Without O_NONBLOCK opening a fifo would wait for its writer for ever.
-READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 NOT_PLAIN = "is not a plain file: links, folders and devices are not opened"
 REASONS = {

@@ -19,7 +19,7 @@ from pathlib import Path
 from shlex import quote
 
 from wintermute.errors import FileUnusable, StoreMissing, StoreUnusable
-from wintermute.files import FOLDER, Seen, folder_of, replace, take
+from wintermute.files import FOLDER, READ, InPlace, folder_of, replace, take
 from wintermute.wiki.links import INDEX, JOBS, Presence, legible
 from wintermute.wiki.pages import MOST_BYTES
 
@@ -31,9 +31,6 @@ PATIENCE, WRITERS_SHARE = 5.0, 6
 """Seconds, and how many times as long who writes may wait: nobody holds a store for as long."""
 
 log = logging.getLogger(__name__)
-
-# Without O_NONBLOCK opening a fifo would wait for its writer for ever.
-READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +224,7 @@ class StoreFolder:
         with suppress(FileNotFoundError):
             self._replace(path, None)
 
-    def _replace(self, path: str, content: bytes | None, seen: Seen = ...) -> bool:
+    def _replace(self, path: str, content: bytes | None, seen: InPlace = ...) -> bool:
         parts = path.split("/")
         with folder_of(self.root, parts, make=content is not None) as folder:
             return replace(Path(parts[-1]), content, seen, folder=folder)
