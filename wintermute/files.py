@@ -137,18 +137,20 @@ def write_new(
     content: bytes,
     mode: int = 0o600,
     *,
-    like: os.stat_result | None = None,
+    like: Path | None = None,
     folder: int | None = None,
 ) -> None:
     """Write a file that was not there; what it holds survives a power cut. Raises: OSError.
 
-    `like`: the file whose place it will take, and whose mode it has then. `folder`: as `dir_fd`.
+    `like`: the file whose place it will take, and whose mode it has then, if there is one. `folder`: as `dir_fd`.
     """
     descriptor = os.open(path, CREATE, mode, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            if like is not None:
-                os.fchmod(descriptor, like.st_mode & 0o777)
+            with suppress(FileNotFoundError):
+                found = like and os.stat(like, dir_fd=folder, follow_symlinks=False)
+                if found:
+                    os.fchmod(descriptor, found.st_mode & 0o777)
             file.write(content)
             file.flush()
             os.fsync(descriptor)
@@ -190,17 +192,14 @@ def prepared(
     others are not ours to mend. Raises: OSError, FileUnusable.
     """
     if content is None:
-        yield partial(_removed, path, seen, folder)
+        yield partial(_placed, None, path, seen, folder)
         return
     part = path.with_name(_part_name(path.name, content, seen, is_ours=folder is None))
-    like = None
-    if not mode:
-        with suppress(FileNotFoundError):
-            like = os.stat(path, dir_fd=folder, follow_symlinks=False)
     try:
+        like = None if mode else path
         write_new(part, content, mode or 0o666, like=like, folder=folder)
         if folder is None:
-            mend(part)
+            mend(path.parent)
         yield partial(_placed, part, path, seen, folder)
     finally:
         with suppress(OSError):
@@ -209,7 +208,7 @@ def prepared(
 
 def _part_name(name: str, content: bytes, seen: InPlace, *, is_ours: bool) -> str:
     """Name a part after its file and the two texts which are safe elsewhere, as far as that fits."""
-    texts = [_digest(b"" if seen is ... or seen is None else seen), _digest(content)]
+    texts = [_digest(seen if isinstance(seen, bytes) else b""), _digest(content)]
     fits = is_ours and len(os.fsencode(name)) < LONGEST
     stem = f".{name}{PART}{'_'.join(texts)}_" if fits else PART
     return f"{stem}{secrets.token_hex(8)}-{os.getpid()}"
@@ -219,11 +218,11 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
-def mend(beside: Path) -> None:
+def mend(folder: Path) -> None:
     """Put back an editor's save that a kill left in the place of ours; other parts left go (F-066)."""
     with suppress(OSError):
-        before = beside.stat().st_mtime - STALE
-        for part in (*beside.parent.glob(f"{PART}*"), *beside.parent.glob(f".*{PART}*")):
+        before = folder.stat().st_mtime - STALE
+        for part in (*folder.glob(f"{PART}*"), *folder.glob(f".*{PART}*")):
             with suppress(OSError):
                 is_left = part.lstat().st_mtime < before or _is_abandoned(part.name)
                 if is_left and not _is_put_back(part):
@@ -252,25 +251,18 @@ def _is_abandoned(name: str) -> bool:
     return False
 
 
-def _removed(path: Path, seen: InPlace, folder: int | None) -> bool:
+def _placed(part: Path | None, path: Path, seen: InPlace, folder: int | None) -> bool:
     if seen is not ... and _now(path, folder) != seen:
         return False
+    if part is not None:
+        if seen is ...:
+            os.replace(part, path, src_dir_fd=folder, dst_dir_fd=folder)
+        elif not put_in_place(part, path, seen, folder):
+            return False
     with suppress(FileNotFoundError):
-        os.unlink(path, dir_fd=folder)
+        os.unlink(part or path, dir_fd=folder)
     sync_folder_of(path, folder)
     return True
-
-
-def _placed(part: Path, path: Path, seen: InPlace, folder: int | None) -> bool:
-    if seen is ...:
-        os.replace(part, path, src_dir_fd=folder, dst_dir_fd=folder)
-        placed = True
-    else:
-        placed = _now(path, folder) == seen and put_in_place(part, path, seen, folder)
-        with suppress(FileNotFoundError):
-            os.unlink(part, dir_fd=folder)
-    sync_folder_of(path, folder)
-    return placed
 
 
 def put_in_place(part: Path, path: Path, seen: bytes | None, folder: int | None = None) -> bool:

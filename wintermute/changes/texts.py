@@ -38,30 +38,28 @@ class TextItems:
             yield partial(to_its_end, place)
 
 
-def single_files(file_of: Callable[[str], TextFile]) -> TextItems:
-    """Give items that are one file each."""
+@contextmanager
+def files_prepared(
+    file_of: Callable[[str], TextFile], changes: Sequence[Change]
+) -> Iterator[Callable[[], None]]:
+    """Prepare items that are one file each: as `TextItems` wants it."""
+    with ExitStack() as stack:
+        places = []
+        for change in changes:
+            file = file_of(change.item)
+            text, seen = file.found()
+            saved = file.refusal(f"{file.name} was saved meanwhile: try again")
+            if state_of(text) != change.before:
+                raise saved
+            block = file.prepared(text_in(change.after), seen)
+            places.append((stack.enter_context(block), saved))
 
-    @contextmanager
-    def prepared(changes: Sequence[Change]) -> Iterator[Callable[[], None]]:
-        with ExitStack() as stack:
-            places = []
-            for change in changes:
-                file = file_of(change.item)
-                text, seen = file.found()
-                saved = file.refusal(f"{file.name} was saved meanwhile: try again")
-                if state_of(text) != change.before:
+        def place_all() -> None:
+            for place, saved in places:
+                if not place():
                     raise saved
-                block = file.prepared(text_in(change.after), seen)
-                places.append((stack.enter_context(block), saved))
 
-            def place_all() -> None:
-                for place, saved in places:
-                    if not place():
-                        raise saved
-
-            yield place_all
-
-    return TextItems(lambda item: file_of(item).found()[0], prepared)
+        yield place_all
 
 
 def state_of(text: str | None) -> Json | None:

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from wintermute.changes.change_sets import Cause, Change, ChangeSets, Reason
-from wintermute.changes.texts import TextItems, single_files, state_of, text_in
+from wintermute.changes.texts import TextItems, files_prepared, state_of, text_in
 from wintermute.db import Database, Transaction
 from wintermute.files import entered, to_its_end
 from wintermute.memory.core import Places, bullets
@@ -45,7 +46,8 @@ Also = Callable[[Transaction, str], Awaitable[None]]
 
 def core_items(places: Places) -> TextItems:
     """Give the pages as items that can be undone; an item is the page of a scope, whatever its form."""
-    return single_files(places.core_file)
+    prepared = partial(files_prepared, places.core_file)
+    return TextItems(lambda item: places.core_file(item).found()[0], prepared)
 
 
 class CorePages:

@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 
 from wintermute.changes.change_sets import Cause, Change, ItemKind, Reason
 from wintermute.changes.texts import state_of
-from wintermute.changes.undo import FileItems
+from wintermute.changes.undo import FileItems, all_prepared
 from wintermute.db import Transaction
 from wintermute.errors import WintermuteError
 from wintermute.files import LOCK_FILE, entered, locked, to_its_end
@@ -246,16 +246,9 @@ class Deeds:
             log.warning("item is half in place id=%s reason=%s", item.id, problem)
 
     async def _place(self, wanted: Sequence[FileState]) -> None:
-        """All that may fail on a full disk is done before the first of them is in place."""
         async with AsyncExitStack() as stack:
-            places = [
-                await stack.enter_async_context(
-                    files.prepared([each.change for each in wanted if each.kind == kind])
-                )
-                for kind, files in self._files.items()
-                if any(each.kind == kind for each in wanted)
-            ]
-            for place in places:
+            changes = [each.change for each in wanted]
+            for place in await all_prepared(stack, self._files, changes):
                 await place()
 
     async def _text(self, wanted: FileState) -> str | None:

@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import re
-import time
 import unicodedata
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from wintermute.db.traces import ERASED, AllWords, Wanted
 from wintermute.errors import FileUnusable, StoreUnusable
-from wintermute.files import PART
+from wintermute.files import mend
 from wintermute.memory.core import goes_with
 from wintermute.memory.sense import beginnings, says_something
 from wintermute.night.agents import REPORT, sweep_copies
@@ -44,7 +43,6 @@ SAYS = "\n## What "
 """Beginning of what an agent says in a report of its work."""
 GIT = ".git"
 LEADING_LINK = re.compile(r"^\[\[[^\[\]\n]*\]\]:?\s*")
-YOUNG = 60_000_000_000
 """Nanoseconds; to write a file takes far less."""
 AT_ONCE = 500
 """Files that are looked through together: most are put aside at a glance."""
@@ -143,7 +141,8 @@ def _found(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
         return CutPages()
     files, wanted, lost = wiki.files, Wanted(unsaid.texts), unsaid.lost
     with files.reading():
-        _drop_parts(wiki)
+        for at, _, _ in os.walk(wiki.root):
+            mend(Path(at))
         edits = _of_records(wiki, unsaid) | _of_jobs(wiki, lost.jobs)
         raw = {path.rpartition("/")[0] for path in (*edits, *unsaid.files) if _is_raw(path)}
         pages = _of_pages(wiki, wanted, unsaid.facts, lost)
@@ -224,15 +223,6 @@ def _decoded(content: bytes) -> tuple[str, str]:
         return content.decode(encoding), encoding
     except UnicodeDecodeError as error:
         raise FileUnusable("is no text that can be written again") from error
-
-
-def _drop_parts(wiki: WikiStore) -> None:
-    """Remove what a kill left half written; a young one is being written just now."""
-    before = time.time_ns() - YOUNG
-    for path in wiki.root.rglob(f"{PART}*"):
-        with suppress(OSError):
-            if path.is_file() and path.lstat().st_mtime_ns < before:
-                path.unlink()
 
 
 def _of_records(wiki: WikiStore, unsaid: Unsaid) -> dict[str, Edit]:

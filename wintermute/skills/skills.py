@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 from wintermute.changes.change_sets import KEPT, Change, ChangeSet, ChangeSets, ItemKind, Reason
-from wintermute.changes.texts import TextItems, single_files, state_of
+from wintermute.changes.texts import TextItems, files_prepared, state_of
 from wintermute.changes.undo import Undo, Undone, standing
 from wintermute.clock import stamp
 from wintermute.db import Database
@@ -167,12 +167,15 @@ def text_of(folder: Path, name: str) -> str | None:
 def skill_items(folder: Path) -> TextItems:
     """Give the skills as items that can be undone."""
 
+    def text(item: str) -> str | None:
+        return text_of(folder, item) if is_file_name(f"{item}{ENDING}") else None
+
     def file_of(item: str) -> TextFile:
         if not is_file_name(f"{item}{ENDING}"):
             raise ToolFailed(f"{item[:100]} is no name of a skill")
         return _file(folder, item)
 
-    return single_files(file_of)
+    return TextItems(text, partial(files_prepared, file_of))
 
 
 def _file(folder: Path, name: str) -> TextFile:
@@ -287,7 +290,7 @@ class Skills:
         """The changes that still stand, newest first."""
         item: tuple[ItemKind, str] = ("skill", name)
         steps = (await self._changes.steps(self._database, [item]))[item]
-        now = state_of(await self._text(name))
+        now = await self._items.state(name)
         ids = [step.set_id for step in standing(steps, now) if step.cause != "undo"]
         found = [await self._changes.get(set_id) for set_id in ids]
         return [change_set for change_set in found if change_set]

@@ -34,7 +34,7 @@ from wintermute.changes.change_sets import Change
 from wintermute.changes.texts import state_of
 from wintermute.clock import Clock
 from wintermute.errors import FileUnusable, StoreBusy, StoreChanged, StoreUnusable, WintermuteError
-from wintermute.files import CREATE, PART, entered, folder_of, take, to_its_end
+from wintermute.files import CREATE, PART, entered, folder_of, mend, take, to_its_end
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.wiki.conversations import delist, enlist
@@ -466,16 +466,13 @@ def sweep(files: StoreFolder) -> None:
     """
     at_work = (text_at(files, APPLYING) or "").strip()
     before = time.time_ns() - STALE
-    for at, folders, names in os.walk(files.root):
+    for at, folders, _ in os.walk(files.root):
         below = Path(at).relative_to(files.root).as_posix()
         for name in folders:
             undoing = below == JOBS and name.startswith(UNDOING) and name != at_work
             if name.startswith(PART) or (undoing and _is_old(Path(at) / name, before)):
                 discard(files, below, name)
-        for name in names:
-            with suppress(OSError):
-                if name.startswith(PART) and _is_old(Path(at) / name, before):
-                    files.remove(name if below == "." else f"{below}/{name}")
+        mend(Path(at))
         folders[:] = [name for name in folders if not name.startswith(".")]
 
 
