@@ -11,6 +11,7 @@ import stat
 import textwrap
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import yaml
