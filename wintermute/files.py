@@ -2,17 +2,18 @@
 
 What is written to one is on the disk, whenever the power fails.
 
-All locks between processes are flocks, and die with their process. Whoever holds one may wait for
-those below it, and never for one above:
+All locks between processes are flocks, which end with their process; only this file takes them.
+Whoever holds one may wait for those below it, never for one above:
 
-    data/wintermute.lock  the daemon, `chat`, `demo`, `matrix logout`  a second one is refused
-    data/night.lock       a night                                      a second one is refused
-    STORE/sleep/          who makes pages (`wiki consolidate`)         refused; `--wait`: waits
+    lock                  who holds it                                 who comes second
+    data/wintermute.lock  the daemon, `chat`, `demo`, `matrix logout`  is refused, and told by whom
+    data/night.lock       a night                                      is refused, and told by whom
+    STORE/sleep/          a job that makes pages                       is refused; `--wait`: waits
     data/placing.lock     who puts files of items in place, forgets    waits
-    a CONVERSATION/       who adds a message to it                     waits; a page of ours: 5 seconds
-    STORE/                who writes (alone) or reads (shared)         waits 5 seconds; who writes: 30
-    data/                 who takes one of the first two, a moment     waits
-    wintermute-pages-*    the job that works on this copy of a store   others leave the copy alone
+    a CONVERSATION/       who adds a message to it                     waits; a web page: 5 seconds
+    STORE/                its writer alone, its readers together       waits 30 seconds; a reader: 5
+    data/                 a start of the daemon or a night             waits
+    wintermute-pages-*    the job that made this copy of a store       leaves the copy alone
 """
 
 import asyncio
@@ -58,7 +59,8 @@ LONGEST = 150
 """Bytes of a name to which its part's own can be added."""
 PAUSE = 0.01
 T = TypeVar("T")
-InPlace = bytes | None | EllipsisType
+Old = bytes | None | EllipsisType
+"""Bytes of a file that is to be replaced; None: there is none; `...`: whatever it holds."""
 Guard = Callable[[int, str, bool], None]
 """Told of each folder, what is entered in it, and whether to write; raises where that may not be."""
 
@@ -79,7 +81,7 @@ def folder_of(
     """
     if any(name == ".." or "/" in name for name in below):
         raise OSError(errno.EACCES, "leads out of its folder", "/".join(below))
-    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    folder = os.open(root, FOLDER)
     try:
         for name in below[:-1]:
             guard(folder, name, make)
@@ -161,12 +163,7 @@ def write_new(
 
 
 def replace(
-    path: Path,
-    content: bytes | None,
-    seen: InPlace = ...,
-    *,
-    mode: int = 0,
-    folder: int | None = None,
+    path: Path, content: bytes | None, seen: Old = ..., *, mode: int = 0, folder: int | None = None
 ) -> bool:
     """Put a text in the place of a file in one step: see `prepared`."""
     with prepared(path, content, seen, mode=mode, folder=folder) as place:
@@ -175,21 +172,15 @@ def replace(
 
 @contextmanager
 def prepared(
-    path: Path,
-    content: bytes | None,
-    seen: InPlace = ...,
-    *,
-    mode: int = 0,
-    folder: int | None = None,
+    path: Path, content: bytes | None, seen: Old = ..., *, mode: int = 0, folder: int | None = None
 ) -> Iterator[Callable[[], bool]]:
     """Write a new text safely beside a file; what is given puts it in its place: False if it may not.
 
     Old or new text, whole, whenever the power fails. Each writer has a part of its own: a shared one
     would put half of one's text in place.
 
-    `content` None: the file goes. `seen`: only that is replaced; None: only nothing; `...`: whatever
-    is there. `mode`: 0 keeps that of the file. `folder`: as `dir_fd`, where the parts of
-    others are not ours to mend. Raises: OSError, FileUnusable.
+    `content` None: the file goes. `seen`: nothing else is replaced. `mode`: 0 keeps that of the file.
+    `folder`: as `dir_fd`; the parts of others there are not ours to mend. Raises: OSError, FileUnusable.
     """
     if content is None:
         yield partial(_placed, None, path, seen, folder)
@@ -206,7 +197,7 @@ def prepared(
             os.unlink(part, dir_fd=folder)
 
 
-def _part_name(name: str, content: bytes, seen: InPlace, *, is_ours: bool) -> str:
+def _part_name(name: str, content: bytes, seen: Old, *, is_ours: bool) -> str:
     """Name a part after its file and the two texts which are safe elsewhere, as far as that fits."""
     texts = [_digest(seen if isinstance(seen, bytes) else b""), _digest(content)]
     fits = is_ours and len(os.fsencode(name)) < LONGEST
@@ -251,7 +242,7 @@ def _is_abandoned(name: str) -> bool:
     return False
 
 
-def _placed(part: Path | None, path: Path, seen: InPlace, folder: int | None) -> bool:
+def _placed(part: Path | None, path: Path, seen: Old, folder: int | None) -> bool:
     if seen is not ... and _now(path, folder) != seen:
         return False
     if part is not None:

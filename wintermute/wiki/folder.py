@@ -19,7 +19,7 @@ from pathlib import Path
 from shlex import quote
 
 from wintermute.errors import FileUnusable, StoreMissing, StoreUnusable
-from wintermute.files import FOLDER, READ, InPlace, folder_of, replace, take
+from wintermute.files import FOLDER, READ, Old, folder_of, replace, take
 from wintermute.wiki.links import INDEX, JOBS, Presence, legible
 from wintermute.wiki.pages import MOST_BYTES
 
@@ -224,7 +224,7 @@ class StoreFolder:
         with suppress(FileNotFoundError):
             self._replace(path, None)
 
-    def _replace(self, path: str, content: bytes | None, seen: InPlace = ...) -> bool:
+    def _replace(self, path: str, content: bytes | None, seen: Old = ...) -> bool:
         parts = path.split("/")
         with folder_of(self.root, parts, make=content is not None) as folder:
             return replace(Path(parts[-1]), content, seen, folder=folder)
