@@ -209,10 +209,13 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
-def mend(folder: Path) -> None:
-    """Put back an editor's save that a kill left in the place of ours; other parts left go (F-066)."""
+def mend(folder: Path, stale: float = STALE) -> None:
+    """Put back an editor's save that a kill left in the place of ours; other parts left go (F-066).
+
+    Nobody still writes a part that is older than `stale` seconds, or whose process is gone.
+    """
     with suppress(OSError):
-        before = folder.stat().st_mtime - STALE
+        before = time.time_ns() / 10**9 - stale
         for part in (*folder.glob(f"{PART}*"), *folder.glob(f".*{PART}*")):
             with suppress(OSError):
                 is_left = part.lstat().st_mtime < before or _is_abandoned(part.name)

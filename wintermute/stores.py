@@ -190,8 +190,9 @@ async def prepare(stores: Stores) -> None:
 
     Facts may have come, or another model or backend, while nobody was at work (M-022, M-077).
     """
-    for file in stores.places.files():
-        await asyncio.to_thread(mend, file.path.parent)
+    places = stores.places
+    for folder in {places.skills(), *(file.path.parent for file in places.files())}:
+        await asyncio.to_thread(mend, folder)
     await stores.facts.words.prove(stores.database)
     if not stores.memories.ranked:
         await stores.memories.refresh()

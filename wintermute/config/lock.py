@@ -54,10 +54,11 @@ def claimed(data_dir: Path, name: str, refusal: Callable[[int], WintermuteError]
 
 def holder(data_dir: Path, name: str = NAME) -> int | None:
     """The process that holds a lock file: None when nobody does, 0 when it did not say yet."""
-    if not os.path.lexists(data_dir / name):
-        return None
     with _usable(data_dir):
-        descriptor = os.open(data_dir / name, os.O_RDONLY)
+        try:
+            descriptor = os.open(data_dir / name, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
     try:
         return _read(descriptor) if _is_locked(descriptor) else None
     finally:

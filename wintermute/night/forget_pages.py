@@ -43,7 +43,8 @@ SAYS = "\n## What "
 """Beginning of what an agent says in a report of its work."""
 GIT = ".git"
 LEADING_LINK = re.compile(r"^\[\[[^\[\]\n]*\]\]:?\s*")
-"""Nanoseconds; to write a file takes far less."""
+YOUNG = 60.0
+"""Seconds; to write a file takes far less."""
 AT_ONCE = 500
 """Files that are looked through together: most are put aside at a glance."""
 
@@ -142,7 +143,7 @@ def _found(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
     files, wanted, lost = wiki.files, Wanted(unsaid.texts), unsaid.lost
     with files.reading():
         for at, _, _ in os.walk(wiki.root):
-            mend(Path(at))
+            mend(Path(at), YOUNG)
         edits = _of_records(wiki, unsaid) | _of_jobs(wiki, lost.jobs)
         raw = {path.rpartition("/")[0] for path in (*edits, *unsaid.files) if _is_raw(path)}
         pages = _of_pages(wiki, wanted, unsaid.facts, lost)
