@@ -159,7 +159,7 @@ def test_check_names_every_broken_part_and_changes_nothing(
         "ok    config",
         "warn  data folder",
         "ok    disk",
-        "ok    database",
+        "none  database",
         "fail  prompts",
         "ok    time zone",
         "ok    memory",
@@ -184,7 +184,7 @@ def test_check_names_a_secret_that_is_missing_and_goes_on_with_the_rest(
     lines = [line.split(": ", 1) for line in done.stdout.splitlines()]
     assert [name for name, _ in lines] == [
         *("fail  config", "fail  config"),
-        *("ok    data folder", "ok    disk", "ok    database", "ok    prompts", "ok    time zone"),
+        *("ok    data folder", "ok    disk", "none  database", "ok    prompts", "ok    time zone"),
         *("ok    memory", "ok    wiki", "fail  homeserver"),
     ]
     assert "matrix.password: the environment variable WINTERMUTE_PASSWORD is empty" in done.stdout

@@ -12,6 +12,7 @@ from tests.world.model import ModelServer
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.terminal import PASSWORD, Terminal
 from wintermute.clock import SystemClock
+from wintermute.commands.tasks import NOTHING_TO_UNDO
 from wintermute.db import open_database
 from wintermute.db.database import shipped_migrations
 from wintermute.db.migrate import migrate
@@ -25,8 +26,9 @@ BOB = "person:@bob:example.org"
 
 
 def test_what_is_added_is_listed_once_with_id_and_source(terminal: Terminal) -> None:
-    """M-005, M-066."""
-    assert terminal.says("memory", "list") == EMPTY_AT_SHELL["memories"] + "\n"
+    """M-005, M-066, U-013."""
+    for verb in (["list"], ["latest"], ["search", "Anna"]):
+        assert terminal.says("memory", *verb) == EMPTY_AT_SHELL["memories"] + "\n"
     said = terminal.says("memory", "add", "Anna moved to\nLyon.")
     _, fact_id, text = said.split(maxsplit=2)
     assert said.startswith("stored  fact_")
@@ -87,7 +89,7 @@ def test_a_change_is_taken_back_by_its_id_or_as_the_last_one(terminal: Terminal)
     undone = terminal.run("memory", "undo", batch)
     assert (undone.returncode, undone.stdout.splitlines()) == (
         1,
-        [b"nothing to undo: all of it is as it was before"],
+        [NOTHING_TO_UNDO.encode()],
     )
     assert [fact["text"] for fact in terminal.json("memory", "list")] == ["Likes tea"]
     (undo, *_), first = (

@@ -19,6 +19,7 @@ from tests.world.nights import OLD, Fails, OldSkill, SmallNight, opened, remembe
 from tests.world.shelf import Shelf
 from tests.world.terminal import Terminal
 from wintermute.clock import Clock
+from wintermute.commands.tasks import NOTHING_TO_UNDO
 from wintermute.config.schema import Dreaming
 from wintermute.night.nights import Nights
 from wintermute.night.tidying import alone
@@ -104,7 +105,7 @@ async def test_a_night_is_read_answered_and_taken_back(home: Terminal, model: Mo
     again = home.run("night", "undo", name)
     assert (again.returncode, again.stdout) == (
         1,
-        b"nothing to undo: all of it is as it was before\n",
+        f"{NOTHING_TO_UNDO}\n".encode(),
     )
 
 

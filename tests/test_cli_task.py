@@ -144,7 +144,9 @@ def test_a_change_of_a_task_is_taken_back(terminal: Terminal) -> None:
     terminal.says("task", "update", name, "--content", "Burn it")
     change, added = terminal.says("task", "history").split("set_")[1:]
     assert f"~ task {name}: content: Renew -> Burn it" in change
-    assert terminal.says("task", "undo", f"set_{change.split()[0]}").startswith("taken back:\n~ ")
+    assert terminal.says("task", "undo", f"set_{change.split()[0]}").startswith(
+        "taken back:\n- task "
+    )
     assert terminal.json("task", "show", name)["content"] == "Renew"
     (memory,) = terminal.json("memory", "history")
     refused = terminal.refuses("task", "undo", memory["id"])
@@ -152,9 +154,11 @@ def test_a_change_of_a_task_is_taken_back(terminal: Terminal) -> None:
     asked = terminal.run("task", "undo", "--last")
     assert (asked.returncode, asked.stderr.decode().splitlines()) == (
         1,
-        [WOULD, f"- task {name}: Renew", f"wintermute: {CONFIRM}"],
+        [WOULD, "- task removed again: Renew", f"wintermute: {CONFIRM}"],
     )
-    assert terminal.says("task", "undo", "--last", "--yes").endswith(f"- task {name}: Renew\n")
+    assert terminal.says("task", "undo", "--last", "--yes").endswith(
+        "- task removed again: Renew\n"
+    )
     assert added.split()[0] not in terminal.refuses("task", "undo", "--last")
 
 
@@ -172,7 +176,7 @@ def test_a_change_of_a_task_is_taken_back(terminal: Terminal) -> None:
         (("complete", "nope"), 2, "--reason"),
         (("complete", "nope", "--reason", ""), 1, "not blank"),
         (("update", "nope"), 1, "a new content, priority, schedule or execution_mode"),
-        (("add", "x", "--at", "soon"), 1, "'soon' cannot be read; write for example tomorrow at"),
+        (("add", "x", "--at", "soon"), 1, "'soon' cannot be read. Write for example tomorrow at"),
         (("add", "x", "--at", ""), 2, "--at is empty"),
         (("add", "x", "--schedule-type", "hourly"), 2, "is not one of 'once', 'daily'"),
         (("add", "x", "--schedule-type", "once", "--at", "2020-01-01T09:00"), 1, "has passed"),

@@ -51,6 +51,7 @@ FOR_CLIENTS = (
     b"recovery key at its first login",
     b"cannot read older messages",
     b"nheko, type a space",
+    b"bot/config.yaml matrix verify",
 )
 OPENAI = {"OPENAI_BASE_URL", "OPENAI_API_KEY", "OPENAI_MODEL"}
 
@@ -530,9 +531,12 @@ async def test_what_is_told_in_passing_is_picked_up_and_goes_with_its_message(
 
 @pytest.mark.slow
 def test_a_terminal_deletes_a_message_as_a_client_does(tmp_path: Path) -> None:
-    """M-030: who has no graphical client beside it sees the same."""
-    said = demo("--folder", tmp_path, typed="I like green tea\n/delete coffee\n/delete green")
-    assert "no message of yours has these words" in said[-2]
+    """M-030, U-021: who has no graphical client beside it sees the same, but for emojis."""
+    said = demo(
+        "--folder", tmp_path, typed="I like green tea\n/delete coffee\n/verify\n/delete green"
+    )
+    assert "no message of yours has these words" in said[-3]
+    assert "a graphical client can" in said[-2]
     assert "deleted, as in any Matrix client: I like green tea" in said[-1]
     gone = "SELECT count(*) FROM redactions"
     assert homeserver_rows(tmp_path, gone) == [(1,)]
@@ -546,9 +550,10 @@ def test_what_was_said_becomes_a_page_that_is_recalled(tmp_path: Path) -> None:
     store = tmp_path / "bot" / "data" / "wiki"
     page = (store / "semantic" / "Your garden.md").read_text()
     assert "- My garden has two apple trees." in page
+    assert "none yet" not in page
     assert "[[episodic-raw/" in page
     assert "[[Your garden]]" in (store / "meta" / "Index.md").read_text()
-    assert "semantic/Your garden.md" in said
+    assert "Written: Your garden. Ask" in said
     assert "The page *Your garden* says:" in said
     assert "<recall>" not in said
 

@@ -14,14 +14,15 @@ from wintermute.mailbox.exchanges import TalkPace, heard_after
 
 START = 1_700_000_000_000
 Step = tuple[str, int]
-"""The speaker, "" for the bot, and the milliseconds since the message before."""
+"""The speaker (`""`: the bot, `/ann`: a command of hers), and the milliseconds since the message before."""
 
 
 def played(*steps: Step) -> TalkPace:
     exchange, now = TalkPace(), START
     for sender, later in steps:
         now += later
-        exchange = heard_after(exchange, sender, now) if sender else replace(exchange, said_ms=now)
+        heard = heard_after(exchange, sender.lstrip("/"), now, command=sender[:1] == "/")
+        exchange = heard if sender else replace(exchange, said_ms=now)
     return exchange
 
 
@@ -47,6 +48,10 @@ PACED = ROUND * 10
         ((*PACED, ("", 60_000), ("ann", 20_000)), "bot"),
         ((*PACED, ("", 5000), ("bot", -9000)), "bot"),
         ((*ROUND * 9, ("", 5000), ("bot", -1)), ""),
+        ((("", 500), ("/ann", 900), ("", 50), ("ann", 900)) * 5, ""),
+        ((("", 5000), ("/bot", 2000), *ROUND) * 10, "bot"),
+        ((("", 5000), ("/bot", 2001), *ROUND) * 10, ""),
+        ((*PACED, ("", 5000), ("/bot", 10_001)), ""),
     ],
 )
 def test_ten_quick_answers_in_a_row_are_those_of_a_program(

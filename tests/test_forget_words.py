@@ -224,6 +224,7 @@ async def test_more_than_fifty_things_are_erased_by_a_yes_that_says_how_many(
         assert (await asked(house, "/forget yes 60")).startswith("I forget it for good")
         await forgotten(house)
         assert await house.stores.facts.live(SCOPE) == []
+        assert "I forgot what you confirmed today at" in await asked(house, "/forget yes 60")
         assert await house.database.scrub()
         assert found(tmp_path) == []
 

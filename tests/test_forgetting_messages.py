@@ -175,7 +175,7 @@ async def test_what_was_learnt_since_it_was_asked_goes_with_its_message(
         assert len(await house.stores.facts.live(SCOPE)) == 2
         await deliver(house)
         await say(house, ["/forget yes", "/forget yes"])
-        assert (await house.spoken())[-2:] == [FORGETTING, FORGETTING]
+        assert (await house.spoken())[-2] == FORGETTING  # by the second one it may be done
         await forgotten(house)
         assert await house.rows("SELECT * FROM facts") == []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.clock import NOON, WITHIN, FakeClock
-from tests.world.house import ROOM, House, open_house
+from tests.world.house import ANN, ROOM, House, open_house
 from tests.world.promised import DAILY, MORNING, after, do, promise
 from tests.world.schema import open_migrated
 from wintermute.clock import stamp
@@ -63,6 +63,7 @@ async def test_the_report_names_what_is_wrong(database: Database) -> None:
     health = Health(database, clock)
     async with database.transaction() as tx:
         await health.note_in(tx, "model", "fail", "no answer")
+        await health.note_in(tx, "restored", "warn", "from a backup")
         for by in (0, 2, 3):
             await health.count_in(tx, "malformed", by)
         await tx.execute(
@@ -79,8 +80,8 @@ async def test_the_report_names_what_is_wrong(database: Database) -> None:
             await tx.execute(
                 "INSERT INTO inbox (event_id, conversation_id, room_id, sender, sender_name, origin,"
                 " kind, body, direct, raw, sent_at, received_at, state)"
-                " VALUES (?, 'c', '!r', 's', '', 'other', 'message', '', 1, '', '', '', ?)",
-                (f"$e{n}", state),
+                " VALUES (?, 'c', '!r', 's', '', 'other', 'message', '', 1, '', '', ?, ?)",
+                (f"$e{n}", stamp(NOON), state),
             )
         # 22:30 UTC the day before is still "today" in Berlin, half an hour later at midnight.
         for n, at in enumerate((timedelta(hours=-15), timedelta(hours=-13.5), timedelta())):
@@ -102,6 +103,11 @@ async def test_the_report_names_what_is_wrong(database: Database) -> None:
     assert facts["today, base"].text == today
     yesterday = "1 call; 10 tokens read, 4 of them from the cache; 5 written; 0.5000 USD"
     assert facts["yesterday, base"].text == yesterday
+    assert "1 still locked, 1 of them since midnight -> send them again" in facts["decryption"].text
+    clock.advance(10 * 3600)  # U-012: what is over is no state of today
+    later = {fact.name: fact for fact in await gather(database, clock, "Europe/Berlin")}
+    over = {n for n in facts.keys() & later.keys() if facts[n].state != later[n].state == "ok"}
+    assert over == {"restored", "decryption"}
 
 
 async def ask_often(
@@ -220,6 +226,11 @@ async def test_what_is_due_and_not_said_is_a_warning(tmp_path: Path) -> None:
                 f"1 due, but I have no room to post it in: {soup.id}",
             ],
         )
+        async with house.database.transaction() as tx:
+            changed = "INSERT INTO people (user_id, master_key, changed_to, seen_at)"
+            await tx.execute(f"{changed} VALUES (?, 'a', 'b', '')", (ANN,))
+        held = f"1 held until a changed identity is trusted (see people): {mine.id}"
+        assert (await tasks_of(house))[1].split("; ")[1] == held  # U-012: the reason is named
         house.speaker.unfit.clear()
         clock.advance(30)
         await house.fire()

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.full_config import full_config
@@ -134,6 +136,31 @@ def test_without_a_terminal_options_answer_and_the_rest_is_left_to_edit(
     assert backend.base_url == PROVIDERS["ollama"].base_url
     assert backend.api_key == config.matrix.password == Secret('ö "x" 😀')
     assert init(python, tmp_path / "three", "--password-file", str(tmp_path)).returncode == 2
+    for wrong in ("--owner ann", "--user @b", "--provider olama", "--homeserver http://"):
+        done = init(python, tmp_path / "three", *wrong.split(), "--no-input")
+        assert (done.returncode, b"write one such as" in done.stderr) == (2, True)
+    assert not (tmp_path / "three").exists()
+    init(python, tmp_path / "three", "--provider", "llama.cpp")
+    assert [*read_config(tmp_path / "three/config.yaml", ENVIRONMENT).llm.backends] == ["llama.cpp"]
+
+
+INTERRUPTED = """
+import os, signal, sys
+def hears(event, args):  # of a file that was made and is not noted yet
+    if event == "open" and type(args[0]) is int and os.path.exists(sys.argv[2] + "/config.yaml"):
+        os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from wintermute.cli.main import cli
+sys.addaudithook(hears)
+cli()
+"""
+
+
+def test_ctrl_c_between_a_file_and_its_note_leaves_no_file(tmp_path: Path) -> None:
+    """U-001."""
+    words = (sys.executable, "-c", INTERRUPTED, "init", str(tmp_path / "home"), "--no-input")
+    done = subprocess.run(words, capture_output=True, check=False)
+    assert (done.returncode, done.stderr[-9:], [*tmp_path.iterdir()]) == (1, b"Aborted!\n", [])
 
 
 def test_docs_have_a_filled_example_for_each_provider() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import ssl
 import stat
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
@@ -15,7 +16,7 @@ from tests.world.bot import Bot, meet
 from tests.world.clock import WITHIN
 from tests.world.homeserver import Homeserver, Login, free_port
 from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
-from tests.world.proxy import Action, Answer, Proxy, Request
+from tests.world.proxy import Action, Answer, Hang, Proxy, Request
 from tests.world.scene import NewName, NewPerson
 from tests.world.typist import Typist, typing
 from tests.world.user import CLIENT
@@ -120,21 +121,26 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
             ("Homeserver", server.url, "check matrix.homeserver"),
             ("Homeserver", door.url, "redirects in a circle"),
             ("Homeserver", url.removeprefix("http://"), f"{url} answers"),
-            ("Account", name, ""),
+            ("Account", "My Bot", "is no Matrix id"),
+            ("Account", name.upper(), f"small letters, such as @{name}"),
+            ("Account", "", ""),
             ("Password", name, "refuses the login"),
             ("Account", "", ""),
             ("Password", login.password, f"Logged in as {login.user_id}"),
+            ("Your own", "ann@example.org", "is no Matrix id: write one such as @you:example.org"),
+            ("Your own", ann.user_id.replace("ann", "Ann"), f"such as {ann.user_id}"),
             ("Your own", login.user_id, "write your own account"),
             ("Your own", "nobody", "has no account @nobody:wintermute.test"),
             ("Your own", ann.user_id, "exists"),
             ("Model server", f"127.0.0.1:{free_port()}/v1", "nothing answers"),
+            ("Model server", "models.invalid/v1", "nothing answers at https://models.invalid/v1"),
             ("Model server", f"{door.url}/none", "has no models"),
             ("Model server", f"{door.url}/page", "without a list of models"),
             ("Model server", f"{door.url}/moved", "redirects to https://elsewhere.example/v1"),
             ("Model server", f"{door.url}/keyed", "wants a key"),
-            ("API key", FOREIGN, "it looks like one of openrouter"),
+            ("API key", FOREIGN, "refuses this key"),
             ("Model server", f"{door.url}/open", "has 1 model: gpt-5-mini"),
-            ("Model", "gpt-4", "no models match"),
+            ("Model", "gpt-4", "gpt-4 matches none of the models there: choose one of gpt-5-mini"),
             ("Model", "", "wants a key"),
             ("API key", FOREIGN, "has 1 model"),
             ("Model", "", "refuses this key"),
@@ -143,24 +149,30 @@ async def test_each_answer_is_tried_and_the_bot_that_comes_of_them_answers(
         ):
             await typist.answers(asked, typed, said)
         assert await typist.ended() == 0, typist.shown
-        text = (folder / "config.yaml").read_text()
-        assert text.count("\n") <= 40
-        assert max(len(line.partition("# ")[2].split()) for line in text.splitlines()[2:]) <= 12
-        for secret, value in {"password": login.password, "api-key": KEY}.items():
-            assert (folder / secret).read_text() == value
-            assert stat.S_IMODE((folder / secret).stat().st_mode) == 0o600
-            assert value not in text + typist.shown
+        is_short_and_safe(folder, typist, {"password": login.password, "api-key": KEY})
         kept = json.loads((folder / "data/matrix/session.json").read_text())["device_id"]
         assert devices(homeserver, login) == {login.device_id, kept}
         async with terminal("check", "--config", folder / "config.yaml") as first:
             assert await first.ended() == 0, first.shown
         next_steps = typist.shown.partition("made  ")[2]
         assert (next_steps.count("\n") <= 10, login.user_id in next_steps) == (True, True)
-        async with Bot(folder / "config.yaml", python):
+        async with Bot(folder / "config.yaml", python) as daemon:
+            await daemon.until(lambda: any("in no room yet: invite" in line for line in daemon.log))
             chat = await meet(ann, login.user_id, encrypted=True)
             await ann.send(chat, "hello")
             await ann.wait_for(chat, lambda m: m.body == "good day")
         assert devices(homeserver, login) == {login.device_id, kept}
+
+
+def is_short_and_safe(folder: Path, typist: Asked, secrets: dict[str, str]) -> None:
+    """Look at what `init` wrote (U-003), and for secrets in it."""
+    text = (folder / "config.yaml").read_text()
+    assert text.count("\n") <= 40
+    assert max(len(line.partition("# ")[2].split()) for line in text.splitlines()[2:]) <= 12
+    for secret, value in secrets.items():
+        assert (folder / secret).read_text() == value
+        assert stat.S_IMODE((folder / secret).stat().st_mode) == 0o600
+        assert value not in text + typist.shown
 
 
 def devices(homeserver: Homeserver, login: Login) -> set[str]:
@@ -253,3 +265,22 @@ async def test_a_folder_that_could_not_be_completed_is_refused_before_anybody_ty
             assert await typist.ended() == 2
             await typist.sees(said)
     assert not (tmp_path / "config.yaml").exists()
+
+
+@pytest.mark.slow
+async def test_a_wrong_certificate_and_a_server_that_says_nothing_are_named(
+    proxy: Proxy, tmp_path: Path
+) -> None:
+    """U-001."""
+    context, made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), tmp_path / "pem"
+    words = f"openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=x -keyout {made} -out {made}.crt"
+    await (await asyncio.create_subprocess_shell(words, stderr=asyncio.subprocess.DEVNULL)).wait()
+    context.load_cert_chain(f"{made}.crt", made)
+    proxy.before = lambda _: Hang()
+    async with (
+        await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context) as server,
+        terminal("init", tmp_path / "home") as typist,
+    ):
+        address = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await typist.answers("Homeserver", address, "certificate")
+        await typist.answers("Homeserver", proxy.url, "gave no answer in time")

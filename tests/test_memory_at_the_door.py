@@ -66,7 +66,7 @@ async def test_why_names_what_an_answer_had_and_links_to_where_it_is_from(
         CHESS in (await ask(ann, chat, daemon, "/why")).partition("known in this conversation")[0]
     )
     listed = await ask(ann, chat, daemon, "/memory when is chess")
-    assert listed.startswith(f"- {CHESS} (`fact_")
+    assert listed.startswith(f"- {CHESS}")
 
 
 async def test_what_means_the_same_is_found_and_its_embedder_dies_with_the_daemon(

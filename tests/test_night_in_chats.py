@@ -96,6 +96,23 @@ async def test_the_morning_tells_once_of_what_was_done_and_is_asked(
         assert signs["body"] == "✅ ❌"
 
 
+@pytest.mark.parametrize(("word", "asks"), [("car", False), ("merged", True)])
+async def test_a_held_report_is_told_anew_without_what_was_forgotten_meanwhile(
+    tmp_path: Path, model: ModelServer, word: str, *, asks: bool
+) -> None:
+    """U-017, M-084: what is left is said, and a question that is open is asked."""
+    clock = HeldClock()
+    async with opened(tmp_path, model, clock) as house:
+        await begin(house, *KNOWN)
+        await says(house, f"I remember a {word}")
+        await slept(house, clock, 18.2)
+        await says(house, f"/forget {word}")
+        await says(house, "/forget yes")
+        await slept(house, clock, 0.2)
+        told = [text for text in await house.spoken() if text.startswith("Last night: 4 memories")]
+        assert [("Sells the car?" in text, "/night yes" in text) for text in told] == [(asks, asks)]
+
+
 @pytest.mark.slow
 async def test_where_nothing_was_done_nothing_is_said(tmp_path: Path, model: ModelServer) -> None:
     """M-078: nor where it is turned off."""

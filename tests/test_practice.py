@@ -6,7 +6,6 @@ import tomllib
 from collections.abc import AsyncIterator
 from importlib import resources
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -38,7 +37,6 @@ SYSTEM = assemble(
 )
 SEED = '<event kind="conversation_seed" id="seed_1">\nIntroduce yourself.\n</event>'
 OVERSIZE = '<event kind="component_oversize" id="event_1">\nToo long.\n</event>'
-IN_GROUP = "<room_context>\n@bob:test: add a task: x\n</room_context>\nAnn (@ann:test): "
 REMINDED = (
     '<event kind="scheduled_task" id="task_ab12cd34">\nTask #task_ab12cd34: tea\nDue: Monday,'
     " 2026-05-04 13:00 CEST\nResult: the reminder was delivered\n</event>\n\n"
@@ -86,13 +84,15 @@ remind_when <- remind me to call mum
 task | add | call mum | tomorrow at 9 <- call mum tomorrow at 9
 task | list <- what are my reminders?; do I have any reminders?; what's on my list?; show my to-do list; todo list; what's left to do?
 task | delete | task_ef56ab78 <- cancel the lawn reminder; delete the lawn from the list
-task | complete | task_ab12cd34 | The user said that it is done. <- I watered the plants; plants done; I'm done with the plants; tick off plants
+task | complete | task_ab12cd34 | The user said that it is done. <- I watered the plants; bought plants; plants done; I'm done with the plants; tick off plants
 task | add | milk <- add milk to my shopping list
-task | add | eggs and bread <- put eggs and bread on the shopping list
+task | add | eggs and bread <- put eggs and bread on the shopping list; add eggs and bread
+task | add | call mum | every friday at 9 <- remind me every friday at 9: call mum
+remind_what <- set a reminder; remind me
 task | add | call the bank <- I need to call the bank
 task | add | buy milk <- buy milk
 task | complete | task_ef56ab78 | The user said that it is done. <- done with the lawn; mark the lawn as done
-undo <- undo; undo that; oops, take that back
+undo <- undo; undo that; cancel that; oops, take that back
 append_memory | The user said: my wife's birthday is on 3 June. <- remember my wife's birthday is on 3 June
 search_memory | when is my wife's birthday? | 30 <- when is my wife's birthday?
 search_memory | 30 <- what do you remember about me?; what have I told you?
@@ -105,8 +105,10 @@ append_memory | The user said: the dentist is on Tuesday. <- don't forget the de
 forget <- forget my wife's birthday; delete everything
 time <- what time is it?; what day is it today?
 who <- who are you?; are you ChatGPT?; are you an AI?
-unknown <- write me a poem about autumn; translate hello into French; tell me a joke; what is 17*23; summarize our conversation; search the web for news
-search_memory | what's the weather tomorrow? | 30 <- what's the weather tomorrow?
+unknown <- write me a poem about autumn; translate hello into French; tell me a joke; summarize our conversation; search the web for news
+search_memory | what's the weather tomorrow? | 30 <- what's the weather tomorrow?; what's the weather tomorrow
+search_memory | am I allergic? | 30 <- am I allergic
+search_memory | whats my brothers name? | 30 <- whats my brothers name
 connect <- how do I connect a real model?; how can I make you smarter
 private <- is this encrypted?
 read_file | data/skills/make-tea.md <- how do I make tea?
@@ -125,13 +127,11 @@ OTHERS = [
         "learn how to make coffee: boil water, pour it over, wait",
         "add_skill | make-coffee | How to make coffee | 1. boil water\n2. pour it over\n3. wait\n",
     ),
-    ("@bot note: the work is done", "append_memory | The user said: the work is done."),
+    ("note: the work is done", "append_memory | The user said: the work is done."),
     ("can you remember that I like tea?", "append_memory | The user said: I like tea."),
-    (f"{IN_GROUP}remember that I like tea", "append_memory | Ann (@ann:test) said: I like tea."),
-    ("@ann:test: remember that I like tea", "append_memory | @ann:test said: I like tea."),
     (
         f"{REMINDED}<replied_to>\nbot: hi\n</replied_to>\n[written 2026-05-03 23:59, 14 hours ago]\n"
-        "@ann:test: list my tasks",
+        "list my tasks",
         "task | list",
     ),
     (
@@ -177,12 +177,19 @@ def test_it_says_once_why_it_cannot_do_something_and_greets_in_three_lines() -> 
     assert "docs/models.md" in poet
     assert (len(poet.splitlines()), again) == (2, REPLIES["unknown_again"])
     assert len(said(ask(SEED)).splitlines()) == 3
+    when = {"role": "assistant", "content": said(ask("remind me to call mum"))}
+    later = ask("x", when, {"role": "user", "content": "15 min"})
+    assert outcome(later) == "task | add | call mum | in 15 min"
+    items = [(("task", {"action": "add", "content": each}),) for each in ("milk", "eggs", "bread")]
+    assert ask("add milk, eggs and bread") == sum(items, ())
     assert "1 December" in said(ask("remind me of the dentist on 1/12 at 9"))
 
 
 TASK = {"id": "task_ab12cd34", "content": "water the plants", "status": "active", "priority": 5}
 DUE = {"next_due": "Tuesday, 2026-05-05 09:00 CEST", "schedule": "once at 2026-05-05 09:00"}
 WEEKLY = {"next_due": "Friday, 2026-05-08 18:30 CEST", "schedule": "weekly on fri at 18:30"}
+WEEKDAYS = WEEKLY | {"schedule": "weekly on mon, tue, wed, thu, fri at 18:30"}
+OTHER = WEEKLY | {"schedule": "rrule FREQ=WEEKLY;INTERVAL=2;BYDAY=FR"}
 ANNA = {"text": "The user said: Anna likes tea.", "date": "2026-05-04"}
 RESULTS: list[tuple[str, Json, object, str]] = [
     ("append_memory", {}, {"text": "Tom.", "stored": "stored"}, "I'll remember that: Tom."),
@@ -190,6 +197,20 @@ RESULTS: list[tuple[str, Json, object, str]] = [
     ("append_memory", {}, "error: too long", "That did not work: too long"),
     ("append_memory", {}, "interrupted: outcome unknown", "That did not work: interrupted"),
     ("task", {"action": "add"}, TASK, "On your list: water the plants"),
+    (
+        *("task", {"action": "add"}, TASK | WEEKDAYS),
+        "I'll remind you on Friday at 18:30, every weekday: water the plants",
+    ),
+    (
+        *("task", {"action": "add", "at": "every other friday at 9"}, TASK | OTHER),
+        "I'll remind you on Friday at 18:30, every other Friday: water the plants",
+    ),
+    (
+        "task",
+        {"action": "list"},
+        [TASK | OTHER],
+        "- water the plants (on Friday at 18:30, repeats)",
+    ),
     (
         *("task", {"action": "add"}, TASK | DUE),
         "I'll remind you tomorrow at 09:00, once: water the plants",
@@ -213,7 +234,6 @@ RESULTS: list[tuple[str, Json, object, str]] = [
     ("search_memory", {"query": "where is Anna?"}, [ANNA], "You told me:\n- Anna likes tea."),
     ("search_memory", {"query": "where is Paris?"}, [ANNA], "I don't understand that."),
     ("search_memory", {"query": "Paris"}, [], "I know nothing about Paris yet."),
-    ("search_memory", {}, [{"text": "Bo (@b:t) said: Hi."}], "- Bo (@b:t): Hi."),
     ("web", {}, {"pages": 3}, 'The tool `web` returned:\n\n{"pages": 3}'),
 ]
 
@@ -260,52 +280,29 @@ SAID = (
     " it?\nassistant: I see.\nYou (@you:test): write a poem\n  I never eat fish!\n"
     "You (@you:test): My password is swordfish9.\nYou (@you:test): I would like a song"
 )
-TOM, FISH = "The user said: my brother Tom likes green tea.", "The user said: I never eat fish!"
-RULE = "The user said: never call me before ten."
-PAGE = "# SOUL\n\n# TOOLS\n\n# RULE\n{}\n# USER\n- Ben.\n"
+TOM = "The user said: my brother Tom likes green tea."
 UNASKED: list[tuple[str, dict[str, str], Json]] = [
     ("MEMORY_HARVEST_PROMPT.txt", {"transcript": SAID}, {"contents": [TOM]}),
-    (
-        "MEMORY_HARVEST_PROMPT.txt",
-        {
-            "transcript": "Ann (@a:t): I like tea\nBob (@b:t): we moved to Rome\nassistant: I see it."
-        },
-        {"contents": ["Ann (@a:t) said: I like tea.", "Bob (@b:t) said: we moved to Rome."]},
-    ),
     ("MEMORY_HARVEST_PROMPT.txt", {"transcript": "Ann (@a:t): list my tasks"}, {"contents": []}),
-    (
-        "SPLIT_PROMPT.txt",
-        {"raw_input": "Tom lives in Rome. Hi!\nHe has\ntwo cats."},
-        {"contents": ["Tom lives in Rome.", "He has two cats."]},
-    ),
+    ("SPLIT_PROMPT.txt", {"raw_input": "Tom has\ntwo cats."}, {"contents": ["Tom has two cats."]}),
     (
         "RECONSTRUCTION_PROMPT.txt",
-        {
-            "related_memories": "- Tom likes tea.",
-            "new_contents": f"- Tom likes green tea.\n- {TOM}",
-        },
-        {"memories": [TOM], "coverage": "complete"},
-    ),
-    (
-        "RECONSTRUCTION_PROMPT.txt",
-        {"related_memories": "- (none)", "new_contents": f"- {TOM}"},
-        {"memories": [TOM], "coverage": "complete"},
+        {"related_memories": "- Tom likes tea.", "new_contents": f"- {TOM}\n- {TOM}"},
+        {"memories": ["Tom likes tea.", TOM], "coverage": "complete"},
     ),
     (
         "CORE_UPDATE_PROMPT.txt",
-        {"current_core_markdown": PAGE.format(""), "candidate_new_memories": f"- {TOM}\n- {RULE}"},
-        {"should_update": True, "core_markdown": PAGE.format(f"- {RULE}\n")},
-    ),
-    (
-        "CORE_UPDATE_PROMPT.txt",
-        {"current_core_markdown": PAGE.format("- A.\n"), "candidate_new_memories": f"- {RULE}"},
-        {"should_update": True, "core_markdown": PAGE.format(f"- A.\n- {RULE}\n")},
-    ),
-    (
-        "CORE_UPDATE_PROMPT.txt",
-        {"current_core_markdown": PAGE.format("- A.\n"), "candidate_new_memories": f"- {TOM}"},
+        {"current_core_markdown": "# RULE\n", "candidate_new_memories": f"- {TOM}"},
         {"should_update": False, "core_markdown": None},
     ),
+    (
+        "DREAM_DEDUP_PROMPT.txt",
+        {"content": "- Lena lives in Graz.\n- Lena lives in Graz with cats\n- Lena has 2 dogs"},
+        {"text": "Lena lives in Graz with cats. Lena has 2 dogs."},
+    ),
+    ("DREAM_CONTRADICTION_PROMPT.txt", {"entry_1": TOM, "entry_2": TOM}, {"action": "keep_both"}),
+    ("DREAM_TASK_PROMPT.txt", {"content": "[P5] #task_1a: Buy milk"}, {"actions": []}),
+    ("DREAM_SKILL_PROMPT.txt", {"content": "Tea.\n\n1. Boil water."}, {"text": ""}),
 ]
 
 
@@ -313,7 +310,7 @@ UNASKED: list[tuple[str, dict[str, str], Json]] = [
 def test_what_nobody_asks_is_answered_in_json(
     template: str, values: dict[str, str], wanted: Json
 ) -> None:
-    """M-072: by the shipped prompts, and a second time as the first."""
+    """M-072, T-056: by the shipped prompts, and a second time as the first."""
     question: Json = {"role": "user", "content": fill(read_template(PROMPTS, template), values)}
     again: list[Json] = [
         {"role": "assistant", "content": "{}"},
@@ -400,10 +397,10 @@ async def test_what_it_is_told_is_stored_and_found_again(
     assert row == {"source": "user_explicit"}
 
 
-async def test_what_it_is_told_in_passing_is_learnt_merged_and_always_in_mind(
+async def test_what_it_is_told_in_passing_is_learnt(
     tmp_path: Path, practice: PracticeModel
 ) -> None:
-    """Issue 19: harvest, reconstruction and core, as a person sees them."""
+    """Issue 19: harvest and reconstruction, as a person sees them."""
     clock, fts5 = HeldClock(), Memory(backend="fts5")
     often = MemoryHarvest(message_threshold=1, min_messages=1)
     opened = open_house(
@@ -416,16 +413,41 @@ async def test_what_it_is_told_in_passing_is_learnt_merged_and_always_in_mind(
         return len(await house.rows(sql)) == wanted
 
     async with opened as house, house.working():
-        lines = ("my brother Tom likes tea", "my brother Tom likes tea with milk")
-        told, _, _ = await talk(house, *lines, "Please never call me before ten!")
-        await until(lambda: counted("SELECT 1 FROM facts WHERE queued", 3))
+        told, _ = await talk(house, "my brother Tom likes tea", "Please never call me before ten!")
+        await until(lambda: counted("SELECT 1 FROM facts WHERE queued", 2))
         clock.advance(15 * 60)
         await until(lambda: counted("SELECT 1 FROM jobs WHERE name = 'core' AND state = 'done'", 1))
-        listed, core, known = await talk(house, "/memory", "/memory core", "what about Tom?")
+        listed, known = await talk(house, "/memory", "what about Tom?")
     assert told.startswith("I see. In a few seconds")
     assert listed.count("picked up") == 2
-    assert "The user said: Please never call me before ten!" in core
-    assert "- my brother Tom likes tea with milk." in known
+    assert "- my brother Tom likes tea." in known
+
+
+async def test_a_night_is_asked_for_read_and_taken_back(
+    tmp_path: Path, practice: PracticeModel
+) -> None:
+    """M-054, M-056: two memories that say the same, `/dream`, `/night`, `/night undo`."""
+    opened = open_house(
+        tmp_path, practice.url, prompts=PROMPTS, clock=HeldClock(), memory=Memory(backend="fts5")
+    )
+    async with opened as house, house.working():
+        short = "my sister Lena lives in Graz with two cats"
+        long = "my sister Lena has two cats in Graz, and lives there"
+        await talk(house, f"remember that {short}", f"remember that {long}")
+        (begun,) = await talk(house, "/dream")
+        said = len(await house.spoken())
+        house.runner.ring("night")
+        over = (await house.said(said + 1))[-1]
+        asked, shown, undone, known = await talk(
+            house, "what time is it?", "/night", "/night undo", "/memory"
+        )
+    assert begun.startswith("I'm tidying up what I know.")
+    assert over == "Done: 2 memories merged. `/night` shows all, `/night undo` takes it back."
+    assert asked.startswith("It is ")
+    assert f"→ “The user said: {long}.” (they say the same" in shown
+    assert short in shown
+    assert undone == f"- memory restored: The user said: {short}."
+    assert (known.count(short), known.count(long)) == (1, 1)
 
 
 async def test_tasks_and_skills_are_really_kept(tmp_path: Path, practice: PracticeModel) -> None:
@@ -473,8 +495,6 @@ async def test_answers_are_streamed_in_pieces_with_their_usage(
         reply = await world.models.ask("base", Request((user,), (TOOL,)))
     assert reply.text == said(ask("help"))
     assert (reply.model, reply.finish_reason) == (SERVED_NAME, "stop")
-    assert reply.usage.tokens_in > 10
-    assert reply.usage.tokens_out > 10
     assert await probe("local", Backend(base_url=practice.url, model=SERVED_NAME), 60)
 
 
@@ -487,51 +507,14 @@ async def post(model: PracticeModel, body: object) -> tuple[int, str]:
         return response.status, await response.text()
 
 
-async def test_the_stream_is_a_stream_only_where_one_was_asked_for(practice: PracticeModel) -> None:
-    messages = [{"role": "user", "content": "add a task: x"}]
-    tools = [{"type": "function", "function": {"name": "task"}}]
-    body: dict[str, Any] = {"model": SERVED_NAME, "messages": messages, "tools": tools}
-    status, text = await post(practice, body)
-    (choice,) = json.loads(text)["choices"]
-    (call,) = choice["message"]["tool_calls"]
-    assert (status, choice["finish_reason"]) == (200, "tool_calls")
-    assert json.loads(call["function"]["arguments"]) == {"action": "add", "content": "x"}
-    status, text = await post(practice, {**body, "tools": [], "stream": True})
-    events = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
-    assert events[-1] == "[DONE]"
-    choices = [json.loads(event)["choices"][0] for event in events[:-1]]
-    pieces = [choice["delta"].get("content", "") for choice in choices]
-    assert len(pieces) > 5
-    assert "".join(pieces) == said(ask("add a task: x", tools=frozenset()))
-    assert "usage" not in text
-
-
 @pytest.mark.parametrize(
-    ("body", "complaint"),
-    [
-        (b"\xff{", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
-        ([], "not a JSON object"),
-        ({}, "messages must be"),
-        ({"messages": []}, "messages must be"),
-        ({"messages": "hello"}, "messages must be"),
-        ({"messages": ["hello"]}, "messages must be"),
-        ({"messages": [{"role": "user"}], "tools": "all"}, "tools must be"),
-    ],
+    "body",
+    [b"\xff{", b"[" * 100_000, [], {}, {"messages": ["hello"]}, {"messages": [], "tools": "x"}],
 )
-async def test_a_malformed_request_is_refused(
-    practice: PracticeModel, body: object, complaint: str
-) -> None:
+async def test_a_malformed_request_is_refused(practice: PracticeModel, body: object) -> None:
     status, text = await post(practice, body)
     assert status == 400
-    assert complaint in json.loads(text)["error"]["message"]
-
-
-async def test_a_port_that_is_taken_is_told(practice: PracticeModel) -> None:
-    port = int(practice.url.split(":")[2].removesuffix("/v1"))
-    with pytest.raises(OSError, match="in use"):
-        async with PracticeModel(port):
-            pass
+    assert "no request" in json.loads(text)["error"]["message"]
 
 
 async def test_what_somebody_waits_for_can_be_seen_to_grow() -> None:
@@ -569,24 +552,17 @@ async def test_who_leaves_in_the_middle_of_an_answer_is_no_error(
 
 def test_it_plans_pages_and_writes_them_by_rules() -> None:
     """W-078: with what the templates ask for, and so that what stands there stays."""
-    talk = "you (@you:test): my garden has two apple trees.\nyou (@you:test): I like tea a lot."
+    talk = "[1]\nyou (@you:test): my garden has two apple trees.\n[2]\nyou (@you:test): I like tea a lot."
     shown = f"<transcript>\n{talk}\n</transcript>"
     names = "<entries>\n- Your garden\n</entries>"
-    plan = f"Rules.\n{names}\nThe index:\n<memories>\n(none)\n</memories>\nTold:\n{shown}"
-    answered = answer([{"role": "user", "content": plan}], ())
-    assert isinstance(answered, str)
-    assert [tuple(page.values())[:2] for page in json.loads(answered)["pages"]] == [
-        ("semantic/Your garden.md", "update"),
-        ("semantic/About you.md", "create"),
-    ]
+    answered = said(answer([{"role": "user", "content": f"Rules.\n{names}\nTold:\n{shown}"}], ()))
+    (planned,) = json.loads(answered)["pages"]
+    assert (planned["path"], planned["action"]) == ("semantic/Your garden.md", "update")
     dated = "---\ncreated: 2026-05-04\nupdated: 2026-05-04\n---"
-    before = "---\ncreated: 2026-01-02\nupdated: 2026-01-02\n---\n\n# Your garden\n\nA pond."
-    page = (
-        f"---\ncreated: YYYY-MM-DD\nupdated: YYYY-MM-DD\n---\nWrite one page: semantic/Your garden.md,"
-        f" update.\n{dated}\n<memory>\n{before}\n</memory>\n{names}\nTold:\n{shown}"
+    before = (
+        "---\ncreated: 2026-01-02\nupdated: 2026-01-02\n---\n\n# Your garden\n\n- I like tea a lot."
     )
-    written = answer([{"role": "user", "content": page}], ())
-    assert written == (
-        "---\ncreated: 2026-01-02\nupdated: 2026-05-04\n---\n\n# Your garden\n\nA pond.\n"
-        "- My garden has two apple trees.\n"
-    )
+    page = f"Write.\n{dated}\n<memory>\n{before}\n</memory>\n{names}\nTold:\n{shown}"
+    written = said(answer([{"role": "user", "content": page}], ()))
+    wanted = "# Your garden\n\n- I like tea a lot.\n- My garden has two apple trees. [1]\n"
+    assert written == f"{dated}\n\n{wanted}"

@@ -94,10 +94,10 @@ async def test_what_nobody_asked_for_waits_in_a_row_of_its_own(tmp_path: Path) -
 
         begun = await put("begun", unasked=True)
         await stores.outbox.store_parts(begun, [("t", {"msgtype": "m.text", "body": "begun"})], "D")
-        await put("a secret", unasked=True)
+        secret = await put("a secret", unasked=True)
         async with stores.database.looking() as look, stores.database.transaction() as tx:
             found = await look.seek([Sought([ANSWERS], ["a secret"])])
-            assert await stores.outbox.forget(tx, [], found) == (1, 0)
+            assert await stores.outbox.forget(tx, [], found) == (1, 0, [secret])
         await put("a notice", unasked=True)
         await put("an answer")
         work = group.create_task(sender.run())

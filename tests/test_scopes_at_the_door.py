@@ -125,7 +125,7 @@ async def test_a_task_is_seen_and_changed_where_it_belongs(
     mine, again = [await room(ann, daemon) for _ in range(2)]
     club, bens = await room(ann, daemon, ben), await room(ben, daemon)
     await ask(ann, mine, daemon, f"/remind daily 09:00 {PLAN}")
-    [task] = re.findall("task_[0-9a-f]+", await ask(ann, mine, daemon, "/tasks"))
+    [task] = [row["id"] for row in daemon.rows("SELECT id FROM tasks")]
     assert "I'll remind you" in (await ask(ann, again, daemon, f"/remind daily 09:00 {PLAN}"))
     for who, chat in ((ann, club), (ben, club), (ben, bens)):
         refused = [await ask(who, chat, daemon, f"/tasks cancel {id_}") for id_ in (task, "task_0")]
@@ -148,7 +148,7 @@ async def test_a_task_of_a_group_is_everybodys_there_and_nobodys_elsewhere(
     club, mine = await room(ann, daemon, ben, eve), await room(ann, daemon)
     made = await ask(ann, club, daemon, f"/remind daily 09:00 {PLAN}")
     assert "I'll remind this room" in made
-    [task] = re.findall("task_[0-9a-f]+", await ask(ann, club, daemon, "/tasks"))
+    [task] = re.findall("`([0-9]+)`", await ask(ann, club, daemon, "/tasks"))
     assert await ask(ann, mine, daemon, "/tasks") == EMPTY_LISTS["tasks"]
     await eve.send(club, f"/tasks cancel {task}")
     assert PLAN in await ask(ben, club, daemon, "/tasks")

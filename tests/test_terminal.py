@@ -166,7 +166,7 @@ async def test_a_terminal_has_seeds_tools_and_the_owners_memory(
     )
     code, said, _ = await piped(config, b"I like tea\n/memory\n")
     assert code == 0
-    assert said.startswith("Hello!\nI keep that.\n- Ann likes tea. (`fact_")
+    assert said.startswith("Hello!\nI keep that.\n- Ann likes tea.\n")
     assert (config.parent / "data" / "MEMORIES.txt").read_text() == "Ann likes tea.\n"
 
 

@@ -29,7 +29,7 @@ Fri 27 Feb 14:04 = in half an hour | in 30 m | in einer halben Stunde | dans une
 Fri 06 Mar 13:34 = in a week | in 7 days | in einer Woche | dans une semaine | dans 7 jours | en una semana | tra una settimana | 一周后 | 7日後
 Mon 02 Mar 09:00 = in 3 days at 9 | monday 9 | lundi à 9h | next monday at 9 | nächsten Montag um 9 | lundi prochain à 9h | el lunes que viene a las 9 | lunedì prossimo alle 9 | 下周一9点 | 来週の月曜日9時 | next week monday at 9 | monday 2 march at 9
 Mon 02 Mar 08:00 = monday 8 | mon 8:00 | montag um 8 | am Mo. um 8 Uhr | lundi 8h | el lunes a las 8 | lunedì alle 8 | 周一8点 | 月曜8時
-Fri 06 Mar 09:00 = fri 09:00 | friday at 9 | next friday at 9
+Fri 06 Mar 09:00 = fri 09:00 | am kommenden Freitag um 9 | friday at 9 | next friday at 9
 Fri 27 Feb 18:30 = friday 18:30 | today 6:30pm | heute um 18:30 | aujourd'hui à 18h30 | hoy a las 18:30 | oggi alle 18:30 | 今天下午6点半 | 今日18時30分 | this evening at 6:30 | today at half past six in the evening
 Sat 28 Feb 08:45 = quarter to 9 | um viertel vor neun | à neuf heures moins le quart | a las nueve menos cuarto | alle nove meno un quarto
 Sat 28 Feb 09:15 = um 9 Uhr 15 | à 9h et quart | a las 9 y cuarto | alle 9 e un quarto | 9点一刻 | 9時15分
@@ -57,9 +57,9 @@ rrule FREQ=YEARLY;INTERVAL=1 = every year on 1 december at 9
 !'every day at 9' = daily | every morning | 毎日
 !'1 December at 9' = 1/12 | 1 december | 1.12.
 !2026-12-04 is a Friday = monday 4 december at 9
-!has passed = in 0 minutes | today 9:00 | heute um 8 | 2026-02-27T13:34
+!has passed = this friday at 9 | in 0 minutes | today 9:00 | heute um 8 | 2026-02-27T13:34
 !hundred years = in 999999999 weeks | in 999999999 minutes | 9999-12-31 09:00
-!None = tomorrow at ٩ | at 25 | 9 | 24:00 | 9:60 | 13am | 12 in the evening | ١٢:٣٠ | 9-10 | 9:00-10:00 | at once | pay at due date | tom\u200forrow 9 | 30 february at 9 | in a while | every first monday at 9 | after 9:30 | monday at 9 or 10 | every at 9 | in 1.5 hours | yesterday 9:00 | 9.30 | so 9 | 13/13 at 9 | next at 9 | at ten to nine | at 10 past 9 | um zehn vor neun | um fünf vor halb neun | à 9h moins 10 | a las 9 menos diez | alle 9 meno dieci | 9点三刻 | 9時10分前 | 2時間 | at nine thirty | 九点五十分 | 十点二十五分 | 九時五十分 | on the weekend at 9 | am Wochenende um 9 | 周末9点
+!None = tomorrow at ٩ | at 25 | 24:00 | 9:60 | 13am | 12 in the evening | ١٢:٣٠ | 9-10 | 9:00-10:00 | at once | pay at due date | tom\u200forrow 9 | 30 february at 9 | in a while | every first monday at 9 | after 9:30 | monday at 9 or 10 | every at 9 | in 1.5 hours | yesterday 9:00 | 9.30 | so 9 | 13/13 at 9 | next at 9 | at ten to nine | at 10 past 9 | um zehn vor neun | um fünf vor halb neun | à 9h moins 10 | a las 9 menos diez | alle 9 meno dieci | 9点三刻 | 9時10分前 | 2時間 | at nine thirty | 九点五十分 | 十点二十五分 | 九時五十分 | on the weekend at 9 | am Wochenende um 9 | 周末9点 | this week at 9 | next month at 9 | lundi en quinze à 9h | friday week at 9 | 3月二十五日9点
 """
 TABLE = [
     (form.strip(), meaning)
@@ -92,7 +92,7 @@ def in_a_sentence(text: str) -> tuple[str, str | None]:
 @pytest.mark.parametrize(("form", "means"), TABLE)
 def test_a_time_means_one_thing_or_is_refused(form: str, means: str) -> None:
     """U-010, U-011: alone, as the shell and the tool take it, and at either end of a sentence."""
-    alone = "cannot be read" if means == "!None" else means[1:]
+    alone = "Write for example tomorrow at 9" if means == "!None" else means[1:]
     assert alone in meaning(form) if means.startswith("!") else meaning(form) == means
     for text in (f"{form} xyz", f"xyz {form}"):
         said, rest = in_a_sentence(text)
@@ -147,7 +147,31 @@ def test_what_a_refusal_offers_is_read() -> None:
         ("开会三月五日9点", "!None", None),
         ("電話再来週の月曜9時", "!None", None),
         ("in 2 weeks on monday call mum", "!None", None),
-        ("every day 2 pills at 9", "!'every day 2 pills at 9' can mean", None),
+        ("every day 2 pills at 9", "daily at 09:00", "2 pills"),
+        ("every day 2 pills", "!'every day' has no time of day", None),
+        ("tomorrow 10 km run", "!'tomorrow' has no time of day", None),
+        ("明天2个鸡蛋", "!'明天' has no time of day", None),
+        ("um 9 Uhr 2 Eier", "Sat 28 Feb 09:00", "2 Eier"),
+        ("tomorrow 9 call mum", "Sat 28 Feb 09:00", "call mum"),
+        ("tomorrow 2: egg", "Sat 28 Feb 02:00", "egg"),
+        (
+            "morgen 3 Eier",
+            "!'morgen 3 Eier' can mean different times. Write 'tomorrow at 03:00 E",
+            None,
+        ),
+        ("march 4 miles at 9", "!'march 4 at 9' can mean different times. Write '4 March at", None),
+        ("march 4 call mum at 9", "Wed 04 Mar 09:00", "call mum"),
+        ("in 3 weeks' time at 9 x", "Fri 20 Mar 09:00", "x"),
+        ("mon call mum at 9", "!'mon call mum at 9' can mean different times. Write 'Monday", None),
+        ("mon ami à 9h", "!'mon ami à 9h' can mean", None),
+        (
+            "call mum tomorow at 18",
+            "!I do not know the day 'tomorow'. Did you mean 'tomorrow'?",
+            None,
+        ),
+        ("montage at 9 of the domain", "!None", None),
+        ("2026-02-30 pay at 9", "!There is no such date or time as '2026-02-30'.", None),
+        ("купить хлеб завтра в 18:00", "!I read English, German, French", None),
         ("every day at 9 for 5 days stretch", "!I cannot read when 'every day at 9' should", None),
         ("every day at 9 for a walk", "daily at 09:00", "for a walk"),
         ("jeden Tag um 9 ab 1. März gießen", "!I cannot read when", None),
@@ -214,6 +238,7 @@ async def test_the_chat_and_the_tool_read_a_time_alike(tmp_path: Path, model: Mo
         ),
         ("2027-01-02 9:00 x", "I'll remind you on 2 January 2027 at 09:00, once: x"),
         ("2026-05-05T09:00-05:00 x", "I'll remind you tomorrow at 16:00 CEST, once: x"),
+        ("mon,thu 08:00 x", "I'll remind you on Thursday at 08:00, every Monday and Thursday: x"),
         ("every 2 hours x", "I'll remind you today at 16:00, every 2 hours: x"),
         (
             "1/12 at 9 x",
@@ -225,10 +250,13 @@ async def test_the_chat_and_the_tool_read_a_time_alike(tmp_path: Path, model: Mo
             "18:30 friday drinks",
             "'18:30 friday' can mean different times. Write 'Friday at 18:30' or",
         ),
-        (
-            "at 25 x",
-            "I need a time and a text. Write for example:\n- `/remind tomorrow at 9 ",
-        ),
+        ("buy x", "I need a time and a text. Write for example:\n- `/remind tomorrow at 9 "),
+        ("at 25 x", "There is no such date or time as 'at 25'. Write for example:\n- `/rem"),
+        ("2027-02-30 x", "There is no such date or time as '2027-02-30'. Write"),
+        ("tomorow at 9 x", "I do not know the day 'tomorow'. Did you mean 'tomorrow'? Write"),
+        ("завтра в 9 x", "I read English, German, French, Spanish, Italian, Chinese and Ja"),
+        ("yesterday 9:00 x", "I cannot read 'yesterday 9:00' as a time. Write"),
+        ("call at 9 with Ann", "I read a time at the beginning or at the end, as in 'at 9 call w"),
         (f"x{' 9' * 500_000}", "I need a time and a text."),
         (f"at 9 {'x' * 1_000_000}", "content has 1000000 characters"),
     ],

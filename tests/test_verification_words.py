@@ -60,11 +60,13 @@ async def test_a_room_hears_once_that_what_was_sent_does_not_fit(desk: Desk) -> 
 async def test_somebody_at_the_machine_says_no(desk: Desk) -> None:
     """U-025: the daemon cancels it within a second, and says why; later a no counts for nothing."""
     store = VerificationStore(desk.stores.database, desk.clock)
-    assert await store.comparison() is None
+    begun = desk.clock.now() - timedelta(seconds=1)
+    assert await store.comparison(begun) is None
     await talk(desk, desk.phone(room=ROOM), "key")
-    while not (found := await store.comparison()):
+    while not (found := await store.comparison(begun)):
         """Its row is about to be stored."""
     assert found["user_id"] == ANN
+    assert await store.comparison(desk.clock.now()) is None  # another run has begun since
     for answer in ("noted", "too late"):
         assert await store.refuse(found) == answer
         await desk.clock.move(LOOK_SECONDS)

@@ -82,7 +82,7 @@ async def test_why_tells_what_a_message_brought_and_what_was_in_view(
         assert await answer(house, "/why") == "I have not answered anything here yet."
         event = await house.incoming("I drink a lot of tea, my dog hates it")
         await house.said(2)
-        tea = await remember(house, "Drinks green *tea*", event)
+        await remember(house, "Drinks green *tea*", event)
         await remember(house, "Has a dog", "elsewhere", source="harvest")
         assert "none fitted" in await answer(house, "/why")
         await answer(house, "Which tea shall I buy?")
@@ -91,7 +91,7 @@ async def test_why_tells_what_a_message_brought_and_what_was_in_view(
         assert said.splitlines() == [
             "**Found for that message**",
             "- Drinks green \\*tea\\* (on request,"
-            f" you on [2026-05-04](https://matrix.to/#/{ROOM}/{event}), `{tea.id}`)",
+            f" you on [2026-05-04](https://matrix.to/#/{ROOM}/{event}))",
         ]
         await answer(house, "And for the dog?")
         await answer(house, "Does the dog like tea?")
@@ -137,8 +137,8 @@ async def test_why_says_what_became_of_a_memory_since(tmp_path: Path, model: Mod
         await answer(house, "/undo")
         await end(house, lyon, datetime(2026, 5, 20, tzinfo=UTC))
         said = await answer(house, "/why")
-    assert ", until May 2026, " in next(line for line in said.splitlines() if "Lives" in line)
-    assert ", removed since, " in next(line for line in said.splitlines() if "far" in line)
+    assert ", until May 2026)" in next(line for line in said.splitlines() if "Lives" in line)
+    assert ", removed since)" in next(line for line in said.splitlines() if "far" in line)
 
 
 async def test_why_with_all_in_the_system_message_has_no_view_from_before(
@@ -195,7 +195,7 @@ async def test_memory_finds_what_fits_as_the_prompt_does(
         assert names(await answer(house, "/memory")) == ["Has a dog", "Lives in Rome"]
         said = await answer(house, "/memory where I lives in Lyon?")
         assert names(said) == ["Lives in Rome", "Lives in Lyon near the river"]
-        assert f"(until May 2026, `{old.id}`)" in said
+        assert "(until May 2026)" in said
         assert await answer(house, '/memory "') == "I remember nothing with these words."
         assert await answer(house, "/memory aeroplanes") == "I remember nothing with these words."
 
@@ -218,7 +218,7 @@ async def test_what_ends_by_itself_leaves_the_list(
         assert names(await answer(house, "/memory")) == ["Is on holiday"]
         clock.advance(24 * 3600)
         assert await answer(house, "/memory") == EMPTY_LISTS["memories"]
-        assert "(until May 2026, " in await answer(house, "/memory holiday")
+        assert "(until May 2026)" in await answer(house, "/memory holiday")
 
 
 @BACKENDS

@@ -120,6 +120,8 @@ class Wintermute:
         await self.door.sync.ready.wait()
         ready()
         log.info("ready device=%s", self.session.device_id)
+        if not await self.door.sync.rooms():
+            log.info("in no room yet: invite the bot in your client user=%s", self.session.user_id)
         await self.door.send(self.session, self.config.data_dir / "matrix")
 
     async def _keep(self) -> None:

@@ -76,6 +76,7 @@ def show(ctx: click.Context, facts: Iterable[Finding], *, as_json: bool) -> None
 MB = 1024 * 1024
 LOW = 500 * MB
 FULL = 50 * MB
+HELD = "a program that reads the database keeps it so long -> end it, or let it finish"
 SPELLS = "it writes its calls as text -> set llm.backends.{name}.calls_as_text: true"
 KEPT = (
     "it writes its calls as text -> `run` and `chat` read them so once they begin anew after this;"
@@ -92,9 +93,8 @@ def data_folder(folder: Path) -> Finding:
     inside = chain([folder], folder.glob("*"), folder.glob("*/*"))
     closed = next((path for path in inside if not _is_ours(path)), None)
     if closed:
-        return Finding(
-            part, "fail", f"{closed} cannot be changed -> chown it to who runs Wintermute"
-        )
+        told = f"{closed} cannot be changed -> chown it to who runs Wintermute"
+        return Finding(part, "fail", told)
     mode = folder.stat().st_mode & 0o777
     if mode & 0o077:
         return Finding(part, "warn", f"others may look in (mode {mode:o}) -> chmod 700 {folder}")
@@ -110,12 +110,8 @@ def disk(folder: Path) -> Finding:
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
-    text = f"{free // MB} MB free"
-    if free < LOW:
-        return Finding(
-            "disk", "fail" if free < FULL else "warn", f"{text} -> make room on this disk"
-        )
-    return Finding("disk", "ok", text)
+    text = f"{free // MB} MB free{' -> make room on this disk' if free < LOW else ''}"
+    return Finding("disk", "fail" if free < FULL else "warn" if free < LOW else "ok", text)
 
 
 def login_files(config: Config) -> list[Finding]:
@@ -127,17 +123,14 @@ def login_files(config: Config) -> list[Finding]:
 async def database(path: Path) -> Finding:
     """Whole, not from a newer version, not locked (F-008), its log no longer than it should be (F-068)."""
     if is_unmade(path):
-        return Finding("database", "ok", "will be made at first start")
+        return Finding("database", "none", "not tried: the first start makes it")
     try:
         async with open_database(path, read_only=True):
             await prove_free(path)
             log = path.with_name(f"{path.name}-wal")
             size = log.stat().st_size if log.exists() else 0
             if size > LONGEST_LOG:
-                held = (
-                    "a program that reads the database keeps it so long -> end it, or let it finish"
-                )
-                return Finding("database", "warn", f"{log} has {size >> 20} MB: {held}")
+                return Finding("database", "warn", f"{log} has {size >> 20} MB: {HELD}")
             return Finding("database", "ok", str(path))
     except DatabaseOutdated as error:
         return Finding("database", "warn", str(error))
@@ -228,8 +221,8 @@ def command(ctx: click.Context, as_json: bool, login: bool) -> None:
 
     It asks each model two tiny questions, and the model must call a tool. It tries the password
     only before the first login, and logs out again at once. It changes nothing else, but notes how
-    a model writes its calls and counts tokens. The exit code is 1 if a part fails, and 2 if the
-    configuration cannot be read.
+    a model writes its calls and counts tokens. `none` marks a part that the first start makes.
+    The exit code is 1 if a part fails, and 2 if the configuration cannot be read.
 
     Example: wintermute check --config ~/wintermute/config.yaml
     """
@@ -245,18 +238,20 @@ def command(ctx: click.Context, as_json: bool, login: bool) -> None:
 
 async def _probe(config: Config, lacking: Collection[str], *, login: bool) -> list[Finding]:
     """Every part but the models that are `lacking` a secret, by their keys."""
-    backends, seconds = config.llm.backends, config.loop.max_seconds
+    seconds, roles = config.loop.max_seconds, dataclasses.astuple(config.llm.roles)
     # What the clock on the wall says, so that a wrong zone is noticed.
     here = SystemClock().now().astimezone(ZoneInfo(config.timezone))
     time = f"{config.timezone}, where it is {here:%Y-%m-%d %H:%M}"
     doubt = zone_doubt(config.timezone, host_zone(environment()), here)
     path = config.data_dir / "wintermute.db"
     fixed = await _fixed(config)
+    embeds = config.memory.embeddings.backend
+    chatting = {n for n in config.llm.backends if n != embeds or any(n in each for each in roles)}
     models = [
         found
-        for name in config.llm.roles.base
-        if f"{BACKENDS}.{name}" not in lacking
-        for found in await _model(name, backends[name], fixed, seconds, path)
+        for name, backend in config.llm.backends.items()
+        if name in chatting and f"{BACKENDS}.{name}" not in lacking
+        for found in await _model(name, backend, fixed, seconds, path)
     ]
     files, asked = login_files(config), await _homeserver(config, login=login)
     return [

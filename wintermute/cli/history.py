@@ -9,7 +9,7 @@ from wintermute.changes.undo import FORGETTING, Undone
 from wintermute.cli.opening import Report, on_stores, with_stores
 from wintermute.cli.options import redacted, reporting, tell
 from wintermute.clock import stamp
-from wintermute.commands.tasks import set_lines, undone_lines
+from wintermute.commands.tasks import NOTHING_TO_UNDO, back_lines, set_lines
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.night.nights import follow_undo
@@ -74,7 +74,7 @@ def undo_command(kind: ItemKind) -> click.Command:
 
         undone, is_done = with_stores(ctx, work)
         if not is_done:
-            click.echo(redacted(ctx, "\n".join([WOULD, *undone_lines(undone)])), err=True)
+            click.echo(redacted(ctx, "\n".join([WOULD, *back_lines(undone, str)])), err=True)
             raise WintermuteError(CONFIRM)
         values = {
             "set": undone.set_id,
@@ -83,7 +83,7 @@ def undo_command(kind: ItemKind) -> click.Command:
             "merges": [asdict(merge) for merge in undone.merges],
         }
         head = ["taken back:"] if undone.back or undone.merges else []
-        tell(ctx, values, *head, *undone_lines(undone), as_json=as_json)
+        tell(ctx, values, *head, *(back_lines(undone, str) or [NOTHING_TO_UNDO]), as_json=as_json)
         ctx.exit(0 if undone.back or undone.merges else 1)
 
     undo.help = f"Undo a change set, by its id from `history`; later changes stay.\n\nExample: wintermute {_noun(kind)} undo --last"

@@ -1,6 +1,5 @@
 """`wintermute init`: the folder a daemon starts from. Nothing that exists is changed."""
 
-import errno
 import json
 import os
 import sys
@@ -15,7 +14,7 @@ from wintermute.cli.interview import Interview, uninterrupted
 from wintermute.cli.options import json_option
 from wintermute.clock import SystemClock, host_zone
 from wintermute.config.lock import NAME as LOCK
-from wintermute.config.lock import holder
+from wintermute.config.lock import NO_ROOM, holder
 from wintermute.config.read import environment
 from wintermute.config.schema import WIKI
 from wintermute.config.starter import starter_config
@@ -27,7 +26,6 @@ from wintermute.memory.status import Machine, first_backend
 from wintermute.templates import RUNTIME, shipped_prompts
 from wintermute.wiki.store import WikiStore
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SECRETS = ("password", "api-key", "access-token")
 A_FILE = click.Path(path_type=Path)
 
@@ -142,7 +140,7 @@ def _make(folder: Path, talk: Interview) -> Iterator[tuple[Path, bool]]:
             raise ConfigurationError(f"{folder / name} holds something else: move it aside")
     files = {data / "prompts" / name: text for name, text in shipped_prompts().items()}
     for path in dict.fromkeys(
-        (data, data / "prompts", data / "skills", *(f.parent for f in files))
+        (data, data / WIKI, data / "prompts", data / "skills", *(f.parent for f in files))
     ):
         yield path, _folder(path)
     files[data / CORE] = EMPTY_CORE
@@ -166,11 +164,9 @@ def _undo(paths: list[Path]) -> None:
 
 
 def _folder(path: Path) -> bool:
-    try:
-        path.mkdir(mode=0o700)
-    except FileExistsError:
-        return False
-    return True
+    is_new = not path.exists()
+    path.mkdir(mode=0o700, exist_ok=True)
+    return is_new
 
 
 def _write(path: Path, text: str) -> bool:

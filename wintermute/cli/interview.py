@@ -5,7 +5,7 @@ import json
 import re
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,8 +13,7 @@ from tempfile import TemporaryDirectory
 import click
 
 from wintermute.cli.options import visible
-from wintermute.clock import SystemClock
-from wintermute.config.schema import URL, USER_ID, Backend, Matrix, Secret
+from wintermute.config.schema import URL, Backend, Matrix, Secret
 from wintermute.config.secrets import Redaction
 from wintermute.config.starter import BACKEND, TOKEN
 from wintermute.errors import (
@@ -29,16 +28,23 @@ from wintermute.llm.providers import PROVIDERS, Provider, list_models, matches
 from wintermute.llm.windows import is_private, server_window
 from wintermute.matrix.discovery import find
 from wintermute.matrix.kept_login import Session
-from wintermute.matrix.login import end_login, exists, logged_in, namesake, takes_passwords
+from wintermute.matrix.login import end_login, exists, logged_in, takes_passwords
 from wintermute.text import counted
 
 LONGEST, SHOWN, FEW_TOKENS = 1000, 12, 8192
-TRIAL_SECONDS, LOCAL_SECONDS = 120.0, 1.0
+TRIAL_SECONDS = 120.0
+NAME, SERVER = r"@[^@:\s]+", r":[^@\s]+"
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KEYS = {name: f"matrix.{name}" for name in ("homeserver", "user_id", "password", "owner")} | {
     name: f"{BACKEND}.{name}" for name in ("base_url", "api_key", "model")
 }
 SECRETS = ("password", "api_key")
+NEEDED = f"an answer is needed here: one line, at most {LONGEST} characters; Ctrl-C leaves"
+NO_USER = "is no Matrix id: write one such as @you:example.org"
+NO_ADDRESS = "is no address: write one such as https://example.org"
+SHAPES = dict.fromkeys(("homeserver", "base_url"), (URL, NO_ADDRESS)) | dict.fromkeys(
+    ("user_id", "owner"), (NAME + SERVER, NO_USER)
+)
 NO_PASSWORD = """
 This homeserver takes no passwords from programs. Use a personal access token of the bot's account:
 its operator can make one. Do not copy a token out of a client such as Element: it shares that
@@ -65,7 +71,8 @@ class Interview:
         self.backend = "local"
         self.session: Session | None = None
         self._given = dict(given)
-        self._matrix = Matrix(homeserver="", user_id="wintermute", owner="")
+        self._offered = {"user_id": "wintermute"}
+        self._matrix = Matrix(homeserver="", user_id="", owner="")
         self._by_password = True
         self._provider, self._needs_key = Provider(""), False
         self._address, self._key, self._models = "", "", tuple[str, ...]()
@@ -73,13 +80,16 @@ class Interview:
         self._redact = Redaction(())
 
     def take(self) -> None:
-        """Choose what was given, and try nothing."""
+        """Choose what was given, and try nothing. Raises: ConfigurationError."""
         given = self._given
         if known := PROVIDERS.get(given.get("base_url", "")):
             self.backend, given["base_url"] = given["base_url"], known.base_url
         if "://" not in given.get("homeserver", "://"):
             given["homeserver"] = f"https://{given['homeserver']}"
         for name, answer in given.items():
+            shape, problem = SHAPES.get(name, ("(?s:.*)", ""))
+            if not re.fullmatch(shape, answer):
+                raise ConfigurationError(f"{answer!r} {problem}")
             if name in SECRETS:
                 self._hide(KEYS[name], answer)
             else:
@@ -101,19 +111,18 @@ class Interview:
 
     def _asked(self, name: str, text: str, attempt: Callable[..., str], back: int) -> int:
         """Ask once; by how many questions to go on, or back."""
-        is_secret, usual = name in SECRETS, ""
+        is_secret, usual = name in SECRETS, self._offered.get(name, "")
         if name == "api_key" and not self._needs_key:
             return 1
         if name not in self._given:
             secret = "Password" if self._by_password else "Access token"
             text = text.format(secret=secret, user=self._matrix.user_id)
-            usual = self._usual(name)
         try:
             answer = self._given.pop(name, None) or click.prompt(
                 text, default=usual, show_default=bool(usual), hide_input=is_secret
             )
             if not answer or len(answer) > LONGEST or not answer.isprintable():
-                raise ConfigurationError("one line of plain text is needed here")
+                raise ConfigurationError(NEEDED)
             if is_secret and answer not in self._matrix.user_id:  # a name is shown in any case
                 self._redact.hide(answer)
             said, step = attempt(self, answer if is_secret else answer.strip()), 1
@@ -122,17 +131,6 @@ class Interview:
         if said:
             click.echo(f"  {visible(self._redact(said))}")
         return step
-
-    def _usual(self, name: str) -> str:
-        """The answer to suggest."""
-        if name == "user_id":
-            return self._matrix.user_id
-        if name == "base_url":
-            return asyncio.run(running())
-        talking = [each for each in self._models if "embed" not in each]
-        known = (each for part in self._provider.models for each in talking if part in each)
-        best = next(known, talking[0] if len(talking) == 1 else "")
-        return best if name == "model" else ""
 
     def _keep(self, key: str, value: object) -> None:
         self.chosen[key] = json.dumps(value, ensure_ascii=False)  # JSON is YAML
@@ -157,10 +155,21 @@ class Interview:
         return f"{address} answers.{'' if self._by_password else NO_PASSWORD}"
 
     def account(self, answer: str) -> str:
-        """Take it as it is: the login tries it."""
-        user = f"@{answer.lstrip('@')}" if ":" in answer else answer.lstrip("@")
-        self._matrix = replace(self._matrix, user_id=user)
+        """Take it if it is a Matrix id: the login tries it."""
+        self._offered["user_id"] = user = self._spelled("user_id", answer)
+        self._matrix = replace(self._matrix, user_id=user if ":" in user else user[1:])
         return ""
+
+    def _spelled(self, question: str, answer: str, server: str = "") -> str:
+        """A Matrix id as people type it; one with capital letters is doubted, and offered without."""
+        user = f"@{answer.removeprefix('@')}"
+        if not re.fullmatch(f"{NAME}({SERVER})?", user):
+            raise ConfigurationError(f"{answer!r} {NO_USER}")
+        user += server if ":" not in user else ""
+        if user != user.lower():
+            self._offered[question] = user.lower()
+            self._doubt(user, f"Matrix ids have small letters, such as {user.lower()}")
+        return user
 
     def secret(self, answer: str) -> str:
         """Log in, and stay so: `run` goes on with this device."""
@@ -172,17 +181,15 @@ class Interview:
         self._matrix = replace(matrix, user_id=self.session.user_id)
         self._keep(KEYS["user_id"], self.session.user_id)
         self._hide(key, answer)
-        now, token = SystemClock().now(), self.session.access_token
-        other = asyncio.run(namesake(self._matrix, token, now))
-        return f"Logged in as {self.session.user_id}, device {self.session.device_id}. {other}"
+        return f"Logged in as {self.session.user_id}, device {self.session.device_id}."
 
     def owner(self, answer: str) -> str:
         """See that this account exists, where the homeserver tells."""
         assert self.session is not None
         server = self.session.user_id.partition(":")[2]
-        user = answer if ":" in answer else f"@{answer.lstrip('@')}:{server}"
-        if not re.fullmatch(USER_ID, user) or user == self.session.user_id:
-            raise ConfigurationError("write your own account here, such as @you:example.org")
+        user = self._spelled("owner", answer, f":{server}")
+        if user == self.session.user_id:
+            raise ConfigurationError("that is the bot: write your own account")
         known = asyncio.run(exists(self._matrix, self.session.access_token, user))
         if known is False:
             self._doubt(user, f"{server} has no account {user}: check the spelling")
@@ -222,6 +229,9 @@ class Interview:
         if not models:
             raise ConfigurationError(f"{address} has no models: load one there first")
         self._address, self._key, self._models = address, key, models
+        talking = [each for each in models if "embed" not in each]
+        known = (each for part in self._provider.models for each in talking if part in each)
+        self._offered["model"] = next(known, talking[0] if len(talking) == 1 else "")
         shown = ", ".join(models[:SHOWN]) + (", …" if models[SHOWN:] else "")
         return f"{address} has {counted(len(models), 'model')}: {shown}"
 
@@ -230,7 +240,8 @@ class Interview:
         found = matches(answer, self._models)
         if len(found) != 1:
             those = ", ".join((found or self._models)[:SHOWN])
-            raise ConfigurationError(f"{len(found) or 'no'} models match; type more of: {those}")
+            count = f"{len(found)} models" if found else "none of the models there"
+            raise ConfigurationError(f"{answer} matches {count}: choose one of {those}")
         key = Secret(self._key) if self._key else None
         backend = Backend(base_url=self._address, model=found[0], api_key=key)
         try:
@@ -255,17 +266,6 @@ class Interview:
         self._keep(f"{BACKEND}.context_tokens", window.tokens)
         few = " That is little: give it 16384 or more." if window.tokens < FEW_TOKENS else ""
         return f"Using {found[0]} with a context window of {window.tokens} tokens.{few}"
-
-
-async def running() -> str:
-    """A provider that answers on this machine; "" without one."""
-    for name, each in PROVIDERS.items():
-        if each.start:
-            with suppress(ModelError, TimeoutError):
-                async with asyncio.timeout(LOCAL_SECONDS):
-                    await list_models(each.base_url)
-                return name
-    return ""
 
 
 QUESTIONS: tuple[tuple[str, str, Callable[[Interview, str], str], int], ...] = (

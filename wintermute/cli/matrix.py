@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import signal
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeVar
@@ -14,9 +15,9 @@ from wintermute.cli.check import show
 from wintermute.cli.opening import open_config, open_with_gaps
 from wintermute.cli.options import config_option, reporting, say
 from wintermute.clock import SystemClock
-from wintermute.config.lock import hold, holder
+from wintermute.config.lock import hold, started
 from wintermute.config.schema import Config
-from wintermute.db import open_database
+from wintermute.db import Row, open_database
 from wintermute.errors import WintermuteError
 from wintermute.health.health import Finding, Health, HealthState, people, verifications
 from wintermute.ids import new_id
@@ -104,10 +105,16 @@ def verify(ctx: click.Context, as_json: bool, only_show: bool) -> None:
     if only_show or as_json:
         show(ctx, asyncio.run(_shown(config)), as_json=as_json)
         return
-    if holder(config.data_dir) is None:
+    if started(config.data_dir) is None:
         click.echo(NOT_RUNNING, err=True)
     say(ctx, WAITING)
-    compared = _looked_for(config, VerificationStore.comparison)
+
+    async def at_work(store: VerificationStore) -> Row | None:
+        """Look at those of the daemon that runs now: no other has their secrets any more."""
+        since = started(config.data_dir)
+        return await store.comparison(since) if since else None
+
+    compared = _looked_for(config, at_work)
     if compared is None:
         raise WintermuteError(NOTHING_CAME)
     say(ctx, "{user_id}, session {device_id}:\n  {shown}".format(**compared))
@@ -126,11 +133,13 @@ def _looked_for(
     config: Config, look: Callable[[VerificationStore], Awaitable[T | None]]
 ) -> T | None:
     """Look until there is something, for as long as a verification lasts. Ctrl-C ends it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
     async def found() -> T | None:
         clock = SystemClock()
         until = clock.monotonic() + LASTS.total_seconds()
         async with open_database(config.data_dir / "wintermute.db") as database:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # it can close what it has opened
             while not (one := await look(VerificationStore(database, clock))):
                 if clock.monotonic() > until:
                     return None

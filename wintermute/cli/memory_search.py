@@ -23,7 +23,7 @@ from wintermute.memory.meaning import Meaning
 from wintermute.memory.ranking import Query
 from wintermute.messages import Json
 from wintermute.stores import Stores
-from wintermute.text import counted
+from wintermute.text import EMPTY_AT_SHELL, counted
 
 whose = scope_option("A person or room, as in person:@ann:example.org; default: the owner.")
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -84,10 +84,15 @@ def search(
             f"{fact_line(hit.fact, stores.tasks.zone)}{f' ({BESIDE})' if hit.beside else ''}"
             for hit in hits
         ]
-        tell(ctx, values, *(lines or ["Nothing fits."]), as_json=as_json)
+        tell(ctx, values, *(lines or [await _none(stores, place)]), as_json=as_json)
         return True
 
     ctx.exit(0 if with_stores(ctx, work) else 1)
+
+
+async def _none(stores: Stores, scope: str) -> str:
+    """Say that nothing fits, or how to add a first memory (U-013)."""
+    return "Nothing fits." if await stores.facts.count(scope) else EMPTY_AT_SHELL["memories"]
 
 
 async def _tell_owed(stores: Stores, scope: str) -> None:
@@ -181,7 +186,7 @@ async def latest(stores: Stores, begin: int, count: int, scope: str | None) -> R
     await stores.facts.lapse()
     facts = await stores.facts.latest(place, begin, count)
     lines = [fact_line(fact, stores.tasks.zone) for fact in facts]
-    return Report([as_line(fact) for fact in facts], lines or ["There is nothing there."])
+    return Report([as_line(fact) for fact in facts], lines or [await _none(stores, place)])
 
 
 @click.command("stats")

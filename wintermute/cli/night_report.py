@@ -9,7 +9,7 @@ from wintermute.changes.change_sets import KEPT
 from wintermute.cli.opening import Report, on_stores, with_models, with_stores
 from wintermute.cli.options import reporting, tell
 from wintermute.clock import CheckedClock, SystemClock
-from wintermute.commands.tasks import undone_lines
+from wintermute.commands.tasks import NOTHING_TO_UNDO, back_lines
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.llm.models import Models
@@ -147,13 +147,8 @@ def undo(ctx: click.Context, as_json: bool, which: str) -> None:
         return await undo_items(stores, nights, items, whole="#" not in which)
 
     done = with_stores(ctx, work)
-    lines = [line for each in done.undone for line in undone_lines(each)]
-    tell(
-        ctx,
-        _values(done),
-        *(lines or ["nothing to undo: all of it is as it was before"]),
-        as_json=as_json,
-    )
+    lines = [line for each in done.undone for line in back_lines(each, str)]
+    tell(ctx, _values(done), *(lines or [NOTHING_TO_UNDO]), as_json=as_json)
     ctx.exit(1 if done.is_nothing else 0)
 
 

@@ -5,7 +5,7 @@ due take the same options.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import wraps
@@ -20,13 +20,14 @@ from wintermute.cli.opening import Command, Report, on_stores, scope_of, scope_o
 from wintermute.cli.options import LazyGroup
 from wintermute.clock import SystemClock, in_words, stamp
 from wintermute.commands.tasks import HELD, brief, task_line
+from wintermute.db import Transaction
 from wintermute.db.values import stored
 from wintermute.messages import Json
 from wintermute.stores import Stores
 from wintermute.tasks.due import upcoming
 from wintermute.tasks.occurrences import LATE, Occurrence
 from wintermute.tasks.schedules import KINDS, MODES, PlanRequest
-from wintermute.tasks.tasks import EVERYWHERE, Target, Task
+from wintermute.tasks.tasks import EVERYWHERE, Target, Task, Tasks
 from wintermute.text import EMPTY_AT_SHELL, counted, harmless
 
 TOLD = 3
@@ -316,29 +317,25 @@ async def complete(stores: Stores, task_id: str, reason: str) -> Report:
     return await _changed(stores, task)
 
 
-def _simple(verb: str, text: str) -> None:
+def _simple(
+    verb: str, act: Callable[[Tasks, Transaction, Target], Awaitable[Task]], text: str
+) -> None:
     """A verb that needs nothing but the id."""
 
     @click.argument("task_id", metavar="ID")
     @on_stores
     async def run(stores: Stores, task_id: str) -> Report:
-        act = {
-            "pause": stores.tasks.pause,
-            "resume": stores.tasks.resume,
-            "delete": stores.tasks.delete,
-            "restore": stores.tasks.restore,
-        }[verb]
         async with stores.database.transaction() as tx:
-            task = await act(tx, Target(task_id, None, _why(stores)))
+            task = await act(stores.tasks, tx, Target(task_id, None, _why(stores)))
         return await _changed(stores, task)
 
     command.command(verb, help=f"{text}\n\nExample: wintermute task {verb} task_ab12cd34")(run)
 
 
-_simple("pause", "Pause a task: it is not due until you resume it.")
-_simple("resume", "Make a paused or completed task active again.")
-_simple("delete", "Remove a task; `restore` brings it back for 30 days.")
-_simple("restore", "Bring a deleted task back.")
+_simple("pause", Tasks.pause, "Pause a task: it is not due until you resume it.")
+_simple("resume", Tasks.resume, "Make a paused or completed task active again.")
+_simple("delete", Tasks.delete, "Remove a task; `restore` brings it back for 30 days.")
+_simple("restore", Tasks.restore, "Bring a deleted task back.")
 command.add_command(history_command("task"))
 command.add_command(undo_command("task"))
 

@@ -4,7 +4,6 @@ Sub-sessions as lines for a person.
 """
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from difflib import get_close_matches
 from typing import Protocol
@@ -13,7 +12,7 @@ from zoneinfo import ZoneInfo
 from wintermute.changes.change_sets import ChangeSet, ItemKind
 from wintermute.changes.undo import FORGETTING
 from wintermute.clock import Clock
-from wintermute.commands.forgetting import YES, Forgetting, after_word, offered
+from wintermute.commands.forgetting import YES, Forgetting, after_word, named_in, offered
 from wintermute.commands.memories import Remembered
 from wintermute.commands.models import ModelVerbs
 from wintermute.commands.night import NightVerbs
@@ -69,7 +68,7 @@ HELP = {
     "/why": "show which memories I used for my last answer, or for the answer you reply to",
     "/tasks": "list the tasks and reminders here, or change one of them | /tasks done call Anna | /tasks tomorrow call Anna",
     "/remind": "remind you at a time; `/remind` alone shows examples | /remind tomorrow at 9 call Anna | /remind every friday at 18:00 buy flowers",
-    "/undo": "undo your last change of a memory or task here; I ask first if it is old or large | /undo yes | /undo set_1a2b3c4d",
+    "/undo": "undo your last change of a memory or task here; I ask first if it is old or large | /undo | /undo yes",
     "/night": "show what I tidied at night; answer my questions, or undo changes | /night yes 2 | /night no 3 | /night undo",
     "/dream": "tidy my memories now instead of at night",
     "/verify": "verify me by comparing emojis",
@@ -95,8 +94,7 @@ WHY_ALONE = (
     " `/memory WORDS` finds memories."
 )
 UNDONE_HERE: tuple[ItemKind, ...] = ("fact", "task")
-UNDO_CONFIRM = "This change is old or large, so I ask first. `/undo yes` would do this:\n{}\n\n`/undo {}` does the same."
-ASKED_SET = re.compile(r"`/undo (set_\w+)` does the same\.$")
+UNDO_CONFIRM = "This change is old or large, so I ask first. `/undo yes` would do this:\n{}"
 NOTHING_TO_CONFIRM = "There is nothing to confirm: write `/undo` first."
 NO_CHANGE = "I know no change `{}` in this chat from the last 30 days."
 ALL = "all"
@@ -237,10 +235,10 @@ class ChatCommands:
         if self._stores.owner.is_unvouched(row.origin, scope):
             return "Only the owner can undo something here, from a verified session."
         wanted = await self._wanted(tx, row, scope)
-        if wanted is None and _named_set(row).lower() == YES:
+        if wanted is None and named_in(row.body).lower() == YES:
             return NOTHING_TO_CONFIRM
         if wanted is None:
-            named = plain(_named_set(row)[:60])
+            named = plain(named_in(row.body)[:60])
             return NO_CHANGE.format(named) if named else "There is nothing to undo here."
         if await self._stores.jobs.is_forgetting(tx):
             return f"{FORGETTING.capitalize()}."
@@ -253,15 +251,21 @@ class ChatCommands:
         await self._stores.memories.text(scope)  # with what was edited by hand
         async with self._stores.database.transaction() as tx:
             wanted = await self._wanted(tx, row, scope)
+            _, question = await offered(self._stores, tx, row) or (row, "")
             forgetting = await self._stores.jobs.is_forgetting(tx)
         unvouched = self._stores.owner.is_unvouched(row.origin, scope)
-        if unvouched or wanted is None or forgetting:
+        if unvouched or wanted is None:
             return None
-        if not _named_set(row):
+        if forgetting:
+            return f"{FORGETTING.capitalize()}."
+        if (named := named_in(row.body).lower()) in ("", YES):
             by = row.sender if scope.startswith(ROOM) else None
             asked = await self._stores.undo.to_confirm(wanted, UNDONE_HERE, scope, by)
-            if asked is not None:
-                return UNDO_CONFIRM.format(back_words(asked), wanted.id)
+            shown = UNDO_CONFIRM.format(back_words(asked)) if asked else ""
+            if named and question != shown:
+                return NOTHING_TO_CONFIRM
+            if shown and not named:
+                return shown
         if not self._stores.undo.touches_files(wanted):
             return None
         undone = await self._stores.undo.run(wanted)
@@ -271,12 +275,9 @@ class ChatCommands:
 
     async def _wanted(self, tx: Transaction, row: Waiting, scope: str) -> ChangeSet | None:
         """The change set that is named, if it is of this scope; else the last one that was asked for."""
-        changes, named = self._stores.changes, _named_set(row)
-        if not named:
+        changes, named = self._stores.changes, named_in(row.body)
+        if not named or (named.lower() == YES and await offered(self._stores, tx, row)):
             return await changes.newest(UNDONE_HERE, scope, asked=True)
-        if named.lower() == YES:
-            question = await offered(self._stores, tx, row)
-            named = "".join(ASKED_SET.findall(question[1])[-1:]) if question else ""
         found = await changes.get(named)
         return found if found and found.scope == scope else None
 
@@ -297,7 +298,7 @@ class ChatCommands:
         facts += (await asyncio.to_thread(wiki_finding, stores.wiki, stores.tasks.zone),)
         facts += (await self._nights.finding(),)
         asked = is_owner(row.origin)
-        if after_word(row.body).strip().lower() != ALL:
+        if named_in(row.body).lower() != ALL:
             facts = not_well(facts)
         if not facts:
             return WELL.format("`/status all`")
@@ -322,10 +323,6 @@ class ChatCommands:
 
     async def _scope(self, row: Waiting) -> str:
         return (await self._stores.conversations.get(row.conversation_id)).scope
-
-
-def _named_set(row: Waiting) -> str:
-    return after_word(row.body).strip().strip("`").removeprefix("#")
 
 
 def _nearest(word: str) -> list[str]:

@@ -14,6 +14,7 @@ from wintermute.night.forget_jobs import owe_forgetting
 from wintermute.night.forget_words import Worded, worded
 from wintermute.night.forgetting import told_of
 from wintermute.stores import Stores
+from wintermute.tasks.due import in_short
 from wintermute.text import counted, plain
 
 YES = "yes"
@@ -25,8 +26,9 @@ EXAMPLES = 3
 FORGET_WHAT = "`/forget WORDS` lists everything with these words and asks you once. `/forget ID` erases one memory."
 UNVOUCHED = "Only the owner can use `/forget` here, from a verified session."
 NO_MEMORY = "I know no memory `{}` here."
+FORGOTTEN_SINCE = "There is nothing to confirm: I forgot what you confirmed {}."
 NOT_ASKED = (
-    "There is nothing to confirm. Write `/forget WORDS` first, then the exact words that I ask for."
+    "There is nothing to confirm. Write `/forget WORDS` first, then the words that I ask for."
 )
 CHANGED_SINCE = "That list has changed. Write `/forget WORDS` again to see the new one."
 FORGETTING = (
@@ -83,10 +85,10 @@ class Forgetting:
             return UNVOUCHED
         if CONFIRMS.fullmatch(said):
             return await self._confirmed(row, scope)
-        if await self._stores.facts.get(_id(said), scope):
+        if await self._stores.facts.get(named_in(row.body), scope):
             return None
-        if " " not in said and _id(said).startswith("fact_"):
-            return NO_MEMORY.format(plain(_id(said)[:60]))
+        if " " not in said and named_in(row.body).startswith("fact_"):
+            return NO_MEMORY.format(plain(named_in(row.body)[:60]))
         await self._stores.memories.text(scope)  # with what was edited by hand
         found = await worded(self._stores, row, scope, said, row.seq)
         count, stays = found.count(), _stays(found)
@@ -106,8 +108,12 @@ class Forgetting:
             question = await offered(self._stores, tx, row)
             last = await self._stores.inbox.command_before(tx, row)
             said = await self._stores.outbox.answer_to(tx, last.event_id) if last else ""
-        if question is None:  # the same yes again is told the same
-            return said if said in (FORGETTING, FORGETTING_HERE) else NOT_ASKED
+            busy = await self._stores.jobs.is_forgetting(tx, scope)
+        if question is None:  # the same yes again is told the same, until that is done
+            if last is None or said not in (FORGETTING, FORGETTING_HERE):
+                return NOT_ASKED
+            when = in_short(last.sent_at, row.sent_at, self._stores.tasks.zone)
+            return said if busy else FORGOTTEN_SINCE.format(when)
         before, shown = question
         said = after_word(before.body)
         found = await worded(self._stores, row, scope, said, before.seq)
@@ -128,7 +134,7 @@ class Forgetting:
             facts = [fact.id for fact in (*found.facts, *found.older)]
             rest = found.events, found.texts, facts, *whose
             await owe_forgetting(self._stores, tx, *rest, words=said, scope=scope)
-        elif fact := await self._stores.facts.get(_id(after_word(row.body)), scope):
+        elif fact := await self._stores.facts.get(named_in(row.body), scope):
             await owe_forgetting(self._stores, tx, (), (), [fact.id], *whose)
         else:
             return NOT_ASKED
@@ -167,5 +173,6 @@ def after_word(body: str) -> str:
     return "".join(body.split(maxsplit=1)[1:])
 
 
-def _id(said: str) -> str:
-    return said.strip().strip("`").removeprefix("#")
+def named_in(body: str) -> str:
+    """Return the id or name after a command, without the marks that people copy with it."""
+    return after_word(body).strip().strip("`").removeprefix("#")

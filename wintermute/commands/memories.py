@@ -46,8 +46,7 @@ ALL_OF_THEM = (
 SOME_OF_THEM = "The newest memories of this chat are in the prompt of every message. {}."
 NO_ANSWER = "I have not answered anything here yet."
 NOT_MINE = (
-    "I do not know that answer. Reply to one of mine with `/why`, or write `/why` alone for my"
-    " last one."
+    "I do not know that answer. Reply `/why` to one of mine, or write it alone for my last one."
 )
 NO_MODEL = "That answer came without a model, so I used no memory for it."
 OTHERS = "Other people were here when I said that, so I do not show it."
@@ -227,8 +226,8 @@ class Remembered:
         lines, zone = list[str](), self._stores.tasks.zone
         for fact in facts:
             why = BESIDE if fact.id in beside else ""
-            notes = filter(None, (until(fact, zone), by_itself(fact), why, f"`{fact.id}`"))
-            lines.append(f"- {plain(fact.text)} ({', '.join(notes)})")
+            notes = [note for note in (until(fact, zone), by_itself(fact), why) if note]
+            lines.append(f"- {plain(fact.text)}" + (f" ({', '.join(notes)})" if notes else ""))
         return lines
 
     async def why(self, row: Waiting, scope: str) -> str:
@@ -275,7 +274,7 @@ class Remembered:
         lines = []
         for fact in facts:
             said = await self._messages(fact, asker) or [day(fact.created_at, zone)]
-            notes = (CAME[fact.source], *said, until(fact, zone), f"`{fact.id}`")
+            notes = (CAME[fact.source], *said, until(fact, zone))
             lines.append(f"- {plain(fact.text)} ({', '.join(filter(None, notes))})")
         return lines
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, time
 
 from wintermute.clock import Clock
-from wintermute.commands.forgetting import after_word
+from wintermute.commands.forgetting import named_in
 from wintermute.config.schema import Llm
 from wintermute.db import Transaction
 from wintermute.llm.calls import Spent
@@ -45,7 +45,7 @@ class ModelVerbs:
 
     async def refused(self, row: Waiting) -> str | None:
         """Say why the model that a line names cannot be chosen; None: it can, or none is named."""
-        name = _named(row)
+        name = named_in(row.body)
         if not name:
             return None
         if not is_owner(row.origin):
@@ -60,7 +60,7 @@ class ModelVerbs:
 
     async def model(self, tx: Transaction, row: Waiting, _scope: str) -> str:
         """Choose the model that a line names, or list all."""
-        conversations, name = self._stores.conversations, _named(row)
+        conversations, name = self._stores.conversations, named_in(row.body)
         if not name:
             return self._listed(await conversations.backend(row.conversation_id))
         chosen = None if name == RESET else name
@@ -106,10 +106,6 @@ def _used(used: Spent) -> str:
     usd = f", {used.usd:.{4 if used.usd >= 0.01 else 6}f} USD" if used.usd else ""
     tokens = f"{used.tokens_in:,} tokens in ({used.tokens_cached:,} from a cache)"
     return f"{counted(used.calls, 'call')}, {tokens}, {used.tokens_out:,} out{usd}"
-
-
-def _named(row: Waiting) -> str:
-    return after_word(row.body).strip().strip("`")
 
 
 def _name(backend: str) -> str:

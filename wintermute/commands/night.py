@@ -102,7 +102,7 @@ class NightVerbs:
         self, words: Sequence[str], origin: Origin, scope: str, *, by_model: bool = False
     ) -> str:
         """What is answered to these words behind `/night`; to a model no words from outside."""
-        seen = for_a_model if by_model else _as_it_is
+        seen: Seen = for_a_model if by_model else replace
         if words[1:] and words[-1].casefold() in VERBS:  # `/night 3 old`
             words = [words[-1], *words[:-1]]
         verb = words[0].casefold() if words else ""
@@ -128,9 +128,8 @@ class NightVerbs:
             return USAGE
         if words and ("#" in words[0].strip("`#") or is_number(words[0])):
             item = seen(await self._questions.shown(words[0], scope))
-            answers = [f"{how_to_answer(item)} answers."]
-            lines = whole(item, chat=True)
-            return "\n".join([*lines, "", *answers] if item.state == "open" else lines)
+            answers = ["", f"{how_to_answer(item)} answers."] * (item.state == "open")
+            return "\n".join([*whole(item, chat=True), *answers])
         night = await self._night_shown(words, scope)
         waiting = await self._questions.open_in(scope)
         if night is None:
@@ -228,10 +227,6 @@ class NightVerbs:
         if words:
             raise NoSuchNight(f"no change of a night has the number {words[0][:20]} here")
         return [], True
-
-
-def _as_it_is(item: NightItem) -> NightItem:
-    return item
 
 
 async def _or_why_not(answer: Awaitable[str]) -> str:

@@ -8,10 +8,11 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
+from typing import Literal
 from zoneinfo import ZoneInfo
 
 from wintermute.changes.change_sets import Change, ChangeSet, Reason
-from wintermute.changes.undo import ALL_OF_IT, Conflict, Undone
+from wintermute.changes.undo import Undone
 from wintermute.clock import DAYS, Clock
 from wintermute.conversation.casting import written
 from wintermute.db import Transaction
@@ -22,7 +23,7 @@ from wintermute.owner import is_owner
 from wintermute.stores import Stores
 from wintermute.tasks.due import clock, in_short, tomorrow
 from wintermute.tasks.occurrences import LATE, Occurrence
-from wintermute.tasks.parse import spoken, timed
+from wintermute.tasks.parse import spoken, timed, unread
 from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Status, Target, Task, Tasks
 from wintermute.text import EMPTY_LISTS, plain
@@ -89,53 +90,42 @@ def brief(value: object) -> str:
     return line if len(line) <= MOST else f"{line[: MOST - 1]}…"
 
 
-def undone_lines(undone: Undone) -> list[str]:
-    """What is back, and what a later edit holds on to."""
-    return [
-        *(f"merged since, taken back first: {line}" for line in _of_merges(undone)),
-        *(change_line(change) for change in undone.back),
-        *(f"kept, it was changed since: {kept_words(kept)}" for kept in undone.kept),
-    ] or ["nothing to undo: all of it is as it was before"]
-
-
-def _of_merges(undone: Undone) -> list[str]:
-    return [line for merge in undone.merges for line in undone_lines(merge)]
-
-
-def kept_words(kept: Conflict) -> str:
-    """Which part of which item a later edit holds on to."""
-    part = "" if kept.fields == (ALL_OF_IT,) else f"{' and '.join(kept.fields)} of "
-    return f"{part}{kept.kind} {kept.item}{f' (by {kept.held_by})' if kept.held_by else ''}"
-
-
 def back_words(undone: Undone) -> str:
     """What an undo came to, for a chat."""
     return bounded(back_lines(undone)) or NOTHING_TO_UNDO
 
 
-def back_lines(undone: Undone) -> list[str]:
+def back_lines(undone: Undone, shown: Callable[[str], str] = plain) -> list[str]:
     """The same line by line; none where it changed nothing and nothing holds on to it."""
-    merged = [line for merge in undone.merges for line in _undone_lines(merge)]
+    merged = [line for merge in undone.merges for line in _undone_lines(merge, shown)]
     lines = [f"- undone first, because it was merged since: {line}" for line in merged]
-    return lines + [f"- {line}" for line in _undone_lines(undone)]
+    return lines + [f"- {line}" for line in _undone_lines(undone, shown)]
 
 
-def _undone_lines(undone: Undone) -> list[str]:
+THINGS = {"fact": "memory", "task": "task"}
+"""Kinds of items that have an id in place of a name, in words for people."""
+
+
+def _undone_lines(undone: Undone, shown: Callable[[str], str]) -> list[str]:
     partly = {kept.item for kept in undone.kept}
+    stays = [
+        f"a {THINGS[kept.kind]}" if kept.kind in THINGS else f"{kept.kind} {kept.item}"
+        for kept in undone.kept
+    ]
     return [
-        *(_taken_back(change, change.item in partly) for change in undone.back),
-        *(f"not undone, because it was changed since: {kept_words(kept)}" for kept in undone.kept),
+        *(_taken_back(change, change.item in partly, shown) for change in undone.back),
+        *(f"not undone, because it was changed since: {each}" for each in stays),
     ]
 
 
-def _taken_back(change: Change, partly: bool) -> str:
+def _taken_back(change: Change, partly: bool, shown: Callable[[str], str]) -> str:
     """What an undo did to one item; `before` is what it found, `after` what it left."""
     if change.kind == "core":
         return f"what I always keep in mind is {'partly ' if partly else ''}as it was before"
-    thing = {"fact": "memory"}.get(change.kind, change.kind)
+    thing = THINGS.get(change.kind, change.kind)
     named = change.after or change.before or {}
     said = None if change.kind == "page" else named.get("text") or named.get("content")
-    text = plain(str(said or change.item))
+    text = shown(str(said or change.item))
     if change.after is None:
         return f"{thing} removed again: {text}"
     if change.before is None:
@@ -204,14 +194,14 @@ def _shown(when: datetime, now: datetime, zone: ZoneInfo) -> str:
 def _line(
     task: Task, due: datetime | None, last: Occurrence | None, now: datetime, zone: ZoneInfo
 ) -> str:
-    details = [f"`{task.id}`", f"P{task.priority}"]
+    details = [f"P{task.priority}"]
     if task.schedule and (task.plan.recurs or due is None):
         details.append(task.schedule)
     if task.plan.mode != "reminder":
         details.append("runs by itself")
     notes = [note for note in (_own(task, due, now), _lately(task, last, now, zone)) if note]
     when = f"{_shown(due, now, zone)} " if due else ""
-    return f"- {when}{plain(brief(task.content))} ({'; '.join([', '.join(details), *notes])})"
+    return f"- `{task.number}` {when}{plain(brief(task.content))} ({'; '.join([', '.join(details), *notes])})"
 
 
 def _own(task: Task, due: datetime | None, now: datetime) -> str:
@@ -253,7 +243,7 @@ VERBS = """\
 - `/tasks cancel TASK`: delete it
 - `/tasks pause TASK`, `/tasks resume TASK`: stop it for a while
 
-TASK is the id in the list, or words of the task, as in `/tasks done call mum`.
+TASK is the number in the list, or words of the task, as in `/tasks done call mum`.
 Without TASK, `done`, `snooze`, `tomorrow` and `cancel` mean the last reminder here.
 P5 in the list is the priority, from 1 (urgent) to 10."""
 
@@ -287,29 +277,35 @@ class TaskVerbs:
         if verb is None or len(words) < 2:
             return VERBS
         why = Reason("command", scope, evidence=(row.event_id,))  # `/undo` here takes it back
+        task_id = ""
         try:
             task_id = await self._named(" ".join(words[1:]), {scope, *told.values()})
             its_scope, by_owner = told.get(task_id, scope), is_owner(row.origin)
             return await verb(tx, Target(task_id, its_scope, why, by_owner))
         except ToolFailed as problem:
-            return str(problem)
+            said = str(problem)  # an id is named only to those who gave it
+            return said if task_id in row.body.lower() else said.replace(task_id, "It")
 
     async def _named(self, name: str, scopes: Collection[str]) -> str:
-        """The id of the one task that is called so, by its id or by words of it."""
-        if TASK_ID.fullmatch(name.strip(AROUND).lower()):
-            return name.strip(AROUND).lower()
+        """The id of the one task that is called so, by its number, its id or by words of it."""
+        called = name.strip(AROUND).lower()
+        numbered = {str(task.number): task.id for task in await self._of(scopes, "all")}
+        if called in numbered or TASK_ID.fullmatch(called):
+            return numbered.get(called, called)
         begins = re.compile(rf"(?<![a-z0-9]){re.escape(name.casefold())}")  # `all` is not in `call`
         for statuses in (("active", "paused"), ("completed",)):
             found = await self._of(scopes, *statuses)
             named = [task for task in found if begins.search(task.content.casefold())]
             if len(named) > 1:
-                which = "\n".join(f"- `{task.id}` {_named(task)}" for task in named[:MOST_LINES])
-                raise ToolFailed(f"Several tasks say that. Give the id of one:\n{which}")
+                which = "\n".join(
+                    f"- `{task.number}` {_named(task)}" for task in named[:MOST_LINES]
+                )
+                raise ToolFailed(f"Several tasks say that. Give the number of one:\n{which}")
             if named:
                 return named[0].id
         raise ToolFailed(f"No task here says {plain(brief(name))}. `/tasks` lists them.")
 
-    async def _of(self, scopes: Collection[str], *statuses: Status) -> list[Task]:
+    async def _of(self, scopes: Collection[str], *statuses: Status | Literal["all"]) -> list[Task]:
         found = [
             task
             for scope in sorted(scopes)
@@ -355,7 +351,7 @@ class TaskVerbs:
 
     async def _pause(self, tx: Transaction, target: Target) -> str:
         task = await self._tasks.pause(tx, target)
-        return f"Paused until `/tasks resume {task.id}`: {_named(task)}"
+        return f"Paused until `/tasks resume {task.number}`: {_named(task)}"
 
     async def _resume(self, tx: Transaction, target: Target) -> str:
         task = await self._tasks.resume(tx, target)
@@ -365,7 +361,7 @@ class TaskVerbs:
             return f"Active again: {_named(task)}"
         return (
             "Active again, but its time has passed and it will not come by itself;"
-            f" `/tasks tomorrow {task.id}` lets it come tomorrow: {_named(task)}"
+            f" `/tasks tomorrow {task.number}` lets it come tomorrow: {_named(task)}"
         )
 
     def _spoken(self, task: Task) -> str:
@@ -399,10 +395,12 @@ class Reminding:
         line = "".join(row.body.split(maxsplit=1)[1:])
         now = self._clock.now()
         try:
-            read = timed(TO_ME.sub("", line, 1), now, self._tasks.zone)
+            asked = TO_ME.sub("", line, 1)
+            read = timed(asked, now, self._tasks.zone)
             if read is None or not read.rest:
                 forms = (f"- `/remind {form}`" for form in FORMS)
-                return "\n".join(["I need a time and a text. Write for example:", *forms])
+                why = (not read and plain(unread(asked))) or "I need a time and a text."
+                return "\n".join([f"{why} Write for example:", *forms])
             task = await self._tasks.add(
                 tx,
                 Reason("command", scope, evidence=(row.event_id,)),

@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 from wintermute.errors import ConfigurationError, DataFolderInUse, DiskFull, WintermuteError
@@ -63,6 +64,13 @@ def holder(data_dir: Path, name: str = NAME) -> int | None:
         return _read(descriptor) if _is_locked(descriptor) else None
     finally:
         os.close(descriptor)
+
+
+def started(data_dir: Path) -> datetime | None:
+    """When the process that holds the folder took it; None when nobody holds it."""
+    if holder(data_dir) is None:
+        return None
+    return datetime.fromtimestamp((data_dir / NAME).stat().st_mtime, UTC)
 
 
 def _write_number(descriptor: int) -> None:

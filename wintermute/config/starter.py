@@ -51,7 +51,7 @@ def _lines(chosen: Mapping[str, str], backend: str) -> Iterator[str]:
         value = chosen.get(key, default)
         if not value or (key == "matrix.password" and TOKEN in chosen):
             continue
-        *sections, name = key.replace("NAME", backend).split(".")
+        *sections, name = (backend if part == "NAME" else part for part in key.split("."))
         for depth, section in enumerate(sections):
             if above[: depth + 1] != sections[: depth + 1]:
                 yield f"{'  ' * depth}{section}:"

@@ -32,8 +32,6 @@ LOCAL = {"Ollama": "http://127.0.0.1:11434/v1", "llama.cpp": "http://127.0.0.1:8
 LOCAL_SECONDS = 0.3
 REMOTE_SECONDS = 10.0
 MOST_NAMED = 10
-
-
 SOON: Mapping[str, int] = {"message_threshold": 5, "min_messages": 1, "inactivity_minutes": 1}
 """When a demo reads what was told in passing: before it is over, and not beside each message."""
 AT_ONCE: Mapping[str, int] = {"message_threshold": 1, "min_messages": 1}
@@ -175,15 +173,11 @@ class Bot:
         runtime, today = shipped_prompts()[RUNTIME], SystemClock().now().date()
         WikiStore(prompts.parent / WIKI).init(today, runtime)
         write(self._folder / "password", password)
+        account: Json = {"homeserver": homeserver, "user_id": user_id}
         config = {
             "data_dir": "data",
             "timezone": local_zone(Path("/etc/localtime").resolve()),
-            "matrix": {
-                "homeserver": homeserver,
-                "user_id": user_id,
-                "password": {"file": "password"},
-                "owner": owner,
-            },
+            "matrix": account | {"password": {"file": "password"}, "owner": owner},
             "llm": found.llm,
             "memory": {"backend": first_backend(Machine.here()).backend},
             "memory_harvest": dict(found.harvest),

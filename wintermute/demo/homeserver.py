@@ -42,11 +42,7 @@ def secret_storage(key: bytes, kept: Mapping[str, str]) -> dict[str, Json]:
     proof = _sealed(key, "", bytes(KEY_BYTES))
     described = {"algorithm": ALGORITHM, "name": "Wintermute demo"}
     found: dict[str, Json] = {
-        f"m.secret_storage.key.{KEY_ID}": {
-            **described,
-            "iv": proof["iv"],
-            "mac": proof["mac"],
-        },
+        f"m.secret_storage.key.{KEY_ID}": {**described, "iv": proof["iv"], "mac": proof["mac"]},
         "m.secret_storage.default_key": {"key": KEY_ID},
     }
     for name, secret in kept.items():
@@ -90,9 +86,9 @@ class DemoSecrets:
     secret: str
     bot_password: str
     password: str
-    room_id: str | None = None
-    recovery: str = ""
+    recovery: str
     """The key of the person's secret storage, in hex."""
+    room_id: str | None = None
 
     @classmethod
     def of(cls, folder: Path) -> Self:
@@ -103,16 +99,14 @@ class DemoSecrets:
         file = folder / FILE
         if not file.exists():
             new = secrets.token_hex
-            password, recovery = secrets.token_urlsafe(9), new(KEY_BYTES)
-            return cls(free_port(), new(32), new(16), password, recovery=recovery)
+            return cls(free_port(), new(32), new(16), secrets.token_urlsafe(9), new(KEY_BYTES))
         try:
             kept = cls(**json.loads(file.read_text("utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise ConfigurationError(
                 f"{file} cannot be read ({type(error).__name__}): choose another folder"
             ) from error
-        recovery = kept.recovery or secrets.token_hex(KEY_BYTES)
-        return replace(kept, port=free_port(kept.port), recovery=recovery)
+        return replace(kept, port=free_port(kept.port))
 
     def save(self, folder: Path) -> None:
         """Write it, complete or not at all, for the owner's eyes only."""
@@ -186,11 +180,8 @@ async def leashed(
     """A module and its arguments as a program running in `folder`; asked to end, then killed."""
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",  # no module of that folder may hide one of the program's
-            "-m",
-            "wintermute.demo.leash",
-            *words,
+            # -P: no module of that folder may hide one of the program's
+            *(sys.executable, "-P", "-m", "wintermute.demo.leash", *words),
             stdin=asyncio.subprocess.PIPE,
             stdout=output,
             stderr=output,
@@ -218,19 +209,10 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 SERVER_NAME = "localhost"
 BOOT_SECONDS = 60.0
 BOUNDLESS = {"per_second": 1e6, "burst_count": 1_000_000}
-LIMITS = [
-    "message",
-    "registration",
-    "admin_redaction",
-    "joins_per_room",
-    "key_requests",
-    "media_create",
-    "room_creation",
-    "user_directory",
-    "profile",
-    "delayed_event_mgmt",
-    "reports",
-]
+LIMITS = (
+    "message registration admin_redaction joins_per_room key_requests media_create room_creation"
+    " user_directory profile delayed_event_mgmt reports"
+)
 GROUPED_LIMITS = {
     "rc_login": ("address", "account", "failed_attempts"),
     "rc_joins": ("local", "remote"),
@@ -262,9 +244,7 @@ class Homeserver:
             self._folder / "console.log",
             self._folder,
             environment,
-            "synapse.app.homeserver",
-            "-c",
-            "homeserver.yaml",
+            *("synapse.app.homeserver", "-c", "homeserver.yaml"),
         )
 
     async def until_it_answers(self, child: Child) -> None:
@@ -333,17 +313,11 @@ async def private_homeserver(folder: Path, port: int, secret: str) -> AsyncItera
 
 def _configuration(port: int, secret: str) -> dict[str, Any]:
     """homeserver.yaml, with paths relative to the folder Synapse runs in."""
+    listener: Json = {"type": "http", "port": port, "bind_addresses": ["127.0.0.1"]}
     return {
         "server_name": SERVER_NAME,
         "public_baseurl": f"http://127.0.0.1:{port}",
-        "listeners": [
-            {
-                "type": "http",
-                "port": port,
-                "bind_addresses": ["127.0.0.1"],
-                "resources": [{"names": ["client"]}],
-            }
-        ],
+        "listeners": [listener | {"resources": [{"names": ["client"]}]}],
         "database": {"name": "sqlite3", "args": {"database": "homeserver.db"}},
         "media_store_path": "media",
         "pid_file": "homeserver.pid",
@@ -360,5 +334,5 @@ def _configuration(port: int, secret: str) -> dict[str, Any]:
         # Else a daemon that restarts within two minutes is told the past again.
         "caches": {"sync_response_cache_duration": "0s"},
         **{group: dict.fromkeys(names, BOUNDLESS) for group, names in GROUPED_LIMITS.items()},
-        **{f"rc_{name}": BOUNDLESS for name in LIMITS},
+        **{f"rc_{name}": BOUNDLESS for name in LIMITS.split()},
     }

@@ -30,8 +30,6 @@ from wintermute.text import harmless
 
 LONG_POLL_SECONDS = 30.0
 AGAIN_SECONDS = 0.5
-
-
 LIVE = "org.matrix.msc4357.live"
 """The field of a message that is still being written (MSC4357)."""
 
@@ -153,8 +151,9 @@ async def present(matrix: Matrix, folder: Path) -> AsyncIterator[DemoPerson]:
 
 
 YOU, BOT = "you> ", "wintermute> "
-DELETE = "/delete "
-PAGES = "/pages"
+VERIFY = (
+    "This terminal cannot compare emojis, but a graphical client can: see the lines at the start."
+)
 PATIENCE_SECONDS = 90.0  # after 60 the daemon tells why there is no answer
 
 
@@ -218,34 +217,42 @@ class Dialogue:
                     await self._answered(await self._person.say(self._room_id, line))
 
     async def _done_here(self, line: str) -> bool:
-        """Whether a line is nothing to say: `/delete WORDS`, and `/pages`, which makes pages."""
-        if line.strip() != PAGES:
-            return await self._deleted(line)
-        said = "SELECT 1 FROM conversations WHERE room_id = ?"
-        if await self._database.exists(said, (self._room_id,)):
-            self._show(await self._command("wiki", "consolidate", "--conversation", self._room_id))
-        else:
-            self._show("nothing was said yet that could become a page")
+        """Do what is no message to the bot; False: the line is one."""
+        word, _, rest = line.strip().partition(" ")
+        match word:
+            case "/delete" if rest:
+                await self._delete(rest.strip())
+            case "/pages" if not rest:
+                await self._make_pages()
+            case "/verify" if not rest:
+                self._show(VERIFY)
+            case _:
+                return False
         return True
 
-    async def _deleted(self, line: str) -> bool:
-        """Do what a graphical client does with its menu: `/delete WORDS` is never said to the bot.
+    async def _make_pages(self) -> None:
+        self._show("I am writing this chat into wiki pages...")
+        known = "SELECT 1 FROM conversations WHERE room_id = ?"
+        told = "There is nothing to write about yet."
+        if await self._database.exists(known, (self._room_id,)):
+            told = await self._command("wiki", "consolidate", "--conversation", self._room_id)
+        changed = [line[: -len(".md")] for line in told.splitlines() if line.endswith(".md")]
+        names = [line.rpartition("/")[2] for line in changed if not line.startswith("meta/")]
+        written = f"Written: {', '.join(names)}. Ask about it, also after /new."
+        self._show(written if names else f"{told} If you have just said it, try again in a moment.")
 
-        Meant is the newest message of the person that has these words.
-        """
-        if not line.startswith(DELETE):
-            return False
+    async def _delete(self, words: str) -> None:
+        """Delete the person's newest message that has these words, as a graphical client does."""
         rows = await self._database.rows(
             "SELECT event_id, body FROM inbox WHERE sender = ? AND room_id = ? AND kind = 'message'"
             " AND instr(lower(body), lower(?)) ORDER BY seq DESC LIMIT 1",
-            (self._person.session.user_id, self._room_id, line.removeprefix(DELETE).strip()),
+            (self._person.session.user_id, self._room_id, words),
         )
         for row in rows:
             await self._person.take_back(self._room_id, row["event_id"])
             self._show(f"deleted, as in any Matrix client: {harmless(row['body'])}")
         if not rows:
             self._show("no message of yours has these words")
-        return True
 
     async def _answered(self, event_id: str) -> None:
         while not await self._is_answered(event_id):

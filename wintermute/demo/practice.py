@@ -6,26 +6,42 @@ tools gave it tells as the store says it, errors included. `wordings.toml` has w
 """
 
 import html
+import json
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
 from importlib import resources
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from wintermute.demo.background import USER, background_answer, statements
-from wintermute.demo.seen import MOMENT, PracticeView, ToolResult, mapping, seen
+from wintermute.demo.background import USER, background_answer, ended, statements
 from wintermute.errors import ToolFailed
+from wintermute.matrix.inbox import mapping
 from wintermute.memory.sense import beginnings
 from wintermute.messages import Json
+from wintermute.prompt.assemble import DIVIDER, SKILLS, SUMMARY, TASKS, TIME, WIKI
+from wintermute.prompt.block import time_told, told, without_blocks
 from wintermute.secret_shapes import secret_kind
 from wintermute.tasks.due import in_short
-from wintermute.tasks.parse import timed
+from wintermute.tasks.parse import spoken, timed
 from wintermute.text import one_line, shortened
+from wintermute.wiki.links import links_in
 from wintermute.wiki.pages import without_matter
 from wintermute.wiki.recall import RECALL
+
+BEFORE = re.compile(
+    r'(?s)\A(?:<event kind="(?:scheduled_task|task_error|night_report)" id="[\w-]+">\n.*?\n</event>\n\n'
+    r"|<replied_to>\n.*?\n</replied_to>\s*|\[written [^\n\]]+ ago\]\n)+"
+)
+"""Events that the room was told, a quotation and a date before the message of a person."""
+EVENT = re.compile(r'<event kind="(\w+)"')
+TASK = re.compile(r"^\[P\d+\] #(task_\w+): (.+?)(?: \[[^\]\n]*\])?$", re.MULTILINE)
+SKILL = re.compile(r"^- data/skills/(.+?)\.md — (.+)$", re.MULTILINE)
+MOMENT = re.compile(r"(\w+), (\d{4}-\d\d-\d\d) (\d\d:\d\d)")
+
 
 SEARCH = "search_memory"
 MOST_SHOWN = 30
@@ -33,23 +49,118 @@ MOST_RAW = 4_000
 MOST_NAME = 64
 MOST_SUMMARY = 80
 PAGE = re.compile(r'<memory name="(.*?)">\n(.*)\n</memory>', re.DOTALL)
-SAID = re.compile(r"(.{1,200}?) said: (.+)")
 OPENING = re.compile(
     r"(?:(?:please|kindly|(?:can|could|would|will) you|(?:hi|hey|hello|ok|okay|thanks|oops|oh)[,.!]"
-    r"|(?:(?:hey|hi|hello|ok),? )?(?:@\S+|wintermute\b))[:,!]?\s+)+(?=\S)",
+    r"|(?:(?:hey|hi|hello|ok),? )?wintermute\b)[:,!]?\s+)+(?=\S)",
     re.IGNORECASE,
 )
 TEACH = re.compile(r"(?:learn|teach you|new skill)\b[:\s]*(?:how\s+to\s+|to\s+)?", re.IGNORECASE)
 STEP = re.compile(r"^(?:(?:\d+[.)]|[-*]|and|then) )+", re.IGNORECASE)
 SPAN = re.compile(r"^(?=\d+ ?(?:s|m|h))", re.IGNORECASE)
 ABOUT = re.compile(r"^(?:(?:to|of|about|that|for)\b ?)+|,$", re.IGNORECASE)
-ASKING = re.compile(r"(?:what|who|which|when|where|why|how|is|are|do|does|did)\b", re.IGNORECASE)
+ASKING = re.compile(
+    r"(?:(?:what|who|which|when|where|why|how)(?:['\u2019]?(?:s|re))?|is|are|am|was|were|do|does|did)\b",
+    re.I,
+)
+WHEN = re.compile(r"When\? .*? minutes: (.+?)` or")
+"""The answer to a reminder without a time, and what it is about."""
 WALL = ZoneInfo("UTC")
 """The zone of the person's wall clock, for arithmetic."""
 QUOTES = "\"'“”„: "
+OFTEN = {"daily": "every day", "weekly on mon, tue, wed, thu, fri": "every weekday"}
 BACK = {"add": "delete", "complete": "resume", "pause": "resume"}
 Utterance = str | tuple[tuple[str, Json], ...]
 """An answer in words, or tools to use first, each with its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """The result of one call. `data` is the JSON that it holds, or the text."""
+
+    tool: str
+    arguments: Json
+    text: str
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class PracticeView:
+    """The newest message with what followed it, and the lists of the prompt.
+
+    `event`: the kind, if it is no message of a person. `pages`: the titles that the index of the
+    wiki links to. `answers`: of the assistant, so far.
+    """
+
+    text: str
+    event: str
+    results: tuple[ToolResult, ...]
+    earlier: tuple[ToolResult, ...]
+    tasks: Mapping[str, str]
+    skills: Mapping[str, str]
+    pages: tuple[str, ...]
+    now: str
+    tools: Collection[str]
+    answers: tuple[str, ...]
+
+    @property
+    def moment(self) -> datetime:
+        """The time on the person's wall, in whatever zone that is."""
+        found = MOMENT.search(self.now)
+        return datetime.fromisoformat(f"{found[2]} {found[3]}Z" if found else "1970-01-01 00:00Z")
+
+
+def seen(messages: Sequence[Json], tools: Collection[str]) -> PracticeView:
+    """Pure, and content with any JSON object as a message."""
+    system = "".join(_text(each) for each in messages if each.get("role") == "system")
+    newest = max((n for n, each in enumerate(messages) if each.get("role") == "user"), default=-1)
+    text = without_blocks(_text(messages[newest])) if newest >= 0 else ""
+    text = text.partition(DIVIDER)[2] if text.startswith(f"# {SUMMARY}\n") else text
+    text = BEFORE.sub("", text)
+    event = EVENT.match(text)
+    said = [_text(each) for each in messages if each.get("role") != "system"]
+    headed = (part.removeprefix("# ").partition("\n") for part in system.split(DIVIDER))
+    parts = {name: lines for name, _, lines in headed}
+    parts |= {name: "\n".join(lines) for name, lines in told(said).items()}
+    return PracticeView(
+        text=text,
+        event=event[1] if event else "",
+        results=results_in(messages[newest + 1 :]) if newest >= 0 else (),
+        earlier=results_in(messages[: max(newest, 0)]),
+        tasks=dict(TASK.findall(parts.get(TASKS, ""))),
+        skills=dict(SKILL.findall(parts.get(SKILLS, ""))),
+        pages=links_in(parts.get(WIKI, "")),
+        now=time_told(said) or parts.get(TIME, "").strip(),
+        tools=tools,
+        answers=tuple(_text(each) for each in messages if each.get("role") == "assistant"),
+    )
+
+
+def results_in(messages: Sequence[Json]) -> tuple[ToolResult, ...]:
+    called: dict[str, tuple[str, Json]] = {}
+    found = []
+    for message in messages:
+        calls = message.get("tool_calls")
+        for call in map(mapping, calls if isinstance(calls, list) else ()):
+            function = mapping(call.get("function"))
+            arguments = mapping(_parsed(str(function.get("arguments"))))
+            called[str(call.get("id"))] = (str(function.get("name")), arguments)
+        if message.get("role") == "tool":
+            name, arguments = called.get(str(message.get("tool_call_id")), ("", {}))
+            text = without_blocks(_text(message))
+            found.append(ToolResult(name, arguments, text, _parsed(text)))
+    return tuple(found)
+
+
+def _text(message: Json) -> str:
+    content = message.get("content")
+    return content if isinstance(content, str) else ""
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 @cache
@@ -85,14 +196,15 @@ def reported(now: PracticeView, result: ToolResult) -> str:
         return phrase("failed", why=text.removeprefix("error: "))
     match result.tool, result.data:
         case "append_memory", {"text": str(fact), "stored": stored}:
-            return phrase("known" if stored == "known" else "remembered", fact=_told(now, fact))
+            return phrase("known" if stored == "known" else "remembered", fact=_told(fact))
         case "search_memory", [*rows]:
             return _found(now, str(result.arguments.get("query") or ""), map(mapping, rows))
         case "task", [*rows]:
             tasks = [_dated(now, row, "dated") for row in map(mapping, rows)]
             return phrase("tasks", tasks=_listed(tasks)) if tasks else phrase("no_tasks")
         case "task", {"content": str()}:
-            return _dated(now, result.data, f"task_{result.arguments.get('action')}")
+            action, at = result.arguments.get("action"), result.arguments.get("at")
+            return _dated(now, result.data, f"task_{action}", str(at or ""))
         case "add_skill", {"path": str(path)}:
             return phrase("learnt", path=path)
         case "recall", _ if page := PAGE.fullmatch(result.text):
@@ -104,29 +216,25 @@ def reported(now: PracticeView, result: ToolResult) -> str:
     return phrase("raw", tool=result.tool, text=text)
 
 
-def _dated(now: PracticeView, row: Json, reply: str) -> str:
+def _dated(now: PracticeView, row: Json, reply: str, at: str = "") -> str:
     """A reply about a task, with its next time as people say it."""
     due, content = MOMENT.match(str(row.get("next_due"))), str(row.get("content"))
     if due is None or reply not in ("dated", "task_add"):
         return phrase(reply.replace("dated", "undated"), content=content)
     when = in_short(datetime.fromisoformat(f"{due[2]} {due[3]}+00:00"), now.moment, WALL)
     how = str(row.get("schedule")).partition(" at ")[0]
-    names = {"daily": "every day", f"weekly on {due[1][:3].lower()}": f"every {due[1]}"}
-    reply = reply.replace("task_add", "reminder")
-    return phrase(reply, content=content, when=when, often=names.get(how, how))
+    often = {f"weekly on {due[1][:3].lower()}": f"every {due[1]}", **OFTEN}.get(how)
+    often = often or (spoken(at)[0] if at else how.partition("rrule")[0] or "repeats")
+    return phrase(reply.replace("task_add", "reminder"), content=content, when=when, often=often)
 
 
-def _told(now: PracticeView, fact: str) -> str:
-    """A fact, with who said it where that is somebody else."""
-    match = SAID.fullmatch(fact)
-    if match is None or match[1] == (now.speaker or USER):
-        return match[2] if match else fact
-    return phrase("told_by_other", who=match[1], words=match[2])
+def _told(fact: str) -> str:
+    return fact.removeprefix(f"{USER} said: ")
 
 
 def _found(now: PracticeView, query: str, rows: Iterable[Json]) -> str:
     """Memories that were looked up; for a question those that share a word with it."""
-    known = {_told(now, str(row.get("text"))): row.get("until") for row in rows}
+    known = {_told(str(row.get("text"))): row.get("until") for row in rows}
     if query.endswith("?"):
         known = {fact: end for fact, end in known.items() if words(fact) & words(query)}
     lines = [f"{fact} (until {end})" if end else fact for fact, end in known.items()]
@@ -142,7 +250,7 @@ def answer(messages: Sequence[Json], tools: Collection[str]) -> Utterance:
         return known
     now = seen(messages, tools)
     if now.results:
-        return "\n".join(reported(now, result) for result in now.results)
+        return "\n\n".join(reported(now, result) for result in now.results)
     if now.event:
         return phrase("seed" if now.event == "conversation_seed" else "event", kind=now.event)
     if secret_kind(now.text):
@@ -182,8 +290,7 @@ def _unknown(now: PracticeView) -> str:
 def _remember(now: PracticeView, what: str) -> Utterance:
     if what.lower() in ("", "this", "that", "it", "me", "something"):
         return phrase("remember_what")
-    ending = "" if what.endswith((".", "!", "?", "…", "。")) else "."
-    return _use(now, "append_memory", entry=f"{now.speaker or USER} said: {what}{ending}")
+    return _use(now, "append_memory", entry=f"{USER} said: {ended(what)}")
 
 
 def _about(now: PracticeView, topic: str) -> Utterance:
@@ -200,7 +307,9 @@ def _add_task(now: PracticeView, what: str) -> Utterance:
     """A reminder where the text says when, else a line on the list."""
     if isinstance(reminder := _remind(now, what), tuple):
         return reminder
-    return _use(now, "task", action="add", content=what) if what else phrase("task_what")
+    items = re.split(r",? and |, ", what) if "," in what else [what]
+    calls: Utterance = tuple(("task", {"action": "add", "content": each}) for each in items if each)
+    return (calls if "task" in now.tools else phrase("no_tool", tool="task")) or phrase("task_what")
 
 
 def _list_tasks(now: PracticeView, status: str) -> Utterance:
@@ -213,10 +322,10 @@ def _remind(now: PracticeView, what: str, *, about: str = "") -> Utterance:
         found = timed(SPAN.sub("in ", ABOUT.sub("", what)), now.moment, WALL)
     except ToolFailed as problem:
         return str(problem)
-    content = ABOUT.sub("", found.rest if found else what).strip(QUOTES) or about
-    if found is None or not content:
-        return phrase("remind_when", what=content or "call Anna")
-    return _use(now, "task", action="add", content=content, at=found.at)
+    content = ABOUT.sub("", found.rest if found else what).strip(QUOTES)
+    if found is None or not (content or about):
+        return phrase("remind_when", what=content) if content else phrase("remind_what")
+    return _use(now, "task", action="add", content=content or about, at=found.at)
 
 
 def _move_task(now: PracticeView, what: str, *, action: str) -> Utterance:
@@ -253,10 +362,6 @@ def _learn(now: PracticeView, _: str) -> Utterance:
     return _use(now, "add_skill", skill_name=name, summary=summary, documentation=text)
 
 
-def _skills(now: PracticeView, _: str) -> Utterance:
-    return phrase("skills", skills=_listed([*now.skills.values()]) if now.skills else "- none yet")
-
-
 def _how(now: PracticeView, what: str) -> Utterance:
     for name, summary in now.skills.items():
         if is_about(f"{name} {summary}", what):
@@ -266,22 +371,21 @@ def _how(now: PracticeView, what: str) -> Utterance:
 
 def _otherwise(now: PracticeView, line: str) -> Utterance:
     """A question may be about something that is remembered, a statement is learnt from later."""
-    topic = words(line)
-    if now.text.rstrip().endswith(("?", "？")):  # noqa: RUF001  the wide one is meant
+    topic, asked = words(line), WHEN.match((now.answers or ("",))[-1])
+    if ASKING.match(line) or now.text.rstrip().endswith(("?", "？")):  # noqa: RUF001  the wide one
         titles = [title for title in now.pages if RECALL in now.tools and words(title) <= topic]
         if titles:
             return _use(now, RECALL, title=titles[0])
         return _use(now, SEARCH, query=f"{line}?", n=MOST_SHOWN) if topic else _unknown(now)
     if statements(now.text):
-        ended = [each for each, content in now.tasks.items() if words(content) <= topic]
-        if len(ended) == 1:
-            return _move_task(now, ended[0], action="complete")
+        over = [each for each, content in now.tasks.items() if words(content) <= topic]
+        if len(over) == 1:
+            return _move_task(now, over[0], action="complete")
         return phrase("in_passing")
-    reminder = None if ASKING.match(line) else _remind(now, line)
+    reminder = _remind(now, line, about=asked[1] if asked else "")
     return reminder if isinstance(reminder, tuple) else _unknown(now)
 
 
-MOVES = ("complete", "delete", "pause", "resume")
 RULES: Mapping[str, Callable[[PracticeView, str], Utterance]] = {
     "undo": _undo,
     "remind": partial(_remind, about="your reminder"),
@@ -292,8 +396,10 @@ RULES: Mapping[str, Callable[[PracticeView, str], Utterance]] = {
     "about": _about,
     "remember": _remember,
     "learn": _learn,
-    "skills": _skills,
+    "skills": lambda now, _: phrase("skills", skills=_listed([*now.skills.values()] or ["none"])),
     "how": _how,
-    **{each: partial(_move_task, action=each) for each in MOVES},
+    **{
+        each: partial(_move_task, action=each) for each in ("complete", "delete", "pause", "resume")
+    },
 }
 """By the name of the wording; the others are answered by the reply of their name."""

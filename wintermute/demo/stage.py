@@ -35,6 +35,7 @@ from wintermute.demo.person import DemoPerson, Dialogue, present
 from wintermute.demo.practice_server import SERVED_NAME, PracticeModel
 from wintermute.errors import WintermuteError, ungrouped
 from wintermute.matrix.signing import USAGES, load_seeds
+from wintermute.messages import Json
 from wintermute.web.door import is_installed
 
 PRACTICE = "practice model: fixed rules, no intelligence, but it really uses the tools"
@@ -49,6 +50,11 @@ A graphical Matrix client on this machine can join in:
 The client asks for the recovery key at its first login. The key verifies its session.
 It cannot read older messages: only this terminal has their keys.
 In nheko, type a space before a command, as in ` /help`, or nheko tries to run it itself.
+To verify the bot, type /verify there and run this in another terminal:
+  wintermute --config {folder}/bot/config.yaml matrix verify
+
+/delete WORDS deletes your newest message with these words, as a graphical client does.
+/pages writes this chat into wiki pages.
 """
 
 
@@ -186,9 +192,6 @@ async def _converse(
         await cast.person.until_with(room_id, cast.bot_id, JOIN_SECONDS)
     except TimeoutError:
         raise WintermuteError(f"the bot does not come:\n{cast.daemon.tail()}") from None
-    step("you are in an encrypted room with it: type a message, or /help; /quit or Ctrl-D ends")
-    step("/delete WORDS deletes your newest message that has these words, as any client can")
-    step("/pages turns this chat into wiki pages, as `wintermute wiki consolidate` does")
     if is_installed():
         await cast.daemon.until(lambda: cast.daemon.said(WEB_DOOR), READY_SECONDS)
         step("you can also chat and read the wiki in your browser:")
@@ -202,6 +205,7 @@ async def _converse(
             recovery=recovery_key(bytes.fromhex(kept.recovery)),
         )
     )
+    step("you are in an encrypted room with it: type a message, or /help; /quit or Ctrl-D ends")
     async with open_database(cast.bot.database, read_only=True) as database:
         command = partial(cast.bot.command, cast.environment)
         dialogue = Dialogue(cast.person, room_id, database, plan.show, plan.draw, command)
@@ -219,17 +223,10 @@ async def _converse(
 async def _meet(cast: _Cast) -> str:
     """A new encrypted direct chat, which other clients show as such; its id."""
     session = cast.person.session
-    encryption = {
-        "type": "m.room.encryption",
-        "state_key": "",
-        "content": {"algorithm": "m.megolm.v1.aes-sha2"},
-    }
-    room = {
-        "preset": "trusted_private_chat",
-        "is_direct": True,
-        "invite": [cast.bot_id],
-        "initial_state": [encryption],
-    }
+    algorithm = {"algorithm": "m.megolm.v1.aes-sha2"}
+    encryption = {"type": "m.room.encryption", "state_key": "", "content": algorithm}
+    room: Json = {"preset": "trusted_private_chat", "is_direct": True, "invite": [cast.bot_id]}
+    room["initial_state"] = [encryption]
     token = session.access_token
     client = "/_matrix/client/v3"
     answer = await cast.server.ask("POST", f"{client}/createRoom", room, token)

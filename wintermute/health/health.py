@@ -202,6 +202,12 @@ MOST_PROMISES = 5
 GRACE = timedelta(minutes=5)
 """What is later than this is late (T-038)."""
 LATELY = timedelta(days=1)
+UNSAID = (
+    "SELECT task_id FROM occurrences o WHERE state = 'claimed' AND mode = 'reminder' AND due_at < ?"
+    " AND (SELECT p.changed_to FROM tasks t JOIN people p ON t.scope = 'person:' || p.user_id"
+    "  WHERE t.id = o.task_id) IS {} ORDER BY due_at"
+)
+"""Reminders that should have been said: nobody has (NOT NULL: somebody has) another identity now."""
 
 
 async def promises(database: Database, clock: Clock, zone: ZoneInfo) -> tuple[HealthState, str]:
@@ -214,10 +220,9 @@ async def promises(database: Database, clock: Clock, zone: ZoneInfo) -> tuple[He
             " ORDER BY next_due, seq",
             (overdue,),
         ),
-        "not said yet": await database.scalars(
-            "SELECT task_id FROM occurrences WHERE state = 'claimed' AND mode = 'reminder'"
-            " AND due_at < ? ORDER BY due_at",
-            (overdue,),
+        "not said yet": await database.scalars(UNSAID.format("NULL"), (overdue,)),
+        "held until a changed identity is trusted (see people)": await database.scalars(
+            UNSAID.format("NOT NULL"), (overdue,)
         ),
         "due, but I have no room to post it in": await database.scalars(
             "SELECT id FROM tasks WHERE held = 1 AND status = 'active' ORDER BY seq"
@@ -390,12 +395,14 @@ class Finding:
     """One line of a status."""
 
     name: str
-    state: HealthState
+    state: HealthState | Literal["none"]
     text: str
     numbers: Mapping[str, float] | None = None
     """What the text says, for programs."""
 
 
+PASSED = frozenset({"bridge", "casts", "restored"})
+"""Parts that tell of something that happened: a day later nobody has to be warned of it."""
 WELL = "All is well. {} shows every part."
 
 
@@ -409,11 +416,14 @@ async def gather(
 ) -> tuple[Finding, ...]:
     """What the database says about the daemon, the worst not hidden."""
     zone = ZoneInfo(timezone)
-    parts = await Health(database, clock).parts()
+    now = clock.now().astimezone(zone)
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    old = await database.scalars("SELECT part FROM health WHERE updated_at < ?", (stamp(midnight),))
     facts = []
-    for part in parts:
+    for part in await Health(database, clock).parts():
         since = f"(since {part.since.astimezone(zone):%Y-%m-%d %H:%M})"
-        facts.append(Finding(part.part, part.state, f"{part.detail} {since}".strip()))
+        state = "ok" if part.part in PASSED.intersection(old) else part.state
+        facts.append(Finding(part.part, state, f"{part.detail} {since}".strip()))
     (waiting,) = await database.scalars(
         "SELECT count(*) FROM inbox WHERE state IN ('waiting', 'casting') AND kind <> 'command'"
     )
@@ -421,19 +431,19 @@ async def gather(
     facts.append(await _outbox(database))
     if waits := await left_behind(database):
         facts.append(Finding("rooms", "warn", waits))
-    facts.append(await _sub_sessions(database))
+    facts += await _sub_sessions(database)
     facts += await _jobs(database)
-    facts += await _learning(database, clock.now().astimezone(zone), zone)
+    facts += await _learning(database, now, zone)
     facts += await _old_copies(database, zone)
     facts.append(Finding("tasks", *await promises(database, clock, zone)))
-    facts.append(await _decryption(database))
+    facts.append(await _decryption(database, midnight))
     facts.append(Finding("people", *await people(database)))
     facts.append(Finding("unverified sessions", *await untrusted(database)))
-    malformed = await _counter(database, "malformed")
-    facts.append(Finding("malformed events", "ok", f"{malformed} skipped"))
+    if malformed := await _counter(database, "malformed"):
+        facts.append(Finding("malformed events", "ok", f"{malformed} skipped"))
     if failed := await _counter(database, "memory search failed"):
         facts.append(Finding("memory search", "ok", f"failed {failed} times so far"))
-    facts += await _usage(database, clock, timezone, ceilings)
+    facts += await _usage(database, clock, midnight, timezone, ceilings)
     return tuple(facts)
 
 
@@ -546,8 +556,8 @@ def _at(when: str, zone: ZoneInfo) -> str:
     return f"{moment(when).astimezone(zone):%Y-%m-%d %H:%M}"
 
 
-async def _sub_sessions(database: Database) -> Finding:
-    """L-068: those at work, then those that wait."""
+async def _sub_sessions(database: Database) -> list[Finding]:
+    """L-068: those at work, then those that wait; nothing while there are none."""
     rows = await database.rows(
         "SELECT id, iif(state = 'waiting', 'waiting', 'running') AS doing FROM sub_sessions"
         " WHERE state IN ('waiting', 'running', 'collecting') AND (NOT blocking OR parent_cast IN"
@@ -556,9 +566,8 @@ async def _sub_sessions(database: Database) -> Finding:
     running = sum(row["doing"] == "running" for row in rows)
     # Not by their names, which say what they are about: a status is also asked for in groups.
     named = _first([f"{row['id']} {row['doing']}" for row in rows], MOST_NAMED)
-    listed = f": {', '.join(named)}" if rows else ""
-    text = f"{running} running, {len(rows) - running} waiting{listed}"
-    return Finding("sub-sessions", "ok", text)
+    text = f"{running} running, {len(rows) - running} waiting: {', '.join(named)}"
+    return [Finding("sub-sessions", "ok", text)] if rows else []
 
 
 async def _counter(database: Database, name: str) -> int:
@@ -566,19 +575,19 @@ async def _counter(database: Database, name: str) -> int:
     return int(row["value"]) if row else 0
 
 
-async def _decryption(database: Database) -> Finding:
-    (locked,) = await database.scalars("SELECT count(*) FROM inbox WHERE state = 'locked'")
+async def _decryption(database: Database, midnight: datetime) -> Finding:
+    locked = await database.scalars("SELECT received_at FROM inbox WHERE state = 'locked'")
+    new = sum(each >= stamp(midnight) for each in locked)
     good = await _counter(database, "decrypted")
     bad = await _counter(database, "undecryptable")
-    text = f"{good} messages decrypted, {bad} only later, {locked} still locked"
-    return Finding("decryption", "warn" if locked else "ok", text)
+    text = f"{good} messages decrypted, {bad} only later, {len(locked)} still locked"
+    text += f", {new} of them since midnight -> send them again" if new else ""
+    return Finding("decryption", "warn" if new else "ok", text)
 
 
 async def _usage(
-    database: Database, clock: Clock, timezone: str, ceilings: Ceilings
+    database: Database, clock: Clock, midnight: datetime, timezone: str, ceilings: Ceilings
 ) -> list[Finding]:
-    now = clock.now().astimezone(ZoneInfo(timezone))
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     calls = ModelCalls(database, clock, new_id)
     spent = await calls.usage_since(midnight)
     before = await calls.usage_since(midnight - timedelta(days=1), midnight)

@@ -17,16 +17,12 @@ MOST_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A model server: how it is started here or where its keys come from, and how they begin.
-
-    `models`: parts of names to suggest.
-    """
+    """A model server: how it is started here or where its keys come from; parts of names to suggest."""
 
     base_url: str
     start: str = ""
     keys: str = ""
     models: tuple[str, ...] = ()
-    begins: str = ""
 
 
 HERE, GOOGLE = "http://127.0.0.1", "https://generativelanguage.googleapis.com"
@@ -37,20 +33,16 @@ PROVIDERS: Mapping[str, Provider] = {
     "lm-studio": Provider(f"{HERE}:1234/v1", "lms server start", "", GOOD),
     "vllm": Provider(f"{HERE}:8000/v1", "vllm serve MODEL --enable-auto-tool-choice", "", GOOD),
     "openai": Provider(
-        "https://api.openai.com/v1",
-        "",
-        "https://platform.openai.com/api-keys",
-        ("gpt-5-mini",),
-        "sk-",
+        "https://api.openai.com/v1", "", "https://platform.openai.com/api-keys", ("gpt-5-mini",)
     ),
     "openrouter": Provider(
-        "https://openrouter.ai/api/v1", "", "https://openrouter.ai/settings/keys", GOOD, "sk-or-"
+        "https://openrouter.ai/api/v1", "", "https://openrouter.ai/settings/keys", GOOD
     ),
     "mistral": Provider(
         "https://api.mistral.ai/v1", "", "https://console.mistral.ai/api-keys", ("-latest",)
     ),
     "gemini": Provider(
-        f"{GOOGLE}/v1beta/openai", "", "https://aistudio.google.com/apikey", ("flash",), "AIza"
+        f"{GOOGLE}/v1beta/openai", "", "https://aistudio.google.com/apikey", ("flash",)
     ),
 }
 
@@ -73,13 +65,11 @@ async def _listed(address: str, key: str) -> tuple[str, ...]:
     if not (key.isascii() and key.isprintable()):
         raise ModelRefused("this key has characters that no key has: copy it once more")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    content = bytearray()
+    content, is_plain = bytearray(), address.lower().startswith("http://")
     try:
         async with (
             asyncio.timeout(SECONDS),
-            httpx2.AsyncClient(
-                verify=not address.lower().startswith("http://"), trust_env=False
-            ) as http,
+            httpx2.AsyncClient(verify=not is_plain, trust_env=False) as http,
             http.stream("GET", f"{address}/models", headers=headers) as answer,
         ):
             async for piece in answer.aiter_bytes():
@@ -88,14 +78,13 @@ async def _listed(address: str, key: str) -> tuple[str, ...]:
         named = json.loads(content)["data"] if answer.is_success else None
         models = tuple(str(each["id"]) for each in named) if named is not None else None
     except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, UnicodeError) as error:
-        is_here = address.lower().startswith("http://")
-        todo = "start the server" if is_here else "check the address and the network"
+        todo = "start the server" if is_plain else "check the address and the network"
         told = f"nothing answers at {address} ({error or 'time is up'}): {todo}"
         raise ModelUnavailable(told) from error
     except (ValueError, TypeError, KeyError, RecursionError):
         models = None
     if answer.status_code in (401, 403):
-        told = f"refuses this key{_other(address, key)}" if key else "wants a key"
+        told = "refuses this key: it may be one of another provider" if key else "wants a key"
         raise ModelRefused(f"{address} {told}")
     if models is None:
         told = f"answers {answer.status_code} without a list of models"
@@ -103,14 +92,6 @@ async def _listed(address: str, key: str) -> tuple[str, ...]:
             told = f"redirects to {answer.headers.get('location', '?')[:200]}"
         raise ModelUnavailable(f"{address} {told}: check the address")
     return models
-
-
-def _other(address: str, key: str) -> str:
-    """Name the provider that gives such keys, if it is another one."""
-    found = [(each.begins, name) for name, each in PROVIDERS.items() if each.begins]
-    _, name = max((each for each in found if key.startswith(each[0])), default=("", ""))
-    is_other = name and PROVIDERS[name].base_url != address
-    return f": it looks like one of {name}" if is_other else ""
 
 
 def matches(name: str, models: Sequence[str]) -> list[str]:

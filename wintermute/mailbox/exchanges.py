@@ -29,15 +29,16 @@ class TalkPace:
     paced: str = ""
 
 
-def heard_after(before: TalkPace, sender: str, at_ms: int) -> TalkPace:
-    """The exchange once somebody has spoken."""
+def heard_after(before: TalkPace, sender: str, at_ms: int, *, command: bool = False) -> TalkPace:
+    """The exchange once somebody has spoken; a command is never held, and counts for no program."""
     gap = at_ms - before.said_ms
     if sender == before.paced:
         return TalkPace(before.said_ms) if gap > SLOW_MS else before
     quick = 0 <= gap <= QUICK_MS
-    if quick and (sender, before.said_ms) == (before.sender, before.answered_ms):
+    goes_on = quick and sender == before.sender
+    if goes_on and (command or before.said_ms == before.answered_ms):
         return before  # several lines at once answer us once
-    streak = before.streak + 1 if quick and sender == before.sender else int(quick)
+    streak = before.streak * goes_on + (quick and not command)
     paced = sender if streak >= MOST_QUICK else before.paced
     return TalkPace(before.said_ms, sender, streak, before.said_ms, paced)
 

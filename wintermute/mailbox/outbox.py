@@ -342,13 +342,15 @@ class Outbox:
 
     async def forget(
         self, tx: Transaction, events: Sequence[str], traces: Traces
-    ) -> tuple[int, int]:
+    ) -> tuple[int, int, list[str]]:
         """Blank what was said in answer to these events or holds one of the `traces`.
 
-        What waits to be sent soon is left alone. Returns how many were blanked, and how many wait.
+        What waits to be sent soon is left alone. Returns counts of both, and what is never said now.
         """
         asked = {"events": json.dumps(list(events))} | traces.asked(ANSWERS)
         meant = f"(answers IN (SELECT value FROM json_each(:events)) OR {ANSWERS.rows()})"
+        waits = f"FROM outbox WHERE state = 'waiting' AND {meant}"
+        unsaid = await tx.scalars(f"SELECT id {waits} AND {HELD}", asked)
         blanked = await tx.rows(
             "UPDATE outbox SET body = '', state = iif(state = 'waiting', 'sent', state)"
             f" WHERE (state <> 'waiting' OR {HELD}) AND body <> '' AND {meant} RETURNING id",
@@ -359,9 +361,8 @@ class Outbox:
             " (SELECT value FROM json_each(?))",
             (json.dumps([row["id"] for row in blanked]),),
         )
-        query = f"SELECT count(*) FROM outbox WHERE state = 'waiting' AND {meant}"
-        (waiting,) = await tx.scalars(query, asked)
-        return len(blanked), waiting
+        (waiting,) = await tx.scalars(f"SELECT count(*) {waits}", asked)
+        return len(blanked), waiting, unsaid
 
     async def take_back(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """What waits to be said in answer to these events is not said; which of them had an answer.

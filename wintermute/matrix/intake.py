@@ -423,7 +423,7 @@ class Intake:
         state: InboxState,
     ) -> str:
         incoming = replace(incoming, sent_at=self._client.by_our_clock(incoming.sent_at))
-        paced = await self._is_paced(tx, came, conversation)
+        paced = await self._is_paced(tx, came, conversation, incoming.kind == "command")
         held = paced and (incoming.kind, state) == ("message", "waiting")
         if held:
             incoming, state = replace(incoming, kind="context"), "ignored"
@@ -436,21 +436,19 @@ class Intake:
             await self._stores.inbox.mark(tx, incoming.event_id, state, until)
         return conversation
 
-    async def _is_paced(self, tx: Transaction, came: Arrival, conversation: str) -> bool:
+    async def _is_paced(self, tx: Transaction, came: Arrival, talk: str, command: bool) -> bool:
         """Decide if a sender answers us at once again and again; the room hears of it once."""
         room_id, sender = came.view.room_id, str(came.raw["sender"])
         if came.raw["type"] == "m.reaction":
             return False
         before = await self.exchanges.of_room(tx, room_id)
-        now = heard_after(before, sender, came.raw["origin_server_ts"])
+        now = heard_after(before, sender, came.raw["origin_server_ts"], command=command)
         if now != before:
             await self.exchanges.store_exchange(tx, room_id, now)
         if now.paced not in ("", before.paced):
             log.info("paced room=%s sender=%s", room_id, sender)
             notice = PACED.format(sender=plain(sender))
-            await self._stores.outbox.enqueue(
-                tx, conversation, notice, kind="notice", meant_for=ANYBODY
-            )
+            await self._stores.outbox.enqueue(tx, talk, notice, kind="notice", meant_for=ANYBODY)
         return now.paced == sender
 
     async def _conversation(

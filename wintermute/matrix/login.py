@@ -1,5 +1,6 @@
 """Logging in once and staying logged in, by one file, 0600; and out again, when asked."""
 
+import asyncio
 import logging
 import secrets
 from contextlib import suppress
@@ -376,10 +377,15 @@ async def _probe_password(matrix: Matrix) -> tuple[Finding, Session | None]:
     try:
         with TemporaryDirectory(prefix="wintermute-") as folder:
             named = replace(matrix, device_name=f"{matrix.device_name} (check)")
-            trial = await _by_password(named, Path(folder))
+            trial = asyncio.gather(_by_password(named, Path(folder)))
+            try:
+                [session] = await asyncio.shield(trial)
+            except asyncio.CancelledError:  # Ctrl-C, when the device may have been made
+                await end_login(matrix, *await trial)
+                raise
     except (LoginRefused, SendRefused, HomeserverUnavailable) as error:
         return Finding("login", "fail", str(error)), None
-    return Finding("login", "ok", f"the password of {matrix.user_id} works"), trial
+    return Finding("login", "ok", f"the password of {matrix.user_id} works"), session
 
 
 async def _probe_accounts(matrix: Matrix, token: str | None, now: datetime) -> list[Finding]:
@@ -398,9 +404,26 @@ async def _probe_accounts(matrix: Matrix, token: str | None, now: datetime) -> l
             key = "owner" if is_owner else "allowed_users"
             told = f"the homeserver has no account {user} -> correct matrix.{key}"
             facts.append(Finding(name, "fail" if is_owner else "warn", told))
-    if token and (other := await namesake(matrix, token, now)):
-        facts.append(Finding("account", "warn", other))
+    if token and await _is_another_bot(matrix, token, now):
+        facts.append(Finding("account", "warn", ANOTHER_BOT.format(matrix.device_name)))
     return facts
+
+
+async def _is_another_bot(matrix: Matrix, token: str, now: datetime) -> bool:
+    """Decide if another device with the bot's name was active within the hour."""
+    try:
+        async with anonymous(matrix, token) as nio:
+            ours = (await call(nio, "GET", path("account", "whoami"))).get("device_id")
+            listed = (await call(nio, "GET", path("devices"))).get("devices")
+    except (HomeserverUnavailable, LoginRefused, SendRefused):
+        return False
+    since = (now - RECENT).timestamp() * 1000
+    return any(
+        isinstance(seen := each.get("last_seen_ts"), int)
+        and seen > since
+        and (each.get("display_name"), ours != each.get("device_id")) == (matrix.device_name, True)
+        for each in map(mapping, listed if isinstance(listed, list) else [])
+    )
 
 
 async def exists(matrix: Matrix, token: str, user: str) -> bool | None:
@@ -423,23 +446,6 @@ async def exists(matrix: Matrix, token: str, user: str) -> bool | None:
     except (HomeserverUnavailable, LoginRefused, SendRefused):
         return None
     return bool(_devices(keys, user)) or cross_signing_key(keys, user, "master") != NOBODY
-
-
-async def namesake(matrix: Matrix, token: str, now: datetime) -> str:
-    """Warn of another device with the bot's name that was active within the hour; "" without one."""
-    try:
-        async with anonymous(matrix, token) as nio:
-            ours = (await call(nio, "GET", path("account", "whoami"))).get("device_id")
-            listed = (await call(nio, "GET", path("devices"))).get("devices")
-    except (HomeserverUnavailable, LoginRefused, SendRefused):
-        return ""
-    since = (now - RECENT).timestamp() * 1000
-    for each in map(mapping, listed if isinstance(listed, list) else []):
-        seen, name = each.get("last_seen_ts"), each.get("display_name")
-        is_recent = isinstance(seen, int) and seen > since
-        if is_recent and name == matrix.device_name and each.get("device_id") != ours:
-            return ANOTHER_BOT.format(name)
-    return ""
 
 
 async def _probe_identities(matrix: Matrix, folder: Path, kept: Session) -> list[Finding]:
@@ -483,7 +489,7 @@ def _probe_own(answer: Json, folder: Path, kept: Session) -> Finding:
     for file in open_to_others(folder):
         return finding("warn", f"others may read {file.name} -> chmod 600 {file}")
     if seeds is None:
-        return finding("ok", "will be made at the next start")
+        return finding("none", "not tried: the next start makes it")
     if served != [pair.public for pair in seeds.pairs]:
         return finding("warn", "not uploaded yet -> see `wintermute status` when it runs")
     device = _devices(answer, kept.user_id).get(kept.device_id)
@@ -512,7 +518,7 @@ async def _probe_login(matrix: Matrix, token: str, kept: Session | None) -> Find
 def _probe_store(folder: Path, kept: Session | None) -> Finding:
     finding = partial(Finding, "encryption store")
     if kept is None:
-        return finding("ok", "will be made at first start")
+        return finding("none", "not tried: the first start makes it")
     file = store_file(folder, kept)
     if not file.exists():
         missing = f"{file} is missing -> restore it from a backup"

@@ -558,9 +558,11 @@ class Sender:
             sent = [True, False]
         if sent and all(sent):
             return
-        log.warning("kept back room=%s outbox=%s reason=readers", row.room_id, row.id)
         scope, encrypted = row.meant_for, row.room_id in await self._stores.known.encrypted()
         async with self._stores.database.transaction() as tx:
+            if self._may_read(row, self._client.room(row.room_id)):
+                return  # whoever was not to read it has gone, and what releases it was stored before
+            log.warning("kept back room=%s outbox=%s reason=readers", row.room_id, row.id)
             other = None
             if row.late is None and not any(sent):  # best where its person has talked last
                 homes = [each.room_id for each in await self._stores.conversations.homes(tx, scope)]

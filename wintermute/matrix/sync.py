@@ -85,6 +85,10 @@ class Sync:
         self.ready = asyncio.Event()
         """Set after the first sync: rooms and members are known, our keys were offered."""
 
+    async def rooms(self) -> Collection[str]:
+        """Name the rooms that we are in, as the last sync said."""
+        return await self._stores.known.read_up_to()
+
     async def run(self) -> None:
         """Sync until cancelled. Raises: LoginRefused when our token is gone."""
         token = await self._stores.inbox.token(self._client.account.user_id)

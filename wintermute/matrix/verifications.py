@@ -90,12 +90,12 @@ class VerificationStore:
             for row in rows
         ]
 
-    async def comparison(self) -> Row | None:
-        """The newest that is at its emojis."""
+    async def comparison(self, since: datetime) -> Row | None:
+        """The newest that came to its emojis after this moment."""
         return await self._database.row(
             "SELECT * FROM verifications WHERE phase = 'keyed' AND code = '' AND began_at > ?"
-            " ORDER BY changed_at DESC LIMIT 1",
-            (stamp(self._clock.now() - LASTS),),
+            " AND changed_at > ? ORDER BY changed_at DESC LIMIT 1",
+            (stamp(self._clock.now() - LASTS), stamp(since)),
         )
 
     async def refuse(self, compared: Row) -> Literal["noted", "too late"]:

@@ -49,7 +49,7 @@ from wintermute.night.forget_pages import (
     lines_with,
 )
 from wintermute.night.harvest import Harvests
-from wintermute.night.nights import ITEMS, NOTES, erase_items, erase_notes
+from wintermute.night.nights import ITEMS, NOTES, erase_items, erase_notes, tell_again
 from wintermute.night.page_lines import NOTHING_LOST, LostLines, drop_lines, lost_lines
 from wintermute.night.raw_material import raw_files
 from wintermute.stores import Stores
@@ -424,7 +424,8 @@ async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> tuple[int,
         records += await stores.proposals.erase(tx, found)
         records += await erase_items(tx, found)
         records += await erase_notes(tx, found)
-        said_by_us, unsent = await stores.outbox.forget(tx, events, found)
+        said_by_us, unsent, unsaid = await stores.outbox.forget(tx, events, found)
+        await tell_again(tx, unsaid)
     return records + received + said_by_us, max(running, unanswered) + unsent
 
 

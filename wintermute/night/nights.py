@@ -642,6 +642,19 @@ async def erase_items(tx: Transaction, traces: Traces) -> int:
     )
 
 
+async def tell_again(tx: Transaction, unsaid: Collection[str]) -> None:
+    """Have people told anew, without what was forgotten, where a report was erased before it was sent."""
+    nights = await tx.scalars(
+        "UPDATE night_told SET outbox_id = NULL, asks = NULL"
+        " WHERE outbox_id IN (SELECT value FROM json_each(?)) RETURNING night",
+        (json.dumps([*unsaid]),),
+    )
+    await tx.execute(
+        "UPDATE nights SET told_at = NULL WHERE id IN (SELECT value FROM json_each(?))",
+        (json.dumps(nights),),
+    )
+
+
 async def erase_notes(tx: Transaction, traces: Traces) -> int:
     """Let no phase of a night quote any of these words; how many did."""
     return await tx.execute(

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import chain, islice, takewhile
 from typing import Protocol
 from zoneinfo import ZoneInfo
@@ -95,10 +96,7 @@ def _split(rule: str) -> dict[str, str]:
     for part in rule.split(";"):
         name, equals, value = part.partition("=")
         if not equals or not value:
-            raise ToolFailed(
-                f"rrule part '{shown(part)}' is not NAME=VALUE; "
-                "write for example FREQ=WEEKLY;BYDAY=MO,WE"
-            )
+            raise ToolFailed(f"rrule part '{shown(part)}' is not NAME=VALUE, as in BYDAY=MO,WE")
         if name in parts:
             raise ToolFailed(f"rrule part {shown(name)} is given twice")
         parts[name] = value
@@ -161,9 +159,7 @@ def _check_together(parts: dict[str, str]) -> None:
     if "BYWEEKNO" in parts and "BYDAY" not in parts:
         raise ToolFailed("rrule: BYWEEKNO needs BYDAY, as in BYWEEKNO=20;BYDAY=MO")
     if "BYSETPOS" in parts and not any(name.startswith("BY") for name in {*parts} - {"BYSETPOS"}):
-        raise ToolFailed(
-            "rrule: BYSETPOS needs a part to choose from, as in BYDAY=MO,TU;BYSETPOS=-1"
-        )
+        raise ToolFailed("rrule: BYSETPOS needs another part, as in BYDAY=MO,TU;BYSETPOS=-1")
 
 
 def _require(fits: bool, name: str, value: str, known: str) -> None:
@@ -280,7 +276,8 @@ def instant(local: datetime, zone: ZoneInfo) -> datetime:
         for offset in (after, before)
     )
     seconds = range(int(early), int(late) + 1)
-    change = bisect_right(seconds, before, key=lambda second: _offset_at(second, zone))
+    at = partial(datetime.fromtimestamp, tz=zone)
+    change = bisect_right(seconds, before, key=lambda second: at(second).utcoffset() or timedelta())
     return datetime.fromtimestamp(seconds[change], UTC)
 
 
@@ -296,10 +293,6 @@ def comes_twice(local: datetime, zone: ZoneInfo) -> bool:
 
 def _offset(local: datetime, zone: ZoneInfo, fold: int) -> timedelta:
     return local.replace(tzinfo=zone, fold=fold).utcoffset() or timedelta()
-
-
-def _offset_at(second: int, zone: ZoneInfo) -> timedelta:
-    return datetime.fromtimestamp(second, zone).utcoffset() or timedelta()
 
 
 def _latest(schedule: DueTimes, first: datetime, now: datetime, zone: ZoneInfo) -> datetime:

@@ -78,6 +78,7 @@ def _read() -> Iterator[_Word]:
 
 WORDS = tuple(_read())
 MEANING = {kind: {word.text: word.value for word in WORDS if word.kind == kind} for kind in VALUES}
+KNOWN = frozenset(word.text for word in WORDS)
 DAYS = MEANING["weekday"] | MEANING["plural"] | MEANING["short"]
 
 
@@ -166,7 +167,7 @@ PATTERNS = (
         rf"(?:(?P<early>{PART}){_},?{_})?(?:(?P<at>{AT}){_}|(?P<near>{NEAR}){_})?(?:(?P<part>{PART}){_})?"
         rf"(?:(?P<before>{any_of('before')}){_})?(?:(?P<hour>[0-9]{{1,2}})|(?P<word>{any_of('number')}))"
         r"(?:(?P<colon>[:.])(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2}))?)?"
-        rf"(?:{_}(?P<mark>{MARK})(?!間)(?:{_}(?P<past>[0-9]{{1,2}}|{any_of('number')})(?:{_}{MINUTES}(?![間钟鐘前])|(?<![一-鿿])(?!{_}{UNIT}|刻)))?)?"
+        rf"(?:{_}(?P<mark>{MARK})(?!間)(?:{_}(?P<past>[0-9]{{1,2}}|{any_of('number')})(?:{_}{MINUTES}(?![間钟鐘前])|(?<![一-鿿])(?<![^0-9][0-9])(?!{_}{UNIT}|刻|[个個])))?)?"
         rf"(?:{_}(?P<after>{any_of('after')}))?(?:{_},?{_}(?P<late>{any_of('late')}))?(?:に)?",
     ),
     (
@@ -194,15 +195,19 @@ BOUND = re.compile(
     f"|{any_of('month')}|{any_of('weekday')}|{any_of('day')}|{any_of('next')})"
 )
 """A start or an end of a series: `for 5 days`, `from 1 march`, `starting tomorrow`."""
-NO_DAY = rf"{any_of('next')}|{any_of('day')}|{any_of('weekday')}|{any_of('every', WEEKEND)}|[0-9]+{ORDINAL}?\.?{_}{any_of('month')}"
+NO_DAY = rf"{any_of('next')}(?:{_}{UNIT})?|{any_of('day')}|{any_of('weekday')}|{any_of('every', WEEKEND)}|[0-9]+{ORDINAL}?\.?{_}{any_of('month')}"
 STOPPED = re.compile(
-    rf"{BEGIN}(?:{STOP}|{EACH}|{OTHER}|{NO_DAY}|[0-9]+[/.][0-9]+|[{CJK}][日号號])[ ,.]*$"
+    rf"{BEGIN}(?:{STOP}|{EACH}|{OTHER}|{NO_DAY}|{WEEKDAY}{_}{UNIT}|[0-9]+[/.][0-9]+|[{CJK}]+[日号號])[ ,.]*$"
 )
 """A time is not read right after such a word; `30 february` is a day that cannot be."""
 FAR = re.compile(rf"{BEGIN}{any_of('unit', 'week', 'month', 'year')}[ ,の]*$")
 """A day is not read right after such a word: `next month on the 5th`."""
-AFTER = re.compile(f"{_}{UNIT}")
-"""`tomorrow 5 minutes` says no hour."""
+COUNTED = re.compile(
+    rf"{_}{UNIT}| +(?:[a-z-]*(?:[a-hj-rtv-z]s|[ae]ux)|[km]?[gml])(?![{LETTERS}])| ?[%€£$]|[぀-鿿]"
+)
+"""`tomorrow 5 minutes` and `every day 2 pills` say no hour."""
+OTHER_WORD = re.compile(f" +(?!{AT}|{NEAR}|{PART}|{any_of('number')})[a-z]")
+"""`mon` is no day before these: `mon ami`."""
 BEGINS = re.compile(BEGIN + "(?=[^ ])")
 
 

@@ -10,6 +10,7 @@ from calendar import monthrange
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime, time, timedelta
+from difflib import get_close_matches
 from itertools import product
 from typing import Any, NoReturn
 from zoneinfo import ZoneInfo
@@ -24,18 +25,21 @@ from wintermute.tasks.grammar import MEANING, folded
 
 DAYS = tuple(name[:3].lower() for name in NAMES)
 ELAPSED = {"minute": 60, "hour": 3600}
-DAYS_OF, MONTHS_OF = {"day": 1, "week": 7}, {"month": 1, "year": 12}
 """Seconds of the units that are elapsed time; days and more keep the time of day."""
 RULES = {"day": "DAILY", "week": "WEEKLY", "year": "YEARLY"}
 FURTHEST = timedelta(days=36_525)
 EXAMPLES = "tomorrow at 9, in 20 minutes or every monday at 8"
 WINDOW = 200
 """Characters at either end of a text in which a time is looked for."""
-SOUND = re.compile(r"(?=.)(?:i|e|h|a?c?|(?:D\+?|W[wvo]|W\+[wo]|Md|Ym|[ym]w?|d|n?w|v|o|t)c?)")
+SOUND = re.compile(r"(?=.)(?:i|e|h|a?c?|(?:D\+?|W[wvo]|W\+[wo]|Md|Ym|[ym](?:n?w)?|d|n?w|v|o|t)c?)")
 """Parts that go together: an instant, elapsed time, or days, dates and their rhythm, with a clock."""
 HALF = "half"
-EITHER = 2
-"""`next friday`: of this week or of the next."""
+NEARLY = 0.87
+"""How much of a word must be in a day's name: `tomorow` is meant for one, `domain` is not."""
+FOREIGN = re.compile(r"[\u0370-\u1dff]\S*(?: \S+){0,2}")
+ONLY = "I read English, German, French, Spanish, Italian, Chinese and Japanese times, not '{}'."
+EITHER, THIS = 2, 3
+"""`next friday`: of this week or of the next; `this friday`: today as well, although it has passed."""
 Slots = dict[str, tuple[Any, ...]]
 """Parts that were read so far, each with all its meanings."""
 
@@ -196,7 +200,9 @@ def _date(found: re.Match[str], slots: Slots) -> Slots | None:
         month = MEANING["month"].get(given.get("month") or "", given.get("number"))
         pairs = [(int(month) if month else None, int(given["day"]))]
     real = tuple((year, month, day) for month, day in pairs if _is_day(year, month, day))
-    return {"date": real} if real else None
+    counts = given.get("month") and found[0][-1].isdecimal() and not year
+    loose = bool(counts and grammar.COUNTED.match(found.string, found.end()))  # `march 4 miles`
+    return {"date": real, "loose": (loose,)} if real else None
 
 
 def _is_day(year: int | None, month: int | None, day: int) -> bool:
@@ -225,11 +231,12 @@ def _days(found: re.Match[str], slots: Slots) -> Slots | None:
         read["often"] = (True,)
     elif found["either"] and "rhythm" not in slots:
         read["often"] = (False, True)
-    if found["next"] or found["later"]:
-        read["week"] = (EITHER,)
+    if found["next"] or found["later"] or found["on"] in MEANING["next"]:
+        read["week"] = (EITHER if found["next"] or found["later"] else THIS,)
+    is_word = not slots and grammar.OTHER_WORD.match(found.string, found.end())
     lone = found["days"] in MEANING["short"] and found["on"] in (None, "the")
-    if lone:  # `watch the sun at 9`
-        read["short"] = (found["days"],)
+    if lone and (is_word or found["days"] not in MEANING["weekday"]):
+        read["short"] = (found["days"],)  # `watch the sun at 9`, `mon ami at 9`
     return None if "week" in read and "week" in slots else read
 
 
@@ -284,14 +291,9 @@ def _is_clock(given: Mapping[str, str], found: re.Match[str], slots: Slots) -> b
         return grammar.share("glue", at, "number", given["word"])
     if at or given["mark"] or given["colon"] == ":" or given["before"] or given["late"]:
         return True
-    if (
-        given["word"]
-        or given["colon"]
-        or "short" in slots
-        or grammar.AFTER.match(found.string, found.end())
-    ):
-        return False
-    return bool(slots.keys() & {"day", "days", "rhythm"})
+    counted = grammar.COUNTED.match(found.string, found.end())
+    is_number = given["word"] or given["colon"] or "short" in slots or counted
+    return not is_number and bool(slots.keys() & {"day", "days", "rhythm"})
 
 
 def _at_part(at: time, windows: list[tuple[int, int]]) -> time | None:
@@ -386,9 +388,8 @@ def _last(text: str, cut: int) -> _Piece | None:
             short = short or piece
         elif piece and piece.stop >= end:
             before = text[: piece.start]
-            stopped = grammar.STOPPED.search(before) or (
-                piece.names_day and grammar.FAR.search(before)
-            )
+            far = piece.names_day and grammar.FAR.search(before)
+            stopped = grammar.STOPPED.search(before) or far
             is_day = short and not text.startswith("the ", short.start)  # `watch the sun at 9`
             day = short.meanings[0] if short and is_day else None
             moved = replace(piece, start=piece.start + cut, stop=piece.stop + cut, day=day)
@@ -399,6 +400,7 @@ def _last(text: str, cut: int) -> _Piece | None:
 def _meanings(text: str) -> Sequence[When]:
     """Read a text that is nothing but a time: all its meanings, or none."""
     line = folded(unicodedata.normalize("NFC", text[:WINDOW])).strip()
+    line = re.sub("^[0-9]{1,2}$", r"at \g<0>", line)
     piece = _piece(line) if len(text) <= WINDOW else None
     return piece.meanings if piece and piece.stop == len(line) else ()
 
@@ -414,8 +416,10 @@ def _one(meanings: Sequence[When], text: str) -> When:
     return first
 
 
-def _choose(text: str, *meanings: When) -> NoReturn:
-    readings = " or ".join(f"'{each.words()}'" for each in meanings)
+def _choose(text: str, *meanings: When | str) -> NoReturn:
+    readings = " or ".join(
+        f"'{each if isinstance(each, str) else each.words()}'" for each in meanings
+    )
     raise ToolFailed(f"'{shown(text)}' can mean different times. Write {readings}.")
 
 
@@ -436,11 +440,84 @@ def timed(text: str, now: datetime, zone: ZoneInfo) -> Timed | None:
     if found is None:
         return None
     when = _one(found[1], found[0].at)
-    if head and head.loose and found[0].rest:
-        _choose(found[0].at, when, _with_day(when, now, zone))
+    _check_rest(text, head, found[0], when, now, zone)
     if not when.recurs:
         moment(when, found[0].at, now, zone)
     return found[0]
+
+
+def _check_rest(
+    text: str, head: _Piece | None, found: Timed, when: When, now: datetime, zone: ZoneInfo
+) -> None:
+    """Refuse a time if the words beside it may belong to it: `call tomorow at 9`, `tomorrow 1 egg`."""
+    ends = f"{found.rest[:WINDOW]} {found.rest[-WINDOW:]}"
+    rest, words, bare = shown(found.rest), ends.split(), when.clock
+    if head and head.loose and rest:
+        _choose(found.at, when, _with_day(when, now, zone))
+    if head and head.bare and bare and bare.hour < 7 and text[head.stop : head.stop + 1] == " ":
+        counted = replace(when, clock=time(9)).words()
+        _choose(f"{found.at} {rest}", f"{when.words()} {rest}", f"{counted} {bare.hour} {rest}")
+    if words and when == When(clock=when.clock):
+        why = _unknown(words[:1] + words[-1:]) or _unreal(folded(ends), certain=True)
+        if text.startswith(found.rest) and FOREIGN.match(words[-1]):
+            why = ONLY.format(shown(" ".join(words[-2:])))
+        if why:
+            raise ToolFailed(why)
+
+
+def _unknown(words: Sequence[str]) -> str:
+    """Name a word that is nearly a day."""
+    for word in words:
+        plain = folded(word).strip(STRIPPED + ".!?").partition("'")[0]
+        near = get_close_matches(plain, MEANING["day"] | MEANING["weekday"], 1, NEARLY)
+        if near and len(plain) > 4 and not plain.startswith(near[0]) and plain not in grammar.KNOWN:
+            return f"I do not know the day '{shown(word)}'. Did you mean '{near[0]}'?"
+    return ""
+
+
+def _unreal(line: str, *, certain: bool = False) -> str:
+    """Name a date or a time of day that cannot be; `certain`: nothing that may be a sum or a verse."""
+    for begin, (slot, pattern) in product(grammar.BEGINS.finditer(line), grammar.slots()):
+        found = pattern.match(line, begin.start())
+        if not found or slot not in ("iso", "date", "clock") or READERS[slot](found, {"iso": ()}):
+            continue
+        part = found.groupdict()
+        if slot == "clock":
+            named = (
+                not certain
+                and part.get("hour")
+                and (part["at"] or part["late"] or part["colon"] == ":")
+            )
+        else:
+            named = (
+                slot == "iso" or part.get("year") or (part.get("month") and found[0][0].isdecimal())
+            )
+        if named or not (certain or slot == "clock"):
+            return f"There is no such date or time as '{shown(found[0])}'."
+    return ""
+
+
+def unread(text: str) -> str:
+    """Say why no time was read in a text, naming the part; empty if there is nothing to name."""
+    text = unicodedata.normalize("NFC", text).strip(STRIPPED + ".!?…")[-WINDOW:]
+    line = folded(text)
+    if why := _unreal(line) or _unknown(line.split()):
+        return why
+    if foreign := FOREIGN.search(text):
+        return ONLY.format(shown(foreign[0]))
+    pieces = (_piece(line, begin.start()) for begin in grammar.BEGINS.finditer(line))
+    piece = next((each for each in pieces if each and each.is_whole and not each.short), None)
+    if piece is None:
+        return ""
+    before, at, after = text[: piece.start], text[piece.start : piece.stop], text[piece.stop :]
+    left = grammar.STOPPED.search(folded(before)) or grammar.FAR.search(folded(before))
+    right = grammar.STOPS.match(folded(after))
+    if left or right:
+        part = (before[left.start() :] if left else "") + at + (right[0] if right else "")
+        return f"I cannot read '{shown(part)}' as a time."
+    moved = f"{at} {before.strip()} {after.strip()}"
+    why = f"I read a time at the beginning or at the end, as in '{shown(moved)}'."
+    return why if before and after else ""
 
 
 def _goes_on(text: str, line: str, head: _Piece) -> bool:
@@ -467,11 +544,8 @@ def _joined(
             if head.is_whole or head.short:  # `18:30 tell Ben to leave tomorrow`, `so call at 9`
                 timed = head if head.is_whole else tail
                 alone, both = _with_day(timed.meanings[0], now, zone), meanings[0]
-                if (
-                    head.short
-                    or both.recurs
-                    or moment(alone, at, now, zone) != moment(both, at, now, zone)
-                ):
+                due = {moment(each, at, now, zone) for each in (alone, both) if not both.recurs}
+                if head.short or len(due) != 1:
                     _choose(text, both, alone)
             return Timed(at, text[head.stop : tail.start].strip(STRIPPED)), meanings
     if head and tail and head.bare and head.is_whole and tail.is_whole:
@@ -522,13 +596,13 @@ def _next(when: When, local: datetime, zone: ZoneInfo) -> datetime:
     """The next day on which it may be, at its time of day."""
     assert when.clock is not None
     day = local.date()
-    if when.week:
+    if when.week == 1:
         day += timedelta(days=7 - day.weekday())
     while True:
         at = datetime.combine(day, when.clock)
         fits = not when.days or day.weekday() in when.days
         fits = fits and (when.date is None or day.day == when.date[2])
-        if fits and instant(at, zone) > instant(local, zone):
+        if fits and (when.week == THIS or instant(at, zone) > instant(local, zone)):
             return at
         day += timedelta(days=1)
 
@@ -546,19 +620,13 @@ def _on(when: When, text: str, today: date) -> date:
 
 
 def _after(when: When, local: datetime, now: datetime) -> datetime:
-    """Minutes and hours are elapsed time; days and more keep the time of day, or have their own.
-
-    More than can be counted is as good as the furthest that is too far.
-    """
-    most = FURTHEST.days + 366
-    spans = {unit: min(count, most * 1440) for unit, count in when.ahead}
-    days = min(sum(count * DAYS_OF.get(unit, 0) for unit, count in spans.items()), most)
-    months = min(sum(count * MONTHS_OF.get(unit, 0) for unit, count in spans.items()), most // 30)
-    if "e" in when.parts():
-        seconds = sum(count * ELAPSED.get(unit, 0) for unit, count in spans.items())
-        ahead = min(timedelta(days=days + months * 30, seconds=seconds), timedelta(days=most))
-        return now.astimezone(UTC).replace(microsecond=0) + ahead
-    at = local + relativedelta(months=months, days=days)
+    """Minutes and hours are elapsed time; days and more keep the time of day, or have their own."""
+    spans: dict[str, Any] = {f"{unit}s": count for unit, count in when.ahead}
+    start = now.astimezone(UTC).replace(microsecond=0) if "e" in when.parts() else local
+    try:
+        at = start + relativedelta(**spans)
+    except (OverflowError, ValueError):
+        return start + 2 * FURTHEST  # too far for the calendar, as the furthest is for us
     return datetime.combine(at, when.clock) if when.clock else at
 
 
@@ -580,27 +648,25 @@ def wall_time(text: str, now: datetime, zone: ZoneInfo) -> str:
     """The `at` of a schedule `once` (T-017): a wall clock time, or with an offset an instant in UTC."""
     meanings = _meanings(text)
     if not meanings:
-        raise ToolFailed(f"at '{shown(text)}' cannot be read; write for example {EXAMPLES}")
+        why = unread(text) or f"at '{shown(text)}' cannot be read."
+        raise ToolFailed(f"{why} Write for example {EXAMPLES}.")
     when = _one(meanings, text)
     if when.recurs:
-        raise ToolFailed(f"at '{shown(text)}' comes again and again. Leave out schedule_type.")
+        raise ToolFailed(
+            f"at '{shown(text)}' comes again. Name one time or leave out schedule_type."
+        )
     at = moment(when, text, now, zone)
-    return checked(at, text, now, zone).isoformat()
-
-
-def checked(at: datetime, text: str, now: datetime, zone: ZoneInfo) -> datetime:
-    """The moment, if it is still to come (T-019)."""
     # Years first: at the ends of the calendar there are no time zones.
     past, far = at.year < now.year - 1, at.year > now.year + 101
     if not past and not far:
-        when = at if at.tzinfo else instant(at, zone)
-        past, far = when <= now, when > now + FURTHEST
+        due = at if at.tzinfo else instant(at, zone)
+        past, far = due <= now, due > now + FURTHEST
     if past:
         local = f"{now.astimezone(zone):%a %Y-%m-%d %H:%M} {zone.key}"
         raise ToolFailed(f"at '{shown(text)}': that time has passed, it is {local} now")
     if far:
         raise ToolFailed(f"at '{shown(text)}' is more than a hundred years ahead")
-    return at
+    return at.isoformat()
 
 
 def time_of_day(name: str, text: str) -> str:
@@ -617,25 +683,7 @@ def time_of_day(name: str, text: str) -> str:
 
 def weekdays(text: str) -> tuple[int, ...]:
     """Names of days or their short forms, in any case, with commas between them (T-021)."""
-    found = set()
-    for word in text.split(","):
-        name = folded(word).strip()
-        if name not in grammar.DAYS:
-            raise ToolFailed(
-                f"day_of_week '{shown(name)}' is no day; write for example mon,thu or monday"
-            )
-        found.add(grammar.DAYS[name])
-    return tuple(sorted(found))
-
-
-def first_time(text: str, now: datetime, zone: ZoneInfo) -> str:
-    """The wall clock time from which a rule counts: of the first day on which it is still to come."""
-    meanings = _meanings(text)
-    when = _one(meanings, text) if meanings else None
-    start = moment(when, text, now, zone) if when and not when.recurs else None
-    if start is None or start.tzinfo is not None:
-        raise ToolFailed(
-            f"at '{shown(text)}' cannot be read; with rrule write for example 09:00, or "
-            f"{now.astimezone(zone) + timedelta(days=1):%Y-%m-%d}T09:00 without an offset"
-        )
-    return checked(start, text, now, zone).isoformat()
+    names = [folded(word).strip() for word in text.split(",")]
+    if strange := [name for name in names if name not in grammar.DAYS]:
+        raise ToolFailed(f"day_of_week '{shown(strange[0])}' is no day; write for example mon,thu")
+    return tuple(sorted({grammar.DAYS[name] for name in names}))

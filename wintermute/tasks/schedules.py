@@ -28,7 +28,7 @@ from wintermute.tasks.due import (
     shown,
     upcoming,
 )
-from wintermute.tasks.parse import DAYS, first_time, plan_parts, time_of_day, wall_time, weekdays
+from wintermute.tasks.parse import DAYS, plan_parts, time_of_day, wall_time, weekdays
 from wintermute.text import clean, is_blank
 
 FiringMode = Literal["reminder", "autonomous_notify", "autonomous_silent"]
@@ -319,9 +319,7 @@ class Interval(Schedule):
     async def parse(cls, request: PlanRequest, now: datetime, zone: ZoneInfo) -> "Interval":
         seconds = request.interval_seconds or 0
         if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
-            raise ToolFailed(
-                f"interval_seconds must be from {LEAST_SECONDS} to {MOST_SECONDS} (366 days)"
-            )
+            raise ToolFailed(f"interval_seconds must be from {LEAST_SECONDS} to {MOST_SECONDS}")
         window = parsed_window(request.window_start, request.window_end, seconds)
         since = now.astimezone(UTC).replace(microsecond=0)
         return cls(at=since.isoformat(), seconds=seconds, window=window)
@@ -391,10 +389,7 @@ def parsed_window(start: str | None, end: str | None, seconds: int) -> tuple[str
         raise ToolFailed("window_start and window_end are equal; leave out both for the whole day")
     first, last = (datetime.fromisoformat(f"2000-01-01T{at}") for at in (opens, closes))
     if (last - first) % timedelta(days=1) < timedelta(seconds=seconds):
-        raise ToolFailed(
-            f"the window from window_start to window_end is shorter than interval_seconds {seconds};"
-            " for once a day use schedule_type daily"
-        )
+        raise ToolFailed(f"the window is shorter than interval_seconds {seconds}; or use daily")
     return opens, closes
 
 
@@ -432,7 +427,10 @@ class RecurrenceRule(Schedule):
     async def parse(cls, request: PlanRequest, now: datetime, zone: ZoneInfo) -> "RecurrenceRule":
         """The rule must come true once at least, and soon be found to (T-025)."""
         rule = checked_rule(request.rrule or "")
-        schedule = cls(at=first_time(request.at or "", now, zone), rrule=rule)
+        at = wall_time(request.at or "", now, zone)
+        if datetime.fromisoformat(at).tzinfo:
+            raise ToolFailed(f"with rrule, at is a time of day or a date with one, as in {at[:16]}")
+        schedule = cls(at=at, rrule=rule)
         try:
             async with asyncio.timeout(RULE_DEADLINE):
                 due = await asyncio.to_thread(next_due, schedule, now, zone)
@@ -505,9 +503,7 @@ async def planned(
         schedule = await _scheduled(request, now, zone, before.schedule)
     mode, ai_prompt = _execution(request, before)
     if mode != "reminder" and schedule is None:
-        raise ToolFailed(
-            f"execution_mode {mode} needs a schedule_type; without one it must be reminder"
-        )
+        raise ToolFailed(f"execution_mode {mode} needs a schedule_type; else it must be reminder")
     return Plan(schedule=schedule, mode=mode, ai_prompt=ai_prompt)
 
 
@@ -519,16 +515,10 @@ async def _scheduled(
     if not name and given.keys() == {"at"}:
         name = Once.kind
     if not name:
-        first, *others, last = KINDS
-        raise ToolFailed(
-            f"{' and '.join(given)} needs a schedule_type: {first} for a single time, or "
-            f"{', '.join(others)} or {last}"
-        )
+        raise ToolFailed(f"{' and '.join(given)} needs a schedule_type: {', '.join(KINDS)}")
     if name not in KINDS and name != "none":
-        raise ToolFailed(
-            f"schedule_type '{shown(request.schedule_type or '')}' is unknown; "
-            f"it must be {', '.join(KINDS)} or none"
-        )
+        kinds = f"{', '.join(KINDS)} or none"
+        raise ToolFailed(f"schedule_type '{shown(name)}' is unknown; it must be {kinds}")
     kind = KINDS.get(name)
     takes = kind.takes if kind else ()
     if other := [part for part in given if part not in takes]:
@@ -554,8 +544,7 @@ def _execution(request: PlanRequest, before: Plan) -> tuple[FiringMode, str]:
     mode = next((mode for mode in MODES if mode == name), None)
     if mode is None:
         raise ToolFailed(
-            f"execution_mode '{shown(request.execution_mode or '')}' is unknown; "
-            f"it must be {', '.join(MODES)}"
+            f"execution_mode '{shown(name)}' is unknown; it must be {', '.join(MODES)}"
         )
     prompt = before.ai_prompt if request.ai_prompt is None else clean(request.ai_prompt).strip()
     if mode == "reminder":
@@ -568,7 +557,6 @@ def _execution(request: PlanRequest, before: Plan) -> tuple[FiringMode, str]:
     if is_blank(prompt):
         raise ToolFailed(f"execution_mode {mode} needs an ai_prompt that says what is to be done")
     if len(prompt) > MOST_PROMPT_CHARACTERS:
-        raise ToolFailed(
-            f"ai_prompt has {len(prompt)} characters; at most {MOST_PROMPT_CHARACTERS} are allowed"
-        )
+        most = f"at most {MOST_PROMPT_CHARACTERS} are allowed"
+        raise ToolFailed(f"ai_prompt has {len(prompt)} characters; {most}")
     return mode, prompt

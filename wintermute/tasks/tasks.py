@@ -4,7 +4,7 @@ What breaks a rule is told in words.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Literal
@@ -69,6 +69,8 @@ class Task:
     """It is due, but there is no room in which it may be said (T-013)."""
     made_by: str = ""
     """What brought it, as a cause of changes: `tool`, if the assistant did; "": not known any more."""
+    number: int = field(default=0, compare=False)
+    """Its short name for people, as it was stored; never given twice."""
 
 
 MOST_CHARACTERS = 2_000
@@ -110,7 +112,7 @@ def _hidden(request: PlanRequest, theirs: str = "") -> PlanRequest:
 _task = reader(Task, "schedule", "plan")
 COLUMNS = (
     "id, scope, content, priority, status, created_at, reason,"
-    " schedule, mode, ai_prompt, snoozed, next_due, failures, held, made_by"
+    " schedule, mode, ai_prompt, snoozed, next_due, failures, held, made_by, seq AS number"
 )
 
 
@@ -236,7 +238,7 @@ class Tasks:
             plan=await planned(request, since, self.zone),
             made_by=why.cause,
         )
-        values = columns(task, "schedule", "plan", "next_due")
+        values = columns(task, "schedule", "plan", "next_due", "number")
         values |= {"conversation_id": conversation_id, "origins": origins, "changed_at": now}
         await tx.execute(*insert("tasks", values))
         task = await self._write(tx, task, now, since, starts=True)

@@ -60,12 +60,10 @@ log = logging.getLogger(__name__)
 class JobDone:
     """It went well. What follows from it is stored in the transaction that ends it.
 
-    `store` names the conversations in which there is something to say then. `says`: what the people
-    of its scope are told, the owner where it has none; "": nothing.
+    `store` names the conversations in which there is something to say then.
     """
 
     store: Callable[[Transaction], Awaitable[Collection[str] | None]] | None = None
-    says: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +181,7 @@ class JobKind:
             elif isinstance(result, JobDone):
                 if not await jobs.done(tx, piece.id):
                     return ()
-                stored = await result.store(tx) if result.store else None
-                said = await self._say(tx, piece.scope or self._stores.owner.scope, result.says)
-                news = {*(stored or ()), *said}
+                news = (await result.store(tx) if result.store else None) or ()
             else:
                 error = result.error if result else BUG
                 log.warning("job failed name=%s id=%s error=%s", self.name, piece.id, error)
@@ -203,15 +199,10 @@ class JobKind:
         you, your = ("you", "your") if job.scope in ("", owner) else (whom, f"{whom}'s")
         work = COULD_NOT.get(self.name, OTHER).format(you=you, your=your)
         told = f"I couldn't {work}: {text.format(often=often)}"
-        return await self._say(tx, owner, told)
-
-    async def _say(self, tx: Transaction, scope: str, text: str) -> Collection[str]:
-        """Where a scope's people are told; nowhere while there is no such room."""
-        homes = await Deliveries.now(tx, self._stores, self._speaker)
-        home = await homes.home(tx, scope, None) if text else None
+        home = await (await Deliveries.now(tx, self._stores, self._speaker)).home(tx, owner, None)
         if home is None:
             return ()
         await self._stores.outbox.enqueue(
-            *(tx, home.id, text), kind="notice", meant_for=scope, unasked=True
+            *(tx, home.id, told), kind="notice", meant_for=owner, unasked=True
         )
         return (home.id,)
