@@ -82,7 +82,7 @@ async def test_a_kept_login_is_asked_and_the_password_only_on_request(
 async def test_ctrl_c_in_the_trial_of_a_password_leaves_no_device(
     homeserver: Homeserver, person: NewPerson, bot: NewBot, proxy: Proxy
 ) -> None:
-    """U-004."""
+    """U-004: it ends, also where the password is refused."""
     daemon = await bot(await person("ann"), via=proxy.url, start=False)
     login = homeserver.login(daemon.user_id[1:].partition(":")[0])
     before = devices(homeserver, login)
@@ -93,9 +93,13 @@ async def test_ctrl_c_in_the_trial_of_a_password_leaves_no_device(
         return None
 
     proxy.after = interrupted
-    async with terminal("--config", daemon.config, "check") as typist:
-        assert await typist.ended() == 1, typist.shown
-    assert len(proxy.seen("POST", "/login")) == 1
+    for password in (None, "wrong"):
+        if password:
+            (daemon.config.parent / "password").write_text(password)
+        async with terminal("--config", daemon.config, "check") as typist:
+            assert await typist.ended() == 1, typist.shown
+        assert "homeserver" not in typist.shown  # no findings
+    assert len(proxy.seen("POST", "/login")) == 2
     assert devices(homeserver, login) == before
 
 

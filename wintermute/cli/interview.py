@@ -5,7 +5,7 @@ import json
 import re
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +32,7 @@ from wintermute.matrix.login import end_login, exists, logged_in, takes_password
 from wintermute.text import counted
 
 LONGEST, SHOWN, FEW_TOKENS = 1000, 12, 8192
-TRIAL_SECONDS = 120.0
+TRIAL_SECONDS, LOCAL_SECONDS = 120.0, 1.0
 NAME, SERVER = r"@[^@:\s]+", r":[^@\s]+"
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KEYS = {name: f"matrix.{name}" for name in ("homeserver", "user_id", "password", "owner")} | {
@@ -194,6 +194,8 @@ class Interview:
         if known is False:
             self._doubt(user, f"{server} has no account {user}: check the spelling")
         self._keep(KEYS["owner"], user)
+        if "base_url" not in self._given:
+            self._offered["base_url"] = asyncio.run(running())
         return f"{user} exists." if known else f"{user} was not tried: no homeserver tells."
 
     def provider(self, answer: str) -> str:
@@ -266,6 +268,17 @@ class Interview:
         self._keep(f"{BACKEND}.context_tokens", window.tokens)
         few = " That is little: give it 16384 or more." if window.tokens < FEW_TOKENS else ""
         return f"Using {found[0]} with a context window of {window.tokens} tokens.{few}"
+
+
+async def running() -> str:
+    """A provider that answers on this machine; "" without one."""
+    for name, each in PROVIDERS.items():
+        if each.start:
+            with suppress(ModelError, TimeoutError):
+                async with asyncio.timeout(LOCAL_SECONDS):
+                    await list_models(each.base_url)
+                return name
+    return ""
 
 
 QUESTIONS: tuple[tuple[str, str, Callable[[Interview, str], str], int], ...] = (

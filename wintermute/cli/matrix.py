@@ -146,7 +146,10 @@ def _looked_for(
                 await clock.sleep(LOOK_SECONDS)
         return one
 
-    return asyncio.run(found())
+    try:
+        return asyncio.run(found())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 async def _shown(config: Config) -> list[Finding]:

@@ -57,6 +57,7 @@ OPENING = re.compile(
 TEACH = re.compile(r"(?:learn|teach you|new skill)\b[:\s]*(?:how\s+to\s+|to\s+)?", re.IGNORECASE)
 STEP = re.compile(r"^(?:(?:\d+[.)]|[-*]|and|then) )+", re.IGNORECASE)
 SPAN = re.compile(r"^(?=\d+ ?(?:s|m|h))", re.IGNORECASE)
+LISTED = re.compile(r",[^,]*\band\b[^,]*$", re.IGNORECASE)
 ABOUT = re.compile(r"^(?:(?:to|of|about|that|for)\b ?)+|,$", re.IGNORECASE)
 ASKING = re.compile(
     r"(?:(?:what|who|which|when|where|why|how)(?:['\u2019]?(?:s|re))?|is|are|am|was|were|do|does|did)\b",
@@ -307,7 +308,7 @@ def _add_task(now: PracticeView, what: str) -> Utterance:
     """A reminder where the text says when, else a line on the list."""
     if isinstance(reminder := _remind(now, what), tuple):
         return reminder
-    items = re.split(r",? and |, ", what) if "," in what else [what]
+    items = re.split(r",? and |, ", what) if LISTED.search(what) else [what]
     calls: Utterance = tuple(("task", {"action": "add", "content": each}) for each in items if each)
     return (calls if "task" in now.tools else phrase("no_tool", tool="task")) or phrase("task_what")
 

@@ -32,12 +32,13 @@ async def read_lines(file: Path | None) -> AsyncIterator[str]:
     """
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[str | None] = asyncio.Queue()
+    source = file.open("rb", 0) if file else os.fdopen(0, "rb", 0, closefd=False)
 
     def read() -> None:
-        source = file.open("rb", 0) if file else os.fdopen(0, "rb", 0, closefd=False)
-        with contextlib.suppress(RuntimeError), source:  # the loop is over, nobody listens
-            for line in source:
-                loop.call_soon_threadsafe(lines.put_nowait, line.decode(errors="replace"))
+        with contextlib.suppress(RuntimeError):  # the loop is over, nobody listens
+            with contextlib.suppress(OSError), source:
+                for line in source:
+                    loop.call_soon_threadsafe(lines.put_nowait, line.decode(errors="replace"))
             loop.call_soon_threadsafe(lines.put_nowait, None)
 
     threading.Thread(target=read, daemon=True).start()
@@ -81,10 +82,11 @@ class PracticeModel:
         try:
             body = json.loads(await request.read())
             tools = {str(tool["function"]["name"]) for tool in body.get("tools") or ()}
-            reply = answer([{**message} for message in body["messages"]], tools)
+            messages = [{**message} for message in body["messages"]]
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             error = {"message": "this is no request for a chat completion"}
             return web.json_response({"error": error}, status=400)
+        reply = answer(messages, tools)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         with contextlib.suppress(ConnectionResetError):  # who asked has left
             await response.prepare(request)

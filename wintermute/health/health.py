@@ -418,7 +418,9 @@ async def gather(
     zone = ZoneInfo(timezone)
     now = clock.now().astimezone(zone)
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    old = await database.scalars("SELECT part FROM health WHERE updated_at < ?", (stamp(midnight),))
+    old = await database.scalars(
+        "SELECT part FROM health WHERE updated_at < ?", (stamp(now - LATELY),)
+    )
     facts = []
     for part in await Health(database, clock).parts():
         since = f"(since {part.since.astimezone(zone):%Y-%m-%d %H:%M})"

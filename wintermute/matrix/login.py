@@ -22,6 +22,7 @@ from wintermute.errors import (
     LoginExpired,
     LoginRefused,
     SendRefused,
+    WintermuteError,
 )
 from wintermute.health.health import Finding
 from wintermute.matrix.cross_signing import NOT_SERVED, are_others, foreign_text, served_key
@@ -381,7 +382,8 @@ async def _probe_password(matrix: Matrix) -> tuple[Finding, Session | None]:
             try:
                 [session] = await asyncio.shield(trial)
             except asyncio.CancelledError:  # Ctrl-C, when the device may have been made
-                await end_login(matrix, *await trial)
+                with suppress(WintermuteError):  # or it was refused
+                    await end_login(matrix, *await trial)
                 raise
     except (LoginRefused, SendRefused, HomeserverUnavailable) as error:
         return Finding("login", "fail", str(error)), None
