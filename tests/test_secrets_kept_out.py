@@ -36,7 +36,6 @@ AS_SAID = "casts turns observations edits inbox outbox sub_sessions jobs occurre
 COPIES = "changes proposals night_phases"
 OTHERS = {
     "files.py": "puts any file in place",
-    "memory/core.py": "the file of core_pages.py",
     "wiki/page_jobs.py": "the journal: consolidation.py asks before its diff and reports are made",
     "wiki/taking_back.py": "takes lines away",
     "cli/core.py": "a person's own page",

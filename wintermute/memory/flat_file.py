@@ -27,8 +27,8 @@ from wintermute.changes.proposals import Proposal, Proposals
 from wintermute.clock import stamp
 from wintermute.db import Database, Row, Transaction
 from wintermute.errors import MemoryFileUnusable, ToolFailed
-from wintermute.files import to_its_end
-from wintermute.memory.core import Places, SaidOnce, TextFile
+from wintermute.files import TextFile, to_its_end
+from wintermute.memory.core import Places, SaidOnce
 from wintermute.memory.fact import (
     Fact,
     FileLine,
