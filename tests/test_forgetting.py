@@ -271,7 +271,7 @@ async def test_a_short_text_is_erased_where_it_was_learnt_only(
         assert len(done.short) == 1
         intents = [row["intent"] for row in await house.rows("SELECT intent FROM casts")]
         assert intents == ["", "He has a dog, too"]
-        assert (await house.spoken())[1:] == ["echo: He has a dog, too", ""]  # named by its id
+        assert (await house.spoken())[1:] == ["echo: He has a dog, too", ""]  # a line of its own
 
 
 async def test_an_erased_answer_that_the_homeserver_refused_is_not_tried_again(

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +138,10 @@ class Traces:
     def asked(self, *kept: Kept) -> dict[str, str]:
         """What `Kept.rows` of these is asked with; none where nobody looked."""
         return {each.name: json.dumps(self.rows.get(each.name, ())) for each in kept}
+
+    def also(self, kept: Kept, keys: RowKeys) -> "Traces":
+        """Add rows of a table that were found in another way."""
+        return replace(self, rows={**self.rows, kept.name: [*self.rows.get(kept.name, ()), *keys]})
 
 
 NOWHERE = Traces()

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from wintermute.db import Database, Transaction
 from wintermute.db.values import reader
 from wintermute.mailbox.growing import TAKEN_AWAY
-from wintermute.mailbox.outbox import Outbox, Spoken
+from wintermute.mailbox.outbox import ANSWERS, Outbox, Spoken
+from wintermute.text import plain
 
 PLACE = (  # which row owns an event, or the one that it edits
     "SELECT w.conversation_id, p.n, coalesce("
@@ -39,6 +40,11 @@ ANEW = (  # messages whose answer may be growing in that of an earlier wording
     "SELECT DISTINCT i.event_id FROM outbox a JOIN inbox v ON v.event_id = a.answers"
     " JOIN inbox i ON i.edits = coalesce(v.edits, v.event_id) AND i.seq > v.seq"
     " WHERE coalesce(a.continues, a.id) = ? AND i.state = 'casting'"
+)
+
+LISTS = (
+    f"SELECT seq FROM outbox WHERE cast_id IS NULL AND {ANSWERS.of} AND EXISTS (SELECT 1"
+    "  FROM json_each(:lines) WHERE instr(char(10) || body || char(10), char(10) || value))"
 )
 
 
@@ -125,6 +131,12 @@ class Retractions:
             if await tx.exists(owners, (row["event"], outbox_id)):  # a former answer, which stays
                 take = self._outbox.withdraw
             await take(tx, row["conversation_id"], row["room_id"], row["event"])
+
+    async def lists(self, texts: Sequence[str], scopes: Sequence[str]) -> list[tuple[int]]:
+        """Find answers to commands in which one of these memories has a line, however short (M-030)."""
+        lines = [f"- {plain(text)}{end}" for text in texts for end in ("\n", " (")]
+        asked = {"lines": json.dumps(lines), "scopes": json.dumps(list(scopes))}
+        return [(int(row["seq"]),) for row in await self._database.rows(LISTS, asked)]
 
     async def event_of(self, outbox_id: str) -> str | None:
         """The event that a row has become, as far as that is known."""
