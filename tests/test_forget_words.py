@@ -119,7 +119,7 @@ async def test_all_kinds_are_listed_and_gone_everywhere(
         ):
             assert kind in question
         assert "- 4 lines of pages and their index: " in question
-        assert "fact_" not in question
+        assert "`/forget fact_" not in question
         assert "Your messages stay in the room until you delete them there." in question
         assert "only you can change them: the task `task_" in question
         model.keyed(lambda _: None)

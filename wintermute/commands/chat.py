@@ -36,28 +36,6 @@ from wintermute.text import EMPTY_LISTS, one_line, plain
 from wintermute.wiki.finding import wiki_finding
 
 OBJECTIVE_CHARACTERS = 100
-
-
-def session_line(node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo) -> str:
-    """What it is to deliver, and how far it is."""
-    named = f"{plain(node.name)}: " if node.name else ""
-    objective = plain(one_line(node.objective)[:OBJECTIVE_CHARACTERS])
-    return f"`{node.id}` {named}{objective} ({_how_far(node, needs, zone)})"
-
-
-def _how_far(node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo) -> str:
-    if node.state == "collecting":
-        return "waits for work that it started"
-    if node.state == "running":
-        return "running"
-    missing = [plain(each.label) for each in needs if each.state != "done"]
-    if missing:
-        return f"waits for {', '.join(missing)}"
-    if node.not_before is None:
-        return "waits for its turn"
-    return f"not before {node.not_before.astimezone(zone):%Y-%m-%d %H:%M}"
-
-
 HELP = {
     "/new": "start a new conversation: I no longer see the earlier messages",
     "/compact": "replace earlier messages with a summary, to make room for more",
@@ -99,6 +77,26 @@ NOTHING_TO_CONFIRM = "There is nothing to confirm: write `/undo` first."
 NO_CHANGE = "I know no change `{}` in this chat from the last 30 days."
 ALL = "all"
 NO_DETAILS = "I show you details only in a direct chat: ask me there."
+
+
+def session_line(node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo) -> str:
+    """What it is to deliver, and how far it is."""
+    named = f"{plain(node.name)}: " if node.name else ""
+    objective = plain(one_line(node.objective)[:OBJECTIVE_CHARACTERS])
+    return f"`{node.id}` {named}{objective} ({_how_far(node, needs, zone)})"
+
+
+def _how_far(node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo) -> str:
+    if node.state == "collecting":
+        return "waits for work that it started"
+    if node.state == "running":
+        return "running"
+    missing = [plain(each.label) for each in needs if each.state != "done"]
+    if missing:
+        return f"waits for {', '.join(missing)}"
+    if node.not_before is None:
+        return "waits for its turn"
+    return f"not before {node.not_before.astimezone(zone):%Y-%m-%d %H:%M}"
 
 
 class Verifier(Protocol):

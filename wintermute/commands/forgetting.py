@@ -142,8 +142,7 @@ class Forgetting:
 
 def _lines(found: Worded, *, answers: bool = True) -> Iterator[str]:
     """List the things that go, a line for each kind, with some examples."""
-    several = len(found.facts) > 1  # who wants to erase only one of them needs its id
-    facts = [plain(brief(fact.text)) + f" (`{fact.id}`)" * several for fact in found.facts]
+    facts = [f"{plain(brief(fact.text))} (`{fact.id}`)" for fact in found.facts]
     kinds: tuple[tuple[int, str, str, list[str]], ...] = (
         (len(facts), "memory", "", facts),
         (len(found.messages), "message", " of yours", _quotes(found.messages.values())),

@@ -44,7 +44,7 @@ ANEW = (  # messages whose answer may be growing in that of an earlier wording
 
 LISTS = (
     f"SELECT seq FROM outbox WHERE cast_id IS NULL AND {ANSWERS.of} AND EXISTS (SELECT 1"
-    "  FROM json_each(:lines) WHERE instr(char(10) || body || char(10), char(10) || value))"
+    "  FROM json_each(:lines) WHERE instr(char(10) || body || char(10), value))"
 )
 
 
@@ -133,8 +133,9 @@ class Retractions:
             await take(tx, row["conversation_id"], row["room_id"], row["event"])
 
     async def lists(self, texts: Sequence[str], scopes: Sequence[str]) -> list[tuple[int]]:
-        """Find answers to commands in which one of these memories has a line, however short (M-030)."""
-        lines = [f"- {plain(text)}{end}" for text in texts for end in ("\n", " (")]
+        """Find answers to commands in which one of these memories ends a line, however short (M-030)."""
+        around = (("\n- ", "\n"), ("\n- ", " ("), (": ", "\n"), ("memory ", "\n"))
+        lines = [f"{before}{plain(text)}{after}" for text in texts for before, after in around]
         asked = {"lines": json.dumps(lines), "scopes": json.dumps(list(scopes))}
         return [(int(row["seq"]),) for row in await self._database.rows(LISTS, asked)]
 
