@@ -90,7 +90,7 @@ async def filled(house: House, count: int) -> None:
     texts = [f"{row['text']} today" for row in known[::2]]
     texts += [sentence(draw) for _ in range(NEW - len(texts))]
     async with house.database.transaction() as tx:
-        await tx.execute("UPDATE facts SET judged = 1")
+        await tx.execute("UPDATE facts SET examined = 1")
         await stores.facts.take(tx, [NewFact(SCOPE, text, "harvest", "Ann") for text in texts])
     if stores.meaning is not None:
         await stores.meaning.make()

@@ -24,6 +24,7 @@ from tests.world.scene import (
     NewScene,
     Scene,
 )
+from tests.world.schema import later_program
 from tests.world.terminal import Terminal
 from tests.world.warm import Interpreter
 
@@ -57,6 +58,13 @@ def homeserver(blank: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def python() -> Iterator[Interpreter]:
     """An interpreter with the program imported: what it forks starts at once."""
     with Interpreter() as warm:
+        yield warm
+
+
+@pytest.fixture(scope="session")
+def later_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
+    """One of a program whose schema has one more step than ours."""
+    with Interpreter(later_program(tmp_path_factory.mktemp("later"))) as warm:
         yield warm
 
 

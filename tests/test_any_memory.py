@@ -97,8 +97,8 @@ class Life:
         live, before = self.live[scope], dict(self.before)
         await self._edit(house, scope, text, crossed=True)
         await house.stores.memories.text(scope)
-        kept = "SELECT f.text FROM kept_lines k JOIN facts f ON f.seq = k.fact"
-        rows = await house.rows(f"{kept} WHERE f.scope = ? AND f.retired_at IS NULL", scope)
+        kept = "SELECT text FROM facts WHERE retained"
+        rows = await house.rows(f"{kept} AND scope = ? AND retired_at IS NULL", scope)
         if text in {row["text"] for row in rows}:
             self.live[scope], self.before = live, before
 

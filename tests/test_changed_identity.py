@@ -152,8 +152,8 @@ async def test_where_somebody_has_changed_the_others_wait_with_them(
     "steps",
     [
         [["operation", "INSERT INTO people"], ["executing", "INSERT INTO outbox"]],
-        [["operation", "INSERT INTO people"], ["executing", "UPDATE people SET told"]],
-        [["operation", "UPDATE people SET told"], ["executing", "INSERT INTO outbox_parts"]],
+        [["operation", "INSERT INTO people"], ["executing", "UPDATE people SET notified"]],
+        [["operation", "UPDATE people SET notified"], ["executing", "INSERT INTO outbox_parts"]],
         [["operation", "INSERT INTO outbox_parts"], ["executing", "UPDATE outbox_parts"]],
     ],
 )

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sqlite3  # noqa: TID251  the schema of before, made from outside
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,11 +10,10 @@ import pytest
 from tests.world.model import ModelServer
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.terminal import PASSWORD, Terminal
+from tests.world.warm import Interpreter
 from wintermute.clock import SystemClock
 from wintermute.commands.tasks import NOTHING_TO_UNDO
 from wintermute.db import open_database
-from wintermute.db.database import shipped_migrations
-from wintermute.db.migrate import migrate
 from wintermute.ids import new_id
 from wintermute.owner import Owner
 from wintermute.stores import Stores
@@ -156,13 +154,11 @@ def test_forgetting_is_for_good(terminal: Terminal) -> None:
 
 
 @pytest.mark.slow
-def test_forgetting_names_the_copies_from_before_upgrades(terminal: Terminal) -> None:
+def test_forgetting_names_the_copies_from_before_upgrades(
+    terminal: Terminal, later_python: Interpreter
+) -> None:
     """M-030: an upgrade makes one, and in there nothing is ever forgotten."""
-    path = terminal.data / "wintermute.db"
-    path.unlink()
-    connection = sqlite3.connect(path, isolation_level=None)
-    migrate(connection, path, [step for step in shipped_migrations() if step.number <= 5])
-    connection.close()
+    terminal = Terminal(terminal.folder, later_python)
     fact_id = terminal.json("memory", "add", "The zimtkanarie sings")["id"]
     (copy,) = terminal.data.glob("*.before-*")
     made = datetime(2026, 3, 7, 12, tzinfo=UTC)

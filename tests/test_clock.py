@@ -180,7 +180,9 @@ async def test_another_start_of_the_machine_tells_nothing(tmp_path: Path) -> Non
             await marks.keep(mark)
             assert await marks.last() == mark
         async with database.transaction() as tx:
-            await tx.execute("UPDATE clock SET boot = 'another'")
+            await tx.execute(
+                "UPDATE single_values SET value = json_set(value, '$.boot', 'another') WHERE name = 'clock'"
+            )
         assert await marks.last() is None
 
 

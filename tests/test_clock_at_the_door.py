@@ -90,7 +90,9 @@ async def test_a_start_that_nothing_vouches_for_says_nothing_until_it_is_known_w
     chat = await room(ann, daemon)
     await daemon.kill()
     await promise(daemon, ann.user_id, chat, {"pills": daily_in(HOUR), "tea": once(in_(1))})
-    daemon.change("UPDATE clock SET boot = 'another'")
+    daemon.change(
+        "UPDATE single_values SET value = json_set(value, '$.boot', 'another') WHERE name = 'clock'"
+    )
     daemon.set_clocks(wall=2 * HOUR)
     await daemon.start()
     await schedule(daemon, "waits: the clock of this machine may be wrong")
@@ -101,7 +103,9 @@ async def test_a_start_that_nothing_vouches_for_says_nothing_until_it_is_known_w
     assert timedelta(0) < next_due(daemon)["pills"] < timedelta(hours=1)
     await daemon.said_all()
     await daemon.kill()
-    daemon.change("UPDATE clock SET boot = 'another'")
+    daemon.change(
+        "UPDATE single_values SET value = json_set(value, '$.boot', 'another') WHERE name = 'clock'"
+    )
     proxy.after = lie
     await daemon.start()
     await promise(daemon, ann.user_id, chat, {"soup": once(in_(1))})
@@ -164,7 +168,9 @@ async def test_a_start_years_ahead_throws_nothing_away(
     await until(lambda: states(daemon).count("untrusted") == 1)
     assert (await daemon.command("memory", "add", "Anna lives in Lyon"))[0] == 0
     await daemon.kill()
-    daemon.change("UPDATE clock SET boot = 'another'")
+    daemon.change(
+        "UPDATE single_values SET value = json_set(value, '$.boot', 'another') WHERE name = 'clock'"
+    )
     daemon.set_clocks(wall=NEVER)
     await daemon.start()
     await schedule(daemon, "waits: the clock of this machine may be wrong")

@@ -233,12 +233,12 @@ async def _interleaved(path: Path, programs: list[list[Step]]) -> None:
     done: list[str] = []
     async with open_database(path) as database:
         async with database.transaction() as tx:
-            await tx.execute("INSERT INTO counters (name, value) VALUES ('n', 0)")
+            await tx.execute("INSERT INTO single_values (name, value) VALUES ('n', 0)")
         async with asyncio.TaskGroup() as group:
             for number, program in enumerate(programs):
                 group.create_task(_program(database, f"{number}", program, done))
         found = Counter(key.split()[0] for key in await keys(database))
-        row = await database.row("SELECT value FROM counters")
+        row = await database.row("SELECT value FROM single_values")
     wrote = {n: sum(step == "write" for step, _ in programs[int(n)]) for n in done}
     assert found == {name: count for name, count in wrote.items() if count}
     assert row is not None
@@ -248,7 +248,7 @@ async def _interleaved(path: Path, programs: list[list[Step]]) -> None:
 async def _program(database: Database, name: str, program: list[Step], done: list[str]) -> None:
     with suppress(KeyError):
         async with database.transaction() as tx:
-            row = await tx.row("SELECT value FROM counters")
+            row = await tx.row("SELECT value FROM single_values")
             assert row is not None
             for n, (step, number) in enumerate(program):
                 if step == "write":
@@ -263,7 +263,7 @@ async def _program(database: Database, name: str, program: list[Step], done: lis
                 else:
                     async with asyncio.TaskGroup() as group:  # one of its waits is cancelled
                         group.create_task(tx.rows("SELECT 1")).cancel()
-            await tx.execute("UPDATE counters SET value = ?", (row["value"] + 1,))
+            await tx.execute("UPDATE single_values SET value = ?", (row["value"] + 1,))
         done.append(name)
 
 
@@ -373,7 +373,7 @@ async def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
     connection = driver.connect(path, read_only=False)
     connection.execute("CREATE TABLE recipes (name TEXT)")
     connection.close()
-    assert "some other program's database" in await refusal(path)
+    assert "from an earlier Wintermute or another program" in await refusal(path)
 
 
 async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:

@@ -417,5 +417,5 @@ async def test_a_log_that_a_reader_keeps_long_is_named_and_shrinks_again(
                 assert f"{log} has 65 MB: " in terminal.run(command).stdout.decode()
         for name in ("x" * (5 << 20), "y"):  # more than a log is to hold, and the next change
             async with database.transaction() as tx:
-                await tx.execute("INSERT INTO counters (name, value) VALUES (?, 1)", (name,))
+                await tx.execute("INSERT INTO single_values (name, value) VALUES (?, 1)", (name,))
         assert log.stat().st_size <= LONGEST_LOG

@@ -321,7 +321,7 @@ async def test_only_an_edit_of_the_newest_message_is_to_be_answered(
     chat = await room(ann, daemon, encrypted=encrypted)
     one = await settled(ann, chat, "one")
     two = await settled(ann, chat, "two")
-    [token] = daemon.rows("SELECT token FROM sync_token")
+    [token] = daemon.rows("SELECT value FROM single_values WHERE name = 'sync token'")
     await ann.edit(chat, one, "one, later")
     await ann.edit(chat, two, "/stop")
     again = await ann.edit(chat, two, "two, again")
@@ -334,7 +334,12 @@ async def test_only_an_edit_of_the_newest_message_is_to_be_answered(
     await daemon.start()
     await settled(ann, chat, "again")
     await daemon.stop()
-    assert daemon.change("UPDATE sync_token SET token = ?", token["token"]) == 1
+    assert (
+        daemon.change(
+            "UPDATE single_values SET value = ? WHERE name = 'sync token'", token["value"]
+        )
+        == 1
+    )
     await daemon.start()
     await settled(ann, chat, "end")
     assert rows_of(daemon)[:3] == [

@@ -87,4 +87,4 @@ async def test_of_whom_we_do_not_answer_no_sessions_are_kept(
     await ann.wait_for(group, lambda m: m.sender == daemon.user_id)
     assert "it rains" in str(model.requests[0].messages)
     assert daemon.rows("SELECT user_id FROM session_owners") == [{"user_id": ann.user_id}]
-    assert len(daemon.rows("SELECT 1 FROM taken_messages")) == 1
+    assert len(daemon.rows("SELECT 1 FROM seen_messages")) == 1

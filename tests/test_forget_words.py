@@ -143,7 +143,7 @@ async def test_all_kinds_are_listed_and_gone_everywhere(
             if not name.startswith(("sleep", "conv", "epis")) and word in pages[name]
         ] == []
         assert "Likes tea" in house.stores.places.core(SCOPE).read_text()
-        views = "SELECT utterance || calls AS text FROM turns UNION SELECT summary FROM folds UNION SELECT block FROM casts"
+        views = "SELECT utterance || calls AS text FROM turns UNION SELECT summary FROM folds UNION SELECT context_block FROM casts"
         for row in await house.rows(f"{views} UNION SELECT text FROM facts"):
             assert word not in row["text"].replace(f"feed the {word}", "")
 

@@ -88,7 +88,7 @@ async def test_what_a_person_took_back_is_not_derived_again(
         texts = [fact["text"] for fact in await facts(house)]
         assert texts == ["Ann keeps bees.", "Ann's boat has a name."]
         assert [json.loads(fact["origins"]) for fact in await facts(house)] == [[left]] * 2
-        assert await house.rows("SELECT * FROM harvests_again") == []
+        assert await house.rows("SELECT * FROM harvest_repeats") == []
 
 
 @pytest.mark.slow

@@ -144,6 +144,11 @@ def words(name: str) -> set[str]:
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)}
 
 
+def only_the_list_of_locks_takes_one() -> list[str]:
+    found = {name for name in python_files("wintermute/") if "flock" in text_of(name)}
+    return sorted(found ^ {"wintermute/files.py"})
+
+
 def only_the_bulkheads_catch_everything() -> list[str]:
     found = {name for name in python_files("wintermute/") if catches_everything(nodes(name))}
     return sorted(found - BULKHEADS)
@@ -380,6 +385,7 @@ def what_is_imported_is_a_dependency_of_our_own() -> list[str]:
 
 RULES: tuple[Callable[[], list[str]], ...] = (
     only_the_bulkheads_catch_everything,
+    only_the_list_of_locks_takes_one,
     names_say_what_a_thing_is,
     a_class_name_means_one_thing_and_a_file_name_two_at_most,
     every_module_begins_with_a_sentence,

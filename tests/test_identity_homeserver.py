@@ -521,7 +521,6 @@ async def test_the_next_identity_is_ours_once_it_was_accepted_and_not_before(
     bot: Own = await own(login, password=login.password)
     await bot.round()
     old = bot.seeds()
-    (bot.folder / f"{FILE}.new").write_text("half of")
     coming = new_seeds(bot.nio.user_id)
     keep_seeds(bot.folder, coming, NEXT)
     await bot.round()

@@ -110,8 +110,7 @@ def test_what_is_kept_is_what_is_read_and_is_ours_alone(tmp_path: Path) -> None:
     assert load_seeds(folder, BOT) is None
     assert next_seeds(folder, BOT) is None
     keep_seeds(folder, OTHER)
-    (folder / f"{FILE}.new").write_text("half of")
-    (folder / f"{FILE}.new").chmod(0o644)
+    (folder / f".{FILE}.part_1_2_3-{2**22 + 1}").write_text("half of")
     keep_seeds(folder, OURS)
     assert load_seeds(folder, BOT, proven=True) == OURS
     assert [file.name for file in folder.iterdir()] == [FILE]

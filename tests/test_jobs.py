@@ -199,7 +199,7 @@ async def test_a_bug_in_what_follows_from_a_job_stores_nothing_of_it(
     tmp_path: Path, model: ModelServer
 ) -> None:
     async def store(tx: Transaction) -> None:
-        await tx.execute("INSERT INTO counters (name, value) VALUES ('half', 1)")
+        await tx.execute("INSERT INTO single_values (name, value) VALUES ('half', 1)")
         raise KeyError
 
     async def do(key: str) -> JobDone:
@@ -209,7 +209,7 @@ async def test_a_bug_in_what_follows_from_a_job_stores_nothing_of_it(
         await owe(house, "bad", scope=BOB)
         await owe(house, "good")
         await became(house, bad="failed", good="done")
-        assert await house.rows("SELECT 1 FROM counters WHERE name = 'half'") == []
+        assert await house.rows("SELECT 1 FROM single_values WHERE name = 'half'") == []
 
 
 async def test_what_takes_too_long_has_failed(tmp_path: Path, model: ModelServer) -> None:
@@ -428,7 +428,7 @@ async def test_nothing_follows_from_what_was_forgotten_while_it_was_done(
 
     async def do(_key: str) -> JobDone:
         async def store(tx: Transaction) -> None:
-            await tx.execute("INSERT INTO counters (name, value) VALUES ('learnt', 1)")
+            await tx.execute("INSERT INTO single_values (name, value) VALUES ('learnt', 1)")
 
         await forgotten.wait()
         return JobDone(store)
@@ -449,7 +449,7 @@ async def test_nothing_follows_from_what_was_forgotten_while_it_was_done(
         await became(house, b="done")
         assert [
             row["value"]
-            for row in await house.rows("SELECT value FROM counters WHERE name = 'learnt'")
+            for row in await house.rows("SELECT value FROM single_values WHERE name = 'learnt'")
         ] == [1]
 
 

@@ -236,8 +236,10 @@ async def test_fields_go_with_what_was_in_view_when_they_were_made(
         return Calls((use,), fields={"reasoning": f"{SECRET} of {seen.last_user}"})
 
     async def kept() -> list[str]:
-        rows = await house.rows("SELECT kept FROM turns WHERE kept <> '' ORDER BY seq")
-        return [json.loads(row["kept"])["message"]["reasoning"] for row in rows]
+        rows = await house.rows(
+            "SELECT provider_fields FROM turns WHERE provider_fields <> '' ORDER BY seq"
+        )
+        return [json.loads(row["provider_fields"])["message"]["reasoning"] for row in rows]
 
     model.keyed(answer)
     async with (

@@ -472,7 +472,7 @@ async def test_garbage_device_keys_of_a_stranger_stop_nothing(
         assert (daemon.running, daemon.pid) == (True, pid)
         await daemon.restart()
     assert all(message.encrypted for message in ann.messages(chat, daemon.user_id))
-    [count] = daemon.rows("SELECT value FROM counters WHERE name = 'malformed'")
+    [count] = daemon.rows("SELECT value FROM single_values WHERE name = 'malformed'")
     assert count["value"] >= 3  # her devices without a usable key, at least once
 
 

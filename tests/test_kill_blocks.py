@@ -5,7 +5,7 @@ import pytest
 from tests.world.model import Calls, Hang, ModelServer, Seen, Step, Text, Use
 from tests.world.scene import NewBot, NewPerson, NewRoom
 
-KEPT = {"casts": "UPDATE casts SET block", "turns": "UPDATE turns SET block"}
+KEPT = {"casts": "UPDATE casts SET context_block", "turns": "UPDATE turns SET context_block"}
 LEARNT = "# User Memories\nAnn is 40.\n"
 
 
@@ -41,11 +41,11 @@ async def test_a_block_that_was_kept_is_shown_again_byte_for_byte(
     await daemon.start({"logger": "aiosqlite", "steps": steps}, ready=False)
     assert await daemon.ended() == -9
     assert len(model.requests) == asked - 1
-    (kept,) = daemon.rows(f"SELECT block FROM {table} WHERE block <> ''")
-    assert LEARNT in kept["block"]
+    (kept,) = daemon.rows(f"SELECT context_block FROM {table} WHERE context_block <> ''")
+    assert LEARNT in kept["context_block"]
     await daemon.start()
     before = await model.request_arrived(asked)
-    assert before.messages[-1]["content"].endswith(f"\n\n{kept['block']}")
+    assert before.messages[-1]["content"].endswith(f"\n\n{kept['context_block']}")
     await daemon.kill()
     await daemon.start()
     await ann.wait_for(chat, lambda said: said.body == "fine")

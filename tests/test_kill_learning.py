@@ -117,8 +117,8 @@ async def learning(
 
 STEPS = {
     "cursor-moved": ("INSERT INTO harvests", "COMMIT"),
-    "before-commit": ("INSERT INTO free_bullets", "COMMIT"),
-    "after-commit": ("INSERT INTO free_bullets", "os.rename .core.md"),
+    "before-commit": ("INSERT INTO unowned_bullets", "COMMIT"),
+    "after-commit": ("INSERT INTO unowned_bullets", "os.rename .core.md"),
     "after-file": ("os.rename .core.md", DONE),
 }
 

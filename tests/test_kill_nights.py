@@ -58,9 +58,9 @@ async def ended_night(daemon: Bot, owner: Person) -> None:
 @pytest.mark.parametrize(
     "steps",
     [
-        [(BEFORE, "INSERT INTO night_told")],
-        [(BEFORE, "UPDATE nights SET told_at"), (BEFORE, "COMMIT")],
-        [(BEFORE, "UPDATE nights SET told_at"), (AFTER, "COMMIT")],
+        [(BEFORE, "INSERT INTO night_reports_sent")],
+        [(BEFORE, "UPDATE nights SET reported_at"), (BEFORE, "COMMIT")],
+        [(BEFORE, "UPDATE nights SET reported_at"), (AFTER, "COMMIT")],
         [(BEFORE, "INSERT INTO outbox_parts"), (AFTER, "COMMIT")],
         [(BEFORE, "UPDATE outbox_parts SET state"), (BEFORE, "COMMIT")],
     ],

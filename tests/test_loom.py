@@ -23,9 +23,9 @@ NOW = "2026-05-04T12:00:00.000000+00:00"
 ROWS = f"""
 INSERT INTO conversations (id, kind, room_id, scope, created_at)
     VALUES ('conv', 'room', '!r', 'room', '{NOW}');
-INSERT INTO branches (id, conversation_id, reason, created_at) VALUES ('b', 'conv', 'start', '{NOW}');
-INSERT INTO prompts (hash, text) VALUES ('h', 'be kind'), ('h2', 'be brief');
-INSERT INTO prompts (hash, text, parts) VALUES ('h3', '', '[["", "p"]]');
+INSERT INTO branches (id, conversation_id, reason, scope, created_at)
+    VALUES ('b', 'conv', 'start', 'room', '{NOW}');
+INSERT INTO prompts (hash, parts) VALUES ('h', '[["", "p"]]'), ('h2', '[]');
 INSERT INTO prompt_parts (hash, text) VALUES ('p', 'be brave');
 INSERT INTO edits (event_id, edited, conversation_id, sender, text, created_at)
     VALUES ('$edit', '$e', 'conv', '@ann:test', 'hello there', '{NOW}');
@@ -35,7 +35,7 @@ INSERT INTO casts (id, branch_id, event_id, entity_id, intent, origin, wards, pr
     '{NOW}', '{NOW}'),
     ('cast_r', 'b', '$f', 'ent2', 'hello', 'owner', '{{}}', 'h', 'running', NULL, NULL, '{NOW}', NULL);
 INSERT INTO turns (id, cast_id, parent_id, entity_id, utterance, calls, finish_reason, backend,
-    model, tokens_in, tokens_out, tokens_cached, ms, error, created_at, prompt_hash, sender, kept)
+    model, tokens_in, tokens_out, tokens_cached, ms, error, created_at, prompt_hash, sender, provider_fields)
     VALUES ('t', 'cast', NULL, 'ent', 'hi', '[{{"id": 1}}]', 'stop', 'b', 'm', 1, 2, 3, 4, NULL,
     '{NOW}', 'h', 's', '{{}}'),
     ('t2', 'cast', 't', 'ent', '', '[]', 'x', '', '', 0, 0, 0, 0, 'away', '{NOW}', NULL, '', '');
@@ -44,24 +44,25 @@ INSERT INTO observations (turn_id, n, gate, args, result, tool_call_id, via, sta
     VALUES ('t', 0, 'echo', '{{"a": 1}}', '"r"', 'c0', 'call', 'completed', '{NOW}', '{NOW}'),
     ('t', 1, 'echo', '{{"a": 1}}', NULL, 'c1', 'call', 'started', '{NOW}', NULL);
 INSERT INTO folds (id, branch_id, from_turn, to_turn, summary, tokens_before, tokens_after, created_at,
-    turns)
-    VALUES ('f', 'b', 't', 't2', 'they spoke', 9, 1, '{NOW}', 2);
+    turns, made_at)
+    VALUES ('f', 'b', 't', 't2', 'they spoke', 9, 1, '{NOW}', 2, 2);
 INSERT INTO rewards (id, turn_id, value, sender, event_id, created_at)
     VALUES ('w', 't', 1, '@ann:test', '$w', '{NOW}');
 """
 
 COLUMNS = {
-    "branches": "seq id conversation_id forked_from reason created_at scope",
-    "prompts": "hash text parts",
+    "branches": "seq id conversation_id forked_from reason scope created_at",
+    "prompts": "hash parts",
     "prompt_parts": "hash text",
-    "casts": "seq id branch_id event_id entity_id intent origin taint wards prompt_hash state reason"
-    " result started_at ended_at block fold_refused bare",
-    "turns": "seq id cast_id parent_id entity_id utterance calls finish_reason backend model"
-    " tokens_in tokens_out tokens_cached ms error created_at prompt_hash waited_ms block sender kept",
+    "casts": "seq id branch_id event_id entity_id intent context_block origin taint wards prompt_hash"
+    " fold_refused bare state reason result started_at ended_at",
+    "turns": "seq id cast_id parent_id entity_id utterance calls context_block finish_reason backend"
+    " model sender provider_fields prompt_hash tokens_in tokens_out tokens_cached ms waited_ms error"
+    " created_at",
     "observations": "seq turn_id n gate args result is_error tool_call_id via state started_at"
     " completed_at",
-    "folds": "seq id branch_id from_turn to_turn summary tokens_before tokens_after created_at"
-    " turns made_at night",
+    "folds": "seq id branch_id from_turn to_turn turns made_at summary tokens_before tokens_after"
+    " night created_at",
     "edits": "seq event_id edited conversation_id sender text created_at",
     "rewards": "id turn_id value sender event_id created_at",
 }
@@ -77,14 +78,13 @@ ALLOWED = [
     f"UPDATE casts SET state = 'truncated', {CASTS_FIELDS} WHERE id = 'cast_r'",
     "UPDATE casts SET prompt_hash = 'h2' WHERE id = 'cast_r'",
     "UPDATE casts SET taint = 1 WHERE id = 'cast_r'",
-    "UPDATE casts SET block = 'told' WHERE id = 'cast_r'",
+    "UPDATE casts SET context_block = 'told' WHERE id = 'cast_r'",
     "UPDATE casts SET fold_refused = 4, bare = 1 WHERE id = 'cast_r'",
-    "UPDATE casts SET intent = '', result = '', block = '' WHERE id = 'cast'",
-    "UPDATE casts SET block = '' WHERE id = 'cast'",
+    "UPDATE casts SET intent = '', result = '', context_block = '' WHERE id = 'cast'",
+    "UPDATE casts SET context_block = '' WHERE id = 'cast'",
     "UPDATE casts SET intent = '', prompt_hash = NULL WHERE id = 'cast'",
-    "UPDATE prompts SET text = '' WHERE hash = 'h'",
     "UPDATE turns SET utterance = '', calls = '[]' WHERE id = 't'",
-    "UPDATE turns SET kept = '' WHERE id = 't'",
+    "UPDATE turns SET provider_fields = '' WHERE id = 't'",
     "UPDATE turns SET utterance = '', calls = '[]', error = '' WHERE id = 't2'",
     "UPDATE observations SET state = 'completed', result = '1', is_error = 1, completed_at = 'now'"
     " WHERE n = 1",
@@ -124,9 +124,10 @@ SLY = [
     "UPDATE observations SET state = 'completed', completed_at = 'now' WHERE n = 1",
     "UPDATE observations SET state = 'completed', result = '1' WHERE n = 1",
     "UPDATE observations SET result = '1' WHERE n = 1",
-    "UPDATE prompts SET text = ' '",
-    "UPDATE prompts SET text = '', parts = ''",
-    "UPDATE prompts SET parts = '[]' WHERE hash = 'h3'",
+    "UPDATE prompts SET parts = '[]' WHERE hash = 'h'",
+    "UPDATE casts SET fold_refused = 4 WHERE id = 'cast'",
+    "UPDATE casts SET bare = 1 WHERE id = 'cast'",
+    "UPDATE casts SET bare = 2 WHERE id = 'cast_r'",
     "UPDATE prompt_parts SET text = '', hash = 'q'",
     "INSERT INTO prompt_parts VALUES ('p', 'x') ON CONFLICT (hash) DO UPDATE SET text = 'x'",
     "UPDATE turns SET prompt_hash = 'h2' WHERE id = 't'",
@@ -142,7 +143,7 @@ SLY = [
     "UPDATE folds SET summary = '', tokens_after = 0",
     "UPDATE OR IGNORE turns SET utterance = 'x'",
     "UPDATE OR REPLACE turns SET id = 't2' WHERE id = 't'",
-    "INSERT INTO prompts (hash, text) VALUES ('h', 'x') ON CONFLICT (hash) DO UPDATE SET text = 'x'",
+    "INSERT INTO prompts (hash, parts) VALUES ('h', 'x') ON CONFLICT (hash) DO UPDATE SET parts = 'x'",
     "INSERT INTO observations (turn_id, n, gate, via, state, started_at) VALUES"
     " ('t', 0, 'x', 'call', 'started', '') ON CONFLICT DO UPDATE SET gate = excluded.gate",
 ]

@@ -32,7 +32,7 @@ def is_answer(bot: str, text: str, message: Message) -> bool:
 
 
 def undecryptable(daemon: Bot) -> int:
-    rows = daemon.rows("SELECT value FROM counters WHERE name = 'undecryptable'")
+    rows = daemon.rows("SELECT value FROM single_values WHERE name = 'undecryptable'")
     return sum(row["value"] for row in rows)
 
 

@@ -290,7 +290,7 @@ async def test_no_event_stops_the_daemon(
     await ann.send(locked, "and here?")
     await answered(ann, locked, daemon.user_id, "and here?")
     assert (daemon.running, daemon.pid) == (True, pid)
-    [count] = daemon.rows("SELECT value FROM counters WHERE name = 'malformed'")
+    [count] = daemon.rows("SELECT value FROM single_values WHERE name = 'malformed'")
     assert count["value"] > 500
 
     await daemon.restart()  # what was kept of all this is read again
@@ -460,11 +460,13 @@ async def test_a_message_is_told_once_however_often_it_comes(
     ann = await person("ann")
     daemon = await bot(ann)
     chat = await room(ann, daemon)
-    [before] = daemon.rows("SELECT token FROM sync_token")
+    [before] = daemon.rows("SELECT value FROM single_values WHERE name = 'sync token'")
     await ann.send(chat, "once")
     await answered(ann, chat, daemon.user_id, "once")
     assert await daemon.stop() == 0
-    assert daemon.change("UPDATE sync_token SET token = ?", before["token"])
+    assert daemon.change(
+        "UPDATE single_values SET value = ? WHERE name = 'sync token'", before["value"]
+    )
     await daemon.start()
     await ann.send(chat, "twice")
     await answered(ann, chat, daemon.user_id, "twice")

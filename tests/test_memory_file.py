@@ -22,9 +22,9 @@ from tests.world.clock import FakeClock
 from tests.world.memory import ANN, OWNER, ROOM, Memory, because, memory_in
 from wintermute.db import IntegrityError
 from wintermute.errors import MemoryFileUnusable, ToolFailed
-from wintermute.files import put_in_place
+from wintermute.files import TextFile, put_in_place
 from wintermute.health.health import EditedFiles
-from wintermute.memory.core import Core, Places, TextFile
+from wintermute.memory.core import Core, Places
 from wintermute.memory.fact import FileLine, key
 from wintermute.memory.flat_file import FileMerge, FlatFile, lines_of, plan
 from wintermute.owner import Owner
@@ -245,7 +245,7 @@ async def test_a_problem_is_said_again_when_it_comes_back(
 class FullFile(TextFile):
     """A file on a full disk."""
 
-    def prepare(self, text: str, part: Path) -> None:
+    def replace(self, text: str, seen: bytes | None) -> bool:
         raise MemoryFileUnusable(f"{self.name} cannot be written: No space left on device")
 
 

@@ -487,7 +487,7 @@ async def test_the_twenty_nearest_are_asked_and_the_rest_waits_for_its_nights(
         assert tally is not None
         assert tally.status == "left"
         assert f"{pairs - MOST} pairs wait" in tally.note
-        assert await sleep.house.rows("SELECT 1 FROM facts WHERE judged = 0") == []
+        assert await sleep.house.rows("SELECT 1 FROM facts WHERE examined = 0") == []
         await sleep.night()
         assert len(sleep.pairs) == 2 * pairs
         assert len(set(sleep.pairs)) == pairs

@@ -266,7 +266,7 @@ async def test_never_across_scopes_taint_or_an_end(tmp_path: Path, model: ModelS
         await sleep.told("Ann drinks tea until then", until=ends)
         [resting] = await sleep.told("Ann drinks tea at times")
         async with sleep.house.database.transaction() as tx:
-            await tx.execute("UPDATE facts SET resting = 1 WHERE id = ?", (resting,))
+            await tx.execute("UPDATE facts SET archived = 1 WHERE id = ?", (resting,))
             await sleep.house.stores.facts.add(
                 tx, Reason("command", SCOPE), "Ann drinks tea in bed", "harvest", scope=SCOPE
             )

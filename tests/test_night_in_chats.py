@@ -90,7 +90,7 @@ async def test_the_morning_tells_once_of_what_was_done_and_is_asked(
             "✅ yes, ❌ no, or `/night yes 20260505#3`."
         )
         assert len(model.requests) == asked
-        assert await house.rows("SELECT 1 FROM nights WHERE told_at IS NULL") == []
+        assert await house.rows("SELECT 1 FROM nights WHERE reported_at IS NULL") == []
         await house.deliver()
         signs = await house.one("SELECT body FROM outbox WHERE reacts_to IS NOT NULL")
         assert signs["body"] == "✅ ❌"
@@ -123,7 +123,7 @@ async def test_where_nothing_was_done_nothing_is_said(tmp_path: Path, model: Mod
         await begin(house, "Likes tea")
         await slept(house, clock, 30)
         assert len(await house.spoken()) == 1
-        assert await house.rows("SELECT 1 FROM nights WHERE told_at IS NULL") == []
+        assert await house.rows("SELECT 1 FROM nights WHERE reported_at IS NULL") == []
     async with opened(tmp_path, model, clock, Dreaming(report=False)) as house:
         await remember(house, "Likes tea, again")
         await slept(house, clock, 30)
@@ -171,13 +171,13 @@ async def test_whose_room_comes_later_hears_it_then(tmp_path: Path, model: Model
         assert len(await house.spoken()) == 2
         assert len(await house.spoken("!ben:test")) == 1
         await slept(house, clock, 30)
-        assert await house.rows("SELECT 1 FROM nights WHERE told_at IS NULL") != []
+        assert await house.rows("SELECT 1 FROM nights WHERE reported_at IS NULL") != []
         house.speaker.unfit.clear()
         await slept(house, clock, 30)
         (_, told) = await house.spoken("!ben:test")
         assert told.startswith("Tidied up since 2026-05-04: 1 question.")
         assert len(await house.spoken()) == 2
-        assert await house.rows("SELECT 1 FROM nights WHERE told_at IS NULL") == []
+        assert await house.rows("SELECT 1 FROM nights WHERE reported_at IS NULL") == []
 
 
 @pytest.mark.slow
@@ -195,7 +195,7 @@ async def test_what_nobody_could_be_told_of_in_a_week_is_told_no_more(
         house.speaker.unfit.clear()
         await slept(house, clock, 30)
         assert len(await house.spoken()) == 1
-        assert await house.rows("SELECT 1 FROM nights WHERE told_at IS NULL") == []
+        assert await house.rows("SELECT 1 FROM nights WHERE reported_at IS NULL") == []
 
 
 async def test_a_terminal_takes_no_message_that_is_meant_for_a_room(

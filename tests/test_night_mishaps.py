@@ -22,14 +22,14 @@ from tests.world.shelf import Shelf
 from tests.world.sleeping import sleeping
 from tests.world.tidied import Tidied, open_nights, tally
 from wintermute.changes.change_sets import Cause, Change, Reason
-from wintermute.changes.undo import PutInPlace
+from wintermute.changes.undo import FileItems, PutInPlace
 from wintermute.config.schema import Llm, Roles
 from wintermute.db import Transaction
 from wintermute.errors import DatabaseLocked, ToolFailed
+from wintermute.messages import Json
 from wintermute.night.deeds import Deeds, ItemNames
 from wintermute.night.fact_deeds import MergeFacts
 from wintermute.night.nights import Night, NightItem, PhaseTally, Planned
-from wintermute.skills.skills import Skills
 from wintermute.stores import Stores
 
 TWO = {"one": "How the fax is fed.\n\nFace down.\n", "two": "How the fax is fed, again.\n\nUp.\n"}
@@ -41,11 +41,11 @@ LOCKED = "another program holds the database"
 class TornSkills:
     """Skills on a disk that refuses to put some of the files in place, counted from 1."""
 
-    skills: Skills
+    skills: FileItems
     refuses: Sequence[int]
     tried: int = 0
 
-    async def state(self, item: str) -> dict[str, str] | None:
+    async def state(self, item: str) -> Json | None:
         return await self.skills.state(item)
 
     @asynccontextmanager
@@ -101,7 +101,7 @@ async def test_what_cannot_be_put_in_place_is_as_before_and_can_be_said_yes_to_a
     """M-079, M-080: a disk that has no room for a moment; both skills, the question, and no record."""
     async with open_nights(tmp_path, model) as night:
         item, stores = await asked_to_merge(night), night.house.stores
-        torn = TornSkills(stores.skills, [first])
+        torn = TornSkills(stores.undo.files["skill"], [first])
         deeds = Deeds(stores, night.tidying.nights, {}, {}, {"skill": torn})
         with pytest.raises(ToolFailed, match="no room"):
             await deeds.apply(item, "command")
@@ -121,7 +121,7 @@ async def test_what_cannot_be_put_back_either_is_gone_on_with_at_the_next_start(
     """M-063, M-080: a disk that stays as it is; in the end one stands for two, with a way back."""
     async with open_nights(tmp_path, model) as night:
         item, stores = await asked_to_merge(night), night.house.stores
-        torn = TornSkills(stores.skills, range(2, 9))
+        torn = TornSkills(stores.undo.files["skill"], range(2, 9))
         deeds = Deeds(stores, night.tidying.nights, {}, {}, {"skill": torn})
         with pytest.raises(ToolFailed, match="no room"):
             await deeds.apply(item, "command")
@@ -143,7 +143,7 @@ async def test_what_is_half_in_place_is_put_back_where_it_is_not_wanted_any_more
     """M-079: somebody edited the other file since, or said no."""
     async with open_nights(tmp_path, model) as night:
         item, stores = await asked_to_merge(night), night.house.stores
-        torn = TornSkills(stores.skills, range(2, 9))
+        torn = TornSkills(stores.undo.files["skill"], range(2, 9))
         with pytest.raises(ToolFailed, match="no room"):
             await Deeds(stores, night.tidying.nights, {}, {}, {"skill": torn}).apply(item)
         mine = "Mine.\n" if edited == "two" else TWO["two"]

@@ -30,7 +30,7 @@ async def used(night: Tidied, fact: str, times: int, ago: timedelta) -> None:
 
 
 async def at_rest(night: Tidied) -> list[str]:
-    rows = await night.house.rows("SELECT text FROM facts WHERE resting ORDER BY seq")
+    rows = await night.house.rows("SELECT text FROM facts WHERE archived ORDER BY seq")
     return [row["text"] for row in rows]
 
 
@@ -182,7 +182,7 @@ async def test_what_is_awake_is_found_among_hundreds_that_are_at_rest(tmp_path: 
         [awake] = await night.remember("The boat is called Nora", ago=LONG_AGO)
         await night.remember(*(f"The boat has called at harbour {n}" for n in range(500)))
         async with night.house.database.transaction() as tx:
-            await tx.execute("UPDATE facts SET resting = 1 WHERE id <> ?", (awake,))
+            await tx.execute("UPDATE facts SET archived = 1 WHERE id <> ?", (awake,))
         memories, asked = night.house.stores.memories, Query("What is the boat called?")
         found = await memories.search(OWNER, asked, 5, awake=True)
         assert [hit.fact.id for hit in found] == [awake]

@@ -251,7 +251,9 @@ async def test_memories_larger_than_the_window_go_in_as_far_as_they_fit(
         for number in ("one", "two", "three"):
             await house.incoming(f"question {number}{' word' * 300}")
         assert (await house.said(3)) == ["echo: question "] * 3
-        kept = await house.rows("SELECT block AS text FROM casts WHERE block LIKE '%# User Mem%'")
+        kept = await house.rows(
+            "SELECT context_block AS text FROM casts WHERE context_block LIKE '%# User Mem%'"
+        )
     assert len(model.requests) == 3  # no folding for it
     prompt, others = model.requests[-1].prompt, model.requests[-1].messages[1:]
     (left,) = re.findall(r"\n\[… (\d+) memories left out to fit the model's window …\]\n", prompt)

@@ -135,7 +135,7 @@ async def test_a_night_report_waits_over_kills_and_is_said_once_when_they_end(
     await daemon.start()
     await ann.wait_for(chat, lambda m: m.body.startswith("⏰ drink water"))
     if not QuietHours(from_=hours[0], to=hours[1]).covers(time(0, 1)):
-        waits = "SELECT 1 FROM outbox WHERE unasked AND state = 'waiting'"
+        waits = "SELECT 1 FROM outbox WHERE unsolicited AND state = 'waiting'"
         await daemon.until(lambda: bool(daemon.rows(waits)))
     await daemon.kill()
     await daemon.start()

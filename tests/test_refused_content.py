@@ -176,8 +176,11 @@ def test_what_is_shown_is_where_it_was_tried_last_and_bare_if_it_had_to_be() -> 
     base = Cast("", "b", None, "e", intent, "owner", {}, "running", None, None, NOON, (), "block")
     casts = [replace(base, id=f"{n}", event_id=e, reason=r) for n, (e, r) in enumerate(rows)]
     assert [cast.id for cast in shown_casts(casts)] == ["1", "2", "5"]
-    turn = Turn("t", None, "half", (), "stop", 1, 1, block="news")
+    turn = Turn("t", None, "half", (), "stop", 1, 1, context_block="news")
     shown = shown_casts([replace(cast, turns=(turn,), bare=True) for cast in casts])
     assert [cast.id for cast in shown] == ["1", "0", "2", "3", "4", "5", "6"]
-    assert [bool(cast.turns[0].block) for cast in shown] == [True] * 3 + [False] * 2 + [True, False]
-    assert {(cast.intent, cast.block) for cast in shown} == {(quote, "")}
+    assert [bool(cast.turns[0].context_block) for cast in shown] == [True] * 3 + [False] * 2 + [
+        True,
+        False,
+    ]
+    assert {(cast.intent, cast.context_block) for cast in shown} == {(quote, "")}

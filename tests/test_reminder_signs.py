@@ -426,7 +426,10 @@ async def test_the_sign_of_a_person_is_a_command_once(
     [reminder] = [m.event_id for m in ann.messages(chat, daemon.user_id)]
     assert await daemon.stop() == 0
     assert [daemon.change(sql) for sql in REMINDER] == [1, 1]
-    [token] = [row["token"] for row in daemon.rows("SELECT token FROM sync_token")]
+    [token] = [
+        row["value"]
+        for row in daemon.rows("SELECT value FROM single_values WHERE name = 'sync token'")
+    ]
     await daemon.start()
     await eve.react(chat, reminder, CANCEL)
     await ann.react(chat, asked, CANCEL)
@@ -437,7 +440,9 @@ async def test_the_sign_of_a_person_is_a_command_once(
     await ann.react(chat, reminder, DONE)
     await ask(ann, chat, daemon.user_id, "two")
     assert await daemon.stop() == 0
-    assert daemon.change("UPDATE sync_token SET token = ?", token)  # all comes once more
+    assert daemon.change(
+        "UPDATE single_values SET value = ? WHERE name = 'sync token'", token
+    )  # all comes once more
     tomorrow = await ann.react(chat, reminder, TOMORROW)
     await daemon.start()
     await ask(ann, chat, daemon.user_id, "three")

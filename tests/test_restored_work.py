@@ -192,10 +192,10 @@ class Strike:
 
 BEFORE, AFTER = "executing", "operation"
 STRIKES = {
-    "after-it-is-kept": Strike(((BEFORE, "INSERT INTO copies"), (AFTER, "COMMIT"))),
+    "after-it-is-kept": Strike(((BEFORE, "INSERT INTO rollbacks"), (AFTER, "COMMIT"))),
     "after-the-new-value": Strike(phase="after", part="/account_data/"),
-    "before-all-is-known": Strike(((BEFORE, "UPDATE copies SET settled"),)),
-    "after-all-is-known": Strike(((BEFORE, "UPDATE copies SET settled"), (AFTER, "COMMIT"))),
+    "before-all-is-known": Strike(((BEFORE, "UPDATE rollbacks SET settled"),)),
+    "after-all-is-known": Strike(((BEFORE, "UPDATE rollbacks SET settled"), (AFTER, "COMMIT"))),
     "while-keys-are-used-up": Strike(phase="after", part="/keys/claim"),
     "after-new-keys": Strike(phase="after", part="/keys/upload"),
 }

@@ -6,7 +6,6 @@ made by hand.
 
 import asyncio
 import json
-import sqlite3  # noqa: TID251  a database of earlier, made with another library than the program's
 
 import pytest
 
@@ -19,8 +18,6 @@ from tests.world.proxy import Answer, Held, Proxy, pass_before, withhold
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.upgrades import ENCRYPTION, bury, follower, put_state, upgrade
 from wintermute.conversation import words
-from wintermute.db.database import shipped_migrations
-from wintermute.db.migrate import migrate
 from wintermute.matrix.membership import IN_CLEAR
 from wintermute.schedule.firing import REMINDER
 from wintermute.text import EMPTY_LISTS
@@ -380,41 +377,6 @@ async def test_a_tombstone_that_makes_no_sense_changes_nothing(
     await ask(ann, club, daemon, "third")
     assert "second" in asked(model)
     assert not [line for line in daemon.log if "room moved" in line or "Traceback" in line]
-
-
-OF_SCHEMA_6 = (
-    "INSERT INTO conversations (id, kind, room_id, scope, created_at) VALUES ('c', 'room', ?1, ?2, ?3)",
-    "INSERT INTO branches (id, conversation_id, reason, created_at, scope) VALUES ('b', 'c', 'start', ?3, ?2)",
-    "INSERT INTO tasks (id, scope, conversation_id, content, priority, status, created_at, changed_at)"
-    " VALUES ('task_1', ?2, 'c', 'tea ' || ?1, 5, 'active', ?3, ?3)",
-    "INSERT INTO facts (id, scope, text, key, source, created_at, stored_at, valid_from)"
-    " VALUES ('fact_1', ?2, 'Rex barks', 'rex barks', 'user_explicit', ?3, ?3, ?3)",
-)
-
-
-@pytest.mark.slow
-async def test_an_upgrade_from_before_this_was_known_is_made_good(
-    person: NewPerson, bot: NewBot, model: ModelServer
-) -> None:
-    """F-013: a database of schema 6, in which scopes were rooms; the tombstone is in the room still."""
-    ann, ben = await person("ann"), await person("ben")
-    daemon = await bot(ann, start=False, matrix={"allowed_users": [ben.user_id]})
-    club = await ann.create_room([daemon.user_id, ben.user_id], direct=False)
-    new = await upgrade(ann, club, invite=[daemon.user_id, ben.user_id])
-    path = daemon.data / "wintermute.db"
-    path.unlink()
-    connection = sqlite3.connect(path, isolation_level=None)
-    migrate(connection, path, [step for step in shipped_migrations() if step.number <= 6])
-    for step in OF_SCHEMA_6:
-        connection.execute(step, (club, f"room:{club}", "2026-05-04T12:00:00.000000+00:00"))
-    connection.close()
-    await daemon.start()
-    await ann.wait_joined(new, daemon.user_id)
-    await ben.join(new)
-    await daemon.logged("room moved")
-    assert "Rex barks" in await ask(ann, new, daemon, "/memory")
-    assert f"tea {club}" in await ask(ann, new, daemon, "/tasks")
-    assert daemon.rows("SELECT id FROM conversations WHERE room_id = ?", new) == [{"id": "c"}]
 
 
 @pytest.mark.slow

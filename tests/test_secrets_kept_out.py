@@ -33,10 +33,9 @@ STORED = re.compile(
     r'|(?:INSERT INTO |insert(?:_many)?\(\s*"|insert_many, ")(?:facts|folds|tasks|night_items)\b'
 )
 AS_SAID = "casts turns observations edits inbox outbox sub_sessions jobs occurrences model_calls edited_files"
-COPIES = "changes proposals night_phases"
+COPIES = "changes proposals night_phases prompt_parts"
 OTHERS = {
     "files.py": "puts any file in place",
-    "memory/core.py": "the file of core_pages.py",
     "wiki/page_jobs.py": "the journal: consolidation.py asks before its diff and reports are made",
     "wiki/taking_back.py": "takes lines away",
     "cli/core.py": "a person's own page",

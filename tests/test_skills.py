@@ -22,7 +22,7 @@ from wintermute.changes.change_sets import Change, ChangeSets, Reason
 from wintermute.db import Database, IntegrityError
 from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
-from wintermute.skills.skills import Skill, Skills, summary_in
+from wintermute.skills.skills import Skill, Skills, skill_items, summary_in
 
 OWNER, ROOM = "person:@ann:test", "room:!kitchen:test"
 WHY = Reason("tool", ROOM, evidence=("$event",))
@@ -361,6 +361,17 @@ async def test_a_folder_that_cannot_be_read_is_left_out_and_told_once(
         assert await shelf.skills.listed() == (Skill("tea", "Tea"),)
     told = [record.getMessage() for record in caplog.records]
     assert told == [f"skills left out folder={shelf.folder} reason=Not a directory"] * 2
+
+
+async def test_what_a_person_saves_in_the_last_moment_stays(shelf: Shelf) -> None:
+    """P-039: also where nothing but a rename is left to do."""
+    shelf.put("tea.md", "old")
+    change = Change("skill", "tea", {"text": "old"}, {"text": "ours"})
+    async with skill_items(shelf.folder).prepared([change]) as place:
+        shelf.put("tea.md", "theirs")
+        with pytest.raises(ToolFailed, match="was saved meanwhile: try again"):
+            await place()
+    assert {path.name: path.read_text() for path in shelf.folder.iterdir()} == {"tea.md": "theirs"}
 
 
 async def test_what_a_kill_left_half_written_is_removed_by_a_later_write(shelf: Shelf) -> None:

@@ -171,7 +171,7 @@ async def test_what_check_found_counts_unless_the_configuration_says_else(
     model.script(Text(BARE), Text("done"))
     house = open_house(tmp_path, model.url, gates=[gate], calls_as_text=configured)
     async with house as at, at.working():
-        habit = Habit(at.database, at.clock, "spelled_calls", "scripted", model.url)
+        habit = Habit(at.database, at.clock, "text_tool_calls", "scripted", model.url)
         await habit.found(has=True)
         await at.incoming("go")
         await at.said(1)
@@ -250,8 +250,8 @@ async def test_check_tells_of_such_a_model_and_keeps_it_for_the_daemon(
             [line] = [each for each in done.stdout.decode().splitlines() if "  model " in each]
             async with open_database(path, read_only=True) as database:
                 model = server.requests[-1].body["model"]
-                known = await Habit(database, SYSTEM, "spelled_calls", model, server.url).known()
-                aloud = await Habit(database, SYSTEM, "thoughts_aloud", model, server.url).known()
+                known = await Habit(database, SYSTEM, "text_tool_calls", model, server.url).known()
+                aloud = await Habit(database, SYSTEM, "thinks_aloud", model, server.url).known()
             found.append((line[:4], known, aloud))
             told = "calls_as_text: true" in line
             assert told is known

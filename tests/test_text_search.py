@@ -9,8 +9,8 @@ import pytest
 from tests.world.schema import open_migrated
 from wintermute.db.text_search import LARGE, Kept, Sought, TextSearch
 
-PROMPTS = Kept("prompts", ("text",), "hash")
-PARTS = Kept("prompt_parts", ("text",), "hash")
+PROMPTS = Kept("prompt_parts", ("text",), "hash")
+FILES = Kept("edited_files", ("text",), "name")
 SECRET = "the bird is a zimtkanarie"
 
 
@@ -22,7 +22,7 @@ def children() -> list[int]:
 
 async def place(look: TextSearch) -> list[str]:
     """The keys of the prompts that say it."""
-    found = await look.seek([Sought([PROMPTS], [SECRET]), Sought([PARTS], ["nothing of it"])])
+    found = await look.seek([Sought([PROMPTS], [SECRET]), Sought([FILES], ["nothing of it"])])
     return [key for rows in found.rows.values() for (key,) in rows]
 
 
@@ -35,7 +35,7 @@ async def test_a_store_is_looked_through_by_a_process_if_it_is_large(
     async with open_migrated(tmp_path / "wintermute.db") as database:
         async with database.transaction() as tx:
             texts = [("a", "x" * size), ("b", f"<b>{SECRET.upper()}</b>"), ("c", "tea")]
-            await tx.execute_many("INSERT INTO prompts (hash, text) VALUES (?, ?)", texts)
+            await tx.execute_many("INSERT INTO prompt_parts (hash, text) VALUES (?, ?)", texts)
         await database.cut_log()
         async with database.looking() as look:
             assert len(children()) - len(before) == bool(size)
@@ -52,7 +52,7 @@ async def test_what_a_lost_process_was_asked_is_found_all_the_same(tmp_path: Pat
     async with open_migrated(tmp_path / "wintermute.db") as database:
         async with database.transaction() as tx:
             texts = [("a", "x" * LARGE), ("b", SECRET)]
-            await tx.execute_many("INSERT INTO prompts (hash, text) VALUES (?, ?)", texts)
+            await tx.execute_many("INSERT INTO prompt_parts (hash, text) VALUES (?, ?)", texts)
         await database.cut_log()
         async with database.looking() as look:
             assert await place(look) == ["b"]

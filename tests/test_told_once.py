@@ -250,10 +250,10 @@ async def test_what_is_forgotten_is_in_no_block(tmp_path: Path, model: ModelServ
         facts = await house.stores.facts.live(SCOPE)
         await forget(house.stores, [fact for fact in facts if "tea" in fact.text])
         await tell(house, "two")
-        kept = await house.rows("SELECT block FROM casts")
+        kept = await house.rows("SELECT context_block FROM casts")
     last = texts(model.requests[-1])
     assert not any("tea" in text for text in last[1:])
-    assert not any("tea" in row["block"] for row in kept)
+    assert not any("tea" in row["context_block"] for row in kept)
     assert "# User Memories\nAnn is 40 years old.\n" in last[-1]
 
 
@@ -468,13 +468,13 @@ async def test_a_cast_that_is_ended_while_it_is_told_something_is_left_as_it_was
     """L-048: whoever stops it may come between."""
     async with open_house(tmp_path, model.url, prompts=PROMPTS) as house, house.working():
         await tell(house, "one")
-        cast = await house.one("SELECT id, block FROM casts")
+        cast = await house.one("SELECT id, context_block FROM casts")
         turn = await house.one("SELECT id FROM turns")
         for turn_id in (None, turn["id"]):
             async with house.database.transaction() as tx:
                 await house.casts.tell(tx, cast["id"], turn_id, "something else")
-        assert (await house.one("SELECT id, block FROM casts")) == cast
-        assert (await house.one("SELECT block FROM turns"))["block"] == ""
+        assert (await house.one("SELECT id, context_block FROM casts")) == cast
+        assert (await house.one("SELECT context_block FROM turns"))["context_block"] == ""
 
 
 async def test_after_a_fold_what_kept_messages_still_show_is_taken_back(

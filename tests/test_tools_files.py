@@ -427,13 +427,6 @@ async def test_a_write_that_fails_half_way_leaves_the_old_text_and_no_trace(hous
     assert house.names() == {"a.txt"}
 
 
-async def test_writes_at_the_same_time_leave_one_of_the_texts_whole(house: House) -> None:
-    texts = [mark * 50_000 for mark in "abcdefgh"]
-    await asyncio.gather(*(house.write("deep/same.txt", text) for text in texts))
-    assert (house.notes / "deep" / "same.txt").read_text() in texts
-    assert house.names() == {"deep", "deep/same.txt"}
-
-
 def test_the_definitions_are_short_and_give_an_example(house: House) -> None:
     for tool in (ReadFile(house.roots), WriteFile(house.roots), Done()):
         assert '{"' in tool.description

@@ -351,7 +351,7 @@ async def test_an_index_that_is_gone_is_made_again_by_the_first_search(
 
 @pytest.mark.parametrize(
     "damage",
-    ["vector = substr(vector, 2)", "signs = zeroblob(3)", "signs = NULL", "scope = 'room:!x'"],
+    ["vector = substr(vector, 2)", "bits = zeroblob(3)", "bits = NULL", "scope = 'room:!x'"],
 )
 async def test_a_damaged_row_is_noticed_and_embedded_anew(
     memory: Memory, local: LocalVectors, damage: str

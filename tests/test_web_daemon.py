@@ -216,7 +216,7 @@ async def test_the_daemon_serves_beside_its_rooms_and_leaves_in_time(
             assert await daemon.stop() == 0
         assert all(task.result() for task in watching)
     assert not any("Traceback" in line for line in daemon.log)
-    assert daemon.rows("SELECT address FROM web_door") == [{"address": None}]
+    assert daemon.rows("SELECT 1 FROM single_values WHERE name = 'web address'") == []
 
 
 async def watch(client: httpx2.AsyncClient, begun: asyncio.Semaphore) -> bool:

@@ -97,7 +97,7 @@ async def test_a_session_ends_alone_with_all_or_by_age(tmp_path: Path, model: Mo
             await ann.get(await web.login_address())
             before, now = await web.login_address(), stamp(clock.now())
             async with house.database.transaction() as tx:
-                copy = "INSERT INTO copies (sign, since, noticed_at) VALUES ('s', ?, ?)"
+                copy = "INSERT INTO rollbacks (evidence, since, noticed_at) VALUES ('s', ?, ?)"
                 await tx.execute(copy, (now, now))
             assert not await is_in(web)
             assert (await ann.get(before)).status_code == 403

@@ -1,7 +1,6 @@
 """Other programs that make pages: whatever one does, the store has what is clean, or what it had."""
 
 import asyncio
-import fcntl
 import json
 import os
 import resource
@@ -20,6 +19,7 @@ from tests.world.terminal import PASSWORD, Terminal
 from tests.world.warm import Ended
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.errors import ConfigurationError, WintermuteError
+from wintermute.files import locked
 from wintermute.night.agents import (
     COPY,
     MOST_OUTPUT,
@@ -577,10 +577,8 @@ def test_a_copy_that_a_kill_left_is_removed_by_the_next(terminal: Terminal, shel
     (left / "semantic" / "Private.md").write_text("x")
     (left / "semantic").chmod(0)
     used.mkdir()
-    held = os.open(used, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    done = consolidate(terminal, shelf.conversation())
-    os.close(held)
+    with locked(used):
+        done = consolidate(terminal, shelf.conversation())
     assert done.returncode == 0, done
     assert copies(terminal) == [used]
 

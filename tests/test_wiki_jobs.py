@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, date, datetime
-from fcntl import LOCK_EX, flock
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,10 @@ from tests.world.clock import FakeClock, promptly
 from tests.world.memory import ANN, memory_in
 from tests.world.shelf import DAY, GARDEN, INDEX, ROSES, TALK, Shelf, change, page
 from wintermute.changes.change_sets import Change, Reason
+from wintermute.changes.texts import state_of
 from wintermute.changes.undo import Undo
 from wintermute.errors import StoreBusy, StoreChanged, StoreUnusable, WintermuteError
+from wintermute.files import locked
 from wintermute.wiki.finding import wiki_finding
 from wintermute.wiki.folder import FileChange, StoreFolder
 from wintermute.wiki.page_jobs import (
@@ -37,13 +38,12 @@ from wintermute.wiki.page_jobs import (
     raw_name,
     raw_path,
     recorded,
-    state_of,
     sweep,
     written_change,
     written_lines,
 )
 from wintermute.wiki.store import WikiStore
-from wintermute.wiki.taking_back import WikiPages, take_back
+from wintermute.wiki.taking_back import page_items, take_back
 from wintermute.wiki.verdict import (
     lost,
 )
@@ -181,12 +181,10 @@ def test_what_kills_left_is_swept_away(tmp_path: Path) -> None:
     shelf.write("sleep/.undo_page_2/changes.json", "[]")
     os.utime(tmp_path / "sleep/.undo_page_1", (0, 0))
     shelf.write("sleep/20260504-101500/job.json", "{}")
-    for n, age in enumerate((0, 7_200)):
-        shelf.write(f"semantic/.part_wiki_{n}", "half a page")
-        then = (tmp_path / f"semantic/.part_wiki_{n}").stat().st_mtime - age
-        os.utime(tmp_path / f"semantic/.part_wiki_{n}", (then, then))
+    shelf.write("semantic/.part_wiki_1", "half a page")
+    os.utime(tmp_path / "semantic/.part_wiki_1", (0, 0))
     sweep(shelf.files)
-    assert [path.name for path in (tmp_path / "semantic").glob(".*")] == [".part_wiki_0"]
+    assert [path.name for path in (tmp_path / "semantic").glob(".*")] == []
     assert [path.name for path in (tmp_path / "episodic-raw/20260504").iterdir()] == []
     names = [".undo_page_2", "20260504-101500"]
     assert sorted(path.name for path in (tmp_path / "sleep").iterdir()) == names
@@ -438,7 +436,7 @@ async def test_pages_are_items_of_the_one_undo(tmp_path: Path) -> None:
     await placed(shelf, *changes)
     after = shelf.pages()
     async with memory_in(tmp_path) as memory:
-        undo = Undo(memory.database, memory.changes, {}, {"page": WikiPages(shelf.root)})
+        undo = Undo(memory.database, memory.changes, {}, {"page": page_items(shelf.files)})
         async with memory.database.transaction() as tx:
             why = Reason("consolidation", ANN)
             set_id = await memory.changes.record(tx, why, recorded(changes))
@@ -458,7 +456,7 @@ async def test_pages_are_items_of_the_one_undo(tmp_path: Path) -> None:
 async def test_an_undo_of_pages_takes_all_back_or_none(tmp_path: Path, when: str) -> None:
     """W-067: a page that somebody saves in that moment keeps what they wrote, and its store."""
     shelf = Shelf.make(tmp_path / "wiki")
-    pages, changes = WikiPages(shelf.root), two(shelf)
+    pages, changes = page_items(shelf.files), two(shelf)
     await placed(shelf, *changes)
     back = [Change("page", c.path, state_of(c.after), state_of(c.before)) for c in changes]
     saved = shelf.read(GARDEN) + "\nMine.\n"
@@ -484,7 +482,7 @@ async def test_what_an_undo_has_prepared_may_get_lost_and_nothing_else(tmp_path:
     change = Change("page", GARDEN, state_of(shelf.read(GARDEN)), {"text": "x"})
 
     async def lost_and_put() -> None:
-        async with WikiPages(shelf.root).prepared([change]) as put:
+        async with page_items(shelf.files).prepared([change]) as put:
             for left in (shelf.root / "sleep").glob(".undo_*"):
                 shutil.rmtree(left)
             await put()
@@ -562,28 +560,23 @@ def test_where_the_second_page_cannot_be_put_in_place_the_first_goes_back(tmp_pa
 async def test_a_store_that_is_held_for_ever_is_told(tmp_path: Path) -> None:
     """W-007: a program that was stopped in the middle holds up no answer."""
     Shelf.make(tmp_path)
-    held = os.open(tmp_path, os.O_RDONLY)
 
     def read() -> None:
         with StoreFolder(tmp_path, patience=0.1).reading():
             pytest.fail("somebody writes")
 
-    try:
-        flock(held, LOCK_EX)
-        with pytest.raises(StoreUnusable, match="is held by another program"):
-            async with promptly(10):
-                await asyncio.to_thread(read)
-    finally:
-        os.close(held)
+    with locked(tmp_path), pytest.raises(StoreUnusable, match="is held by another program"):
+        async with promptly(10):
+            await asyncio.to_thread(read)
 
 
 async def test_no_undo_writes_outside_the_pages(tmp_path: Path) -> None:
     """A record is only as good as who wrote it."""
     shelf = Shelf.make(tmp_path / "wiki")
     async with memory_in(tmp_path) as memory:
-        undo = Undo(memory.database, memory.changes, {}, {"page": WikiPages(shelf.root)})
+        undo = Undo(memory.database, memory.changes, {}, {"page": page_items(shelf.files)})
         for path in ("../evil.md", "meta/conversations.json"):
-            now = (await WikiPages(shelf.root).state(path)) if "meta" in path else {"text": "x"}
+            now = (await page_items(shelf.files).state(path)) if "meta" in path else {"text": "x"}
             async with memory.database.transaction() as tx:
                 bad = Change("page", path, {"text": "evil"}, now)
                 set_id = await memory.changes.record(tx, Reason("consolidation", ANN), [bad])

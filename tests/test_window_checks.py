@@ -13,10 +13,9 @@ from tests.world.bot import write_settings
 from tests.world.homeserver import Login
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
+from tests.world.schema import LATER, lay_schema
 from tests.world.warm import Interpreter
 from wintermute.db import driver
-from wintermute.db.database import shipped_migrations
-from wintermute.db.migrate import migrate
 from wintermute.llm.tokens import Measure
 from wintermute.messages import Json, Usage
 
@@ -180,18 +179,17 @@ async def test_check_names_the_window_that_a_server_refuses_with(
 
 
 async def test_check_leaves_a_database_of_an_earlier_version_to_who_starts_with_it(
-    tmp_path: Path, model: ModelServer, python: Interpreter
+    tmp_path: Path, model: ModelServer, later_python: Interpreter
 ) -> None:
     """Right after an upgrade of the program: nothing is kept there, and no table is missed."""
     model.keyed(counting(4000))
     config = settings(tmp_path, model.url, context_tokens=16_384)
     path = config.parent / "data/wintermute.db"
-    with closing(driver.connect(path, read_only=False)) as old:
-        migrate(old, path, [each for each in shipped_migrations() if each.number < 22])
-    _, found = await check(python, config)
+    lay_schema(path)
+    _, found = await check(later_python, config)
     assert "4000 tokens (measured)" in found["ok"][0]
     with closing(driver.connect(path, read_only=True)) as old:
-        assert old.execute("PRAGMA user_version").fetchone()[0] < 22
+        assert old.execute("PRAGMA user_version").fetchone()[0] < LATER
 
 
 async def test_check_compares_what_the_server_says_of_its_window(

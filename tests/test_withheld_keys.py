@@ -94,7 +94,7 @@ async def test_the_words_on_withheld_keys_are_bounded_and_kept_for_a_day(tmp_pat
         for n in range(MOST + 50):
             clock.advance(1)
             await keep(Withheld(ANN, "!room", f"session {n}", "curve", "m.unverified"))
-        [row] = await database.rows("SELECT count(*) AS n FROM withheld")
+        [row] = await database.rows("SELECT count(*) AS n FROM withheld_keys")
         assert row["n"] == MOST + 1
         assert await store.code(ANN, "!room", "session 0", "curve") == ""
         assert await store.code(ANN, "!room", f"session {MOST + 49}", "curve") == "m.unverified"
@@ -105,7 +105,7 @@ async def test_the_words_on_withheld_keys_are_bounded_and_kept_for_a_day(tmp_pat
         await keep(Withheld(ANN, "", "", "curve", "m.no_olm"))
         assert await store.code(ANN, "!any", "any", "curve") == "m.no_olm"
         assert await store.code(ANN, "!any", "any", "another device") == ""
-        [row] = await database.rows("SELECT count(*) AS n FROM withheld")
+        [row] = await database.rows("SELECT count(*) AS n FROM withheld_keys")
         assert row["n"] == 1
 
 
@@ -126,7 +126,7 @@ async def test_a_client_that_withholds_its_keys_is_told_at_once_how_to_be_heard(
     await ann.refuse_unverified(False)
     await answered(ann, chat, "three")
     assert len(notices(daemon, "")) == 1
-    kept = daemon.rows("SELECT * FROM withheld")
+    kept = daemon.rows("SELECT * FROM withheld_keys")
     assert {row["code"] for row in kept} == {"m.unverified"}
     assert "verif" not in json.dumps([{**row, "code": ""} for row in kept])
 
@@ -154,7 +154,7 @@ async def test_words_on_withheld_keys_count_from_who_wrote_and_where_only(
         (ann, word("m.blacklisted", **hers | {"session_id": "another"})),
     ):
         await liar.send_to_device(daemon.user_id, KIND, content)
-    await until(lambda: len(daemon.rows("SELECT * FROM withheld")) == 1)
+    await until(lambda: len(daemon.rows("SELECT * FROM withheld_keys")) == 1)
     assert not notices(daemon, "")
     await ann.send_to_device(daemon.user_id, KIND, word("m.unavailable", **hers))
     told = await ann.wait_for(chat, lambda m: m.sender == daemon.user_id)

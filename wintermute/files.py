@@ -1,31 +1,66 @@
 """Text files that people edit: read whole, whatever stands in their place by now (F-031).
 
 What is written to one is on the disk, whenever the power fails.
+
+All locks between processes are flocks, which end with their process; only this file takes them.
+Whoever holds one may wait for those below it, never for one above:
+
+    lock                  who holds it                                 who comes second
+    data/wintermute.lock  the daemon, `chat`, `demo`, `matrix logout`  is refused, and told by whom
+    data/night.lock       a night                                      is refused, and told by whom
+    STORE/sleep/          a job that makes pages                       is refused; `--wait`: waits
+    data/placing.lock     who puts files of items in place, forgets    waits
+    a CONVERSATION/       who adds a message to it                     waits; a web page: 5 seconds
+    STORE/                its writer alone, its readers together       waits 30 seconds; a reader: 5
+    data/                 a start of the daemon or a night             waits
+    wintermute-pages-*    the job that made this copy of a store       leaves the copy alone
 """
 
 import asyncio
 import codecs
 import ctypes
 import errno
+import hashlib
 import os
 import secrets
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from dataclasses import dataclass
+from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
+from functools import partial
 from pathlib import Path
+from types import EllipsisType
 from typing import TypeVar
 
-from wintermute.errors import FileUnusable
+from wintermute.errors import FileUnusable, MemoryFileUnusable, WintermuteError
 
 # Without O_NONBLOCK opening a fifo would wait for its writer for ever.
-READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+FOLDER = os.O_RDONLY | os.O_DIRECTORY
+LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 HERE, NOREPLACE, EXCHANGE = -100, 1, 2
 """Flags of renameat2(2)."""
+MOST_FILE_BYTES = 50_000_000
+MOST_LINE = 1_000_000
 STALE = 3_600.0  # seconds
+PART = ".part_"
+LONGEST = 150
+"""Bytes of a name to which its part's own can be added."""
+PAUSE = 0.01
 T = TypeVar("T")
+Old = bytes | None | EllipsisType
+"""Bytes of a file that is to be replaced; None: there is none; `...`: whatever it holds."""
 Guard = Callable[[int, str, bool], None]
 """Told of each folder, what is entered in it, and whether to write; raises where that may not be."""
 
@@ -46,7 +81,7 @@ def folder_of(
     """
     if any(name == ".." or "/" in name for name in below):
         raise OSError(errno.EACCES, "leads out of its folder", "/".join(below))
-    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    folder = os.open(root, FOLDER)
     try:
         for name in below[:-1]:
             guard(folder, name, make)
@@ -71,13 +106,14 @@ def _enter(folder: int, name: str, make: bool) -> int:
     return os.open(name, ENTER, dir_fd=folder)
 
 
-def content_of(path: Path, most: int, *, follow: bool) -> bytes | None:
+def content_of(path: Path, most: int, *, follow: bool, folder: int | None = None) -> bytes | None:
     """What a plain file of at most so many bytes holds; None when there is none.
 
-    `follow`: a link to such a file will do. Raises: FileUnusable.
+    `follow`: a link to such a file will do. `folder`: as `dir_fd`. Raises: FileUnusable.
     """
     try:
-        descriptor = os.open(path, READ if follow else READ | os.O_NOFOLLOW)
+        how = READ & ~os.O_NOFOLLOW if follow else READ
+        descriptor = os.open(path, how, dir_fd=folder)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -103,41 +139,101 @@ def write_new(
     content: bytes,
     mode: int = 0o600,
     *,
-    like: os.stat_result | None = None,
+    like: Path | None = None,
     folder: int | None = None,
 ) -> None:
     """Write a file that was not there; what it holds survives a power cut. Raises: OSError.
 
-    `like`: the file whose place it will take, and whose mode it has then. `folder`: as `dir_fd`.
+    `like`: the file whose place it will take, and whose mode it has then, if there is one. `folder`: as `dir_fd`.
     """
     descriptor = os.open(path, CREATE, mode, dir_fd=folder)
-    with os.fdopen(descriptor, "wb") as file:
-        if like is not None:
-            os.fchmod(descriptor, like.st_mode & 0o777)
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
-
-
-def own_name(stem: str) -> str:
-    """The name of a new text beside the old one, which no other writer has."""
-    return f"{stem}_{secrets.token_hex(8)}-{os.getpid()}"
-
-
-def sweep(part: Path, pattern: str) -> None:
-    """Remove the parts that a kill left beside a new one."""
-    for other in left_parts(part, pattern):
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            with suppress(FileNotFoundError):
+                found = like and os.stat(like, dir_fd=folder, follow_symlinks=False)
+                if found:
+                    os.fchmod(descriptor, found.st_mode & 0o777)
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+    except OSError:
         with suppress(OSError):
-            other.unlink()
+            os.unlink(path, dir_fd=folder)  # half a file is worse than none
+        raise
 
 
-def left_parts(beside: Path, pattern: str) -> Iterator[Path]:
-    """Find the parts that a kill left; others may still be written."""
-    before = beside.stat().st_mtime - STALE
-    for part in beside.parent.glob(pattern):
+def replace(
+    path: Path, content: bytes | None, seen: Old = ..., *, mode: int = 0, folder: int | None = None
+) -> bool:
+    """Put a text in the place of a file in one step: see `prepared`."""
+    with prepared(path, content, seen, mode=mode, folder=folder) as place:
+        return place()
+
+
+@contextmanager
+def prepared(
+    path: Path, content: bytes | None, seen: Old = ..., *, mode: int = 0, folder: int | None = None
+) -> Iterator[Callable[[], bool]]:
+    """Write a new text safely beside a file; what is given puts it in its place: False if it may not.
+
+    Old or new text, whole, whenever the power fails. Each writer has a part of its own: a shared one
+    would put half of one's text in place.
+
+    `content` None: the file goes. `seen`: nothing else is replaced. `mode`: 0 keeps that of the file.
+    `folder`: as `dir_fd`; the parts of others there are not ours to mend. Raises: OSError, FileUnusable.
+    """
+    if content is None:
+        yield partial(_placed, None, path, seen, folder)
+        return
+    part = path.with_name(_part_name(path.name, content, seen, is_ours=folder is None))
+    try:
+        like = None if mode else path
+        write_new(part, content, mode or 0o666, like=like, folder=folder)
+        if folder is None:
+            mend(path.parent)
+        yield partial(_placed, part, path, seen, folder)
+    finally:
         with suppress(OSError):
-            if part.lstat().st_mtime < before or _is_abandoned(part.name):
-                yield part
+            os.unlink(part, dir_fd=folder)
+
+
+def _part_name(name: str, content: bytes, seen: Old, *, is_ours: bool) -> str:
+    """Name a part after its file and the two texts which are safe elsewhere, as far as that fits."""
+    texts = [_digest(seen if isinstance(seen, bytes) else b""), _digest(content)]
+    fits = is_ours and len(os.fsencode(name)) < LONGEST
+    stem = f".{name}{PART}{'_'.join(texts)}_" if fits else PART
+    return f"{stem}{secrets.token_hex(8)}-{os.getpid()}"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+def mend(folder: Path, stale: float = STALE) -> None:
+    """Put back an editor's save that a kill left in the place of ours; other parts left go (F-066).
+
+    Nobody still writes a part that is older than `stale` seconds, or whose process is gone.
+    """
+    with suppress(OSError):
+        before = time.time_ns() / 10**9 - stale
+        for part in (*folder.glob(f"{PART}*"), *folder.glob(f".*{PART}*")):
+            with suppress(OSError):
+                is_left = part.lstat().st_mtime < before or _is_abandoned(part.name)
+                if is_left and not _is_put_back(part):
+                    part.unlink()
+
+
+def _is_put_back(part: Path) -> bool:
+    """Put a part back where it holds a text that nobody else does: an editor saved it."""
+    name, _, texts = part.name[1:].rpartition(PART)
+    seen, _, more = texts.partition("_")
+    ours, path = more.partition("_")[0], part.with_name(name or part.name)
+    with suppress(FileNotFoundError):
+        if _digest(part.read_bytes()) in (seen, ours) or _digest(path.read_bytes()) != ours:
+            return False
+        part.replace(path)
+        return True
+    return False
 
 
 def _is_abandoned(name: str) -> bool:
@@ -149,39 +245,58 @@ def _is_abandoned(name: str) -> bool:
     return False
 
 
-def put_in_place(part: Path, path: Path, seen: bytes | None) -> bool:
+def _placed(part: Path | None, path: Path, seen: Old, folder: int | None) -> bool:
+    if seen is not ... and _now(path, folder) != seen:
+        return False
+    if part is not None:
+        if seen is ...:
+            os.replace(part, path, src_dir_fd=folder, dst_dir_fd=folder)
+        elif not put_in_place(part, path, seen, folder):
+            return False
+    with suppress(FileNotFoundError):
+        os.unlink(part or path, dir_fd=folder)
+    sync_folder_of(path, folder)
+    return True
+
+
+def put_in_place(part: Path, path: Path, seen: bytes | None, folder: int | None = None) -> bool:
     """Give a new text the name of a file, unless that is no longer what was `seen`: then False.
 
     The two change places in one step: whatever an editor saved after the last look is found in the
-    place of the new text, and goes back, after a kill too: the name of a part tells which two texts
-    are safe elsewhere (`TextFile.recover`). Raises: OSError.
+    place of the new text, and goes back, after a kill too (`mend`). Raises: OSError.
     """
-    new = part.read_bytes()
-    if problem := _renamed(part, path, NOREPLACE if seen is None else EXCHANGE):
+    new = _now(part, folder)
+    if problem := _renamed(part, path, NOREPLACE if seen is None else EXCHANGE, folder):
         if problem in (errno.EEXIST, errno.ENOENT):
             return False  # somebody saved it, or removed it, just now
-        part.replace(path)  # this system, or its disk, cannot
-    elif seen is not None and part.read_bytes() != seen:
-        _renamed(part, path, EXCHANGE)
-        if part.read_bytes() != new:  # it was saved once more
-            _renamed(part, path, EXCHANGE)
+        # This system, or its disk, cannot.
+        os.replace(part, path, src_dir_fd=folder, dst_dir_fd=folder)
+    elif seen is not None and _now(part, folder) != seen:
+        _renamed(part, path, EXCHANGE, folder)
+        if _now(part, folder) != new:  # it was saved once more
+            _renamed(part, path, EXCHANGE, folder)
         return False
     return True
 
 
-def _renamed(one: Path, other: Path, how: int) -> int:
+def _now(path: Path, folder: int | None) -> bytes | None:
+    return content_of(path, sys.maxsize, follow=False, folder=folder)
+
+
+def _renamed(one: Path, other: Path, how: int, folder: int | None) -> int:
     """Rename by Linux's own call; 0 or the number of the error."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return errno.ENOSYS
-    sys.audit("os.rename", str(one), str(other), -1, -1)  # as Python's own call does
-    done = rename(HERE, os.fsencode(one), HERE, os.fsencode(other), how)
+    at = HERE if folder is None else folder
+    sys.audit("os.rename", str(one), str(other), at, at)  # as Python's own call does
+    done = rename(at, os.fsencode(one), at, os.fsencode(other), how)
     return ctypes.get_errno() if done else 0
 
 
-def sync_folder(folder: Path) -> None:
-    """Make names in a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync_folder_of(path: Path, folder: int | None = None) -> None:
+    """Make the names beside a file survive a power cut."""
+    descriptor = os.open(path.parent, FOLDER, dir_fd=folder)
     try:
         os.fsync(descriptor)
     finally:
@@ -202,6 +317,144 @@ def decoded(content: bytes) -> str:
     if "\0" in text:
         raise FileUnusable("is not a text file: save it as UTF-8, or move it aside")
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    """One text file of ours that people edit too. `name` is what they call it. Raises: `refusal`."""
+
+    path: Path
+    name: str
+    most: int = MOST_FILE_BYTES
+    problem: Callable[[str], str | None] | None = None
+    """Tells what is wrong with the form of its text, if it has one."""
+    mode: int = 0o600
+    refusal: type[WintermuteError] = MemoryFileUnusable
+    read: Callable[[bytes], str] = decoded
+
+    def text(self) -> str | None:
+        """Its text; None when there is no such file."""
+        content = self.content()
+        return None if content is None else self.decoded(content)
+
+    def found(self) -> tuple[str | None, bytes | None]:
+        """Its text, whatever its form, and its bytes; None when there is no such file."""
+        content = self.content()
+        return None if content is None else self._plain(content), content
+
+    def content(self) -> bytes | None:
+        """The bytes of a plain file; None when there is none."""
+        with self._told():
+            return content_of(self.path, self.most, follow=False)
+
+    def decoded(self, content: bytes) -> str:
+        """Its bytes as text of the form that it has."""
+        text, problem = self._plain(content), None
+        if self.problem is not None and content.startswith(codecs.BOM_UTF8):
+            problem = "line 1 begins with a byte order mark: save it as UTF-8 without one"
+        elif self.problem is not None:
+            problem = self.problem(text)
+        if problem:
+            raise self.refusal(f"{self.name} {problem}")
+        return text
+
+    def _plain(self, content: bytes) -> str:
+        with self._told():
+            text = self.read(content)
+            if len(text) > MOST_LINE and max(map(len, text.splitlines())) > MOST_LINE:
+                raise FileUnusable(f"has a line of over {MOST_LINE} characters: break it up")
+            return text
+
+    def saved_at(self) -> float:
+        """When it was last saved, in seconds since 1970; 0 where nobody knows."""
+        try:
+            return self.path.stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def replace(self, text: str, seen: bytes | None) -> bool:
+        """Replace it in one step, unless it is no longer what was `seen`: then False.
+
+        An edit that was saved since is never overwritten.
+        """
+        with self.prepared(text, seen) as place:
+            return place()
+
+    @contextmanager
+    def prepared(self, text: str | None, seen: bytes | None) -> Iterator[Callable[[], bool]]:
+        """The same in two steps, the first of which notices a full disk; None: no file any more."""
+        folder, content = self.path.parent, None if text is None else text.encode()
+        with ExitStack() as stack:
+            with self._told():
+                folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700, exist_ok=True)
+                block = prepared(self.path, content, seen, mode=self.mode)
+                place = stack.enter_context(block)
+
+            def placed() -> bool:
+                with self._told():
+                    return place()
+
+            yield placed
+
+    def drop_parts(self) -> None:
+        """Delete what a kill left of texts that were to take its place.
+
+        Whoever is just about to place one is told that it cannot be written.
+        """
+        with suppress(OSError):
+            for part in self.path.parent.glob(f".{self.path.name}{PART}*"):
+                part.unlink(missing_ok=True)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except FileUnusable as problem:
+            raise self.refusal(f"{self.name} {problem}") from problem
+        except OSError as error:
+            raise self.refusal(f"{self.name} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def locked(
+    path: Path, flags: int = FOLDER, *, shared: bool = False, patience: float | None = 0.0
+) -> Iterator[int]:
+    """Hold a lock on a file or folder for a block; its descriptor. Raises: as `take`; OSError."""
+    opened = os.open(path, flags, 0o600)
+    try:
+        take(opened, shared=shared, patience=patience)
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def take(opened: int, *, shared: bool = False, patience: float | None = 0.0) -> None:
+    """Lock what is open, as long as it is. `patience`: seconds; None waits as long as it takes.
+
+    Raises: BlockingIOError if another process holds it for longer.
+    """
+    how = LOCK_SH if shared else LOCK_EX
+    if patience is None:
+        return flock(opened, how)
+    for left in reversed(range(int(patience / PAUSE) + 1)):
+        try:
+            return flock(opened, how | LOCK_NB)
+        except BlockingIOError:
+            if not left:
+                raise
+        time.sleep(PAUSE)  # noqa: TID251  for other programs; never on the event loop
+    return None
+
+
+@asynccontextmanager
+async def entered(block: AbstractContextManager[T]) -> AsyncIterator[T]:
+    """Enter and leave a block by a thread, since it may wait for a lock or a disk."""
+    stack = ExitStack()
+    try:
+        yield await to_its_end(partial(stack.enter_context, block))
+    finally:
+        await to_its_end(stack.close)
 
 
 async def to_its_end(work: Callable[[], T]) -> T:

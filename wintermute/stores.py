@@ -15,6 +15,7 @@ from wintermute.clock import Clock
 from wintermute.config.schema import WIKI, Memory, QuietHours
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database
+from wintermute.files import mend
 from wintermute.health.health import ClockMarks, EditedFiles, Health
 from wintermute.ids import NewId
 from wintermute.jobs import Jobs
@@ -32,7 +33,7 @@ from wintermute.mailbox.retractions import Retractions
 from wintermute.mailbox.rooms import KnownRooms
 from wintermute.memory.backend import Listed, MemoryBackend, Ranked
 from wintermute.memory.core import Core, Places
-from wintermute.memory.core_pages import CorePages
+from wintermute.memory.core_pages import CorePages, core_items
 from wintermute.memory.facts import Facts, Owing
 from wintermute.memory.flat_file import FlatFile, Versions
 from wintermute.memory.meaning import OWED, Meaning
@@ -42,11 +43,12 @@ from wintermute.memory.search import Search
 from wintermute.memory.status import MemoryStatus
 from wintermute.memory.vectors import LocalVectors, VectorIndex
 from wintermute.owner import Owner
-from wintermute.skills.skills import Skills
+from wintermute.skills.skills import Skills, skill_items
 from wintermute.tasks.occurrences import Occurrences, TaskRuns
 from wintermute.tasks.tasks import Tasks
+from wintermute.wiki.folder import StoreFolder
 from wintermute.wiki.store import WikiStore
-from wintermute.wiki.taking_back import WikiPages
+from wintermute.wiki.taking_back import page_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class Stores:
             jobs=jobs,
             edited=EditedFiles(database),
             model_calls=ModelCalls(database, clock, new_id),
-            token_counts=TokenCounts(database, clock),
+            token_counts=TokenCounts(database),
             inbox=Inbox(database, clock, redact),
             outbox=outbox,
             notices=Notices(outbox, database, clock, redact),
@@ -155,7 +157,7 @@ class Stores:
             runs=TaskRuns(database, clock),
             skills=skills,
             wiki=WikiStore(wiki),
-            undo=_undo(database, changes, facts, tasks, skills, pages, wiki),
+            undo=_undo(database, changes, facts, tasks, places, wiki),
         )
 
 
@@ -188,8 +190,9 @@ async def prepare(stores: Stores) -> None:
 
     Facts may have come, or another model or backend, while nobody was at work (M-022, M-077).
     """
-    for file in stores.places.files():
-        await asyncio.to_thread(file.recover)
+    places = stores.places
+    for folder in {places.skills(), *(file.path.parent for file in places.files())}:
+        await asyncio.to_thread(mend, folder)
     await stores.facts.words.prove(stores.database)
     if not stores.memories.ranked:
         await stores.memories.refresh()
@@ -227,12 +230,15 @@ def _undo(
     changes: ChangeSets,
     facts: Facts,
     tasks: Tasks,
-    skills: Skills,
-    core: CorePages,
+    places: Places,
     wiki: Path,
 ) -> Undo:
     """The one way back for all that can be changed."""
-    files: Mapping[ItemKind, FileItems] = {"skill": skills, "core": core, "page": WikiPages(wiki)}
+    files: Mapping[ItemKind, FileItems] = {
+        "skill": skill_items(places.skills()),
+        "core": core_items(places),
+        "page": page_items(StoreFolder(wiki)),
+    }
     return Undo(database, changes, {"fact": facts, "task": tasks}, files)
 
 

@@ -87,4 +87,4 @@ async def heard(person: Person, chat: str, daemon: Bot) -> Counter[str]:
 
 def noticed(daemon: Bot) -> int:
     """How often these data were found to be a copy."""
-    return len(daemon.rows("SELECT 1 FROM copies"))
+    return len(daemon.rows("SELECT 1 FROM rollbacks"))

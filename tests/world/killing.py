@@ -34,11 +34,11 @@ TABLES = (
     "SELECT conversation_id, upto FROM harvests",
     "SELECT event_id, state, body, raw FROM inbox",
     f"SELECT kind, body, state FROM outbox WHERE body NOT LIKE '%{RESTORED}%'",
-    "SELECT intent, result, block, state FROM casts",
-    "SELECT utterance, calls, block FROM turns",
+    "SELECT intent, result, context_block, state FROM casts",
+    "SELECT utterance, calls, context_block FROM turns",
     "SELECT args, result, state FROM observations",
     "SELECT scope, kind, text, state FROM proposals",
-    "SELECT scope, digest FROM free_bullets",
+    "SELECT scope, digest FROM unowned_bullets",
     "SELECT c0, c1 FROM facts_fts_content",
 )
 """What must be the same in the end: all but the names of rows, when something was done, and that it is

@@ -17,6 +17,8 @@ from wintermute.db.text_search import Sought, Traces
 from wintermute.llm.calls import RECORDED
 from wintermute.night.forgetting import SPOKEN
 
+ROOT = Path(__file__).parent.parent.parent
+
 
 @cache
 def newest_schema() -> bytes:
@@ -29,6 +31,23 @@ def newest_schema() -> bytes:
         finally:
             connection.close()
         return path.read_bytes()
+
+
+LATER = 2
+"""The number of a step that the schema does not have yet."""
+
+
+def later_program(folder: Path) -> Path:
+    """The program as it will be once its schema has one more step; all else is a link to ours."""
+    for name in ("wintermute", "wintermute/db", "wintermute/db/migrations"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).mkdir(parents=True)
+        for item in (ROOT / name).iterdir():
+            (folder / name / item.name).symlink_to(item)
+    (folder / "tests").symlink_to(ROOT / "tests")
+    step = folder / f"wintermute/db/migrations/{LATER:04d}_later.sql"
+    step.write_text("CREATE TABLE later (x);")
+    return folder
 
 
 def lay_schema(path: Path) -> None:

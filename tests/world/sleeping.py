@@ -178,7 +178,7 @@ class Sleep:
         """A night lets it rest, by its change set."""
         was = await self.house.stores.facts.get(fact_id)
         assert was is not None
-        change = Change("fact", was.id, state_of(was), state_of(replace(was, resting=True)))
+        change = Change("fact", was.id, state_of(was), state_of(replace(was, archived=True)))
         async with self.house.database.transaction() as tx:
             await rest(tx, [fact_id])
             await self.house.stores.changes.record(tx, Reason("night", SCOPE), [change])

@@ -111,12 +111,12 @@ class InterpreterGone(Exception):
 class Interpreter:
     """The end that tests hold. The interpreter leaves when this is closed, or gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: Path = ROOT) -> None:
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.world.warm", str(theirs.fileno())],
-                cwd=ROOT,
+                cwd=program,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )

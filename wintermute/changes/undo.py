@@ -184,6 +184,17 @@ class FileItems(Protocol):
         ...
 
 
+async def all_prepared(
+    stack: AsyncExitStack, files: Mapping[ItemKind, FileItems], changes: Sequence[Change]
+) -> list[PutInPlace]:
+    """Prepare what is a file among changes: all that may fail, before the first is in place."""
+    return [
+        await stack.enter_async_context(items.prepared(found))
+        for kind, items in files.items()
+        if (found := [each for each in changes if each.kind == kind])
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Conflict:
     """An item that was changed again since: these fields of it stay, or `all of it`.
@@ -237,11 +248,7 @@ class Undo:
         async with AsyncExitStack() as stack:
             async with self._database.transaction() as tx:
                 undone = await self.within(tx, wanted, items)
-                places = [
-                    await stack.enter_async_context(files.prepared(changes))
-                    for kind, files in self.files.items()
-                    if (changes := [each for each in undone.back if each.kind == kind])
-                ]
+                places = await all_prepared(stack, self.files, undone.back)
             for place in places:
                 await place()
         return undone

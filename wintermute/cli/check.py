@@ -38,7 +38,7 @@ from wintermute.llm.fixed import counted, fits
 from wintermute.llm.fixed import probe as ask_model
 from wintermute.llm.models import FRAME, Models
 from wintermute.llm.providers import remedy
-from wintermute.llm.spelled import Habit, HabitTable
+from wintermute.llm.spelled import Habit, HabitColumn
 from wintermute.llm.tokens import Counted, TokenCounts
 from wintermute.llm.windows import CUTS, compared, server_window
 from wintermute.matrix.login import probe as ask_homeserver
@@ -326,11 +326,11 @@ async def _model(
         probed = await ask_model(name, backend, seconds)
         answered = Finding(part, probed.state, probed.told)
         if backend.calls_as_text is None:
-            kept = await _keep(path, backend, "spelled_calls", probed.spells)
+            kept = await _keep(path, backend, "text_tool_calls", probed.spells)
             told = (KEPT if kept else SPELLS).format(name=name)
             if probed.spells:
                 answered = Finding(part, "warn", f"{probed.told}; {told}")
-        await _keep(path, backend, "thoughts_aloud", probed.aloud)
+        await _keep(path, backend, "thinks_aloud", probed.aloud)
     except ModelUnavailable as error:
         advice = f" -> see that it runs, and check base_url of {name} in config.yaml"
         return (Finding(part, "fail", f"{error}{await remedy(backend) or advice}"),)
@@ -368,15 +368,15 @@ async def _counts(path: Path, backend: Backend, now: Counted) -> Counted:
         return now
     with suppress(WintermuteError):
         async with open_database(path, read_only=True) as database:
-            before = await TokenCounts(database, SystemClock()).known(*asked)
+            before = await TokenCounts(database).known(*asked)
         if not told or before == now:
             return before
         async with open_database(path) as database, database.transaction() as tx:
-            await TokenCounts(database, SystemClock()).found(tx, *asked, now)
+            await TokenCounts(database).found(tx, *asked, now)
     return now
 
 
-async def _keep(path: Path, backend: Backend, habit: HabitTable, has: bool | None) -> bool:
+async def _keep(path: Path, backend: Backend, habit: HabitColumn, has: bool | None) -> bool:
     """Keep whether a model has a habit, if that was found; whether it is on record now."""
     asked = habit, backend.model, backend.base_url
     if has is None or not path.exists():  # noqa: ASYNC240  one look, nothing else runs

@@ -36,8 +36,7 @@ async def show(stores: Stores, scope: str | None) -> Report:
     Example: wintermute core show
     """
     place = await _scope(stores, scope)
-    state = await stores.core_pages.state(place)
-    text = state["text"] if state else None
+    text = (await stores.core_pages.raw(place)).text
     lines = [_name(stores, place) + f": {NO_PAGE}"] if text is None else [text.rstrip("\n")]
     return Report({"scope": place, "text": text}, lines)
 

@@ -20,6 +20,7 @@ from wintermute.config.read import environment
 from wintermute.config.schema import WIKI
 from wintermute.config.starter import starter_config
 from wintermute.errors import ConfigurationError, WintermuteError
+from wintermute.files import write_new
 from wintermute.matrix.kept_login import FILE, load, save
 from wintermute.memory.core import CORE, EMPTY_CORE
 from wintermute.memory.status import Machine, first_backend
@@ -172,13 +173,7 @@ def _folder(path: Path) -> bool:
 def _write(path: Path, text: str) -> bool:
     """Make the file, readable by its owner only; False when something has its name already."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        write_new(path, text.encode())
     except FileExistsError:
         return False
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError:
-        path.unlink()  # else the next `init` would keep half a file
-        raise
     return True

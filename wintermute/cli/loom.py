@@ -5,7 +5,6 @@ the place of secrets, people and texts.
 """
 
 import json
-import os
 import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,6 +20,7 @@ from wintermute.cli.opening import with_stores
 from wintermute.cli.options import LazyGroup, config_option, redacted, reporting, say
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
+from wintermute.files import write_new
 from wintermute.llm.calls import attempts
 from wintermute.loom.reading import LoomReader, Spot, lines, sums
 from wintermute.mailbox.rooms import people
@@ -396,9 +396,7 @@ async def _bundled(branch: str, stores: Stores, config: Config) -> Json:
 
 def _write(ctx: click.Context, path: Path, texts: list[str]) -> None:
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.writelines(f"{redacted(ctx, text)}\n" for text in texts)
+        write_new(path, "".join(f"{redacted(ctx, text)}\n" for text in texts).encode())
     except FileExistsError as error:
         raise WintermuteError(f"{path} exists: name another file, or remove it") from error
     except OSError as error:

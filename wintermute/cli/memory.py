@@ -90,7 +90,7 @@ def list_(ctx: click.Context, scope: str | None, everyone: bool, as_json: bool) 
         zone, values, lines = stores.tasks.zone, [], []
         for name in await _chosen(stores, scope, everyone):
             live = await stores.facts.live(name)
-            facts = [fact for fact in live if not fact.resting]
+            facts = [fact for fact in live if not fact.archived]
             values += [as_line(fact) for fact in facts]
             lines += [f"{name}:"] if everyone and facts else []
             lines += [fact_line(fact, zone) for fact in facts]

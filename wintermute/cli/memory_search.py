@@ -214,7 +214,7 @@ def _tally_values(stores: Stores, tally: Tally, owed: int) -> Json:
     return {
         "scope": tally.scope,
         "live": tally.live,
-        "resting": tally.resting,
+        "resting": tally.archived,
         "no_longer_true": tally.ended,
         "retired": tally.retired,
         "by_source": dict(tally.by_source),

@@ -247,7 +247,7 @@ class _Retelling(Telling):
 
     async def news(self, running: CastState, window: int, *, anew: bool) -> str:
         newest = running.newest
-        return self._script.told(newest.id) if newest and not newest.block else ""
+        return self._script.told(newest.id) if newest and not newest.context_block else ""
 
 
 @dataclass(frozen=True, slots=True)

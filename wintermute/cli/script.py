@@ -264,7 +264,7 @@ class Script:
 
     def told(self, turn_id: str) -> str:
         """The block that stood behind a turn."""
-        return next(step.turn.block for step in self._steps if step.turn.id == turn_id)
+        return next(step.turn.context_block for step in self._steps if step.turn.id == turn_id)
 
     def result(self, turn_id: str, n: int) -> Any:
         """What a call gave. Raises: ToolFailed as then; RecordEnds when it has no result."""

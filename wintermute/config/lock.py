@@ -1,14 +1,14 @@
-"""One daemon per data folder: a lock that dies with its process, and the number of its holder."""
+"""One daemon per data folder, and one night: a lock file that holds the number of its process."""
 
 import errno
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from wintermute.errors import ConfigurationError, DataFolderInUse, DiskFull, WintermuteError
+from wintermute.files import LOCK_FILE, locked, take
 
 NAME = "wintermute.lock"
 PROBE = "wintermute.room"
@@ -16,35 +16,52 @@ ENOUGH = 1 << 20
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
-@contextmanager
-def hold(data_dir: Path) -> Iterator[None]:
+def hold(data_dir: Path) -> AbstractContextManager[None]:
     """Keep every other process of ours out of this folder.
 
     Raises: DataFolderInUse with the holder's process number; ConfigurationError when the folder
     is missing or not ours to write; DiskFull.
     """
+    return claimed(
+        data_dir,
+        NAME,
+        lambda pid: DataFolderInUse(
+            f"another Wintermute (process {pid or 'unknown'}) uses the data folder {data_dir}: stop"
+            " it first"
+        ),
+    )
+
+
+@contextmanager
+def claimed(data_dir: Path, name: str, refusal: Callable[[int], WintermuteError]) -> Iterator[None]:
+    """Hold a lock file, which names our process; `refusal` is told its holder. Raises: as `hold`.
+
+    The file stays, or two could hold two files.
+    """
+    with _usable(data_dir):
+        descriptor = os.open(data_dir / name, LOCK_FILE, 0o600)
     try:
-        descriptor = os.open(data_dir / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise _unusable(data_dir, error) from error
-    try:
-        _take(descriptor, data_dir)
+        with _usable(data_dir), locked(data_dir, patience=None):  # one start at a time
+            if _is_locked(descriptor):
+                raise refusal(_read(descriptor))
+            take(descriptor, patience=None)  # at most, a `holder` finishes its look
+            os.ftruncate(descriptor, 0)
+            _write_number(descriptor)
         yield
         os.ftruncate(descriptor, 0)
     finally:
-        os.close(descriptor)  # gives the lock back; the file stays, or two could hold two files
+        os.close(descriptor)
 
 
-def holder(data_dir: Path) -> int | None:
-    """The process that holds the folder: None when nobody does, 0 when it did not say yet."""
+def holder(data_dir: Path, name: str = NAME) -> int | None:
+    """The process that holds a lock file: None when nobody does, 0 when it did not say yet."""
+    with _usable(data_dir):
+        try:
+            descriptor = os.open(data_dir / name, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
     try:
-        descriptor = os.open(data_dir / NAME, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise _unusable(data_dir, error) from error
-    try:
-        return None if _locked(descriptor) else _read(descriptor)
+        return _read(descriptor) if _is_locked(descriptor) else None
     finally:
         os.close(descriptor)
 
@@ -54,26 +71,6 @@ def started(data_dir: Path) -> datetime | None:
     if holder(data_dir) is None:
         return None
     return datetime.fromtimestamp((data_dir / NAME).stat().st_mtime, UTC)
-
-
-def _take(descriptor: int, data_dir: Path) -> None:
-    """Get the lock and write our number. One start at a time, by a lock on the folder itself."""
-    try:
-        folder = os.open(data_dir, os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            if not _locked(descriptor):
-                raise DataFolderInUse(
-                    f"another Wintermute (process {_read(descriptor) or 'unknown'}) uses the data"
-                    f" folder {data_dir}: stop it first"
-                )
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # at most, a `holder` finishes its look
-        finally:
-            os.close(folder)
-        os.ftruncate(descriptor, 0)
-        _write_number(descriptor)
-    except OSError as error:
-        raise _unusable(data_dir, error) from error
 
 
 def _write_number(descriptor: int) -> None:
@@ -99,28 +96,32 @@ def has_room(data_dir: Path) -> bool:
     return room
 
 
-def _unusable(data_dir: Path, error: OSError) -> WintermuteError:
-    if error.errno in NO_ROOM:
-        return DiskFull(
-            f"the data folder {data_dir} is full ({error.strerror}): make room on its disk"
-        )
-    if isinstance(error, FileNotFoundError):
-        return ConfigurationError(
-            f"the data folder {data_dir} does not exist: make it with `wintermute init DIR`, or"
-            " correct data_dir"
-        )
-    return ConfigurationError(
-        f"the data folder {data_dir} cannot be used ({error.strerror}): it must be writable for the"
-        " user who runs Wintermute"
-    )
-
-
-def _locked(descriptor: int) -> bool:
+@contextmanager
+def _usable(data_dir: Path) -> Iterator[None]:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise DiskFull(
+                f"the data folder {data_dir} is full ({error.strerror}): make room on its disk"
+            ) from error
+        if isinstance(error, FileNotFoundError):
+            raise ConfigurationError(
+                f"the data folder {data_dir} does not exist: make it with `wintermute init DIR`, or"
+                " correct data_dir"
+            ) from error
+        raise ConfigurationError(
+            f"the data folder {data_dir} cannot be used ({error.strerror}): it must be writable for"
+            " the user who runs Wintermute"
+        ) from error
+
+
+def _is_locked(descriptor: int) -> bool:
+    try:
+        take(descriptor, shared=True)
     except BlockingIOError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _read(descriptor: int) -> int:

@@ -469,7 +469,7 @@ class Asking:
         """Ask with what is in view but for the newest message. Raises: ContextRefused."""
         cast, settings, past = running.cast, running.settings, running.past
         rest = (each for each in past.casts if each.key != cast.key)
-        harmless = replace(cast, intent=HARMLESS, block="", turns=())
+        harmless = replace(cast, intent=HARMLESS, context_block="", turns=())
         looks = Looks(settings.prompt.layout, self._hidden)
         shown = messages(running.prompt, replace(past, casts=(*rest, harmless)), looks)
         request = self._request(running, RequestView(shown, running.size))

@@ -260,16 +260,21 @@ class CastState:
         mine = next((cast for cast in past.casts if cast.id == self.cast.id), self.cast)
         stored = {turn.id: turn for turn in mine.turns}
         now = [(turn, stored.get(turn.id, turn)) for turn in self.cast.turns]
-        turns = (replace(turn, block=known.block, kept=known.kept) for turn, known in now)
+        turns = (
+            replace(turn, context_block=known.context_block, provider_fields=known.provider_fields)
+            for turn, known in now
+        )
         self.cast = replace(mine, turns=tuple(turns))
 
     def told(self, block: str) -> None:
         """A block stands at the end now: behind the newest turn in view, or behind the intent."""
         newest = self.newest
         if newest is None:
-            self.cast = replace(self.cast, block=block)
+            self.cast = replace(self.cast, context_block=block)
             return
-        turns = (replace(t, block=block) if t.id == newest.id else t for t in self.cast.turns)
+        turns = (
+            replace(t, context_block=block) if t.id == newest.id else t for t in self.cast.turns
+        )
         self.cast = replace(self.cast, turns=tuple(turns))
 
     @property

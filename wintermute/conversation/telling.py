@@ -56,7 +56,9 @@ class Telling:
         if not any(before):  # it begins, was folded, or what it was told was forgotten
             running.told("")  # what stands there says nothing of what is shown before it
             shown = told(all_told(running.past, self._hidden))
-        if any(before) and any((running.cast.block, *(each.block for each in running.cast.turns))):
+        if any(before) and any(
+            (running.cast.context_block, *(each.context_block for each in running.cast.turns))
+        ):
             return _more(running, parts, before, shown)
         return block(parts, told(before), shown=shown)
 
@@ -83,6 +85,6 @@ def _more(running: CastState, parts: Changing, before: Sequence[str], shown: Tol
     """What cannot be read yet, behind what stands at the end already."""
     if not block(parts, shown, timed=False) and not is_late(parts, before):
         return ""
-    last = running.newest.block if running.newest else running.cast.block
+    last = running.newest.context_block if running.newest else running.cast.context_block
     new = block(parts, shown)
     return f"{last}\n\n{new}" if last else new

@@ -146,12 +146,14 @@ def answered(casts: Sequence[Cast]) -> Iterator[Cast]:
 
 def _bare(turn: Turn) -> Turn:
     seen = (replace(each, result=NOT_SHOWN) for each in turn.observations)
-    return replace(turn, observations=tuple(seen), block="")
+    return replace(turn, observations=tuple(seen), context_block="")
 
 
 def bared(cast: Cast) -> Cast:
     """A cast as it is shown: a bare one with its message alone."""
-    return replace(cast, intent=BETWEEN.sub("", cast.intent), block="") if cast.bare else cast
+    return (
+        replace(cast, intent=BETWEEN.sub("", cast.intent), context_block="") if cast.bare else cast
+    )
 
 
 def named(messages: Sequence[Json]) -> str:
@@ -169,11 +171,11 @@ def blocks(past: BranchView) -> Iterator[str]:
     made_at = past.fold.made_at if past.fold else 0
     for cast in shown_casts(past.casts):
         counts = is_since(cast, made_at)
-        if cast.block and counts:
-            yield cast.block
+        if cast.context_block and counts:
+            yield cast.context_block
         for turn in cast.turns:
-            if turn.block and (counts or turn.seq >= made_at) and is_shown(turn):
-                yield turn.block
+            if turn.context_block and (counts or turn.seq >= made_at) and is_shown(turn):
+                yield turn.context_block
 
 
 def is_since(cast: Cast, made_at: int) -> bool:
@@ -187,12 +189,12 @@ def all_told(past: BranchView, hidden: Collection[str]) -> Iterator[str]:
     Nothing of the results of `hidden` gates.
     """
     for cast in shown_casts(past.casts):
-        yield cast.block
+        yield cast.context_block
         for turn in filter(is_shown, cast.turns):
             for seen in turn.observations:
                 if seen.completed and not seen.is_error and seen.gate not in hidden:
                     yield of_result(seen.gate, seen.args or {}, seen.result)
-            yield turn.block
+            yield turn.context_block
 
 
 def _is_again(cast: Cast, before: Cast) -> bool:
@@ -202,7 +204,7 @@ def _is_again(cast: Cast, before: Cast) -> bool:
 def _intent(n: int, casts: Sequence[Cast], looks: Looks) -> str:
     """What a message said; in one layout as it was told last, else as it was and with its block."""
     if looks.layout == "append":
-        said, told = casts[n].intent or ERASED, casts[n].block
+        said, told = casts[n].intent or ERASED, casts[n].context_block
         return f"{said}\n\n{told}" if told else said
     last = n
     while last + 1 < len(casts) and _is_again(casts[last + 1], casts[n]):
@@ -214,7 +216,7 @@ def _news(cast: Cast, before: Cast) -> str:
     """What is to be told when a message is looked at again: how old it is by now (F-029)."""
     known = before.intent.splitlines()
     ages = [line for line in cast.intent.splitlines() if AGE.fullmatch(line) and line not in known]
-    return "\n\n".join(filter(None, (*ages, cast.block)))
+    return "\n\n".join(filter(None, (*ages, cast.context_block)))
 
 
 def _add(found: list[Json], text: str) -> None:
@@ -227,7 +229,7 @@ def _add(found: list[Json], text: str) -> None:
 
 def _untold(casts: Sequence[Cast]) -> frozenset[str]:
     """The casts before the first that was told something: from before there were blocks."""
-    first = next((n for n, cast in enumerate(casts) if cast.block or cast.bare), 0)
+    first = next((n for n, cast in enumerate(casts) if cast.context_block or cast.bare), 0)
     return frozenset(cast.id for cast in casts[:first])
 
 
@@ -247,8 +249,8 @@ def _said(
         is_over = ended and turn is cast.turns[-1] and not goes_on
         if not is_over and not turn.calls and cast.wards.get("require_done"):
             found.append({"role": "user", "content": CALL_DONE})  # L-012
-        if turn.block and looks.layout == "append":
-            _add(found, turn.block)
+        if turn.context_block and looks.layout == "append":
+            _add(found, turn.context_block)
     if cast.reason == "text" and cast.result and any(map(recalls_in_vain, cast.turns[-1:])):
         found.append({"role": "assistant", "content": cast.result})  # W-032
     if cast.reason in SEEN and cast.result and cast.result != cast.last_words:
@@ -301,7 +303,7 @@ def turn_messages(turn: Turn, cast: Cast, hidden: Collection[str] = ()) -> Itera
         by = turn.sender if all(call.via == "call" for call in named.values()) else ""
         message = {"role": "assistant", "content": turn.utterance or None}
         called = [_called(call) for call in named.values()]
-        yield {**message, "tool_calls": called, KEPT: [by, turn.id, turn.kept]}
+        yield {**message, "tool_calls": called, KEPT: [by, turn.id, turn.provider_fields]}
         said = []
     for n, call in named.items():
         content = _result(seen.get(n), _unrun(turn, cast, n), hidden)

@@ -19,6 +19,7 @@ from wintermute.db.driver import (
 )
 from wintermute.db.full_text import ERASES
 from wintermute.db.migrate import UpgradeCopy
+from wintermute.db.single import add_to, counters, put_single, single
 
 __all__ = [
     "ERASES",
@@ -31,9 +32,13 @@ __all__ = [
     "Row",
     "Transaction",
     "UpgradeCopy",
+    "add_to",
+    "counters",
     "is_broken",
     "is_unmade",
     "loads_vectors",
     "open_database",
     "prove_free",
+    "put_single",
+    "single",
 ]

@@ -25,6 +25,8 @@ from wintermute.db.migrate import (
     is_foreign,
     migrate,
     migrations,
+    not_ours,
+    prove_ours,
     unseen,
 )
 from wintermute.db.text_search import TextSearch, looking
@@ -311,6 +313,7 @@ def _prepare(path: Path, open_one: Callable[..., Any], *, read_only: bool) -> bo
                 f"{path} does not exist: start the daemon once with `wintermute run`"
             )
     else:
+        prove_ours(path, shipped_migrations())
         # A writer brings the log that lies beside the file into it as it leaves, whoever's it is:
         # so whoever cannot write looks first, unless something half done has to be undone.
         half_done = path.with_name(f"{path.name}-journal").exists()
@@ -338,8 +341,8 @@ def _looked_at(path: Path, connection: Any) -> bool:
     problem = _problem(connection)
     if problem and (not others_are_sound(connection) or _of_a_later_life(path)):
         raise _unusable(path, problem)
-    if is_foreign(connection):
-        raise DatabaseUnusable(f"{path} is some other program's database: move it aside")
+    if is_foreign(connection, shipped_migrations()):
+        raise not_ours(path)
     return bool(problem)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from wintermute.db import driver
 from wintermute.errors import DatabaseUnusable
@@ -17,8 +18,6 @@ log = logging.getLogger(__name__)
 NAME = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 COPY = re.compile(r"\.before-\d{4}(-wal|-shm|-journal|-part)?")
 """What the name of a copy ends with; or of what SQLite puts beside one that somebody looks into."""
-OURS = frozenset({"conversations", "branches", "casts"})
-"""Tables that every version of our database has had."""
 KEPT = timedelta(days=30)
 """How long a copy is there for whoever wants the older version back."""
 
@@ -77,11 +76,48 @@ def migrations(files: Mapping[str, str]) -> list[Migration]:
     return sorted(found, key=lambda step: step.number)
 
 
-def is_foreign(connection: Any) -> bool:
-    """Tell the file of another program, whatever version it names: it has tables, and not ours."""
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    return bool(tables) and not (version and tables >= OURS)
+def schema_id(steps: list[Migration]) -> int:
+    """Make the application id of databases that began with this schema; comments do not count."""
+    return crc32(re.sub(r"--.*|\s+", "", steps[0].sql).encode()) & 0x7FFFFFFF
+
+
+def prove_ours(path: Path, steps: list[Migration]) -> None:
+    """Look at the header alone, for who opens a file that is not ours has touched it already.
+
+    Raises: DatabaseUnusable for another schema or program, and for a newer Wintermute.
+    """
+    with path.open("rb") as file:
+        header = file.read(100)
+    pages, version, application = (int.from_bytes(header[n : n + 4]) for n in (28, 60, 68))
+    if not header.startswith(b"SQLite format 3\0") or not (application or version or pages > 1):
+        return  # broken, or not made yet
+    if application != schema_id(steps):
+        raise not_ours(path)
+    _prove_known(version, path, steps)
+
+
+def is_foreign(connection: Any, steps: list[Migration]) -> bool:
+    """Tell a file that is not ours also where its header is still in its log."""
+    made = connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    return bool(made) and application != schema_id(steps)
+
+
+def not_ours(path: Path) -> DatabaseUnusable:
+    """Make the error for a file that is not ours."""
+    return DatabaseUnusable(
+        f"{path} is from an earlier Wintermute or another program: move {path.parent} aside and run"
+        f" `wintermute init {path.parent.parent}`; docs/upgrading.md says how to keep your memories"
+    )
+
+
+def _prove_known(version: int, path: Path, steps: list[Migration]) -> None:
+    newest = max((step.number for step in steps), default=0)
+    if version > newest:
+        raise DatabaseUnusable(
+            f"database {path} was written by a newer Wintermute (schema {version}, this one knows "
+            f"{newest}): install the newer version again"
+        )
 
 
 def migrate(connection: Any, path: Path, steps: list[Migration]) -> None:
@@ -100,7 +136,7 @@ def migrate(connection: Any, path: Path, steps: list[Migration]) -> None:
         if missing and missing[0].number > steps[0].number:
             _copy(path, path.with_name(f"{path.name}.before-{missing[0].number:04d}"))
         for step in missing:
-            _apply(connection, step)
+            _apply(connection, step, schema_id(steps))
     finally:
         if connection.in_transaction:  # of a step that failed nothing is in it
             connection.execute("COMMIT")
@@ -109,12 +145,7 @@ def migrate(connection: Any, path: Path, steps: list[Migration]) -> None:
 def unseen(connection: Any, path: Path, steps: list[Migration]) -> list[Migration]:
     """The steps a file has not seen. Raises: DatabaseUnusable when a newer version wrote it."""
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    newest = max((step.number for step in steps), default=0)
-    if version > newest:
-        raise DatabaseUnusable(
-            f"database {path} was written by a newer Wintermute (schema {version}, this one knows "
-            f"{newest}): install the newer version again"
-        )
+    _prove_known(version, path, steps)
     return [step for step in steps if step.number > version]
 
 
@@ -130,10 +161,11 @@ def _copy(path: Path, copy: Path) -> None:
     part.replace(copy)
 
 
-def _apply(connection: Any, step: Migration) -> None:
+def _apply(connection: Any, step: Migration, schema: int) -> None:
     connection.execute("SAVEPOINT step")
     try:
-        for statement in statements(f"{step.sql}\n;PRAGMA user_version={step.number};"):
+        marks = f"PRAGMA user_version={step.number}; PRAGMA application_id={schema};"
+        for statement in statements(f"{step.sql}\n;{marks}"):
             connection.execute(statement)
     except BaseException:
         if connection.in_transaction:  # else SQLite took all of it back, as where a disk is full

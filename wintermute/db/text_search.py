@@ -41,10 +41,7 @@ TALKS = (
 OURS_SINCE = "created_at >= :since"
 OF_TALKS = f"+conversation_id IN {TALKS}"
 OF_BRANCHES = f"(SELECT id FROM branches WHERE conversation_id IN {TALKS})"
-ONLY_THEIRS = (
-    f"(SELECT id FROM branches b WHERE coalesce(nullif(b.scope, ''), (SELECT v.scope"
-    f" FROM conversations v WHERE v.id = b.conversation_id)) IN {SCOPES})"
-)
+ONLY_THEIRS = f"(SELECT id FROM branches WHERE scope IN {SCOPES})"
 """SQL: the branches that only these scopes could read: a chat may have become a room since."""
 
 log = logging.getLogger(__name__)

@@ -26,6 +26,7 @@ from Crypto.Cipher import AES
 from Crypto.Hash import SHA256
 from Crypto.Protocol.KDF import HKDF
 
+from wintermute import files
 from wintermute.errors import ConfigurationError, WintermuteError
 from wintermute.messages import Json
 
@@ -113,12 +114,8 @@ class DemoSecrets:
 
 
 def write(file: Path, text: str) -> None:
-    """Put a text in place of a file, complete or not at all, readable by its owner only."""
-    fresh = file.with_name(f"{file.name}.new")
-    fresh.unlink(missing_ok=True)
-    fresh.touch(mode=0o600)
-    fresh.write_text(text, "utf-8")
-    fresh.replace(file)
+    """Put a text in place of a file, readable by its owner only."""
+    files.replace(file, text.encode(), mode=0o600)
 
 
 def free_port(wanted: int = 0) -> int:

@@ -42,7 +42,7 @@ from wintermute.web.door import is_installed
 PRACTICE = "practice model: fixed rules, but real tools"
 JOIN_SECONDS = 30.0
 CARD = """
-Everything is in {folder} (--folder DIR keeps it)
+Everything is in {folder}. --folder DIR keeps it.
 A graphical Matrix client on this machine can join in:
   homeserver  {url}
   user        {user}

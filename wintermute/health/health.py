@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock, ClockReading, boot_id, moment, stamp
 from wintermute.config.schema import BudgetSettings as Ceilings
-from wintermute.db import Database, Row, Transaction
+from wintermute.db import Database, Row, Transaction, add_to, counters, put_single, single
 from wintermute.db.text_search import Kept, Traces
 from wintermute.db.values import reader
 from wintermute.ids import new_id
@@ -78,11 +78,7 @@ class Health:
     async def count_in(self, tx: Transaction, name: str, by: int) -> None:
         """Add to a counter."""
         if by:
-            await tx.execute(
-                "INSERT INTO counters (name, value) VALUES (?, ?)"
-                " ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
-                (name, by),
-            )
+            await add_to(tx, name, by)
 
     async def failed(self, name: str) -> None:
         """Count one failure of something that is done without."""
@@ -291,6 +287,9 @@ async def left_behind(database: Database) -> str:
     return "; ".join(_first(told, MOST_ROOMS))
 
 
+CLOCK = "clock"
+
+
 class ClockMarks:
     """The store of that moment."""
 
@@ -299,20 +298,16 @@ class ClockMarks:
 
     async def last(self) -> ClockReading | None:
         """It, if the machine has not been started since: else the steady clock began anew."""
-        row = await self._database.row("SELECT wall, steady, boot FROM clock")
-        if row is None or not row["boot"] or row["boot"] != boot_id():
+        kept = await single(self._database, CLOCK)
+        if kept is None or not kept["boot"] or kept["boot"] != boot_id():
             return None
-        return ClockReading(moment(row["wall"]), row["steady"])
+        return ClockReading(moment(kept["wall"]), kept["monotonic"])
 
     async def keep(self, reading: ClockReading) -> None:
         """Remember it."""
         async with self._database.transaction() as tx:
-            await tx.execute(
-                "INSERT INTO clock (id, wall, steady, boot) VALUES (1, ?, ?, ?)"
-                " ON CONFLICT (id) DO UPDATE SET wall = excluded.wall, steady = excluded.steady,"
-                " boot = excluded.boot",
-                (stamp(reading.wall), reading.steady, boot_id()),
-            )
+            last = {"wall": stamp(reading.wall), "monotonic": reading.steady, "boot": boot_id()}
+            await put_single(tx, CLOCK, last)
 
 
 class EditedFiles:
@@ -346,19 +341,19 @@ class EditedFiles:
 
     async def told(self) -> set[str]:
         """The files of which the owner knows that they cannot be used."""
-        return set(await self._database.scalars("SELECT name FROM edited_files WHERE told"))
+        return set(await self._database.scalars("SELECT name FROM edited_files WHERE notified"))
 
     async def tell(self, tx: Transaction, names: Collection[str]) -> None:
         """From now on the owner knows it of exactly these."""
         listed = json.dumps(list(names))
         await tx.execute(
-            "UPDATE edited_files SET told = 0"
-            " WHERE told AND name NOT IN (SELECT value FROM json_each(?))",
+            "UPDATE edited_files SET notified = 0"
+            " WHERE notified AND name NOT IN (SELECT value FROM json_each(?))",
             (listed,),
         )
         await tx.execute(
-            "INSERT INTO edited_files (name, told) SELECT value, 1 FROM json_each(?) WHERE true"
-            " ON CONFLICT (name) DO UPDATE SET told = 1",
+            "INSERT INTO edited_files (name, notified) SELECT value, 1 FROM json_each(?) WHERE true"
+            " ON CONFLICT (name) DO UPDATE SET notified = 1",
             (listed,),
         )
 
@@ -446,9 +441,9 @@ async def gather(
     facts += await _decryption(database, midnight)
     facts.append(Finding("people", *await people(database)))
     facts.append(Finding("unverified sessions", *await untrusted(database)))
-    if malformed := await _counter(database, "malformed"):
+    if malformed := await single(database, "malformed"):
         facts.append(Finding("malformed events", "ok", f"{malformed} skipped"))
-    if failed := await _counter(database, "memory search failed"):
+    if failed := await single(database, "memory search failed"):
         facts.append(Finding("memory search", "ok", f"failed {failed} times so far"))
     facts += await _usage(database, clock, midnight, timezone, ceilings)
     return tuple(facts)
@@ -526,14 +521,9 @@ async def _learning(database: Database, now: datetime, zone: ZoneInfo) -> list[F
             f"last read {_at(last['ended_at'], zone)}, {last['room_id']}:"
             f" {counted(last['picked'], 'memory')} picked up"
         )
-    dropped = await database.rows(
-        "SELECT substr(name, length(:month) + 1) AS why, value FROM counters"
-        " WHERE substr(name, 1, length(:month)) = :month ORDER BY value DESC, name",
-        {"month": f"{DROPPED} {now:%Y-%m} "},
-    )
-    if dropped:
-        many = counted(sum(row["value"] for row in dropped), "learnt fact")
-        why = ", ".join(f"{row['value']} {row['why']}" for row in dropped)
+    if dropped := await counters(database, f"{DROPPED} {now:%Y-%m} "):
+        many = counted(sum(dropped.values()), "learnt fact")
+        why = ", ".join(f"{times} {reason}" for reason, times in dropped.items())
         told.append(f"{many} dropped this month: {why}")
     numbers = {
         "queued": queued,
@@ -577,17 +567,12 @@ async def _sub_sessions(database: Database) -> list[Finding]:
     return [Finding("sub-sessions", "ok", text)] if rows else []
 
 
-async def _counter(database: Database, name: str) -> int:
-    row = await database.row("SELECT value FROM counters WHERE name = ?", (name,))
-    return int(row["value"]) if row else 0
-
-
 async def _decryption(database: Database, midnight: datetime) -> list[Finding]:
     """How many messages were read, and who has to send one of today again."""
     locked = await database.rows("SELECT sender, received_at FROM inbox WHERE state = 'locked'")
     new = Counter(row["sender"] for row in locked if row["received_at"] >= stamp(midnight))
-    good = await _counter(database, "decrypted")
-    bad = await _counter(database, "undecryptable")
+    good = await single(database, "decrypted") or 0
+    bad = await single(database, "undecryptable") or 0
     text = f"{good} messages decrypted, {bad} only later, {len(locked)} still locked"
     found = [Finding("decryption", "ok", text)]
     named = [f"{counted(n, 'message')} of {sender}" for sender, n in sorted(new.items())]

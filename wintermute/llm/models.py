@@ -284,7 +284,7 @@ class Models:
         self._llm = llm
         self._calls = ModelCalls(database, clock, new_id, llm.record)
         self._budget = Budget(database, clock, new_id, llm.budget, timezone)
-        self._counts = TokenCounts(database, clock)
+        self._counts = TokenCounts(database)
         self._attempts = Attempts(self._calls, self._budget, self._counts, clock)
         self._clock = clock
         self._redact = redact
@@ -304,8 +304,8 @@ class Models:
                 settings,
                 new_id,
                 redact,
-                habit("spelled_calls", settings.model, settings.base_url),
-                habit("thoughts_aloud", settings.model, settings.base_url),
+                habit("text_tool_calls", settings.model, settings.base_url),
+                habit("thinks_aloud", settings.model, settings.base_url),
             )
             for name, settings in llm.backends.items()
         }

@@ -19,7 +19,7 @@ from wintermute.db import Database
 from wintermute.llm.wording import repaired, unaliased
 from wintermute.messages import Json
 
-HabitTable = Literal["spelled_calls", "thoughts_aloud"]
+HabitColumn = Literal["text_tool_calls", "thinks_aloud"]
 """Writes its calls as text · ends reasoning that it never began (F-020)."""
 LONGEST = 200_000
 """Characters of an answer that may be calls; no call of ours needs as many."""
@@ -159,24 +159,27 @@ def calls_in(value: Any, missing: Json | None = None) -> Iterator[tuple[str, str
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """The record that a model at an address answers in a certain way; `table` says in which."""
+    """The record that a model at an address answers in a certain way; `column` says in which."""
 
     database: Database
     clock: Clock
-    table: HabitTable
+    column: HabitColumn
     model: str
     base_url: str
 
     async def known(self) -> bool:
         """Whether it does."""
-        query = f"SELECT 1 FROM {self.table} WHERE model = ? AND base_url = ?"
-        return await self.database.row(query, (self.model, self.base_url)) is not None
+        query = (
+            f"SELECT 1 FROM models WHERE model = ? AND base_url = ? AND {self.column} IS NOT NULL"
+        )
+        return bool(await self.database.rows(query, (self.model, self.base_url)))
 
     async def found(self, *, has: bool) -> None:
         """Keep what was found now."""
-        asked = (self.model, self.base_url)
+        values = (self.model, self.base_url, stamp(self.clock.now()) if has else None)
         async with self.database.transaction() as tx:
-            await tx.execute(f"DELETE FROM {self.table} WHERE model = ? AND base_url = ?", asked)
-            if has:
-                query = f"INSERT INTO {self.table} (model, base_url, found_at) VALUES (?, ?, ?)"
-                await tx.execute(query, (*asked, stamp(self.clock.now())))
+            await tx.execute(
+                f"INSERT INTO models (model, base_url, {self.column}) VALUES (?, ?, ?) ON CONFLICT"
+                f" (model, base_url) DO UPDATE SET {self.column} = excluded.{self.column}",
+                values,
+            )

@@ -5,7 +5,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from wintermute.clock import Clock
 from wintermute.db import Database, Transaction
 from wintermute.db.values import columns, insert
 from wintermute.llm.windows import SURE
@@ -130,25 +129,23 @@ class Measure:
 class TokenCounts:
     """The store of what servers counted, by model and address."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._clock = clock
 
     async def known(self, model: str, base_url: str) -> Counted:
         """What was counted by now."""
         row = await self._database.row(
-            "SELECT estimated, reported FROM token_counts WHERE model = ? AND base_url = ?",
+            "SELECT estimated, reported FROM models WHERE model = ? AND base_url = ?",
             (model, base_url),
         )
         return Counted(row["estimated"], row["reported"]) if row else Counted()
 
     async def found(self, tx: Transaction, model: str, base_url: str, counted: Counted) -> None:
         """Keep what was counted now."""
-        values = {"model": model, "base_url": base_url, "counted_at": self._clock.now()}
         statement = insert(
-            "token_counts",
-            values | columns(counted),
+            "models",
+            {"model": model, "base_url": base_url, **columns(counted)},
             "ON CONFLICT (model, base_url) DO UPDATE SET estimated = excluded.estimated,"
-            " reported = excluded.reported, counted_at = excluded.counted_at",
+            " reported = excluded.reported",
         )
         await tx.execute(*statement)

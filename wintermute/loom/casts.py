@@ -55,11 +55,11 @@ TURNS = Kept("turns", ("utterance", "calls", "error"), fixed=True, of=_TURNS, ou
 OBSERVATIONS = Kept("observations", ("args", "result"), of=_SEEN, ours=_BEGUN)
 FOLDS = Kept("folds", ("summary",), fixed=True, of=_CASTS, ours=OURS_SINCE)
 BLOCKS = (
-    Kept("casts", ("block",), where="block <> ''", of=_CASTS, ours=_BEGUN),
-    Kept("turns", ("block",), where="block <> ''", of=_TURNS, ours=OURS_SINCE),
+    Kept("casts", ("context_block",), where="context_block <> ''", of=_CASTS, ours=_BEGUN),
+    Kept("turns", ("context_block",), where="context_block <> ''", of=_TURNS, ours=OURS_SINCE),
 )
-PROMPTS = (  # of the first two each may be of several scopes
-    *(Kept(name, ("text",), "hash", ours="TRUE") for name in ("prompts", "prompt_parts")),
+PROMPTS = (  # of the first each may be of several scopes
+    Kept("prompt_parts", ("text",), "hash", ours="TRUE"),
     *BLOCKS,
 )
 _observation = reader(Observation)
@@ -146,7 +146,7 @@ class Casts:
         hashed = [(name, _digest(text), text) for name, text in shown]
         whole = _digest("".join(text for _, text in shown))
         if await tx.execute(
-            "INSERT INTO prompts (hash, text, parts) VALUES (?, '', ?) ON CONFLICT DO NOTHING",
+            "INSERT INTO prompts (hash, parts) VALUES (?, ?) ON CONFLICT DO NOTHING",
             (whole, json.dumps([(name, digest) for name, digest, _ in hashed])),
         ):
             await tx.execute_many(
@@ -167,10 +167,12 @@ class Casts:
         kept = self._redact(block)
         given = {"block": kept, "cast": cast_id, "turn": turn_id}
         if turn_id is None:
-            change = "UPDATE casts SET block = :block WHERE id = :cast AND state = 'running'"
+            change = (
+                "UPDATE casts SET context_block = :block WHERE id = :cast AND state = 'running'"
+            )
         else:
             change = (
-                "UPDATE turns SET block = :block WHERE id = :turn AND block <> :block"
+                "UPDATE turns SET context_block = :block WHERE id = :turn AND context_block <> :block"
                 " AND EXISTS (SELECT 1 FROM casts WHERE id = :cast AND state = 'running')"
             )
         await tx.execute(change, given)
@@ -189,12 +191,10 @@ class Casts:
         )
 
     async def prompt(self, digest: str) -> tuple[tuple[str, str], ...]:
-        """The named pieces of a system prompt; one without a name if it was stored whole."""
-        row = await self._database.row("SELECT text, parts FROM prompts WHERE hash = ?", (digest,))
+        """The named pieces of a system prompt."""
+        row = await self._database.row("SELECT parts FROM prompts WHERE hash = ?", (digest,))
         if row is None:
             raise LookupError(digest)
-        if not row["parts"]:
-            return (("", row["text"]),)
         texts = await self._database.rows(
             "SELECT hash, text FROM prompt_parts WHERE hash IN"
             " (SELECT value ->> 1 FROM json_each(?))",
@@ -228,7 +228,7 @@ class Casts:
             error=error,
             backend=reply.backend,
             sender=reply.sender,
-            kept=reply.kept,
+            provider_fields=reply.kept,
         )
         calls = [
             {"id": c.id, "name": c.name, "arguments": c.arguments}
@@ -320,7 +320,7 @@ class Casts:
             asked,
         )
         turns = await tx.execute(
-            "UPDATE turns SET utterance = '', calls = '[]', block = '', kept = '',"
+            "UPDATE turns SET utterance = '', calls = '[]', context_block = '', provider_fields = '',"
             f" error = iif(error IS NULL, NULL, '') WHERE {_ENDED}"
             " AND (utterance, calls, coalesce(error, '')) <> ('', '[]', '')"
             f" AND (cast_id {_OURS} OR {TURNS.rows()})",
@@ -336,7 +336,7 @@ class Casts:
         await self._forget_folds(tx, asked)
         await tx.execute(
             "UPDATE prompt_parts SET text = '' WHERE hash IN (SELECT part.value ->> 1 FROM turns t"
-            " JOIN prompts p ON p.hash = t.prompt_hash JOIN json_each(nullif(p.parts, '')) part"
+            " JOIN prompts p ON p.hash = t.prompt_hash JOIN json_each(p.parts) part"
             f" WHERE t.cast_id {_OURS} AND part.value ->> 0 IN ('Task Context', 'Objective'))",
             asked,
         )
@@ -367,7 +367,7 @@ class Casts:
         """Blank what an ended cast said, and summaries of it: its answer was taken back."""
         for change in (
             "UPDATE casts SET result = '' WHERE id = ? AND state <> 'running'",
-            "UPDATE turns SET utterance = '', calls = '[]', block = '', kept = '',"
+            "UPDATE turns SET utterance = '', calls = '[]', context_block = '', provider_fields = '',"
             f" error = iif(error IS NULL, NULL, '') WHERE cast_id = ? AND {_ENDED}",
             "UPDATE observations SET args = NULL, result = '' WHERE turn_id IN (SELECT id FROM turns"
             f" WHERE cast_id = ? AND {_ENDED})",
@@ -478,7 +478,7 @@ class Casts:
             f" JOIN conversations o ON o.id = v.id OR o.room_id = v.room_id WHERE c.id {_OF_EVENTS})"
         )
         await tx.execute(
-            f"UPDATE turns SET kept = '' WHERE kept <> '' AND cast_id IN (SELECT c.id FROM {of_events} e"
+            f"UPDATE turns SET provider_fields = '' WHERE provider_fields <> '' AND cast_id IN (SELECT c.id FROM {of_events} e"
             " JOIN branches b ON b.conversation_id = e.conversation_id"
             " JOIN casts c ON c.branch_id = b.id AND c.seq >= e.seq)",
             asked,
@@ -499,7 +499,7 @@ class Casts:
             " JOIN branches o ON o.conversation_id = b.conversation_id"
             " JOIN casts c ON c.branch_id = o.id JOIN turns t ON t.cast_id = c.id"
             " JOIN prompts p ON p.hash = t.prompt_hash"
-            " JOIN json_each(nullif(p.parts, '')) part JOIN prompt_parts x ON x.hash = part.value ->> 1"
+            " JOIN json_each(p.parts) part JOIN prompt_parts x ON x.hash = part.value ->> 1"
             " WHERE f.id IN (SELECT value FROM json_each(?))"
             "  AND instr(x.text, '[Folded: turns 1-' || f.turns || ']'))",
             (json.dumps([row["id"] for row in rows]),),
@@ -518,7 +518,7 @@ class Casts:
     async def forget_fields(self, tx: Transaction, scopes: Sequence[str], since: str) -> None:
         """Keep none of the fields of turns that were made since then where these scopes talk."""
         await tx.execute(
-            f"UPDATE turns SET kept = '' WHERE kept <> '' AND {OURS_SINCE} AND cast_id IN"
+            f"UPDATE turns SET provider_fields = '' WHERE provider_fields <> '' AND {OURS_SINCE} AND cast_id IN"
             f" (SELECT id FROM casts WHERE branch_id IN {OF_BRANCHES})",
             {"scopes": json.dumps(list(scopes)), "since": since},
         )
@@ -576,7 +576,7 @@ class Casts:
         )
         return await self._database.scalars(
             f"{PATH} SELECT c.id FROM path p JOIN casts c ON c.branch_id = p.branch_id"
-            f" AND c.seq < :cast AND c.block <> '' AND (p.until = {LAST} OR EXISTS (SELECT 1"
+            f" AND c.seq < :cast AND c.context_block <> '' AND (p.until = {LAST} OR EXISTS (SELECT 1"
             "  FROM turns t WHERE t.cast_id = c.id AND t.seq <= p.until)) AND NOT EXISTS (SELECT 1 FROM turns t"
             "   WHERE t.cast_id = c.id AND t.seq <= :folded) ORDER BY c.seq DESC",
             asked | {"folded": folded or 0},

@@ -146,9 +146,9 @@ class Conversations:
         """
         found = await source.rows(
             "WITH named (scope) AS (SELECT value FROM json_each(:scopes) UNION"
-            " SELECT coalesce(nullif(coalesce(b.scope, (SELECT n.scope FROM branches n"
+            " SELECT coalesce(b.scope, (SELECT n.scope FROM branches n"
             "   WHERE n.conversation_id = i.conversation_id AND n.created_at <= i.received_at"
-            "   ORDER BY n.seq DESC LIMIT 1)), ''), v.scope)"
+            "   ORDER BY n.seq DESC LIMIT 1), v.scope)"
             "  FROM inbox i JOIN conversations v ON v.id = i.conversation_id"
             "  LEFT JOIN casts k ON k.event_id = i.event_id LEFT JOIN branches b ON b.id = k.branch_id"
             "  WHERE i.event_id IN (SELECT value FROM json_each(:events)))"
@@ -301,21 +301,19 @@ class Conversations:
             "   WHERE m.room_id = c.room_id AND m.thread_id = '') WHERE c.id = :id AND b.seq >"
             "  (SELECT max(o.seq) FROM branches o WHERE o.conversation_id IN (SELECT :id UNION"
             "   SELECT m.id FROM conversations m WHERE m.room_id = c.room_id AND m.thread_id = '')"
-            "   AND o.scope NOT IN ('', c.scope))",
+            "   AND o.scope <> c.scope)",
             {"id": conversation_id},
         )
         return moment(since) if since else None
 
     async def scope_of(self, branch_id: str) -> str:
         """Whose memory a branch may touch; that of its conversation may have changed since."""
-        row = await self._database.row(
-            "SELECT coalesce(nullif(b.scope, ''), c.scope) AS scope FROM branches b"
-            " JOIN conversations c ON c.id = b.conversation_id WHERE b.id = ?",
-            (branch_id,),
+        found = await self._database.scalars(
+            "SELECT scope FROM branches WHERE id = ?", (branch_id,)
         )
-        if row is None:
+        if not found:
             raise LookupError(branch_id)
-        return str(row["scope"])
+        return str(found[0])
 
     async def _current(self, tx: Transaction, conversation_id: str) -> Row:
         row = await tx.row(

@@ -26,7 +26,7 @@ _BRANCH = (
 SUMS = ("tokens_in", "tokens_out", "tokens_cached", "ms")
 
 _BRANCHES = (
-    "SELECT b.id, b.conversation_id, c.kind, c.room_id, coalesce(nullif(b.scope, ''), c.scope)"
+    "SELECT b.id, b.conversation_id, c.kind, c.room_id, b.scope"
     " AS scope, b.reason, b.forked_from, b.created_at, c.parent_cast, c.parent_turn, b.seq,"
     " c.scope AS scope_now FROM branches b JOIN conversations c ON c.id = b.conversation_id"
 )
@@ -92,7 +92,7 @@ class LoomReader:
         """Where a turn stands. Raises: WintermuteError when there is none of this id."""
         row = await self._database.row(
             "SELECT t.id AS turn_id, b.id AS branch_id, v.id AS conversation_id, v.room_id,"
-            " v.parent_turn, coalesce(nullif(b.scope, ''), v.scope) AS scope,"
+            " v.parent_turn, b.scope,"
             " v.scope AS scope_now, k.intent FROM turns t JOIN casts k ON k.id = t.cast_id"
             " JOIN branches b ON b.id = k.branch_id"
             " JOIN conversations v ON v.id = b.conversation_id WHERE t.id = ?",
@@ -105,7 +105,7 @@ class LoomReader:
     async def story(self, branch_id: str) -> Json:
         """A branch and all that is on its path, oldest first: casts, their turns, folds, edits."""
         rows = await self._database.rows(
-            f"{PATH} SELECT c.*, p.until FROM path p JOIN casts c ON c.branch_id = p.branch_id"
+            f"{PATH} SELECT c.*, c.context_block AS block, p.until FROM path p JOIN casts c ON c.branch_id = p.branch_id"
             " ORDER BY c.seq",
             {"branch": branch_id},
         )
@@ -135,17 +135,14 @@ class LoomReader:
     async def prompts(self, hashes: Collection[str]) -> dict[str, list[Json]]:
         """The system prompts of these hashes, each as its named pieces."""
         rows = await self._database.rows(
-            "SELECT p.hash, p.text, part.key, part.value ->> 0 AS name, x.text AS piece"
-            " FROM prompts p LEFT JOIN json_each(nullif(p.parts, '')) part"
-            " LEFT JOIN prompt_parts x ON x.hash = part.value ->> 1"
+            "SELECT p.hash, part.value ->> 0 AS name, x.text"
+            " FROM prompts p JOIN json_each(p.parts) part JOIN prompt_parts x ON x.hash = part.value ->> 1"
             " WHERE p.hash IN (SELECT value FROM json_each(?)) ORDER BY p.hash, part.key",
             (json.dumps(sorted(hashes)),),
         )
         found: dict[str, list[Json]] = {}
         for row in rows:
-            named = {"name": row["name"], "text": row["piece"]}
-            piece = {"name": "", "text": row["text"]} if row["key"] is None else named
-            found.setdefault(row["hash"], []).append(piece)
+            found.setdefault(row["hash"], []).append({"name": row["name"], "text": row["text"]})
         return found
 
     async def recalled(self, casts: Collection[str]) -> dict[str, list[tuple[str, str]]]:
@@ -186,7 +183,7 @@ class LoomReader:
         asked = (json.dumps(list(until)),)
         of_casts = "t.cast_id IN (SELECT value FROM json_each(?))"
         rows = await self._database.rows(
-            f"SELECT t.*, t.seq = (SELECT max(x.seq) FROM turns x WHERE x.cast_id = t.cast_id)"
+            f"SELECT t.*, t.context_block AS block, t.seq = (SELECT max(x.seq) FROM turns x WHERE x.cast_id = t.cast_id)"
             f" AS last FROM turns t WHERE {of_casts} ORDER BY t.seq",
             asked,
         )

@@ -45,11 +45,11 @@ class Turn:
     """Whose model said it; "": nobody answered."""
     seq: int = 0
     """Its place among all turns."""
-    block: str = ""
+    context_block: str = ""
     """What changed by other hands until its calls had run; it stands behind their results."""
     sender: str = ""
-    """Backend and model that made its calls and are given back what is `kept`; see `llm.kept`."""
-    kept: str = ""
+    """Backend and model that made its calls and are given back what is `provider_fields`; see `llm.kept`."""
+    provider_fields: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Cast:
     result: str | None
     started_at: datetime
     turns: tuple[Turn, ...] = field(default=())
-    block: str = ""
+    context_block: str = ""
     """What the prompt brought with the intent, which it stands behind."""
     fold_refused: int = 0
     """Of how many turns a summary was asked for that was of no use (L-042)."""

@@ -26,7 +26,7 @@ SAID_BY_US = (  # as it reads by now: what was reworded or taken away in its roo
     "SELECT * FROM (SELECT seq, id, 1 AS ours, created_at AS at, answers, cast_id, coalesce((SELECT"
     " c.body FROM outbox_parts p JOIN outbox c ON c.changes = p.event_id WHERE p.outbox_id = o.id"
     "  ORDER BY c.seq DESC LIMIT 1), body || iif(coalesce(sent_at, '') > coalesce(late_after, '~'),"
-    "  late_mark, '')) AS body FROM outbox o"
+    "  late_note, '')) AS body FROM outbox o"
     " WHERE conversation_id = :conversation AND seq < :before AND kind IN ('reply', 'notice')"
     " AND reacts_to IS NULL AND changes IS NULL AND body <> '' AND state <> 'stuck'"
     " AND (meant_for = :scope OR meant_for = '' AND created_at >= coalesce((SELECT b.created_at"

@@ -8,12 +8,13 @@ from typing import Literal
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
-from wintermute.db import Database, Row, Transaction
+from wintermute.db import Database, Row, Transaction, put_single, single
 from wintermute.db.text_search import OF_TALKS, Kept, Traces
 from wintermute.db.values import columns, insert, reader, stored
 from wintermute.messages import InboxKind, Incoming, Json, Origin
 
 SEED = "seed_"
+SYNC = "sync token"
 LAST = 2**63 - 1
 """A place behind all rows."""
 OVERSIZE = "oversize_"
@@ -661,23 +662,18 @@ class Inbox:
 
     async def token(self, account: str) -> str | None:
         """The sync token of this account; None before its first sync."""
-        row = await self._database.row("SELECT token FROM sync_token WHERE account = ?", (account,))
-        return row["token"] if row else None
+        found = await single(self._database, SYNC)
+        return found["token"] if found and found["account"] == account else None
 
     async def store_token(self, tx: Transaction, account: str, token: str) -> None:
         """Remember where the next sync begins, in the transaction of what the last one brought."""
-        await tx.execute(
-            "INSERT INTO sync_token (id, account, token, stored_at) VALUES (1, ?, ?, ?)"
-            " ON CONFLICT (id) DO UPDATE SET account = excluded.account, token = excluded.token,"
-            " stored_at = excluded.stored_at",
-            (account, token, stamp(self._clock.now())),
-        )
+        now = stamp(self._clock.now())
+        await put_single(tx, SYNC, {"account": account, "token": token, "stored_at": now})
 
     async def last_sync(self, account: str) -> datetime | None:
         """When these data were last in use; None: never, with this account."""
-        asked = "SELECT stored_at FROM sync_token WHERE account = ?"
-        row = await self._database.row(asked, (account,))
-        return moment(row["stored_at"]) if row else None
+        found = await single(self._database, SYNC)
+        return moment(found["stored_at"]) if found and found["account"] == account else None
 
     async def all_open(self, tx: Transaction) -> list[OpenRow]:
         """All that is not dealt with anywhere, in order."""

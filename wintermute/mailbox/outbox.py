@@ -31,11 +31,11 @@ ASKED = (
     "i.event_id GLOB '$*' AND iif(json_valid(i.raw), i.raw ->> '$.type', '') IS NOT 'm.reaction'"
 )
 """A message of a person that is answered: no sign, and no event of ours."""
-HELD = "outbox.unasked AND NOT EXISTS (SELECT 1 FROM outbox_parts p WHERE p.outbox_id = outbox.id)"
+HELD = "outbox.unsolicited AND NOT EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id)"
 """Nobody asked for it, and nothing of it has begun: in quiet hours it waits."""
 NEXT = (
     "SELECT outbox.seq, outbox.id, outbox.room_id, outbox.kind, outbox.body,"
-    " outbox.late_after AS after, outbox.late_mark AS mark,"
+    " outbox.late_after AS after, outbox.late_note AS mark,"
     " outbox.meant_for, outbox.reacts_to, outbox.apart, outbox.answers, outbox.cause, outbox.changes,"
     " outbox.grows, outbox.continues, outbox.edits_of, outbox.conversation_id,"
     " iif(c.room_id = outbox.room_id AND c.thread_id GLOB '$*', c.thread_id, NULL) AS thread,"
@@ -229,13 +229,13 @@ class Outbox:
             cast_id=cast_id,
             answers=answers,
             late_after=late.after if late else None,
-            late_mark=late.mark if late else "",
+            late_note=late.mark if late else "",
             meant_for=meant_for,
             apart=apart,
             cause=cause,
             continues=continues,
-            signs=" ".join(signs),
-            unasked=unasked,
+            reactions=" ".join(signs),
+            unsolicited=unasked,
         )
 
     async def begin_draft(
@@ -516,12 +516,12 @@ class Outbox:
             "UPDATE outbox SET state = 'sent', sent_at = ?, problem = NULL WHERE id = ?"
             " AND state <> 'sent' AND NOT EXISTS (SELECT 1 FROM outbox_parts"
             "  WHERE outbox_id = outbox.id AND state = 'waiting')"
-            " RETURNING conversation_id, room_id, signs, continues",
+            " RETURNING conversation_id, room_id, reactions, continues",
             (stamp(self._clock.now()), outbox_id),
         )
         if row and row["continues"]:
             await drop_draft(tx, row["continues"])
-        signs = [*await self._said(tx, outbox_id), *row["signs"].split()] if row else ()
+        signs = [*await self._said(tx, outbox_id), *row["reactions"].split()] if row else ()
         if row and event_id and signs:
             await self.react(tx, row["conversation_id"], row["room_id"], event_id, signs)
 
@@ -586,7 +586,7 @@ class Outbox:
         It is said for the due moment `cause` as well, the one that a copy would look for (F-009).
         """
         await tx.execute(
-            "UPDATE outbox SET late_after = ?, late_mark = ?, cause = iif(EXISTS (SELECT 1 FROM"
+            "UPDATE outbox SET late_after = ?, late_note = ?, cause = iif(EXISTS (SELECT 1 FROM"
             " outbox_parts WHERE outbox_id = outbox.id AND attempts > 0), cause, ?)"
             " WHERE id = ? AND state <> 'sent'",
             (stamp(late.after), late.mark, cause, outbox_id),

@@ -31,11 +31,11 @@ class WithheldKeys:
         now = self._clock.now()
         values = columns(word) | {"received_at": now}
         newest = "code = excluded.code, received_at = excluded.received_at"
-        await tx.execute(*insert("withheld", values, f"ON CONFLICT DO UPDATE SET {newest}"))
-        await tx.execute("DELETE FROM withheld WHERE received_at < ?", (stamp(now - KEPT),))
+        await tx.execute(*insert("withheld_keys", values, f"ON CONFLICT DO UPDATE SET {newest}"))
+        await tx.execute("DELETE FROM withheld_keys WHERE received_at < ?", (stamp(now - KEPT),))
         await tx.execute(
-            "DELETE FROM withheld WHERE sender = :sender AND received_at < (SELECT received_at"
-            " FROM withheld WHERE sender = :sender ORDER BY received_at DESC LIMIT 1 OFFSET :most)",
+            "DELETE FROM withheld_keys WHERE sender = :sender AND received_at < (SELECT received_at"
+            " FROM withheld_keys WHERE sender = :sender ORDER BY received_at DESC LIMIT 1 OFFSET :most)",
             {"sender": word.sender, "most": MOST - 1},
         )
 
@@ -45,7 +45,7 @@ class WithheldKeys:
         The key that an event names counts for `m.no_olm` only, of any device without one.
         """
         row = await self._database.row(
-            "SELECT code FROM withheld WHERE sender = :sender AND (room_id = :room AND"
+            "SELECT code FROM withheld_keys WHERE sender = :sender AND (room_id = :room AND"
             " session_id = :session OR room_id = '' AND :key IN (sender_key, ''))"
             " ORDER BY room_id DESC, received_at DESC LIMIT 1",
             {"sender": sender, "room": room_id, "session": session_id, "key": sender_key},

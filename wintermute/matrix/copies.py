@@ -95,19 +95,19 @@ class CopyStore:
     ) -> None:
         """Keep a sign of a copy, once."""
         await tx.execute(
-            "INSERT INTO copies (sign, since, noticed_at, settled) VALUES (?, ?, ?, ?)"
-            " ON CONFLICT (sign) DO NOTHING",
+            "INSERT INTO rollbacks (evidence, since, noticed_at, settled) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (evidence) DO NOTHING",
             (sign, stamp(since) if since else None, stamp(self._clock.now()), settled),
         )
 
     async def unsettled(self, tx: Transaction) -> Rollback | None:
         """The copy of whose time it is not known yet what was said; the oldest."""
-        row = await tx.row("SELECT * FROM copies WHERE NOT settled ORDER BY seq LIMIT 1")
+        row = await tx.row("SELECT * FROM rollbacks WHERE NOT settled ORDER BY seq LIMIT 1")
         return _rollback(row) if row else None
 
     async def settle(self, tx: Transaction) -> None:
         """All of it is known, and told."""
-        await tx.execute("UPDATE copies SET settled = 1 WHERE NOT settled")
+        await tx.execute("UPDATE rollbacks SET settled = 1 WHERE NOT settled")
 
 
 class Copies:

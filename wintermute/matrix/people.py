@@ -68,7 +68,7 @@ class Person:
     user_id: str
     master_key: str
     changed_to: str | None = None
-    told: str | None = None
+    notified: str | None = None
     verified: str | None = None
 
 
@@ -162,8 +162,8 @@ class People:
         person = before if before and before.master_key else Person(user, identity.master)
         same = identity.sound and identity.master == person.master_key
         changed_to = None if same else (identity.master if identity.sound else NOBODY)
-        told = person.told if changed_to is not None else None
-        self._kept[user] = replace(person, changed_to=changed_to, told=told)
+        notified = person.notified if changed_to is not None else None
+        self._kept[user] = replace(person, changed_to=changed_to, notified=notified)
         return [self._kept[user]] if self._kept[user] != before else []
 
     def take_news(self) -> list[Learned]:
@@ -182,7 +182,7 @@ class People:
 
     def told(self, person: Person) -> None:
         """They know of their new identity."""
-        self._kept[person.user_id] = replace(person, told=person.changed_to)
+        self._kept[person.user_id] = replace(person, notified=person.changed_to)
 
     def changed(self) -> list[Person]:
         """Whoever has another identity now."""
@@ -246,7 +246,7 @@ def device_of(user: str, device_id: str, keys: Json) -> Device:
     return Device(user, device_id, ed25519, curve25519)
 
 
-PEOPLE = "SELECT user_id, master_key, changed_to, told, verified FROM people"
+PEOPLE = "SELECT user_id, master_key, changed_to, notified, verified FROM people"
 SERVED = "coalesce(excluded.changed_to, excluded.master_key)"
 SAME = f"master_key IN ('', {SERVED})"
 """In an upsert: what the homeserver serves, and whether it is what we believe by now."""
@@ -281,7 +281,7 @@ class PeopleStore:
                 "INSERT INTO people (user_id, master_key, changed_to, seen_at) VALUES (?, ?, ?, ?)"
                 " ON CONFLICT (user_id) DO UPDATE SET changed_at = ?, master_key ="
                 " iif(master_key = '', excluded.master_key, master_key),"
-                f" changed_to = iif({SAME}, NULL, {SERVED}), told = iif({SAME}, NULL, told)",
+                f" changed_to = iif({SAME}, NULL, {SERVED}), notified = iif({SAME}, NULL, notified)",
                 (person.user_id, person.master_key, person.changed_to, now, now),
             )
         for device, master_key in learned.signed:
@@ -291,7 +291,7 @@ class PeopleStore:
     async def told(self, tx: Transaction, person: Person) -> None:
         """They were told which identity they have now."""
         await tx.execute(
-            "UPDATE people SET told = ? WHERE user_id = ?", (person.changed_to, person.user_id)
+            "UPDATE people SET notified = ? WHERE user_id = ?", (person.changed_to, person.user_id)
         )
 
     async def verified(self, tx: Transaction, user_id: str, master_key: str, ours: str) -> None:
@@ -324,13 +324,13 @@ class PeopleStore:
                 f"the identity of {user_id} has not changed as far as the bot has seen: nothing to "
                 "trust (is the daemon running?)"
             )
-        if person.told != person.changed_to:
+        if person.notified != person.changed_to:
             raise WintermuteError(
                 f"{user_id} has no notice about this identity yet, or it has changed again: wait"
                 " for the notice, compare the fingerprint with them, and run this again"
             )
         await tx.execute(
-            "UPDATE people SET master_key = changed_to, changed_to = NULL, told = NULL,"
+            "UPDATE people SET master_key = changed_to, changed_to = NULL, notified = NULL,"
             " changed_at = ? WHERE user_id = ?",
             (stamp(self._clock.now()), user_id),
         )

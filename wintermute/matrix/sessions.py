@@ -210,8 +210,8 @@ async def take(tx: Transaction, sealed: Sealed, event_id: str) -> bool:
     place = json.dumps([sealed.session.room_id, sealed.session.session_id, sealed.index])
     message = hashlib.sha256(place.encode()).digest()[:MESSAGE_BYTES]
     await tx.execute(
-        "INSERT INTO taken_messages (message, event_id) VALUES (?, ?) ON CONFLICT DO NOTHING",
+        "INSERT INTO seen_messages (message, event_id) VALUES (?, ?) ON CONFLICT DO NOTHING",
         (message, event_id),
     )
-    row = await tx.row("SELECT event_id FROM taken_messages WHERE message = ?", (message,))
+    row = await tx.row("SELECT event_id FROM seen_messages WHERE message = ?", (message,))
     return row is not None and row["event_id"] == event_id

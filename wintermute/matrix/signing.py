@@ -7,7 +7,6 @@ import base64
 import hashlib
 import json
 import secrets
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from vodozemac import Ed25519PublicKey, Ed25519Signature, SignatureException
 from wintermute.clock import Clock
 from wintermute.config.lock import NO_ROOM
 from wintermute.errors import ConfigurationError, DiskFull, StorageBlocked
-from wintermute.files import own_name, sweep, sync_folder, write_new
+from wintermute.files import replace, sync_folder_of
 from wintermute.matrix.inbox import mapping
 from wintermute.messages import Json
 
@@ -197,17 +196,10 @@ def write_private(folder: Path, name: str, text: str) -> None:
 
     Raises: StorageBlocked.
     """
-    fresh = folder / own_name(f"{name}.new")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_new(fresh, text.encode())
-        fresh.replace(folder / name)
-        sync_folder(folder)
-        sweep(folder / name, f"{name}.new_*")
-        (folder / f"{name}.new").unlink(missing_ok=True)  # as all writers called it once
+        replace(folder / name, text.encode(), mode=0o600)
     except OSError as error:
-        with suppress(OSError):
-            fresh.unlink()
         cannot = f"{folder / name} cannot be written ({error.strerror})"
         if error.errno in NO_ROOM:
             raise DiskFull(f"{cannot}: make room on its disk") from error
@@ -223,7 +215,7 @@ def replace_seeds(folder: Path, clock: Clock) -> None:
         aside.unlink(missing_ok=True)
         aside.hardlink_to(old)  # there is an identity under its name at every moment
     (folder / NEXT).replace(old)
-    sync_folder(folder)
+    sync_folder_of(old)
 
 
 def key_stores(folder: Path, ending: str = "") -> list[Path]:

@@ -117,7 +117,7 @@ class Trust:
                     for learned in news:
                         await self._store.keep(tx, learned)
             for person in self._client.people.changed():
-                if person.told != person.changed_to:
+                if person.notified != person.changed_to:
                     await self._tell(person)
             refused, reaches = self._client.keys.replaced, self._client.keys.reaches
             again = {device for device in self._unheard if reaches(device.user_id)}

@@ -5,27 +5,16 @@ model may make of it. Problems that last are said once.
 """
 
 import asyncio
-import codecs
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
-from wintermute.errors import FileUnusable, MemoryFileUnusable
-from wintermute.files import (
-    content_of,
-    decoded,
-    left_parts,
-    own_name,
-    put_in_place,
-    sweep,
-    sync_folder,
-    write_new,
-)
+from wintermute.errors import MemoryFileUnusable
+from wintermute.files import TextFile
 from wintermute.health.health import EditedFiles
 from wintermute.memory.fact import cleaned, key
 from wintermute.memory.sense import Heirs, succeeds
@@ -149,145 +138,6 @@ def freed(before: str, after: str, free: Collection[str], explicit: Sequence[str
         ):
             found.add(name)
     return found
-
-
-MOST_FILE_BYTES = 50_000_000
-MOST_LINE = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class TextFile:
-    """One such file. `name` is what prompt and tools call it, and the messages of its errors."""
-
-    path: Path
-    name: str
-    most: int = MOST_FILE_BYTES
-    problem: Callable[[str], str | None] | None = None
-    """What is wrong with the form of its text, if it has one."""
-
-    def text(self) -> str | None:
-        """Its text; None when there is no such file. Raises: MemoryFileUnusable."""
-        content = self.content()
-        return None if content is None else self.decoded(content)
-
-    def decoded(self, content: bytes) -> str:
-        """Its bytes as text of the form that it has. Raises: MemoryFileUnusable."""
-        text = self.plain(content)
-        self._prove(content, text)
-        return text
-
-    def plain(self, content: bytes) -> str:
-        """Its bytes as text, whatever its form. Raises: MemoryFileUnusable."""
-        try:
-            text = decoded(content)
-        except FileUnusable as problem:
-            raise MemoryFileUnusable(f"{self.name} {problem}") from problem
-        if len(text) > MOST_LINE and max(map(len, text.splitlines())) > MOST_LINE:
-            raise MemoryFileUnusable(
-                f"{self.name} has a line of over {MOST_LINE} characters: break it up"
-            )
-        return text
-
-    def _prove(self, content: bytes, text: str) -> None:
-        if self.problem is None:
-            return
-        marked = content.startswith(codecs.BOM_UTF8)
-        problem = "line 1 begins with a byte order mark: save it as UTF-8 without one"
-        if found := problem if marked else self.problem(text):
-            raise MemoryFileUnusable(f"{self.name} {found}")
-
-    def content(self) -> bytes | None:
-        """What a plain file holds; None when there is none. Raises: MemoryFileUnusable."""
-        try:
-            return content_of(self.path, self.most, follow=False)
-        except FileUnusable as problem:
-            raise MemoryFileUnusable(f"{self.name} {problem}") from problem
-
-    def saved_at(self) -> float:
-        """When it was last saved, in seconds since 1970; 0 where nobody knows."""
-        try:
-            return self.path.stat().st_mtime
-        except OSError:
-            return 0.0
-
-    def replace(self, text: str, seen: bytes | None) -> bool:
-        """Replace it in one step, unless it is no longer what was `seen`: then False.
-
-        An edit that was saved since is never overwritten. Raises: MemoryFileUnusable.
-        """
-        part = self.part(text, seen)
-        self.prepare(text, part)
-        return self.place(part, seen)
-
-    def part(self, text: str, seen: bytes | None) -> Path:
-        """The file for a new text beside the old one, `seen`; its name tells both.
-
-        Each writer has a name of its own: a shared one would put half of one's text in place.
-        """
-        texts = f"{_digest(seen or b'')}.{_digest(text.encode())}"
-        return self.path.with_name(own_name(f".{self.path.name}.part.{texts}"))
-
-    def recover(self) -> None:
-        """Put an editor's save back in place that a kill left in the place of ours (F-066)."""
-        with suppress(OSError, ValueError):
-            for part in left_parts(self.path, f".{self.path.name}.part.*"):
-                seen, ours = part.name.partition(".part.")[2].partition("_")[0].split(".")
-                is_theirs = _digest(part.read_bytes()) not in (seen, ours)
-                if is_theirs and _digest(self.path.read_bytes()) == ours:
-                    part.replace(self.path)
-
-    def prepare(self, text: str, part: Path) -> None:
-        """The new text, safe on the disk beside the old one. Raises: MemoryFileUnusable."""
-        with self._written(part):
-            folder = self.path.parent
-            folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder.mkdir(mode=0o700, exist_ok=True)
-            self.recover()
-            write_new(part, text.encode())
-            sweep(part, f".{self.path.name}.part*")
-
-    def place(self, part: Path, seen: bytes | None) -> bool:
-        """Put what was prepared in its place, unless that is no longer what was `seen`: then False.
-
-        Old or new text, whole, whenever the power fails. Raises: MemoryFileUnusable.
-        """
-        with self._written(part):
-            placed = self.content() == seen and put_in_place(part, self.path, seen)
-            part.unlink(missing_ok=True)
-            sync_folder(self.path.parent)
-        return placed
-
-    def remove(self, seen: bytes | None) -> bool:
-        """No file any more, unless it is no longer what was `seen`. Raises: MemoryFileUnusable."""
-        with self._written():
-            if self.content() != seen:
-                return False
-            self.path.unlink(missing_ok=True)
-            sync_folder(self.path.parent)
-        return True
-
-    def drop_parts(self) -> None:
-        """Delete what a kill left of texts that were to take its place.
-
-        Whoever is just about to place one is told that it cannot be written.
-        """
-        with suppress(OSError):
-            for part in self.path.parent.glob(f".{self.path.name}.part*"):
-                part.unlink(missing_ok=True)
-
-    @contextmanager
-    def _written(self, part: Path | None = None) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if part is not None:
-                with suppress(OSError):
-                    part.unlink()
-            raise MemoryFileUnusable(f"{self.name} cannot be written: {error.strerror}") from error
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
 MEMORIES = "MEMORIES.txt"

@@ -1,30 +1,23 @@
-"""Changes of core.md: each with its way back, and none of a page that a person saved meanwhile.
-
-The record of a change holds the text from before and is durable first, then the file is replaced:
-whenever we are killed, no text is lost. A record without its effect is found out by comparing
-texts, and passed over (`changes.undo.standing`).
-"""
+"""Changes of core.md: each with its way back, and none of a page that a person saved meanwhile."""
 
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
 from wintermute.changes.change_sets import Cause, Change, ChangeSets, Reason
-from wintermute.changes.undo import PutInPlace
+from wintermute.changes.texts import TextItems, files_prepared, state_of, text_in
 from wintermute.db import Database, Transaction
-from wintermute.errors import MemoryFileUnusable
-from wintermute.files import to_its_end
+from wintermute.files import entered, to_its_end
 from wintermute.memory.core import Places, bullets
 from wintermute.memory.fact import key
 from wintermute.messages import Json
 from wintermute.secret_shapes import without_secrets
 
-SAVED = "{name} was saved meanwhile: try again"
 ALL_OF_THEM = -1
 
 
@@ -51,6 +44,12 @@ Also = Callable[[Transaction, str], Awaitable[None]]
 """What is stored together with a change, which has this id."""
 
 
+def core_items(places: Places) -> TextItems:
+    """Give the pages as items that can be undone; an item is the page of a scope, whatever its form."""
+    prepared = partial(files_prepared, places.core_file)
+    return TextItems(lambda item: places.core_file(item).found()[0], prepared)
+
+
 class CorePages:
     """The pages of all people and rooms; an item of a change set is the page of a scope."""
 
@@ -68,9 +67,7 @@ class CorePages:
 
     async def raw(self, scope: str) -> CorePage:
         """The same, whatever its form."""
-        file = self._places.core_file(scope)
-        content = await asyncio.to_thread(file.content)
-        return CorePage(None if content is None else file.plain(content), content)
+        return CorePage(*await asyncio.to_thread(self._places.core_file(scope).found))
 
     async def replace(
         self,
@@ -87,14 +84,14 @@ class CorePages:
         """
         if why.is_unasked:
             text = without_secrets(text, seen.text or "")
-        change = Change("core", why.scope, _state(seen.text), _state(text), why.evidence)
-        async with self._placing(why.scope, change.after, seen.content) as place:
+        change = Change("core", why.scope, state_of(seen.text), state_of(text), why.evidence)
+        async with self._prepared(why.scope, change.after, seen) as place:
             async with self._database.transaction() as tx:
                 set_id = await self._changes.record(tx, why, [change])
                 await self._free(tx, why.scope, free or ())
                 if also is not None:
                     await also(tx, set_id)
-            if await place():
+            if await to_its_end(place):
                 return set_id
         async with self._database.transaction() as tx:
             await self._changes.withdraw(tx, set_id)
@@ -110,16 +107,16 @@ class CorePages:
         found = await self._changes.get(set_id)
         for change in found.changes if found else ():
             page = await self.found(change.item)
-            if _state(page.text) == change.before:
-                async with self._placing(change.item, change.after, page.content) as place:
+            if state_of(page.text) == change.before:
+                async with self._prepared(change.item, change.after, page) as place:
                     if not await stands(change.evidence):
                         return False
-                    await place()
+                    await to_its_end(place)
         return True
 
     async def free(self, scope: str, text: str) -> set[str]:
         """The keys of the bullets that we wrote, from what nobody said in so many words."""
-        query = "SELECT digest FROM free_bullets WHERE scope = ?"
+        query = "SELECT digest FROM unowned_bullets WHERE scope = ?"
         known = set(await self._database.scalars(query, (scope,)))
         keys = map(key, bullets(text))
         return {name for name in keys if _digest(name) in known}
@@ -147,56 +144,17 @@ class CorePages:
         sets = [each for each in found if each.cause == "reconstruction"]
         return [change for each in sets for change in each.changes if change.kind == "core"]
 
-    async def state(self, item: str) -> Json | None:
-        """What a change set holds of a page: its whole text, whatever its form."""
-        return _state((await self.raw(item)).text)
-
-    @asynccontextmanager
-    async def prepared(self, changes: Sequence[Change]) -> AsyncIterator[PutInPlace]:
-        """As `FileItems`. A full disk is noticed before the change is recorded, not after."""
-        async with AsyncExitStack() as stack:
-            places = []
-            for change in changes:
-                file = self._places.core_file(change.item)
-                content = await asyncio.to_thread(file.content)
-                if await self.state(change.item) != change.before:
-                    raise MemoryFileUnusable(SAVED.format(name=file.name))
-                placing = self._placing(change.item, change.after, content)
-                places.append((file.name, await stack.enter_async_context(placing)))
-
-            async def put() -> None:
-                for name, place in places:
-                    if not await place():
-                        raise MemoryFileUnusable(SAVED.format(name=name))
-
-            yield put
-
-    @asynccontextmanager
-    async def _placing(
-        self, scope: str, state: Json | None, seen: bytes | None
-    ) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
-        file = self._places.core_file(scope)
-        if state is None:
-            yield partial(to_its_end, partial(file.remove, seen))
-            return
-        part = file.part(state["text"], seen)
-        try:
-            await to_its_end(partial(file.prepare, state["text"], part))
-            yield partial(to_its_end, partial(file.place, part, seen))
-        finally:
-            with suppress(OSError):
-                part.unlink()
+    def _prepared(
+        self, scope: str, state: Json | None, page: CorePage
+    ) -> AbstractAsyncContextManager[Callable[[], bool]]:
+        return entered(self._places.core_file(scope).prepared(text_in(state), page.content))
 
     async def _free(self, tx: Transaction, scope: str, names: Collection[str]) -> None:
-        await tx.execute("DELETE FROM free_bullets WHERE scope = ?", (scope,))
+        await tx.execute("DELETE FROM unowned_bullets WHERE scope = ?", (scope,))
         await tx.execute(
-            "INSERT INTO free_bullets (scope, digest) SELECT ?, value FROM json_each(?)",
+            "INSERT INTO unowned_bullets (scope, digest) SELECT ?, value FROM json_each(?)",
             (scope, json.dumps(sorted(map(_digest, names)))),
         )
-
-
-def _state(text: str | None) -> Json | None:
-    return None if text is None else {"text": text}
 
 
 def _digest(name: str) -> str:

@@ -253,7 +253,7 @@ class Import:
             valid_to=self._moment(values, "valid_to"),
             replaced_by=_name(values, "replaced_by"),
             protected=_truth(values, "protected"),
-            resting=_truth(values, "resting"),
+            archived=_truth(values, "resting"),
         )
         if not says_something(fact.text):
             raise _Wordless

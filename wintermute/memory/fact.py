@@ -52,7 +52,7 @@ class Fact:
     """Whether it may come from outside: from a page, a file, a stranger (L-037)."""
     protected: bool = False
     """Whether it is the person's own words, or was made of such in any generation (M-060)."""
-    resting: bool = False
+    archived: bool = False
     """Whether it was not used for long, so that only who looks for it finds it (M-060)."""
     said_at: datetime | None = None
     """When it was last said, by the person if it is their own words; None: when it was created."""
@@ -100,7 +100,7 @@ class NewFact:
     """Beside what its source says."""
     said_at: datetime | None = None
     """If it was last said at another time than `at`."""
-    resting: bool = False
+    archived: bool = False
     queued: bool = False
     """Whether it is to be brought together with the others of its scope."""
     theirs: bool = False
@@ -149,11 +149,11 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many facts a scope has, by what became of them. `by_source`, `resting`: of the live ones."""
+    """How many facts a scope has, by what became of them. `by_source`, `archived`: of the live ones."""
 
     scope: str
     live: int
-    resting: int
+    archived: int
     ended: int
     retired: int
     by_source: Mapping[Source, int]
@@ -317,7 +317,7 @@ def state_of(fact: Fact) -> Json:
 def protection(fact: Fact) -> Json:
     """That it is protected, where its source does not say so, and that it is at rest."""
     found: Json = {"protected": True} if fact.protected and fact.source != EXPLICIT else {}
-    return found | ({"resting": True} if fact.resting else {})
+    return found | ({"resting": True} if fact.archived else {})
 
 
 def is_protected(state: Json) -> bool:
@@ -379,7 +379,7 @@ def wanted(new: Sequence[NewFact]) -> tuple[str, str]:
     )
 
 
-UPDATED = ("id", "source", "origins", "valid_to", "taint", "protected", "resting", "said_at")
+UPDATED = ("id", "source", "origins", "valid_to", "taint", "protected", "archived", "said_at")
 """What may be another when an equal fact is told."""
 
 
@@ -483,7 +483,7 @@ def _stored(new: NewFact, now: datetime, new_id: NewId) -> AddedFact:
         replaced_by=new.replaced_by,
         taint=new.taint,
         protected=new.protected or new.source == EXPLICIT,
-        resting=new.resting,
+        archived=new.archived,
         said_at=new.said_at if new.said_at != at else None,
     )
     return AddedFact(fact, "stored", Change("fact", fact.id, None, state_of(fact), fact.origins))
@@ -509,7 +509,7 @@ def _met(known: Fact, new: NewFact, now: datetime) -> AddedFact:
         valid_to=new.valid_to or known.valid_to,
         taint=known.taint and new.taint,
         protected=known.protected or own,
-        resting=False,  # what is said again is of use again
+        archived=False,  # what is said again is of use again
         said_at=said if said != known.created_at else None,
     )
     ended = fact.valid_to != known.valid_to

@@ -57,9 +57,9 @@ WAS_TRUE = (
 LIVE = TRUE.replace("{}.", "")
 """What is remembered and true; the rest is kept for an undo, or for what once was (M-074)."""
 TRUE_THEN = WAS_TRUE.replace("{}.", "")
-AWAKE = f"{LIVE} AND NOT resting"
+AWAKE = f"{LIVE} AND NOT archived"
 """What is also of use, as far as we know: the rest is found by who looks for it (M-060)."""
-RESTING = "resting = :resting, judged = iif(resting AND NOT :resting, 0, judged)"
+RESTING = "archived = :archived, examined = iif(archived AND NOT :archived, 0, examined)"
 LISTED = f"({LIVE})"
 """Whether it has a line in the memories file; as the index `facts_unwritten` says it."""
 IN_LIST = "IN (SELECT value FROM json_each(?))"
@@ -231,7 +231,7 @@ class Facts:
     async def tallies(self) -> list[Tally]:
         """How many facts there are, for each scope that has some."""
         rows = await self._database.rows(
-            f"SELECT scope, sum({LIVE}) AS live, sum({LIVE} AND resting) AS resting,"
+            f"SELECT scope, sum({LIVE}) AS live, sum({LIVE} AND archived) AS archived,"
             " sum(retired_at IS NULL AND ended) AS ended,"
             f" sum(retired_at IS NOT NULL) AS retired,"
             + ", ".join(f" sum({LIVE} AND source = '{each}') AS {each}" for each in SOURCES)
@@ -240,7 +240,7 @@ class Facts:
         indexed = await self.words.counts(self._database)
         return [
             Tally(
-                *(row["scope"], row["live"], row["resting"], row["ended"], row["retired"]),
+                *(row["scope"], row["live"], row["archived"], row["ended"], row["retired"]),
                 by_source={each: row[each] for each in SOURCES},
                 indexed=indexed.get(row["scope"], 0),
             )
@@ -580,7 +580,7 @@ class Facts:
             "text": state["text"],
             "source": state["source"],
             "protected": is_protected(state),
-            "resting": bool(state.get("resting")),
+            "archived": bool(state.get("resting")),
             "speaker": state.get("speaker"),
             "until": until,
             "ended": until is not None and until <= stamp(self._clock.now()),

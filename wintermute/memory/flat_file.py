@@ -27,8 +27,8 @@ from wintermute.changes.proposals import Proposal, Proposals
 from wintermute.clock import stamp
 from wintermute.db import Database, Row, Transaction
 from wintermute.errors import MemoryFileUnusable, ToolFailed
-from wintermute.files import to_its_end
-from wintermute.memory.core import Places, SaidOnce, TextFile
+from wintermute.files import TextFile, to_its_end
+from wintermute.memory.core import Places, SaidOnce
 from wintermute.memory.fact import (
     Fact,
     FileLine,
@@ -120,7 +120,7 @@ class Versions:
     async def spans(self, tx: Transaction, scope: str) -> list[LineLife]:
         """All lines of the last versions of a scope's file."""
         rows = await tx.rows(
-            "SELECT f.key, l.since, l.until, l.ours FROM file_lines l JOIN facts f ON f.seq = l.fact"
+            "SELECT f.key, l.added_in AS since, l.removed_in AS until, l.by_us AS ours FROM file_lines l JOIN facts f ON f.seq = l.fact"
             " WHERE l.scope = ?",
             (scope,),
         )
@@ -142,23 +142,23 @@ class Versions:
         self, tx: Transaction, scope: str, which: str, names: Sequence[str], ours: int
     ) -> None:
         """A version with those of the live facts, unless the newest is the same."""
-        query = "SELECT max(max(since), coalesce(max(until), 0)) FROM file_lines WHERE scope = ?"
+        query = "SELECT max(max(added_in), coalesce(max(removed_in), 0)) FROM file_lines WHERE scope = ?"
         newest = (await tx.scalars(query, (scope,)))[0] or 0
         values = {"scope": scope, "names": json.dumps(names), "new": newest + 1, "ours": ours}
         there = f"SELECT seq FROM facts WHERE scope = :scope AND {LIVE} {which}"
         await tx.execute(
-            "UPDATE file_lines SET until = :new WHERE scope = :scope AND until IS NULL"
+            "UPDATE file_lines SET removed_in = :new WHERE scope = :scope AND removed_in IS NULL"
             f" AND fact NOT IN ({there})",
             values,
         )
         await tx.execute(
-            "INSERT INTO file_lines (scope, fact, since, ours)"
+            "INSERT INTO file_lines (scope, fact, added_in, by_us)"
             f" SELECT :scope, seq, :new, :ours FROM ({there}) WHERE seq NOT IN"
-            "  (SELECT fact FROM file_lines WHERE scope = :scope AND until IS NULL)",
+            "  (SELECT fact FROM file_lines WHERE scope = :scope AND removed_in IS NULL)",
             values,
         )
         await tx.execute(
-            "DELETE FROM file_lines WHERE scope = ? AND until <= ?", (scope, newest + 1 - MOST)
+            "DELETE FROM file_lines WHERE scope = ? AND removed_in <= ?", (scope, newest + 1 - MOST)
         )
 
     # What the owner has to know
@@ -166,24 +166,22 @@ class Versions:
     async def keep(self, tx: Transaction, ids: Collection[str]) -> None:
         """These facts were missing in a saved file, and stay."""
         await tx.execute(
-            "INSERT INTO kept_lines (fact) SELECT seq FROM facts"
-            " WHERE id IN (SELECT value FROM json_each(?)) ON CONFLICT DO NOTHING",
+            "UPDATE facts SET retained = 1"
+            " WHERE NOT retained AND id IN (SELECT value FROM json_each(?))",
             (json.dumps(list(ids)),),
         )
 
     async def untold(self) -> list[KeptLine]:
         """Those of which the owner was not told; oldest first."""
         rows = await self._database.rows(
-            "SELECT f.scope, f.id, f.text FROM kept_lines k JOIN facts f ON f.seq = k.fact"
-            " WHERE NOT k.told AND f.retired_at IS NULL ORDER BY k.fact"
+            "SELECT scope, id, text FROM facts WHERE retained = 1 AND retired_at IS NULL ORDER BY seq"
         )
         return [KeptLine(row["scope"], row["id"], row["text"]) for row in rows]
 
     async def tell(self, tx: Transaction, lines: Iterable[KeptLine]) -> None:
         """The owner knows of these: once is enough."""
         await tx.execute(
-            "UPDATE kept_lines SET told = 1 WHERE fact IN (SELECT seq FROM facts"
-            " WHERE id IN (SELECT value FROM json_each(?)))",
+            "UPDATE facts SET retained = 2 WHERE retained AND id IN (SELECT value FROM json_each(?))",
             (json.dumps([line.id for line in lines]),),
         )
 

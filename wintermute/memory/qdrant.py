@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from uuid import NAMESPACE_URL, uuid5
 
 from wintermute.config.schema import Secret
-from wintermute.db import Database, Transaction
+from wintermute.db import Database, Transaction, put_single, single
 from wintermute.errors import MemoryUnavailable
 from wintermute.ids import NewId
 from wintermute.memory.vectors import (
@@ -40,6 +40,7 @@ LONGEST = 5.0
 BATCH = 256
 MARK = str(uuid5(NAMESPACE_URL, "wintermute:mark"))
 """The point that says whose a collection is and which model's vectors it holds."""
+MARKED = "qdrant mark"
 
 T = TypeVar("T")
 
@@ -59,7 +60,7 @@ class _Point:
             "space": space.id,
             "seq": self.fact.seq,
             "scope": scope,
-            "piece": self.piece,
+            "chunk": self.piece,
             "digest": self.fact.digest,
             "sent": 1 if self.numbers else 2,
         }
@@ -186,7 +187,7 @@ class QdrantVectors:
 
     async def count(self, space: Space) -> int:
         """Facts on record as there, those without a word among them."""
-        (count,) = await self._database.scalars(f"{COUNT} AND piece = 0 AND sent > 0", (space.id,))
+        (count,) = await self._database.scalars(f"{COUNT} AND chunk = 0 AND sent > 0", (space.id,))
         return int(count)
 
     async def owed(self, space: Space) -> dict[str, int]:
@@ -265,8 +266,8 @@ class QdrantVectors:
         if not await server.ask(client.collection_exists(COLLECTION)):
             return None
         found = await server.ask(client.retrieve(COLLECTION, [MARK], with_payload=True))
-        mark = await self._database.scalars("SELECT mark FROM qdrant_mark")
-        if found and found[0].payload and found[0].payload.get("wintermute") in mark:
+        ours = await single(self._database, MARKED)
+        if ours and found and (found[0].payload or {}).get("wintermute") == ours:
             payload: Mapping[str, Any] = found[0].payload
             return payload
         if (await server.ask(client.count(COLLECTION, exact=True))).count:
@@ -277,9 +278,8 @@ class QdrantVectors:
         """A collection of this space with our mark; nothing is on record as being there."""
         client, models = server.client, server.models
         async with self._database.transaction() as tx:
-            if not (mark := await tx.scalars("SELECT mark FROM qdrant_mark")):
-                mark = [self._new_id("qdrant")]
-                await tx.execute("INSERT INTO qdrant_mark VALUES (?)", mark)
+            mark = await single(tx, MARKED) or self._new_id("qdrant")
+            await put_single(tx, MARKED, mark)
             await tx.execute("UPDATE embedding_spaces SET qdrant = 0")
             await tx.execute("DELETE FROM qdrant_points")
             await tx.execute("DELETE FROM qdrant_gone")
@@ -293,7 +293,7 @@ class QdrantVectors:
             for field in (("scope", "keyword"), ("seq", "integer")):
                 await server.ask(client.create_payload_index(COLLECTION, *field, wait=True))
         payload = dict(zip(("model", "dimension"), _named(space), strict=True))
-        payload["wintermute"] = mark[0]
+        payload["wintermute"] = mark
         vector = [1.0] + [0.0] * (space.dimension - 1)
         point = models.PointStruct(id=MARK, vector=vector, payload=payload)
         await server.ask(client.upsert(COLLECTION, [point], wait=True))
@@ -389,8 +389,8 @@ async def _announce(
     rows = [point.recorded(space, scope) for point in points]
     await tx.execute_many("DELETE FROM qdrant_points WHERE seq = :seq", rows)
     await tx.execute_many(
-        "INSERT INTO qdrant_points (point, seq, space, piece, digest)"
-        " SELECT :point, f.seq, :space, :piece, :digest"
+        "INSERT INTO qdrant_points (point, seq, space, chunk, digest)"
+        " SELECT :point, f.seq, :space, :chunk, :digest"
         f" FROM facts f WHERE f.seq = :seq AND f.scope = :scope AND {LIVE}",
         rows,
     )

@@ -59,16 +59,16 @@ async def awake_count(source: Database | Transaction, scope: str) -> int:
 
 async def rest(tx: Transaction, ids: Collection[str]) -> None:
     """They are at rest from now on."""
-    await tx.execute(f"UPDATE facts SET resting = 1 WHERE id {IN_LIST}", (json.dumps([*ids]),))
+    await tx.execute(f"UPDATE facts SET archived = 1 WHERE id {IN_LIST}", (json.dumps([*ids]),))
 
 
 async def awoken(database: Database, hits: Sequence[Hit], now: datetime) -> Sequence[Hit]:
     """The hits; those that were at rest are of use again, and are no more."""
-    if asleep := [hit.fact.id for hit in hits if hit.fact.resting]:
+    if asleep := [hit.fact.id for hit in hits if hit.fact.archived]:
         async with database.transaction() as tx:
             await tx.execute(
-                "UPDATE facts SET resting = 0, judged = 0, accesses = accesses + 1, accessed_at = ?"
-                f" WHERE id {IN_LIST} AND resting",
+                "UPDATE facts SET archived = 0, examined = 0, accesses = accesses + 1, accessed_at = ?"
+                f" WHERE id {IN_LIST} AND archived",
                 (stamp(now), json.dumps(asleep)),
             )
     return hits
@@ -76,6 +76,6 @@ async def awoken(database: Database, hits: Sequence[Hit], now: datetime) -> Sequ
 
 async def wake_all(database: Database) -> None:
     """A list that is read whole has all of them."""
-    if await database.exists("SELECT 1 FROM facts WHERE resting LIMIT 1"):
+    if await database.exists("SELECT 1 FROM facts WHERE archived LIMIT 1"):
         async with database.transaction() as tx:
-            await tx.execute("UPDATE facts SET resting = 0, judged = 0 WHERE resting")
+            await tx.execute("UPDATE facts SET archived = 0, examined = 0 WHERE archived")

@@ -15,12 +15,12 @@ MOST = 2_000
 MOST_AGAIN = 100
 """And of those that it had seen, of which some pairs wait for their turn."""
 NEW, SEEN, WAITING, BY_WORDS = 0, 1, 2, 3
-"""What `judged` says. `WAITING`: the neighbours are known, but not all was asked about them yet.
+"""What `examined` says. `WAITING`: the neighbours are known, but not all was asked about them yet.
 
 `BY_WORDS`: seen while no meanings could be had; what lies near by those is still to be looked for.
 """
 COMPARABLE = (
-    f"{LIVE} AND valid_to IS NULL AND NOT resting AND NOT queued"
+    f"{LIVE} AND valid_to IS NULL AND NOT archived AND NOT queued"
     " AND NOT (source = 'dreaming_merge' AND stored_at >= :began)"
 )
 """What is compared. What has an end, or is at rest, says of none that it lasts, and what is queued is
@@ -42,7 +42,9 @@ class Unjudged:
 async def unjudged(database: Database, scope: str, began: datetime) -> Unjudged:
     """The newest that are new, and the oldest of those of which pairs wait. `began`: the night."""
     asked = {"scope": scope, "began": stamp(began), "most": MOST, "again": MOST_AGAIN}
-    where = f"FROM facts WHERE scope = :scope AND judged <> 1 AND judged = {{}} AND {COMPARABLE}"
+    where = (
+        f"FROM facts WHERE scope = :scope AND examined <> 1 AND examined = {{}} AND {COMPARABLE}"
+    )
     new = await database.rows(f"SELECT * {where.format(NEW)} ORDER BY seq DESC LIMIT :most", asked)
     again = await database.rows(
         f"SELECT * {where.format(WAITING)} ORDER BY seq LIMIT :again", asked
@@ -57,7 +59,7 @@ async def unjudged(database: Database, scope: str, began: datetime) -> Unjudged:
 
 async def scopes_with_news(database: Database, began: datetime) -> set[str]:
     """Whose facts are not all compared yet, as far as they could be. `began`: the night."""
-    states = f"judged <> 1 AND judged <> {BY_WORDS}"
+    states = f"examined <> 1 AND examined <> {BY_WORDS}"
     query = f"SELECT DISTINCT scope FROM facts WHERE {states} AND {COMPARABLE}"
     return {*await database.scalars(query, {"began": stamp(began)})}
 
@@ -86,7 +88,7 @@ async def looked_at(
     """
     for state, named in ((SEEN, ids), (WAITING, waiting), (BY_WORDS, by_words)):
         await tx.execute(
-            f"UPDATE facts SET judged = {state} WHERE id {IN_LIST}", (json.dumps([*named]),)
+            f"UPDATE facts SET examined = {state} WHERE id {IN_LIST}", (json.dumps([*named]),)
         )
 
 

@@ -142,7 +142,7 @@ class Search:
                     alike = await self._meaning.likest(scope, query, most_alike)
         words = await self._without_asleep(looked_up.result()) if asleep else looked_up.result()
         truth = Truth(TRUE) if when is None else Truth(WAS_TRUE, when)
-        truth = replace(truth, clause=f"{truth.clause} AND NOT {{}}.resting") if awake else truth
+        truth = replace(truth, clause=f"{truth.clause} AND NOT {{}}.archived") if awake else truth
         return await self._found(scope, words, most, alike, truth)
 
     async def past(self, scope: str, query: Query, most: int) -> list[Hit]:
@@ -171,13 +171,13 @@ class Search:
 
     async def _asleep(self, scope: str) -> int:
         """How many facts are at rest."""
-        query = "SELECT count(*) FROM facts WHERE scope = ? AND resting"
+        query = "SELECT count(*) FROM facts WHERE scope = ? AND archived"
         return int((await self._database.scalars(query, (scope,)))[0])
 
     async def _without_asleep(self, words: ByWords) -> ByWords:
         """The same without what is at rest, which may be more than all that is awake."""
         seqs = sorted({seq for found in words.postings.values() for seq in found})
-        query = "SELECT value FROM json_each(?) JOIN facts f ON f.seq = value WHERE f.resting"
+        query = "SELECT value FROM json_each(?) JOIN facts f ON f.seq = value WHERE f.archived"
         asleep = set(await self._database.scalars(query, (json.dumps(seqs),)))
         postings = {
             word: [seq for seq in found if seq not in asleep]

@@ -50,7 +50,7 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """The vectors of one fact: of each piece of its text, in order; none of a text without a word.
+    """The vectors of one fact: of each chunk of its text, in order; none of a text without a word.
 
     `vectors`: 32-bit floats, little-endian, of whatever length. `digest`: of the text that was
     embedded.
@@ -73,7 +73,7 @@ class Unembedded:
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """A fact and how alike its best piece is to what was asked: a cosine, 1 for the same."""
+    """A fact and how alike its best chunk is to what was asked: a cosine, 1 for the same."""
 
     seq: int
     likeness: float
@@ -233,8 +233,8 @@ class LocalVectors:
             [(entry.seq, space.id) for entry in entries],
         )
         await tx.execute_many(
-            "INSERT INTO fact_vectors (seq, space, piece, scope, digest, vector, signs)"
-            " SELECT f.seq, :space, :piece, f.scope, :digest, :vector,"
+            "INSERT INTO fact_vectors (seq, space, chunk, scope, digest, vector, bits)"
+            " SELECT f.seq, :space, :chunk, f.scope, :digest, :vector,"
             f" iif(:vector IS NULL, NULL, {SIGNS.format(':vector')})"
             f" FROM facts f WHERE f.seq = :seq AND f.scope = :scope AND {LIVE}",
             rows,
@@ -279,7 +279,7 @@ class LocalVectors:
 
     async def count(self, space: Space) -> int:
         """Facts with a row, those without a word among them."""
-        query = "SELECT count(*) FROM fact_vectors WHERE space = ? AND piece = 0"
+        query = "SELECT count(*) FROM fact_vectors WHERE space = ? AND chunk = 0"
         (count,) = await self._database.scalars(query, (space.id,))
         return int(count)
 
@@ -365,23 +365,23 @@ def _rows(space: Space, scope: str, entries: Iterable[Embedded]) -> list[dict[st
         {
             "seq": entry.seq,
             "space": space.id,
-            "piece": piece,
+            "chunk": chunk,
             "scope": scope,
             "digest": entry.digest,
             "vector": None if vector is None else packed(vector, space),
         }
         for entry in entries
-        for piece, vector in enumerate(entry.vectors or (None,))
+        for chunk, vector in enumerate(entry.vectors or (None,))
     ]
 
 
 SIGNS = "vec_quantize_binary(vec_int8({}))"
-FACTS_VEC = "CREATE INDEX facts_vec ON fact_vectors (space, scope, seq, signs)"
+FACTS_VEC = "CREATE INDEX facts_vec ON fact_vectors (space, scope, seq, bits)"
 NEAREST = f"""
 WITH first AS MATERIALIZED (
     SELECT id FROM fact_vectors INDEXED BY facts_vec
-    WHERE space = :space AND scope = :scope AND signs IS NOT NULL
-    ORDER BY vec_distance_hamming(vec_bit(signs), {SIGNS.format(":vector")})
+    WHERE space = :space AND scope = :scope AND bits IS NOT NULL
+    ORDER BY vec_distance_hamming(vec_bit(bits), {SIGNS.format(":vector")})
     LIMIT (SELECT min({MOST_RESCORED}, 100 + 10 * :k, max({LEAST_RESCORED}, count(*) / 10)) FROM (
         SELECT 1 FROM fact_vectors INDEXED BY facts_vec
         WHERE space = :space AND scope = :scope LIMIT {10 * MOST_RESCORED}))
@@ -396,8 +396,8 @@ NOT_LIVE = (
     f"NOT EXISTS (SELECT 1 FROM facts f WHERE f.seq = v.seq AND f.scope = v.scope AND {LIVE})"
 )
 WRONG = (
-    "(v.vector IS NULL) <> (v.signs IS NULL) OR v.vector IS NOT NULL AND"
-    f" iif(length(v.vector) <> :size, 1, v.signs IS NOT {SIGNS.format('v.vector')})"
+    "(v.vector IS NULL) <> (v.bits IS NULL) OR v.vector IS NOT NULL AND"
+    f" iif(length(v.vector) <> :size, 1, v.bits IS NOT {SIGNS.format('v.vector')})"
 )
 
 Place = Literal["local", "qdrant"]

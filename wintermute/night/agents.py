@@ -20,7 +20,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date
-from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -28,13 +27,13 @@ from typing import Protocol
 
 from wintermute.config.secrets import Redaction
 from wintermute.errors import ConfigurationError, FileUnusable, WintermuteError
-from wintermute.files import to_its_end
+from wintermute.files import ENTER, READ, locked, to_its_end
 from wintermute.night.page_lines import LineOrigins
 from wintermute.night.raw_material import Talk
 from wintermute.templates import Template
 from wintermute.text import clean
 from wintermute.wiki.asked_lines import asked_lines, with_asked, without_asked
-from wintermute.wiki.folder import READ, FileChange, StoreFolder, told
+from wintermute.wiki.folder import FileChange, StoreFolder, told
 from wintermute.wiki.links import INDEX, JOBS, PAGE_FOLDERS
 from wintermute.wiki.page_jobs import WikiJob, text_at
 from wintermute.wiki.pages import text_of
@@ -342,27 +341,20 @@ async def _folder_of_its_own() -> AsyncIterator[Path]:
     """A folder for a copy, gone in the end; one that a kill left is removed by whoever comes next."""
     await to_its_end(sweep_copies)
     copy = Path(await to_its_end(partial(tempfile.mkdtemp, prefix=COPY)))
-    lock = os.open(copy, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        flock(lock, LOCK_EX | LOCK_NB)
-        yield copy
-    finally:
-        await to_its_end(partial(_remove, copy))
-        os.close(lock)
+    with locked(copy):
+        try:
+            yield copy
+        finally:
+            await to_its_end(partial(_remove, copy))
 
 
 def sweep_copies() -> None:
     """Remove the copies of stores that a kill left."""
     for copy in Path(tempfile.gettempdir()).glob(f"{COPY}*"):
         with suppress(OSError):
-            if copy.lstat().st_uid != os.getuid():
-                continue
-            lock = os.open(copy, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                flock(lock, LOCK_EX | LOCK_NB)
-                _remove(copy)
-            finally:
-                os.close(lock)
+            if copy.lstat().st_uid == os.getuid():
+                with locked(copy, ENTER):
+                    _remove(copy)
 
 
 def _remove(copy: Path) -> None:

@@ -10,20 +10,18 @@ What a kill finds in between is gone on with by `Deeds.finish` at the next start
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
-from fcntl import LOCK_EX, flock
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Literal, Protocol
 
 from wintermute.changes.change_sets import Cause, Change, ItemKind, Reason
-from wintermute.changes.undo import FileItems
+from wintermute.changes.texts import state_of
+from wintermute.changes.undo import FileItems, all_prepared
 from wintermute.db import Transaction
 from wintermute.errors import WintermuteError
-from wintermute.files import to_its_end
+from wintermute.files import LOCK_FILE, entered, locked, to_its_end
 from wintermute.messages import Json
 from wintermute.night.nights import NightItem, Nights
 from wintermute.stores import Stores
@@ -51,30 +49,13 @@ class ListDeed(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class FileState:
-    """One file of an item: what it was when that was thought of, and what it is to be."""
-
-    kind: ItemKind
-    item: str
-    was: str | None
-    text: str | None
-
-    @property
-    def change(self) -> Change:
-        """From what it was to what it is to be."""
-        return Change(self.kind, self.item, _state(self.was), _state(self.text))
-
-    @property
-    def back(self) -> "FileState":
-        """The way back."""
-        return FileState(self.kind, self.item, self.text, self.was)
-
-
-def file_states(item: NightItem) -> list[FileState]:
+def file_changes(item: NightItem) -> list[Change]:
     """Those that a plan of files names; what is to go comes last, when the rest is in place."""
-    found = [FileState(**each) for each in item.plan.get("files", ())]
-    return sorted(found, key=lambda each: each.text is None)
+    found = [
+        Change(f["kind"], f["item"], state_of(f["was"]), state_of(f["text"]), item.evidence)
+        for f in item.plan.get("files", ())
+    ]
+    return sorted(found, key=lambda each: each.after is None)
 
 
 class Deeds:
@@ -192,23 +173,24 @@ class Deeds:
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
         """A block in which nobody else puts files of items in place."""
-        async with self._placing, held(self._stores.data_dir / PLACING):
+        lock = self._stores.data_dir / PLACING
+        async with self._placing, entered(locked(lock, LOCK_FILE, patience=None)):
             yield
 
     async def _settle(self, item: NightItem) -> None:
         """What a kill left half in place of its pages is finished by whoever reads."""
-        if any(each.kind == "page" for each in file_states(item)):
+        if any(each.kind == "page" for each in file_changes(item)):
             await to_its_end(partial(_read, self._stores.wiki.files))
 
     async def _recorded(self, item: NightItem, cause: Cause) -> NightItem | None:
         """The item with what it is about on record; None: that is another by now."""
-        wanted = file_states(item)
+        changes = file_changes(item)
         async with self._stores.database.transaction() as tx:
             known = await self._nights.current(tx, item)
             if known is None or known.names:  # a kill came between
                 return known
             why, new = await self._why(tx, item, cause)
-            fits = [await self._text(each) for each in wanted] == [each.was for each in wanted]
+            fits = [await self._now(each) for each in changes] == [c.before for c in changes]
             if "proposal" in item.plan:
                 proposal, proposals = item.plan["proposal"], self._stores.proposals
                 fits = fits and await proposals.is_open(tx, proposal)
@@ -217,24 +199,24 @@ class Deeds:
             if not fits:
                 await self._over(tx, item, None, str(why.into), new=new)
                 return None
-            changes = [replace(each.change, evidence=item.evidence) for each in wanted]
             await self._stores.changes.record(tx, why, changes)
-            names = tuple((each.kind, each.item) for each in wanted)
+            names = tuple(named(changes))
             await self._nights.move(tx, item, item.state, names, why.into)
         return replace(item, names=names, change_set=why.into)
 
     async def _put(self, item: NightItem) -> bool:
         """Put in place what is not there yet; False: somebody changed it since it was recorded."""
-        left = [each for each in file_states(item) if await self._text(each) != each.text]
-        if [await self._text(each) for each in left] != [each.was for each in left]:
+        left = [each for each in file_changes(item) if await self._now(each) != each.after]
+        if [await self._now(each) for each in left] != [each.before for each in left]:
             return False
         await self._place(left)
         return True
 
     async def _put_back(self, item: NightItem) -> NightItem:
         """Nothing of it is in place, or on record, any more."""
-        states = [each.back for each in reversed(file_states(item))]
-        await self._place([each for each in states if await self._text(each) == each.was])
+        changes = file_changes(item)[::-1]
+        back = [replace(each, before=each.after, after=each.before) for each in changes]
+        await self._place([each for each in back if await self._now(each) == each.before])
         async with self._stores.database.transaction() as tx:
             await self._stores.changes.revoke(tx, str(item.change_set), item.names)
             await self._nights.unrecord(tx, item)
@@ -247,43 +229,18 @@ class Deeds:
         except WintermuteError as problem:
             log.warning("item is half in place id=%s reason=%s", item.id, problem)
 
-    async def _place(self, wanted: Sequence[FileState]) -> None:
-        """All that may fail on a full disk is done before the first of them is in place."""
+    async def _place(self, changes: Sequence[Change]) -> None:
         async with AsyncExitStack() as stack:
-            places = [
-                await stack.enter_async_context(
-                    files.prepared([each.change for each in wanted if each.kind == kind])
-                )
-                for kind, files in self._files.items()
-                if any(each.kind == kind for each in wanted)
-            ]
-            for place in places:
+            for place in await all_prepared(stack, self._files, changes):
                 await place()
 
-    async def _text(self, wanted: FileState) -> str | None:
-        """What is there now; None: nothing."""
-        state = await self._files[wanted.kind].state(wanted.item)
-        return None if state is None else str(state["text"])
-
-
-@asynccontextmanager
-async def held(lock: Path) -> AsyncIterator[None]:
-    """A block in which no other process holds this file; whoever does is at it for a moment only."""
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        await to_its_end(partial(flock, descriptor, LOCK_EX))
-        yield
-    finally:
-        os.close(descriptor)
+    async def _now(self, change: Change) -> Json | None:
+        return await self._files[change.kind].state(change.item)
 
 
 def _read(files: StoreFolder) -> None:
     with files.reading():
         pass
-
-
-def _state(text: str | None) -> Json | None:
-    return None if text is None else {"text": text}
 
 
 def named(changes: Sequence[Change]) -> ItemNames:

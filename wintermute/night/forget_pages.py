@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import re
-import time
 import unicodedata
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from wintermute.db.traces import ERASED, AllWords, Wanted
 from wintermute.errors import FileUnusable, StoreUnusable
+from wintermute.files import mend
 from wintermute.memory.core import goes_with
 from wintermute.memory.sense import beginnings, says_something
 from wintermute.night.agents import REPORT, sweep_copies
@@ -28,7 +28,7 @@ from wintermute.night.page_lines import NOTHING_LOST, LostLines, left_of, pages_
 from wintermute.stores import Stores
 from wintermute.wiki.asked_lines import ask_about, digest
 from wintermute.wiki.conversations import listed
-from wintermute.wiki.folder import PART, StoreFolder
+from wintermute.wiki.folder import StoreFolder
 from wintermute.wiki.links import CONVERSATIONS, JOBS, LINK, RAW, is_page, name_of
 from wintermute.wiki.page_jobs import written_lines
 from wintermute.wiki.pages import without_matter
@@ -43,8 +43,8 @@ SAYS = "\n## What "
 """Beginning of what an agent says in a report of its work."""
 GIT = ".git"
 LEADING_LINK = re.compile(r"^\[\[[^\[\]\n]*\]\]:?\s*")
-YOUNG = 60_000_000_000
-"""Nanoseconds; to write a file takes far less."""
+YOUNG = 60.0
+"""Seconds; to write a file takes far less."""
 AT_ONCE = 500
 """Files that are looked through together: most are put aside at a glance."""
 
@@ -142,7 +142,8 @@ def _found(wiki: WikiStore, unsaid: Unsaid) -> CutPages:
         return CutPages()
     files, wanted, lost = wiki.files, Wanted(unsaid.texts), unsaid.lost
     with files.reading():
-        _drop_parts(wiki)
+        for at, _, _ in os.walk(wiki.root):
+            mend(Path(at), YOUNG)
         edits = _of_records(wiki, unsaid) | _of_jobs(wiki, lost.jobs)
         raw = {path.rpartition("/")[0] for path in (*edits, *unsaid.files) if _is_raw(path)}
         pages = _of_pages(wiki, wanted, unsaid.facts, lost)
@@ -223,15 +224,6 @@ def _decoded(content: bytes) -> tuple[str, str]:
         return content.decode(encoding), encoding
     except UnicodeDecodeError as error:
         raise FileUnusable("is no text that can be written again") from error
-
-
-def _drop_parts(wiki: WikiStore) -> None:
-    """Remove what a kill left half written; a young one is being written just now."""
-    before = time.time_ns() - YOUNG
-    for path in wiki.root.rglob(f"{PART}*"):
-        with suppress(OSError):
-            if path.is_file() and path.lstat().st_mtime_ns < before:
-                path.unlink()
 
 
 def _of_records(wiki: WikiStore, unsaid: Unsaid) -> dict[str, Edit]:

@@ -18,6 +18,7 @@ from wintermute.db import Transaction, UpgradeCopy
 from wintermute.db.text_search import Kept, Sought, TextSearch, Traces
 from wintermute.db.traces import AllWords, Wanted
 from wintermute.errors import MemoryFileUnusable
+from wintermute.files import TextFile
 from wintermute.health.health import EDITED
 from wintermute.jobs import OWED
 from wintermute.llm.calls import RECORDED
@@ -25,7 +26,7 @@ from wintermute.loom import casts, conversations
 from wintermute.loom.sub_sessions import SESSIONS
 from wintermute.mailbox.inbox import RECEIVED, SAID
 from wintermute.mailbox.outbox import ANSWERS, MEANT_FOR_THEM
-from wintermute.memory.core import MEMORIES, SCOPES, TextFile, bullets, goes_with
+from wintermute.memory.core import MEMORIES, SCOPES, bullets, goes_with
 from wintermute.memory.fact import Fact, cleaned, key
 from wintermute.memory.facts import FACTS
 from wintermute.memory.origins import (

@@ -28,7 +28,7 @@ from zoneinfo import ZoneInfo
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import Clock, stamp
 from wintermute.config.schema import MemoryHarvest
-from wintermute.db import Database, Transaction
+from wintermute.db import Database, Transaction, put_single, single
 from wintermute.db.values import reader
 from wintermute.errors import MemoryUnavailable, QuestionWithdrawn, ToolFailed
 from wintermute.health.health import DROPPED
@@ -392,7 +392,7 @@ SAID = READ.format(
     WHERE d.conversation_id = :conversation AND d.seq > :edits AND d.text <> '' AND m.kind = 'message')
     AND i.seq < coalesce({BLOCKED}, 9223372036854775807)""",
 )
-NAMED = "(SELECT event_id FROM harvests_again WHERE conversation_id = :conversation)"
+NAMED = "(SELECT event_id FROM harvest_repeats WHERE conversation_id = :conversation)"
 SAID_AGAIN = READ.format(
     refused=REFUSED,
     late="0",
@@ -403,6 +403,9 @@ SAID_AGAIN = READ.format(
 MOST_ROWS = 400
 NEWEST = "(SELECT coalesce(max(seq), 0) FROM casts), (SELECT coalesce(max(seq), 0) FROM edits)"
 """The cast and the edit up to which all is read."""
+
+
+OFF = "harvest off since"
 
 
 class Harvests:
@@ -421,7 +424,7 @@ class Harvests:
         found = await source.rows(
             "SELECT coalesce(h.upto, 0) AS upto, coalesce(h.casts, 0) AS casts,"
             " coalesce(h.edits, 0) AS edits, (SELECT"
-            "  coalesce(max(seq), 0) FROM harvests_again WHERE conversation_id = :id) AS again"
+            "  coalesce(max(seq), 0) FROM harvest_repeats WHERE conversation_id = :id) AS again"
             " FROM (SELECT 1) LEFT JOIN harvests h ON h.conversation_id = :id",
             {"id": conversation_id},
         )
@@ -444,7 +447,7 @@ class Harvests:
         """That was read."""
         if part.again:
             await tx.execute(
-                "DELETE FROM harvests_again WHERE conversation_id = ?"
+                "DELETE FROM harvest_repeats WHERE conversation_id = ?"
                 " AND event_id IN (SELECT value FROM json_each(?))",
                 (conversation_id, json.dumps(part.again)),
             )
@@ -473,7 +476,7 @@ class Harvests:
         Those that were not read yet are read once, in their turn.
         """
         await tx.execute(
-            "INSERT INTO harvests_again (conversation_id, event_id, but)"
+            "INSERT INTO harvest_repeats (conversation_id, event_id, excluded)"
             # By the message, as they are read: an edit that is named would be named for ever.
             " SELECT i.conversation_id, coalesce(i.edits, i.event_id) AS message, ? FROM inbox i"
             " JOIN harvests h ON h.conversation_id = i.conversation_id AND h.upto >= i.seq"
@@ -484,27 +487,27 @@ class Harvests:
 
     async def turned_off(self, tx: Transaction) -> None:
         """Nothing is read from now on."""
-        if not await tx.exists("SELECT 1 FROM harvests_off"):
-            await tx.execute("INSERT INTO harvests_off VALUES (?)", (stamp(self._clock.now()),))
-            await tx.execute("DELETE FROM harvests_again")
+        if not await single(tx, OFF):
+            await put_single(tx, OFF, stamp(self._clock.now()))
+            await tx.execute("DELETE FROM harvest_repeats")
 
     async def turned_on(self, tx: Transaction, since: datetime) -> None:
         """What was said in a conversation while it was off, which was until then, is never read."""
-        if await tx.exists("SELECT 1 FROM harvests_off"):
+        if off := await single(tx, OFF):
             await tx.execute(
                 "INSERT INTO harvests (conversation_id, upto, casts, edits, at)"
                 f" SELECT conversation_id, max(seq), {NEWEST}, :now FROM inbox"
-                " WHERE received_at < :since GROUP BY 1 HAVING max(received_at) >= (SELECT since FROM harvests_off)"
+                " WHERE received_at < :since GROUP BY 1 HAVING max(received_at) >= :off"
                 " ON CONFLICT (conversation_id) DO UPDATE SET upto = excluded.upto,"
                 " casts = excluded.casts, edits = excluded.edits, at = excluded.at",
-                {"now": stamp(self._clock.now()), "since": stamp(since)},
+                {"now": stamp(self._clock.now()), "since": stamp(since), "off": off},
             )
-            await tx.execute("DELETE FROM harvests_off")
+            await put_single(tx, OFF, None)
 
     async def owed_again(self, tx: Transaction) -> list[ReadAgain]:
         """The conversations of which something is to be read once more."""
         rows = await tx.rows(
-            "SELECT conversation_id, c.scope, max(a.seq) AS again FROM harvests_again a"
+            "SELECT conversation_id, c.scope, max(a.seq) AS again FROM harvest_repeats a"
             " JOIN conversations c ON c.id = conversation_id GROUP BY conversation_id"
         )
         return [_again(row) for row in rows]
@@ -512,7 +515,7 @@ class Harvests:
     async def left_out(self, tx: Transaction, part: Chunk, events: Collection[str]) -> set[str]:
         """The gists of what must not be learnt again from these messages: people took it back."""
         kept = await tx.scalars(
-            "SELECT DISTINCT value FROM harvests_again, json_each(but)"
+            "SELECT DISTINCT value FROM harvest_repeats, json_each(excluded)"
             " WHERE event_id IN (SELECT value FROM json_each(?))",
             (json.dumps(part.again),),
         )

@@ -71,7 +71,7 @@ class Night:
     tokens: int = 0
     usd: float = 0.0
     ended_at: datetime | None = None
-    told_at: datetime | None = None
+    reported_at: datetime | None = None
 
     def tally(self, scope: str, phase: str) -> PhaseTally | None:
         """What is known of a phase."""
@@ -295,14 +295,14 @@ class Nights:
     async def untold(self, source: Transaction | Database) -> list[Night]:
         """What is over and was not told to all who it is about, oldest first."""
         rows = await source.rows(
-            f"{WHOLE} WHERE state <> 'running' AND told_at IS NULL ORDER BY seq"
+            f"{WHOLE} WHERE state <> 'running' AND reported_at IS NULL ORDER BY seq"
         )
         return [_night(row) for row in rows]
 
     async def mark_told(self, tx: Transaction, names: Iterable[str]) -> None:
         """These were told, or nobody is left to be told."""
         await tx.execute(
-            "UPDATE nights SET told_at = ? WHERE id IN (SELECT value FROM json_each(?))",
+            "UPDATE nights SET reported_at = ? WHERE id IN (SELECT value FROM json_each(?))",
             (stamp(self._clock.now()), json.dumps(list(names))),
         )
 
@@ -311,7 +311,7 @@ class Nights:
     async def untold_items(self, tx: Transaction, night: Night) -> list[NightItem]:
         """What it did or asks in scopes that no message has told of it; nothing after a week."""
         rows = await tx.rows(
-            "SELECT i.* FROM night_items i LEFT JOIN night_told t"
+            "SELECT i.* FROM night_items i LEFT JOIN night_reports_sent t"
             "  ON (t.night, t.scope) = (i.night, i.scope)"
             " JOIN nights n ON n.id = i.night AND n.ended_at > ?"
             " WHERE i.night = ? AND i.scope <> '' AND i.state IN ('done', 'open')"
@@ -325,7 +325,7 @@ class Nights:
     ) -> None:
         """Those of a scope are told of a night by this message; `asks`: the one item it asks about."""
         await tx.execute(
-            "INSERT INTO night_told (night, scope, outbox_id, asks) VALUES (?, ?, ?, ?)"
+            "INSERT INTO night_reports_sent (night, scope, outbox_id, asks) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (night, scope) DO UPDATE SET outbox_id = excluded.outbox_id,"
             " asks = excluded.asks",
             (night, scope, outbox_id, asks),
@@ -337,7 +337,7 @@ class Nights:
         """What the model was not told yet of a scope's nights, or was told with these messages."""
         rows = await tx.rows(
             "SELECT i.* FROM night_items i JOIN nights n ON n.id = i.night"
-            " LEFT JOIN night_told t ON t.night = i.night AND t.scope = i.scope"
+            " LEFT JOIN night_reports_sent t ON t.night = i.night AND t.scope = i.scope"
             " WHERE i.scope = :scope AND n.state <> 'running' AND n.ended_at > :oldest"
             " AND i.state IN ('done', 'open', 'undone') AND (t.event_id IS NULL"
             "  OR t.event_id IN (SELECT value FROM json_each(:events))) ORDER BY i.seq",
@@ -363,7 +363,7 @@ class Nights:
     ) -> None:
         """The model is told of these nights with a message."""
         await tx.execute_many(
-            "INSERT INTO night_told (night, scope, event_id) VALUES (?, ?, ?)"
+            "INSERT INTO night_reports_sent (night, scope, event_id) VALUES (?, ?, ?)"
             " ON CONFLICT (night, scope) DO UPDATE SET event_id = excluded.event_id",
             [(night, scope, event_id) for night in nights],
         )
@@ -487,7 +487,7 @@ class Nights:
         )
         if taken:
             await tx.execute(
-                "DELETE FROM judged WHERE scope = ? AND at = ?", (item.scope, stamp(item.at))
+                "DELETE FROM examined WHERE scope = ? AND at = ?", (item.scope, stamp(item.at))
             )
 
     async def move(
@@ -538,7 +538,7 @@ class Nights:
     async def unjudged(self, scope: str, digests: Collection[str]) -> set[str]:
         """Those that nobody was asked about."""
         rows = await self._database.scalars(
-            "SELECT digest FROM judged WHERE scope = ?"
+            "SELECT digest FROM examined WHERE scope = ?"
             " AND digest IN (SELECT value FROM json_each(?))",
             (scope, json.dumps([*digests])),
         )
@@ -552,7 +552,7 @@ class Nights:
         self, tx: Transaction, scope: str, digests: Collection[str], at: datetime
     ) -> None:
         await tx.execute_many(
-            "INSERT INTO judged (scope, digest, at) VALUES (?, ?, ?)"
+            "INSERT INTO examined (scope, digest, at) VALUES (?, ?, ?)"
             " ON CONFLICT (scope, digest) DO UPDATE SET at = excluded.at",
             [(scope, each, stamp(at)) for each in digests],
         )
@@ -589,7 +589,7 @@ class Nights:
     async def expire_judged(self, tx: Transaction) -> int:
         """What was judged so long ago may be asked again: mostly it is about nothing any more."""
         return await tx.execute(
-            "DELETE FROM judged WHERE at <= ?", (stamp(self._clock.now() - JUDGED),)
+            "DELETE FROM examined WHERE at <= ?", (stamp(self._clock.now() - JUDGED),)
         )
 
 
@@ -608,7 +608,7 @@ def turned(item: NightItem, *, neither: bool) -> NightItem:
 async def asked_by(tx: Transaction, outbox_id: str) -> NightItem | None:
     """The one question that a message asks, while it is open."""
     row = await tx.row(
-        "SELECT i.* FROM night_told t JOIN night_items i ON (i.night, i.n) = (t.night, t.asks)"
+        "SELECT i.* FROM night_reports_sent t JOIN night_items i ON (i.night, i.n) = (t.night, t.asks)"
         " WHERE t.outbox_id = ? AND i.state = 'open'",
         (outbox_id,),
     )
@@ -645,12 +645,12 @@ async def erase_items(tx: Transaction, traces: Traces) -> int:
 async def tell_again(tx: Transaction, unsaid: Collection[str]) -> None:
     """Have people told anew, without what was forgotten, where a report was erased before it was sent."""
     nights = await tx.scalars(
-        "UPDATE night_told SET outbox_id = NULL, asks = NULL"
+        "UPDATE night_reports_sent SET outbox_id = NULL, asks = NULL"
         " WHERE outbox_id IN (SELECT value FROM json_each(?)) RETURNING night",
         (json.dumps([*unsaid]),),
     )
     await tx.execute(
-        "UPDATE nights SET told_at = NULL WHERE id IN (SELECT value FROM json_each(?))",
+        "UPDATE nights SET reported_at = NULL WHERE id IN (SELECT value FROM json_each(?))",
         (json.dumps(nights),),
     )
 

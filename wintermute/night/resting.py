@@ -110,7 +110,7 @@ class RestFacts:
             return None
         await rest(tx, [fact.id for fact in going])
         changes = [
-            Change("fact", fact.id, state_of(fact), state_of(replace(fact, resting=True)))
+            Change("fact", fact.id, state_of(fact), state_of(replace(fact, archived=True)))
             for fact in going
         ]
         await self._stores.changes.record(tx, why, changes)

@@ -11,14 +11,13 @@ whoever goes on. A phase that fails is reported, and the next runs.
 """
 
 import logging
-import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
+from wintermute.config.lock import claimed, holder
 from wintermute.db import Transaction
 from wintermute.errors import BudgetSpent, ContextTooLarge, ModelError, StoreBusy, WintermuteError
 from wintermute.llm.backend import UNHEARD, Listener
@@ -665,34 +664,17 @@ def _is_over(tally: PhaseTally | None) -> bool:
 @asynccontextmanager
 async def alone(data_dir: Path) -> AsyncIterator[None]:
     """A block in which no other process tidies this data folder. Raises: StoreBusy, saying who does."""
-    descriptor = os.open(data_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        try:
-            flock(descriptor, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
-            who = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise StoreBusy(
-                f"a night is under way (process {who}): `wintermute night list` shows it;"
-                " try again when it is over"
-            ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def under_way(pid: int) -> WintermuteError:
+        return StoreBusy(
+            f"a night is under way (process {pid or 'unknown'}): `wintermute night list` shows it;"
+            " try again when it is over"
+        )
+
+    with claimed(data_dir, LOCK, under_way):
         yield
-        os.ftruncate(descriptor, 0)
-    finally:
-        os.close(descriptor)
 
 
 def is_at_work(data_dir: Path) -> bool:
     """Whether a process tidies this data folder now."""
-    try:
-        descriptor = os.open(data_dir / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return False
-    try:
-        flock(descriptor, LOCK_SH | LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    return holder(data_dir, LOCK) is not None

@@ -426,9 +426,9 @@ class Oversize:
         due = oversize(sizes, self._limits, told, self._clock.now())
         for component in due:
             await tx.execute(
-                "INSERT INTO oversize (scope, component, size, told_at) VALUES (?, ?, ?, ?)"
+                "INSERT INTO oversize (scope, component, size, notified_at) VALUES (?, ?, ?, ?)"
                 " ON CONFLICT (scope, component) DO UPDATE SET size = excluded.size,"
-                " told_at = excluded.told_at",
+                " notified_at = excluded.notified_at",
                 (scope, component, sizes[component], stamp(self._clock.now())),
             )
         return [self._text(component, sizes[component], scope) for component in due]
@@ -448,9 +448,11 @@ class Oversize:
         return fill(self._texts[component].text(), values)
 
     async def _told(self, tx: Transaction, scope: str) -> dict[Component, SizeNotice]:
-        query = "SELECT component, size, told_at FROM oversize WHERE scope = ?"
+        query = "SELECT component, size, notified_at FROM oversize WHERE scope = ?"
         rows = await tx.rows(query, (scope,))
-        return {row["component"]: SizeNotice(row["size"], moment(row["told_at"])) for row in rows}
+        return {
+            row["component"]: SizeNotice(row["size"], moment(row["notified_at"])) for row in rows
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ import os
 import re
 import stat
 import textwrap
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,13 +17,12 @@ from pathlib import Path
 import yaml
 
 from wintermute.changes.change_sets import KEPT, Change, ChangeSet, ChangeSets, ItemKind, Reason
-from wintermute.changes.undo import PutInPlace, Undo, Undone, standing
+from wintermute.changes.texts import TextItems, files_prepared, state_of
+from wintermute.changes.undo import Undo, Undone, standing
 from wintermute.clock import stamp
 from wintermute.db import Database
 from wintermute.errors import FileUnusable, ToolFailed
-from wintermute.files import content_of, sweep, sync_folder, to_its_end, write_new
-from wintermute.ids import new_id
-from wintermute.messages import Json
+from wintermute.files import READ, TextFile
 from wintermute.secret_shapes import without_secrets
 from wintermute.text import clean, is_blank, one_line
 
@@ -54,10 +52,6 @@ IN_FOLDER = "/SKILL"  # ends the name of one that is a folder (agentskills.io)
 MOST_SHOWN = 200
 MOST_SUMMARY = 80
 MOST_BYTES = 1_000_000
-PART = ".part_"
-
-# Without O_NONBLOCK opening a fifo would wait for its writer for ever.
-READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 SkillStamp = tuple[int, int, int]
 SkillCache = dict[str, tuple[SkillStamp, Skill | None]]
@@ -167,54 +161,39 @@ def text_of(folder: Path, name: str) -> str | None:
 
     Raises: ToolFailed for what is not a plain text file.
     """
+    # A file of that name has none in it.
+    return _file(folder, name).text() if (folder / name).parent.is_dir() else None
+
+
+def skill_items(folder: Path) -> TextItems:
+    """Give the skills as items that can be undone."""
+
+    def text(item: str) -> str | None:
+        return text_of(folder, item) if is_file_name(f"{item}{ENDING}") else None
+
+    def file_of(item: str) -> TextFile:
+        if not is_file_name(f"{item}{ENDING}"):
+            raise ToolFailed(f"{item[:100]} is no name of a skill")
+        return _file(folder, item)
+
+    return TextItems(text, partial(files_prepared, file_of))
+
+
+def _file(folder: Path, name: str) -> TextFile:
     path = folder / f"{name}{ENDING}"
-    if not path.parent.is_dir():  # a file of that name has none in it
-        return None
+    return TextFile(path, shown(name), MOST_BYTES, mode=0, refusal=ToolFailed, read=_decoded)
+
+
+def _decoded(content: bytes) -> str:
     try:
-        content = content_of(path, MOST_BYTES, follow=False)
-        return None if content is None else content.decode()
-    except FileUnusable as problem:
-        raise ToolFailed(f"{shown(name)} {problem}") from problem
+        return content.decode()
     except UnicodeDecodeError as error:
-        raise ToolFailed(f"{shown(name)} is not a text file in UTF-8") from error
-
-
-def prepare(folder: Path, name: str, part: Path, text: str) -> None:
-    """The new text of a skill, safe on the disk beside the old one. Raises: ToolFailed."""
-    with _told(name):
-        folder.mkdir(parents=True, exist_ok=True)
-        like = None
-        with suppress(FileNotFoundError):
-            like = (folder / f"{name}{ENDING}").lstat()
-        write_new(part, text.encode(), 0o666, like=like)
-        sweep(part, f"{PART}*")
-
-
-def place(folder: Path, name: str, part: Path) -> None:
-    """Old or new text, whole, whenever the power fails. Raises: ToolFailed."""
-    with _told(name):
-        part.replace(folder / f"{name}{ENDING}")
-        sync_folder(folder)
-
-
-def remove(folder: Path, name: str) -> None:
-    """No file of that name any more. Raises: ToolFailed."""
-    with _told(name):
-        (folder / f"{name}{ENDING}").unlink(missing_ok=True)
-        sync_folder(folder)
+        raise FileUnusable("is not a text file in UTF-8") from error
 
 
 def shown(name: str) -> str:
     """What the prompt calls the file (P-035)."""
     return f"data/skills/{name}{ENDING}"
-
-
-@contextmanager
-def _told(name: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ToolFailed(f"{shown(name)} cannot be written: {error.strerror}") from error
 
 
 log = logging.getLogger(__name__)
@@ -227,14 +206,13 @@ MOST_DOCUMENTATION = 20_000
 class Skills:
     """The folder of skills.
 
-    The record of a change holds the text from before and is durable first, then the file is
-    replaced: whenever we are killed, no text is lost. A record without its effect is found out by
-    comparing texts, and passed over (`changes.merge.standing`). Skills are shown in every room but belong to
-    the owner, so that is whose history a change stands in, wherever it was made.
+    Skills are shown in every room but belong to the owner, so that is whose history a change stands
+    in, wherever it was made.
     """
 
     def __init__(self, folder: Path, database: Database, changes: ChangeSets, scope: str) -> None:
         self._folder = folder
+        self._items = skill_items(folder)
         self._database = database
         self._changes = changes
         self._scope = scope
@@ -277,7 +255,7 @@ class Skills:
             if why.cause != "command":
                 text = without_secrets(text, before or "")
             if before != text:
-                await self._replace(why, name, before, _state(text))
+                await self._replace(why, name, before, text)
         return before is None
 
     async def remove(self, why: Reason, name: str) -> None:
@@ -294,7 +272,7 @@ class Skills:
         Raises: ToolFailed when nothing is kept, or a later edit holds on to all of it.
         """
         name = one_line(name)
-        undo = Undo(self._database, self._changes, {}, {"skill": self})
+        undo = Undo(self._database, self._changes, {}, {"skill": self._items})
         async with self._writing:
             for newest in await self._undoable(name):
                 undone = await undo.run(newest, {name})
@@ -302,42 +280,6 @@ class Skills:
                     return _said(name, newest, undone)
         kept = f"changes are kept for {KEPT.days} days"
         raise ToolFailed(f"no earlier text of {name[:100]} is kept; {kept}")
-
-    async def state(self, item: str) -> Json | None:
-        """What a change set holds of a skill: its whole file."""
-        return _state(await self._text(item))
-
-    @asynccontextmanager
-    async def prepared(self, changes: Sequence[Change]) -> AsyncIterator[PutInPlace]:
-        """As `FileItems`. A full disk is noticed before the change is recorded, not after."""
-        async with AsyncExitStack() as stack:
-            places = []
-            for change in changes:
-                if await self.state(change.item) != change.before:
-                    raise ToolFailed(f"{change.item[:100]} was saved meanwhile: try again")
-                one = self._prepared(change.item, change.after)
-                places.append(await stack.enter_async_context(one))
-
-            async def put() -> None:
-                for place_one in places:
-                    await place_one()
-
-            yield put
-
-    @asynccontextmanager
-    async def _prepared(self, item: str, state: Json | None) -> AsyncIterator[PutInPlace]:
-        if not is_file_name(f"{item}{ENDING}"):
-            raise ToolFailed(f"{item[:100]} is no name of a skill")
-        part = self._folder / f".{new_id('part')}"
-        try:
-            if state is None:
-                yield partial(to_its_end, partial(remove, self._folder, item))
-            else:
-                await to_its_end(partial(prepare, self._folder, item, part, state["text"]))
-                yield partial(to_its_end, partial(place, self._folder, item, part))
-        finally:
-            with suppress(OSError):
-                part.unlink()
 
     async def _text(self, name: str) -> str | None:
         parent = (self._folder / name).parent
@@ -349,17 +291,15 @@ class Skills:
         """The changes that still stand, newest first."""
         item: tuple[ItemKind, str] = ("skill", name)
         steps = (await self._changes.steps(self._database, [item]))[item]
-        now = await self.state(name)
+        now = await self._items.state(name)
         ids = [step.set_id for step in standing(steps, now) if step.cause != "undo"]
         found = [await self._changes.get(set_id) for set_id in ids]
         return [change_set for change_set in found if change_set]
 
-    async def _replace(
-        self, why: Reason, name: str, before: str | None, after: Json | None
-    ) -> None:
-        change = Change("skill", name, _state(before), after, why.evidence)
+    async def _replace(self, why: Reason, name: str, before: str | None, after: str | None) -> None:
+        change = Change("skill", name, state_of(before), state_of(after), why.evidence)
         why = replace(why, scope=self._scope)
-        async with self._prepared(name, after) as place:
+        async with self._items.prepared([change]) as place:
             async with self._database.transaction() as tx:
                 await self._changes.record(tx, why, [change])
             await place()
@@ -373,10 +313,6 @@ def _said(name: str, newest: ChangeSet, undone: Undone) -> str:
         )
     gone = "gone" if undone.back[0].after is None else "back"
     return f"{shown(name)} is {gone}: the change of {at} UTC is undone"
-
-
-def _state(text: str | None) -> Json | None:
-    return None if text is None else {"text": text}
 
 
 def _written(name: str, summary: str, documentation: str) -> str:

@@ -18,8 +18,7 @@ from typing import Protocol, TextIO
 from wintermute.changes.change_sets import Reason
 from wintermute.conversation.toolbox import Caller
 from wintermute.errors import ConfigurationError, MemoryFileUnusable, ToolFailed
-from wintermute.files import folder_of, write_new
-from wintermute.ids import new_id
+from wintermute.files import READ, folder_of, replace
 from wintermute.messages import Json
 from wintermute.owner import Owner
 from wintermute.text import clean
@@ -141,9 +140,6 @@ class Roots:
 MOST_LINES = 2_000
 MOST_CHARACTERS = 200_000
 MOST_BYTES = 1_000_000
-
-# Without O_NONBLOCK opening a fifo would wait for its writer for ever.
-READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 NOT_PLAIN = "is not a plain file: links, folders and devices are not opened"
 REASONS = {
@@ -326,15 +322,7 @@ def _replace(place: AllowedFile, folder: int, content: bytes, *, only_new: bool)
         _expect_plain(place, before)
         if only_new:
             raise ToolFailed(ASK_FIRST)
-    part = f".{new_id('part')}"
-    try:
-        write_new(part, content, 0o666, like=before, folder=folder)
-        os.rename(part, place.name, src_dir_fd=folder, dst_dir_fd=folder)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(part, dir_fd=folder)
-        raise
-    os.fsync(folder)
+    replace(Path(place.name), content, folder=folder)
     return before is None
 
 

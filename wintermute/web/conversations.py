@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from wintermute.conversation.folder_chat import ANSWERED
 from wintermute.conversation.state import Shown
 from wintermute.errors import StoreBusy, StoreMissing, WintermuteError
-from wintermute.files import to_its_end
+from wintermute.files import entered, to_its_end
 from wintermute.loom.reading import LoomReader
 from wintermute.messages import FOLDER, Json
 from wintermute.text import display_name, one_line
@@ -136,8 +136,7 @@ class FolderViews:
     async def held(self, path: str) -> AsyncIterator[ConversationFolder]:
         """Hold a folder for a block; its lock is waited for in a thread. Raises: StoreBusy."""
         folder = self.folder(path)
-        with ExitStack() as stack:
-            await to_its_end(partial(stack.enter_context, folder.held(PATIENCE)))
+        async with entered(folder.held(PATIENCE)):
             yield folder
 
     async def htmls(self, path: str, messages: Sequence[MessageFile]) -> list[str]:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Body
 from fastapi.responses import RedirectResponse, Response
 
 from wintermute.changes.change_sets import Change, Reason
+from wintermute.changes.texts import state_of
 from wintermute.changes.undo import FORGETTING
 from wintermute.errors import PageRefused, StoreChanged, StoreUnusable, WintermuteError
 from wintermute.messages import Json
@@ -18,7 +19,6 @@ from wintermute.web.views import Refusal, Viewing, Views, address
 from wintermute.web.wiki import differences, in_store, page_html
 from wintermute.wiki.editing import PageSource, page_source
 from wintermute.wiki.links import ENDING, name_of
-from wintermute.wiki.page_jobs import state_of
 from wintermute.wiki.store import WikiStore
 
 router = APIRouter()

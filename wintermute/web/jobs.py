@@ -13,6 +13,7 @@ from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 
 from wintermute.changes.change_sets import Change, Reason
+from wintermute.changes.texts import state_of
 from wintermute.errors import StoreChanged
 from wintermute.messages import Json
 from wintermute.night.agents import REPORT
@@ -25,7 +26,7 @@ from wintermute.web.editing import ANSWERED, put_page
 from wintermute.web.views import Viewing, Views
 from wintermute.web.wiki import MOST_COMPARED, Difference, differences, in_store, page_html
 from wintermute.wiki.editing import PageSource
-from wintermute.wiki.page_jobs import NAME, WikiJob, job_names, read_job, state_of, text_at
+from wintermute.wiki.page_jobs import NAME, WikiJob, job_names, read_job, text_at
 from wintermute.wiki.store import WikiStore
 
 router = APIRouter()

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from wintermute.clock import Clock, stamp
 from wintermute.config.schema import SHORTEST_TOKEN, Config
-from wintermute.db import Database, Transaction
+from wintermute.db import Database, Transaction, put_single, single
 from wintermute.db.values import reader
 from wintermute.errors import FileUnusable, StorageBlocked, WebUnavailable
 from wintermute.files import content_of, decoded, write_new
@@ -28,7 +28,9 @@ TOUCHED = timedelta(minutes=1)
 MOST_WRONG = 5
 WRONG_SECONDS = 60.0
 LEAVE_SECONDS = 3.0
-COPIES = "(SELECT COALESCE(MAX(seq), 0) FROM copies WHERE since IS NOT NULL)"
+DOOR_ID, ADDRESS = "web door", "web address"
+"""The id that the cookie of this data folder is called by; the place where pages are served now."""
+ROLLBACK = "(SELECT COALESCE(MAX(seq), 0) FROM rollbacks WHERE since IS NOT NULL)"
 """The newest moment at which our data turned out to be an earlier copy."""
 
 
@@ -110,7 +112,7 @@ class DoorStore:
         key = secrets.token_urlsafe(32)
         async with self._database.transaction() as tx:
             await tx.execute(
-                f"INSERT INTO web_links (hash, copies, made_at) VALUES (?, {COPIES}, ?)",
+                f"INSERT INTO web_links (hash, rollback, made_at) VALUES (?, {ROLLBACK}, ?)",
                 (_digest(key), stamp(self._clock.now())),
             )
         return key
@@ -118,22 +120,18 @@ class DoorStore:
     async def id(self) -> str:
         """Give the id that the cookie of this data folder is called by."""
         async with self._database.transaction() as tx:
-            await tx.execute(
-                "INSERT INTO web_door (one, id) VALUES (1, ?) ON CONFLICT DO NOTHING",
-                (secrets.token_hex(6),),
-            )
-            row = await tx.row("SELECT id FROM web_door")
-        return str(row["id"]) if row else ""
+            known = await single(tx, DOOR_ID) or secrets.token_hex(6)
+            await put_single(tx, DOOR_ID, known)
+        return str(known)
 
     async def serve_at(self, address: str | None) -> None:
         """Note where the daemon serves pages; None: nowhere."""
         async with self._database.transaction() as tx:
-            await tx.execute("UPDATE web_door SET address = ?", (address,))
+            await put_single(tx, ADDRESS, address)
 
     async def address(self) -> str | None:
         """Give the address at which a running daemon serves pages."""
-        found = await self._database.scalars("SELECT address FROM web_door")
-        return found[0] if found else None
+        return await single(self._database, ADDRESS)
 
 
 class Logins:
@@ -174,7 +172,7 @@ class Logins:
         async with self._database.transaction() as tx:
             taken = await tx.execute(
                 "UPDATE web_links SET used_at = :now WHERE hash = :hash AND used_at IS NULL"
-                f" AND made_at BETWEEN :first AND :last AND copies = {COPIES}",
+                f" AND made_at BETWEEN :first AND :last AND rollback = {ROLLBACK}",
                 {
                     "now": stamp(now),
                     "hash": _digest(key),
@@ -188,12 +186,12 @@ class Logins:
         cookie, now = secrets.token_urlsafe(32), self._clock.now()
         await tx.execute("DELETE FROM web_links WHERE made_at < ?", (stamp(now - SESSION_LASTS),))
         await tx.execute(
-            f"DELETE FROM web_sessions WHERE used_at < ? OR token <> ? OR copies <> {COPIES}",
+            f"DELETE FROM web_sessions WHERE used_at < ? OR token <> ? OR rollback <> {ROLLBACK}",
             (stamp(now - SESSION_LASTS), self._token),
         )
         await tx.execute(
-            "INSERT INTO web_sessions (hash, token, copies, made_at, used_at)"
-            f" VALUES (?, ?, {COPIES}, ?, ?)",
+            "INSERT INTO web_sessions (hash, token, rollback, made_at, used_at)"
+            f" VALUES (?, ?, {ROLLBACK}, ?, ?)",
             (_digest(cookie), self._token, stamp(now), stamp(now)),
         )
         return cookie
@@ -239,7 +237,7 @@ class Logins:
     async def _sessions(self, which: str, *values: str) -> list[WebSession]:
         rows = await self._database.rows(
             "SELECT seq, hash, made_at, used_at FROM web_sessions WHERE token = ? AND used_at >= ?"
-            f" AND copies = {COPIES} {which}",
+            f" AND rollback = {ROLLBACK} {which}",
             (self._token, stamp(self._clock.now() - SESSION_LASTS), *values),
         )
         return [_session(row) for row in rows]

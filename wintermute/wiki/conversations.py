@@ -4,20 +4,19 @@ People put files there as well, change and remove them; those without a number c
 order of their names. `meta/conversations.json` lists the folders.
 """
 
-import fcntl
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, get_args
 
 from wintermute.errors import FileUnusable, StoreBusy, StoreMissing, StoreUnusable, WintermuteError
-from wintermute.files import folder_of
-from wintermute.wiki.folder import StoreFolder, missing, taken, told
+from wintermute.files import folder_of, locked
+from wintermute.wiki.folder import StoreFolder, missing, told
 from wintermute.wiki.links import CONVERSATIONS, INDEX, RAW, is_name, legible
 from wintermute.wiki.store import LISTED
 
@@ -119,16 +118,13 @@ class ConversationFolder:
 
         Raises: StoreBusy when somebody has it for longer than `patience` seconds.
         """
-        with told(self.path):
-            folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            if patience is None:
-                fcntl.flock(folder, fcntl.LOCK_EX)
-            elif not taken(folder, fcntl.LOCK_EX, patience):
-                raise StoreBusy(BUSY)
+        with ExitStack() as stack:
+            with told(self.path):
+                try:
+                    stack.enter_context(locked(self.path, patience=patience))
+                except BlockingIOError as error:
+                    raise StoreBusy(BUSY) from error
             yield
-        finally:
-            os.close(folder)
 
 
 def _match(name: str) -> re.Match[str] | None:

@@ -8,21 +8,18 @@ whoever comes next finishes what a kill interrupted, before reading anything (W-
 """
 
 import errno
-import fcntl
 import json
 import logging
 import os
 import stat
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
 
 from wintermute.errors import FileUnusable, StoreMissing, StoreUnusable
-from wintermute.files import folder_of, write_new
-from wintermute.ids import new_id
+from wintermute.files import FOLDER, READ, Old, folder_of, replace, take
 from wintermute.wiki.links import INDEX, JOBS, Presence, legible
 from wintermute.wiki.pages import MOST_BYTES
 
@@ -30,14 +27,10 @@ APPLYING = f"{JOBS}/applying"
 """Names the job whose changes are being put in place."""
 CHANGES = "changes.json"
 OUTPUT = "output"
-PART = ".part_"
-PATIENCE, WRITERS_SHARE, PAUSE = 5.0, 6, 0.01
+PATIENCE, WRITERS_SHARE = 5.0, 6
 """Seconds, and how many times as long who writes may wait: nobody holds a store for as long."""
 
 log = logging.getLogger(__name__)
-
-# Without O_NONBLOCK opening a fifo would wait for its writer for ever.
-READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +40,6 @@ class FileChange:
     path: str
     before: str | None
     after: str | None
-
-
-def taken(folder: int, how: int, patience: float) -> bool:
-    """Lock a folder within so many seconds; False: somebody else holds it for longer."""
-    pauses = int(patience / PAUSE)
-    while True:
-        try:
-            fcntl.flock(folder, how | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not pauses:
-                return False
-            pauses -= 1
-            time.sleep(PAUSE)  # noqa: TID251  for other programs; never on the event loop
-        else:
-            return True
 
 
 class StoreFolder:
@@ -78,43 +56,45 @@ class StoreFolder:
 
         Raises: StoreMissing, StoreUnusable.
         """
-        with self._locked(fcntl.LOCK_EX), told(self.root):
+        with self._locked(), told(self.root):
             yield
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """A block in which nobody writes. Raises: StoreMissing (W-005)."""
-        with self._locked(fcntl.LOCK_SH):
+        with self._locked(shared=True):
             if self.presence(INDEX) != "file":
                 raise StoreMissing(missing(self.root))
             yield
 
     @contextmanager
-    def _locked(self, how: int) -> Iterator[None]:
+    def _locked(self, *, shared: bool = False) -> Iterator[None]:
         try:
-            folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+            folder = os.open(self.root, FOLDER)
         except (FileNotFoundError, NotADirectoryError, ValueError) as error:
             raise StoreMissing(missing(self.root)) from error
         except OSError as error:
             raise StoreUnusable(f"{self.root} cannot be read: {error.strerror}") from error
         try:
-            self._take(folder, how)
+            self._take(folder, shared=shared)
             if self.presence(APPLYING) == "file":
-                self._take(folder, fcntl.LOCK_EX)
+                self._take(folder, shared=False)
                 with told(self.root):
                     self._finish()
             yield
         finally:
             os.close(folder)
 
-    def _take(self, folder: int, how: int) -> None:
+    def _take(self, folder: int, *, shared: bool) -> None:
         """A lock that somebody holds for ever, such as a program that was stopped, stops nobody."""
-        patience = self._patience * (1 if how == fcntl.LOCK_SH else WRITERS_SHARE)
-        if not taken(folder, how, patience):
+        patience = self._patience * (1 if shared else WRITERS_SHARE)
+        try:
+            take(folder, shared=shared, patience=patience)
+        except BlockingIOError as error:
             raise StoreUnusable(
                 f"{self.root} is held by another program for over {patience:g} seconds:"
                 " see which one writes there (`fuser` names it), then try again"
-            )
+            ) from error
 
     def stage(self, job: str, changes: Sequence[FileChange]) -> None:
         """Write all that `apply` then puts in place, so that no disk stops that half way.
@@ -230,33 +210,24 @@ class StoreFolder:
 
     def put(self, path: str, text: str) -> None:
         """Write a file whole: whoever reads it sees what it was or what it is. Raises: OSError."""
-        self._put(path, text.encode(), lambda: True)
+        self._replace(path, text.encode())
 
     def exchange(self, path: str, before: bytes, after: bytes) -> bool:
         """Put a file in the place of what it was, unless that was saved meanwhile; whether it is.
 
-        Raises: OSError.
+        Raises: OSError, FileUnusable.
         """
-        return self._put(path, after, lambda: self.content(path) == before)
+        return self._replace(path, after, before)
 
-    def _put(self, path: str, content: bytes, may: Callable[[], bool]) -> bool:
-        """`may`: asked in the last moment."""
+    def remove(self, path: str) -> None:
+        """No such file any more. Raises: OSError."""
+        with suppress(FileNotFoundError):
+            self._replace(path, None)
+
+    def _replace(self, path: str, content: bytes | None, seen: Old = ...) -> bool:
         parts = path.split("/")
-        with folder_of(self.root, parts, make=True) as folder:
-            part = f"{PART}{new_id('wiki')}"
-            try:
-                like = None
-                with suppress(FileNotFoundError):
-                    like = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
-                write_new(part, content, 0o666, like=like, folder=folder)
-                if not may():
-                    return False
-                os.replace(part, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
-                os.fsync(folder)
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(part, dir_fd=folder)
-        return True
+        with folder_of(self.root, parts, make=content is not None) as folder:
+            return replace(Path(parts[-1]), content, seen, folder=folder)
 
     def make_folder(self, path: str) -> bool:
         """Make a folder, and those above it; whether there was none. Raises: OSError."""
@@ -268,13 +239,6 @@ class StoreFolder:
                 return False
             os.fsync(folder)
         return True
-
-    def remove(self, path: str) -> None:
-        """No such file any more. Raises: OSError."""
-        parts = path.split("/")
-        with suppress(FileNotFoundError), folder_of(self.root, parts) as folder:
-            os.unlink(parts[-1], dir_fd=folder)
-            os.fsync(folder)
 
     def content(self, path: str) -> bytes | None:
         """The bytes of a plain file; None: there is none. Raises: FileUnusable for anything else."""

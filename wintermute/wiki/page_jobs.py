@@ -25,20 +25,20 @@ from contextlib import (
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import date, datetime
 from difflib import unified_diff
-from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from wintermute.changes.change_sets import Change
+from wintermute.changes.texts import state_of
 from wintermute.clock import Clock
 from wintermute.errors import FileUnusable, StoreBusy, StoreChanged, StoreUnusable, WintermuteError
-from wintermute.files import CREATE, folder_of, to_its_end
+from wintermute.files import CREATE, PART, entered, folder_of, mend, take, to_its_end
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.wiki.conversations import delist, enlist
-from wintermute.wiki.folder import APPLYING, PART, FileChange, StoreFolder, told
+from wintermute.wiki.folder import APPLYING, FileChange, StoreFolder, told
 from wintermute.wiki.links import INDEX, JOBS, OUTSIDE, PAGE_FOLDERS, RAW
 from wintermute.wiki.store import SETTLED
 from wintermute.wiki.verdict import UNLINKABLE, ours_after
@@ -171,7 +171,7 @@ async def alone(files: StoreFolder, clock: Clock, *, wait: bool) -> AsyncIterato
     try:
         while True:
             try:
-                flock(folder, LOCK_EX | LOCK_NB)
+                take(folder)
                 break
             except BlockingIOError:
                 if not wait:
@@ -394,11 +394,6 @@ def recorded(changes: Iterable[FileChange], evidence: tuple[str, ...] = ()) -> l
     ]
 
 
-def state_of(text: str | None) -> Json | None:
-    """A page as a change set holds it."""
-    return None if text is None else {"text": text}
-
-
 Recording = Callable[[], AbstractAsyncContextManager[str | None]]
 """A transaction that records what is about to be put in place: the id of its change set."""
 
@@ -428,7 +423,7 @@ async def put_in_place(
     job = replace(job, status="applied", reason="", changed_files=paths)
     async with AsyncExitStack() as held:
         async with recording() as set_id:
-            await held.enter_async_context(_writing(files))
+            await held.enter_async_context(entered(files.writing()))
             if await to_its_end(seen.changed):
                 raise StoreChanged("store changed meanwhile")
             done = replace(job, change_set=set_id)
@@ -471,16 +466,13 @@ def sweep(files: StoreFolder) -> None:
     """
     at_work = (text_at(files, APPLYING) or "").strip()
     before = time.time_ns() - STALE
-    for at, folders, names in os.walk(files.root):
+    for at, folders, _ in os.walk(files.root):
         below = Path(at).relative_to(files.root).as_posix()
         for name in folders:
             undoing = below == JOBS and name.startswith(UNDOING) and name != at_work
             if name.startswith(PART) or (undoing and _is_old(Path(at) / name, before)):
                 discard(files, below, name)
-        for name in names:
-            with suppress(OSError):
-                if name.startswith(PART) and _is_old(Path(at) / name, before):
-                    files.remove(name if below == "." else f"{below}/{name}")
+        mend(Path(at))
         folders[:] = [name for name in folders if not name.startswith(".")]
 
 
@@ -494,17 +486,6 @@ def discard(files: StoreFolder, at: str, name: str) -> None:
     """Remove a folder that stands in another, with all that is in it."""
     with suppress(OSError), folder_of(files.root, [*at.split("/"), name]) as folder:
         shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
-
-
-@asynccontextmanager
-async def _writing(files: StoreFolder) -> AsyncIterator[None]:
-    """`StoreFolder.writing`, while others of our program go on; entered by a thread, which may wait."""
-    block = files.writing()
-    await to_its_end(block.__enter__)
-    try:
-        yield
-    finally:
-        block.__exit__(None, None, None)
 
 
 def find_job(files: StoreFolder, name: str) -> WikiJob:

@@ -3,19 +3,18 @@
 A job of its own takes another back, so that what it did is on record, and can be taken back as well.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 
 from wintermute.changes.change_sets import Change
-from wintermute.changes.undo import PutInPlace, without
+from wintermute.changes.texts import TextItems, state_of, text_in
+from wintermute.changes.undo import without
 from wintermute.errors import FileUnusable, StoreChanged, WintermuteError
 from wintermute.files import to_its_end
 from wintermute.ids import new_id
-from wintermute.messages import Json
 from wintermute.wiki.folder import FileChange, StoreFolder, told
 from wintermute.wiki.links import INDEX, JOBS, links_in, name_of
 from wintermute.wiki.page_jobs import (
@@ -34,7 +33,6 @@ from wintermute.wiki.page_jobs import (
     patch,
     put_in_place,
     recorded,
-    state_of,
     text_at,
     unrecorded,
     written_change,
@@ -219,60 +217,48 @@ def _report(back: WayBack) -> str:
     return "\n".join(lines) + "\n"
 
 
-class WikiPages:
-    """The pages as items that can be undone: kind `page` of changes, by their paths in the store."""
-
-    def __init__(self, root: Path) -> None:
-        self._files = StoreFolder(root)
-
-    async def state(self, item: str) -> Json | None:
-        """What a change set holds of a page: its whole text."""
-        return state_of(await to_its_end(partial(text_at, self._files, item)))
-
-    @asynccontextmanager
-    async def prepared(self, changes: Sequence[Change]) -> AsyncIterator[PutInPlace]:
-        """A full disk is noticed before the change is recorded, not after; all pages or none.
-
-        Raises: StoreUnusable; StoreChanged for what was saved meanwhile, also when it is put in place.
-        """
-        name = f"{UNDOING}{new_id('page')}"
-        wanted = [FileChange(c.item, _text_in(c.before), _text_in(c.after)) for c in changes]
-        try:
-            await to_its_end(partial(self._stage, name, wanted))
-            yield partial(to_its_end, partial(self._place, name, wanted))
-        finally:
-            await to_its_end(partial(self._clear, name))
-
-    def _stage(self, name: str, wanted: Sequence[FileChange]) -> None:
-        with told(self._files.root):
-            self._prove(wanted)
-            self._files.stage(name, [*wanted, *map(self._beside, wanted)])
-
-    def _prove(self, wanted: Sequence[FileChange]) -> None:
-        for change in wanted:
-            if problem := path_problem(change.path):
-                raise WintermuteError(f"{change.path} {problem}: it is not written")
-            if text_at(self._files, change.path) != change.before:
-                raise StoreChanged(f"{change.path}: {CHANGED}")
-
-    def _beside(self, change: FileChange) -> FileChange:
-        ours = written_lines(self._files, change.path)
-        left = [line for line in lines_of(change.after or "") if line in ours]
-        return written_change(self._files, change, left)
-
-    def _place(self, name: str, wanted: Sequence[FileChange]) -> None:
-        with self._files.writing():
-            self._prove(wanted)
-            edited = self._files.apply(name)
-        if told_of := [change.path for change in wanted if change.path in edited]:
-            raise StoreChanged(f"{', '.join(told_of)}: {CHANGED}")
-
-    def _clear(self, name: str) -> None:
-        """Not while it is being put in place: whoever comes next finishes that."""
-        if is_under_way(self._files, WikiJob(name, UNDO)):
-            return
-        discard(self._files, JOBS, name)
+def page_items(files: StoreFolder) -> TextItems:
+    """Give the pages as items that can be undone: kind `page`, by their paths in the store."""
+    return TextItems(partial(text_at, files), partial(_prepared, files))
 
 
-def _text_in(state: Json | None) -> str | None:
-    return None if state is None else state["text"]
+@contextmanager
+def _prepared(files: StoreFolder, changes: Sequence[Change]) -> Iterator[Callable[[], None]]:
+    """Stage all pages, which are put in place by the journal of the store: all, or none.
+
+    Raises: StoreUnusable; StoreChanged for what was saved meanwhile, also when it is put in place.
+    """
+    name = f"{UNDOING}{new_id('page')}"
+    wanted = [FileChange(c.item, text_in(c.before), text_in(c.after)) for c in changes]
+    try:
+        with told(files.root):
+            _prove(files, wanted)
+            files.stage(name, [*wanted, *(_beside(files, each) for each in wanted)])
+        yield partial(_place, files, name, wanted)
+    finally:
+        # Not while it is being put in place: whoever comes next finishes that.
+        if not is_under_way(files, WikiJob(name, UNDO)):
+            discard(files, JOBS, name)
+
+
+def _prove(files: StoreFolder, wanted: Sequence[FileChange]) -> None:
+    for change in wanted:
+        if problem := path_problem(change.path):
+            raise WintermuteError(f"{change.path} {problem}: it is not written")
+        if text_at(files, change.path) != change.before:
+            raise StoreChanged(f"{change.path}: {CHANGED}")
+
+
+def _beside(files: StoreFolder, change: FileChange) -> FileChange:
+    ours = written_lines(files, change.path)
+    return written_change(
+        files, change, [line for line in lines_of(change.after or "") if line in ours]
+    )
+
+
+def _place(files: StoreFolder, name: str, wanted: Sequence[FileChange]) -> None:
+    with files.writing():
+        _prove(files, wanted)
+        edited = files.apply(name)
+    if told_of := [change.path for change in wanted if change.path in edited]:
+        raise StoreChanged(f"{', '.join(told_of)}: {CHANGED}")

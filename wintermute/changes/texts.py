@@ -1,0 +1,72 @@
+"""Items that are text files: skills, core memories, and pages of the wiki.
+
+The record of a change holds the text from before and is durable first, then the file is replaced:
+whenever we are killed, no text is lost. A record without its effect is found out by comparing
+texts, and passed over (`changes.undo.standing`).
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from functools import partial
+
+from wintermute.changes.change_sets import Change
+from wintermute.changes.undo import PutInPlace
+from wintermute.files import TextFile, entered, to_its_end
+from wintermute.messages import Json
+
+
+class TextItems:
+    """Text files as items that can be undone: see `FileItems`. Raises: WintermuteError."""
+
+    def __init__(
+        self,
+        text: Callable[[str], str | None],
+        prepared: Callable[[Sequence[Change]], AbstractContextManager[Callable[[], None]]],
+    ) -> None:
+        """`prepared`: writes all new texts, and gives what puts them in place."""
+        self._text = text
+        self._prepared = prepared
+
+    async def state(self, item: str) -> Json | None:
+        """Give what a change set holds of an item: its whole text."""
+        return state_of(await to_its_end(partial(self._text, item)))
+
+    @asynccontextmanager
+    async def prepared(self, changes: Sequence[Change]) -> AsyncIterator[PutInPlace]:
+        """Do all that may fail on a full disk, before the change is recorded."""
+        async with entered(self._prepared(changes)) as place:
+            yield partial(to_its_end, place)
+
+
+@contextmanager
+def files_prepared(
+    file_of: Callable[[str], TextFile], changes: Sequence[Change]
+) -> Iterator[Callable[[], None]]:
+    """Prepare items that are one file each: as `TextItems` wants it."""
+    with ExitStack() as stack:
+        places = []
+        for change in changes:
+            file = file_of(change.item)
+            text, seen = file.found()
+            saved = file.refusal(f"{file.name} was saved meanwhile: try again")
+            if state_of(text) != change.before:
+                raise saved
+            block = file.prepared(text_in(change.after), seen)
+            places.append((stack.enter_context(block), saved))
+
+        def place_all() -> None:
+            for place, saved in places:
+                if not place():
+                    raise saved
+
+        yield place_all
+
+
+def state_of(text: str | None) -> Json | None:
+    """Give what a change set holds of a text."""
+    return None if text is None else {"text": text}
+
+
+def text_in(state: Json | None) -> str | None:
+    """Give the text of such a state."""
+    return None if state is None else state["text"]
