@@ -114,7 +114,7 @@ class Life:
             await self._snoozed(task, self.clock.now() + LATER[n % 2])
 
     async def _snoozed(self, task: Task, until: datetime) -> None:
-        """What is due soon moves, unless what was said last is nearer."""
+        """Move the next occurrence, unless the one that was said last is nearer."""
         now, zone = self.clock.now(), self.house.stores.tasks.zone
         rule = None if task.snoozed else self.expected(task)
         query = "SELECT max(due_at) AS at FROM occurrences WHERE task_id = ?"

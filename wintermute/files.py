@@ -366,7 +366,7 @@ class TextFile:
             return text
 
     def saved_at(self) -> float:
-        """When it was last saved, in seconds since 1970; 0 where nobody knows."""
+        """Seconds since 1970 at which it was last saved; 0 where nobody knows."""
         try:
             return self.path.stat().st_mtime
         except OSError:
@@ -382,7 +382,7 @@ class TextFile:
 
     @contextmanager
     def prepared(self, text: str | None, seen: bytes | None) -> Iterator[Callable[[], bool]]:
-        """The same in two steps, the first of which notices a full disk; None: no file any more."""
+        """Replace it in two steps, the first of which notices a full disk; None: no file any more."""
         folder, content = self.path.parent, None if text is None else text.encode()
         with ExitStack() as stack:
             with self._told():

@@ -82,7 +82,7 @@ NO_DETAILS = "I show you details only in a direct chat: ask me there."
 
 
 def session_line(node: SubSession, needs: Sequence[SubSession], zone: ZoneInfo) -> str:
-    """What it is to deliver, and how far it is."""
+    """Say what a sub-session is to deliver, and how far it is."""
     named = f"{plain(node.name)}: " if node.name else ""
     objective = plain(one_line(node.objective)[:OBJECTIVE_CHARACTERS])
     return f"`{node.id}` {named}{objective} ({_how_far(node, needs, zone)})"

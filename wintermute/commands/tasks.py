@@ -46,7 +46,7 @@ HELD = "due, but I have no room to post it in"
 SNOOZE = timedelta(minutes=10)
 TASK_ID = re.compile(r"task_\w+")
 AROUND = "`#()[].,:;"
-"""What people copy with an id."""
+"""Marks that people copy with an id."""
 VERBS = """\
 - `/tasks`: list the tasks of this chat
 - `/tasks done TASK`: mark it as done; a repeating task comes again at its next time
@@ -131,7 +131,7 @@ def back_words(undone: Undone) -> str:
 
 
 def back_lines(undone: Undone, *, shell: bool = False) -> list[str]:
-    """The same line by line; none where it changed nothing and nothing holds on to it.
+    """Word an undo line by line; none where it changed nothing and nothing holds on to it.
 
     `shell`: as plain text, with the ids of later changes.
     """

@@ -67,7 +67,7 @@ def holder(data_dir: Path, name: str = NAME) -> int | None:
 
 
 def started(data_dir: Path) -> datetime | None:
-    """When the process that holds the folder took it; None when nobody holds it."""
+    """Tell when the process that holds the folder took it; None when nobody holds it."""
     if holder(data_dir) is None:
         return None
     return datetime.fromtimestamp((data_dir / NAME).stat().st_mtime, UTC)

@@ -568,7 +568,7 @@ async def _sub_sessions(database: Database) -> list[Finding]:
 
 
 async def _decryption(database: Database, midnight: datetime) -> list[Finding]:
-    """How many messages were read, and who has to send one of today again."""
+    """Count the messages that were read, and name who has to send one of today again."""
     locked = await database.rows("SELECT sender, received_at FROM inbox WHERE state = 'locked'")
     new = Counter(row["sender"] for row in locked if row["received_at"] >= stamp(midnight))
     good = await single(database, "decrypted") or 0

@@ -556,11 +556,11 @@ class Outbox:
         return _spoken(row) if row else None
 
     async def answer_to(self, tx: Transaction, event_id: str, by: datetime | None = None) -> str:
-        """What we said in answer to an event, whatever kind of answer; `by`: if it was sent by then."""
-        query = "SELECT body FROM outbox WHERE answers = ? AND (? IS NULL OR sent_at <= ?) ORDER BY seq DESC LIMIT 1"
-        until = by and stamp(by)
-        found = await tx.scalars(query, (event_id, until, until))
-        return "".join(found)
+        """Find our answer to an event, of whatever kind; `by`: if it was on its way by then."""
+        begun = "(SELECT first_attempt_at FROM outbox_parts WHERE outbox_id = id AND n = 0)"
+        query = f"(?2 IS NULL OR coalesce({begun}, sent_at) <= ?2) ORDER BY seq DESC LIMIT 1"
+        query = f"SELECT body FROM outbox WHERE answers = ?1 AND {query}"
+        return "".join(await tx.scalars(query, (event_id, by and stamp(by))))
 
     async def answers_to(self, events: Sequence[str]) -> dict[str, str]:
         """What we said in answer to these events, as far as it is kept."""

@@ -198,7 +198,7 @@ class MatrixClient:
         return found | ({f"{ED25519}{master}": master} if master else {})
 
     def device_name(self, user: str, device: str) -> str:
-        """How whoever made a session calls it, in marks of its own; "": in no way that we know."""
+        """Name a session as its person does, in marks of its own; "": that is not known."""
         known = self._nio.olm.device_store[user].get(device)
         name = display_name(known.display_name.translate(NO_MARKS)) if known else ""
         return f"`{name}` " if name else ""

@@ -149,7 +149,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many facts a scope has, by what became of them. `by_source`, `archived`: of the live ones."""
+    """Numbers of facts of a scope, by what became of them. `by_source`, `archived`: of the live ones."""
 
     scope: str
     live: int

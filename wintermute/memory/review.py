@@ -15,7 +15,7 @@ MOST = 2_000
 MOST_AGAIN = 100
 """And of those that it had seen, of which some pairs wait for their turn."""
 NEW, SEEN, WAITING, BY_WORDS = 0, 1, 2, 3
-"""What `examined` says. `WAITING`: the neighbours are known, but not all was asked about them yet.
+"""Values of `examined`. `WAITING`: the neighbours are known, but not all was asked about them yet.
 
 `BY_WORDS`: seen while no meanings could be had; what lies near by those is still to be looked for.
 """
