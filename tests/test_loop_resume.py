@@ -373,7 +373,8 @@ async def test_a_stop_ends_every_interrupted_cast_of_its_room(
         await house.incoming("other", room="!other:test")
         async with house.working():
             await house.settled()
-        said = ["Stopped."] if stopped else ["echo: first", "echo: second"]
+        left = "Stopped. I leave 2 messages unanswered."
+        said = [left] if stopped else ["echo: first", "echo: second"]
         assert await house.spoken() == said
         assert await house.spoken("!other:test") == ["echo: other"]
         assert await house.rows("SELECT 1 FROM casts WHERE state = 'running'") == []

@@ -14,7 +14,7 @@ from wintermute.db import Transaction
 from wintermute.errors import StorageBlocked, WintermuteError
 from wintermute.jobs import FORGET
 from wintermute.loom.records import Cast
-from wintermute.mailbox.inbox import LAST, Waiting
+from wintermute.mailbox.inbox import LAST, SEED, Waiting
 from wintermute.mailbox.outbox import ANYBODY
 from wintermute.stores import Stores
 from wintermute.text import counted
@@ -234,8 +234,9 @@ class Rooms:
         )
         said = await self._end(tx, conversation_id, given_up, "stopped")
         ended = await self._sub_sessions.end(tx, conversation_id)
-        many = counted(len(given_up) - bool(said), "message")
-        left = words.UNANSWERED.format(many) if given_up[1:] else ""
+        asked = [each for each in given_up if not each.startswith(SEED)]
+        many = counted(len(asked) - bool(said), "message")
+        left = words.UNANSWERED.format(many) if asked[1:] else ""
         if said:
             return left
         return f"{words.STOPPED} {left}".strip() if given_up or ended else words.NOTHING_RUNNING
