@@ -41,7 +41,7 @@ from wintermute.errors import ConfigurationError
 ROOT = Path(__file__).parent.parent
 PATIENCE = 120.0
 HELD = "starting a private Matrix homeserver"
-READY = "you are in an encrypted room"
+READY = "in an encrypted room: type"
 AT_THE_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
     "os.execv(sys.argv[1], sys.argv[1:])"
