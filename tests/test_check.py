@@ -1,5 +1,6 @@
 """`wintermute check` tries what it calls ok: the mistakes of a first day, each with what to do."""
 
+import asyncio
 import json
 import signal
 
@@ -9,7 +10,7 @@ from tests.test_interview import devices, terminal, told
 from tests.world.bot import Bot, Json
 from tests.world.homeserver import Homeserver
 from tests.world.model import Fail, ModelServer
-from tests.world.proxy import Action, Answer, Proxy, Request
+from tests.world.proxy import Action, Answer, Held, Proxy, Request
 from tests.world.scene import NewBot, NewPerson
 from tests.world.user import CLIENT
 
@@ -88,9 +89,12 @@ async def test_ctrl_c_in_the_trial_of_a_password_leaves_no_device(
     before = devices(homeserver, login)
 
     def interrupted(request: Request, status: int, body: bytes) -> Action:
-        if request.path.endswith("/login") and request.method == "POST":
-            typist.process.send_signal(signal.SIGINT)
-        return None
+        if not request.path.endswith("/login") or request.method != "POST":
+            return None
+        bell = asyncio.Event()
+        typist.process.send_signal(signal.SIGINT)
+        asyncio.get_running_loop().call_later(0.5, bell.set)  # Ctrl-C has arrived by then
+        return Held(bell, Answer(status, body))
 
     proxy.after = interrupted
     for password in (None, "wrong"):
