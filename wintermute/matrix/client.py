@@ -504,6 +504,7 @@ class MatrixClient:
             if seen is not None and self.room(room_id) != seen:
                 raise AudienceChanged(room_id)
 
+        judge()
         target = path("rooms", room_id, "send", event_type, txn_id)
         answer = await call(self._nio, "PUT", target, payload, judge=judge)
         event_id = answer.get("event_id")

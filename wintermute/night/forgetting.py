@@ -402,7 +402,7 @@ async def _since(stores: Stores, gone: _Gone) -> str:
 async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> tuple[int, int]:
     """Erase what was found and what came of the messages; how many records, and how many wait."""
     transaction, events = stores.database.transaction, gone.events
-    short = [text for text in gone.texts if not _is_recognisable(text)]
+    short = [text for text in gone.texts if text and not _is_recognisable(text)]
     found = found.also(ANSWERS, await stores.retractions.lists(short, gone.scopes))
     async with transaction() as tx:
         asked = await stores.casts.of_events(tx, events)
