@@ -336,7 +336,7 @@ async def test_of_lines_of_another_chat_the_owner_hears_nothing(watched: Watched
     await house.stores.memories.text(scope)
     await watched.look(3)
     assert len(await house.spoken()) == 1
-    assert len(await house.rows("SELECT 1 FROM night_items WHERE scope = ?", scope)) == 1
+    assert len(await house.rows("SELECT 1 FROM answered_decisions WHERE scope = ?", scope)) == 1
 
 
 async def test_a_list_that_is_longer_than_the_window_is_told_once(

@@ -79,8 +79,10 @@ async def test_a_memory_that_is_forgotten_is_in_no_file_of_the_wiki(
         assert found[f"{OTHER}/0001-user.md"] == STORE[f"{OTHER}/0001-user.md"]
         assert found.keys() == STORE.keys()
         json.loads(found["sleep/20260504-010000/changes.json"])
-        wishes = await house.stores.proposals.open_in(f"person:{ANN}", "page")
-        assert [(wish.item, wish.text) for wish in wishes] == [("semantic/Bird.md", "")]
+        wishes = await house.stores.decisions.waiting(f"person:{ANN}", "page")
+        assert [(wish.kind, wish.before) for wish in wishes] == [
+            ("page removed", ("semantic/Bird.md",))
+        ]
         assert await owed(house) == ["semantic/Garden.md"]
 
 

@@ -166,7 +166,7 @@ async def test_what_was_merged_is_taken_apart_and_what_a_person_asked_for_is_nam
                 begun = await tidying.nights.begin(tx, clock.now().date(), "command", "", "learn")
             assert begun is not None
             await tidying.tidy(begun)
-        named = await tidying.nights.items(house.database, begun.id, SCOPE)
+        named = await house.stores.decisions.listed(house.database, begun.id, SCOPE)
         assert sorted(text for item in named for text in item.before) == [
             "Ann's dentist is in Lyon",
             "call the dentist in Lyon",

@@ -166,5 +166,5 @@ async def test_the_reason_names_the_times_where_both_are_of_one_day(
         await sleep.told("Lena lives in the old house in Graz", at="2026-05-01T09:00")
         await sleep.told("Lena lives in the new house in Linz", at="2026-05-01T15:30")
         night = await sleep.night()
-        (item,) = await sleep.tidying.nights.items(sleep.house.database, night.id)
+        (item,) = await sleep.house.stores.decisions.listed(sleep.house.database, night.id)
         assert item.reason == "said 2026-05-01, 11:00, then 17:30"

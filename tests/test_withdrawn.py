@@ -287,7 +287,7 @@ async def test_the_wish_for_a_page_made_of_what_was_taken_back_is_not_offered(
         await at_rest(house, "core")
         assert [WORD in question for question in asked(model)] == [True, False]
         assert tea in asked(model)[-1]
-        assert await house.rows("SELECT * FROM proposals") == []
+        assert await house.rows("SELECT * FROM decisions") == []
 
 
 def keeps_a_letter(model: ModelServer, steps: list[Step]) -> None:

@@ -15,15 +15,16 @@ from typing import Any
 from tests.world.house import ANN, House, open_house
 from tests.world.model import ModelServer
 from wintermute.changes.change_sets import Reason
+from wintermute.changes.decisions import Decision, Planned, digest_of
 from wintermute.clock import Clock
 from wintermute.config.schema import Dreaming
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
 from wintermute.memory.fact import NewFact
 from wintermute.messages import Request
-from wintermute.night.deeds import Deed, Deeds, ItemNames
+from wintermute.night.deeds import Deed, Deeds
 from wintermute.night.learning import Background
-from wintermute.night.nights import NightItem, Nights, Planned, digest_of
+from wintermute.night.nights import Nights
 from wintermute.night.tidying import (
     Chore,
     ChoreDone,
@@ -85,13 +86,13 @@ class Drop:
 
     stores: Stores
 
-    async def do(self, tx: Transaction, item: NightItem, why: Reason) -> ItemNames | None:
+    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
         wanted = item.plan["facts"]
         live = await self.stores.facts.living(tx, item.scope, wanted)
         if [fact.text for fact in live] != [item.plan["text"]]:
-            return None
-        gone = await self.stores.facts.retire(tx, why, wanted)
-        return [("fact", fact.id) for fact in gone]
+            return False
+        await self.stores.facts.retire(tx, why, wanted)
+        return True
 
 
 @dataclass
@@ -154,7 +155,7 @@ class SmallNight:
     def __call__(self, own: Background) -> Tidying:
         stores = own.stores
         nights = Nights(stores.database, own.clock)
-        deeds = Deeds(stores, nights, {"drop": self.drop(stores)}, {}, stores.undo.files)
+        deeds = Deeds(stores, {"drop": self.drop(stores)})
         twice = Twice(stores, nights, asks_model=self.asks_model)
         programme = Programme(facts=[twice], more=self.more, last=self.last)
         self.built.append(Tidying(stores, nights, programme, deeds, own.models, self.budget))

@@ -20,13 +20,14 @@ from tests.world.clock import HeldClock
 from tests.world.house import ANN, PROMPTS, ZONE, House, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
 from wintermute.changes.change_sets import Change, Reason
+from wintermute.changes.decisions import Decision
 from wintermute.changes.undo import Undone
 from wintermute.config.schema import Dreaming, Memory
 from wintermute.memory.exchange import exported
 from wintermute.memory.fact import Fact, NewFact, Source, state_of
 from wintermute.memory.resting import rest
 from wintermute.night.learning import Background
-from wintermute.night.nights import Night, NightItem, Nights
+from wintermute.night.nights import Night, Nights
 from wintermute.night.programme import tidying
 from wintermute.night.tidying import DryNight, Tidying
 
@@ -134,14 +135,14 @@ class Sleep:
     def nights(self) -> Nights:
         return self.tidying.nights
 
-    async def items(self) -> list[NightItem]:
-        return await self.nights.items(self.house.database)
+    async def items(self) -> list[Decision]:
+        return await self.house.stores.decisions.listed(self.house.database)
 
     async def kinds(self) -> list[tuple[str, str]]:
         """Each item's kind and state."""
         return [(item.kind, item.state) for item in await self.items()]
 
-    async def say_yes(self, item: NightItem) -> bool:
+    async def say_yes(self, item: Decision) -> bool:
         """As a person does."""
         return await self.tidying.deeds.apply(item, "command")
 

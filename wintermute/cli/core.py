@@ -5,7 +5,7 @@ from dataclasses import asdict
 import click
 
 from wintermute.changes.change_sets import Reason
-from wintermute.changes.proposals import Proposal
+from wintermute.changes.decisions import Decision
 from wintermute.cli.opening import Report, on_stores, scope_of, scope_option, with_stores
 from wintermute.cli.options import reporting, tell
 from wintermute.clock import stamp
@@ -13,6 +13,7 @@ from wintermute.config.schema import Config
 from wintermute.errors import MemoryFileUnusable, WintermuteError
 from wintermute.memory.core import EMPTY_CORE, MOST_CORE, bullets, page_problem
 from wintermute.memory.core_pages import CorePage, PageVersion
+from wintermute.messages import Json
 from wintermute.stores import Stores
 
 NO_PAGE = "there is none yet"
@@ -74,16 +75,16 @@ def check(ctx: click.Context, scope: str | None, as_json: bool) -> None:
     Example: wintermute core check
     """
 
-    async def work(stores: Stores, _: Config) -> tuple[str, str | None, str, list[Proposal]]:
+    async def work(stores: Stores, _: Config) -> tuple[str, str | None, str, list[Decision]]:
         place = await _scope(stores, scope)
         problem, found = await _checked(stores, place)
-        return place, problem, found, await stores.proposals.open_in(place, "core")
+        return place, problem, found, await stores.decisions.waiting(place, "core")
 
     place, problem, found, wishes = with_stores(ctx, work)
     values = {
         "scope": place,
         "problem": problem,
-        "proposals": [{**asdict(wish), "created_at": stamp(wish.created_at)} for wish in wishes],
+        "proposals": [_wish_json(wish) for wish in wishes],
     }
     lines = [] if problem else [found]
     lines += [line for wish in wishes for line in _wish_lines(wish)]
@@ -160,9 +161,14 @@ async def _checked(stores: Stores, scope: str) -> tuple[str | None, str]:
     return None, f"ok  {name}: {said} bullets, {size:,} of {MOST_CORE:,} characters"
 
 
-def _wish_lines(wish: Proposal) -> list[str]:
+def _wish_json(wish: Decision) -> Json:
+    values = {"id": wish.id, "scope": wish.scope, "kind": "core", "text": wish.after}
+    return {**values, "reason": wish.reason, "created_at": stamp(wish.at), "item": ""}
+
+
+def _wish_lines(wish: Decision) -> list[str]:
     head = f"proposed: {wish.reason}. The page would be:"
-    return [head, *(f"  {line}".rstrip() for line in wish.text.rstrip().split("\n"))]
+    return [head, *(f"  {line}".rstrip() for line in wish.after.rstrip().split("\n"))]
 
 
 def _version_lines(version: PageVersion, stores: Stores) -> list[str]:

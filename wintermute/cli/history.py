@@ -12,7 +12,6 @@ from wintermute.clock import stamp
 from wintermute.commands.tasks import NOTHING_TO_UNDO, back_lines, set_lines
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
-from wintermute.night.nights import follow_undo
 from wintermute.stores import Stores
 
 WOULD = "`undo` would undo this:"
@@ -65,8 +64,6 @@ def undo_command(kind: ItemKind) -> click.Command:
             if last and not yes and (asked := await stores.undo.to_confirm(wanted)):
                 return asked, False
             undone = await stores.undo.run(wanted)
-            async with stores.database.transaction() as tx:
-                await follow_undo(tx, undone)
             for scope in _scopes(undone):
                 await stores.memories.text(scope)
             return undone, True

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from zoneinfo import ZoneInfo
 
+from wintermute.changes.decisions import Decision
 from wintermute.clock import Clock
 from wintermute.commands.tasks import NOTHING_TO_UNDO, back_lines, bounded
 from wintermute.config.schema import Dreaming
@@ -15,7 +16,7 @@ from wintermute.messages import Origin
 from wintermute.night.finding import night_finding
 from wintermute.night.night_jobs import owe_asked
 from wintermute.night.night_undo import require_kept, undo_items
-from wintermute.night.nights import Night, NightItem
+from wintermute.night.nights import Night
 from wintermute.night.questions import ANSWERS as VERBS
 from wintermute.night.questions import (
     LOOKED_THROUGH,
@@ -59,7 +60,7 @@ HOW = {"failed": " failed", "left": " goes on in the next night"}
 """What became of a phase that did not end."""
 
 
-Seen = Callable[[NightItem], NightItem]
+Seen = Callable[[Decision], Decision]
 """What is shown of an item to whoever asked."""
 
 
@@ -134,7 +135,7 @@ class NightVerbs:
         waiting = await self._questions.open_in(scope)
         if night is None:
             return EMPTY_LISTS["nights"]
-        everything = await self._nights.items(self._stores.database, night.id)
+        everything = await self._stores.decisions.listed(self._stores.database, night.id)
         items = [seen(item) for item in everything if item.scope == scope]
         older = [item for item in waiting if item.night != night.id]
         taken = {item.n for item in older}
@@ -208,17 +209,17 @@ class NightVerbs:
             ]
         return bounded(lines) or NOTHING_TO_UNDO
 
-    async def _to_undo(self, words: Sequence[str], scope: str) -> tuple[list[NightItem], bool]:
+    async def _to_undo(self, words: Sequence[str], scope: str) -> tuple[list[Decision], bool]:
         database = self._stores.database
         if words and not is_number(words[0]):
             night = await self._questions.night(words[0].strip("`").partition("#")[0], scope)
-            items = await self._nights.items(database, night.id, scope)
+            items = await self._stores.decisions.listed(database, night.id, scope)
             require_kept(night, items, self._clock.now())
             if "#" in words[0]:
                 return [await self._questions.item(words[0], scope)], False
             return items, True
         for night in await self._nights.newest(LOOKED_THROUGH):
-            items = await self._nights.items(database, night.id, scope)
+            items = await self._stores.decisions.listed(database, night.id, scope)
             done = [item for item in items if item.state in ("done", "undone")]
             if words and (one := [i for i in items if i.n == int(words[0].strip("`#"))]):
                 return one, False

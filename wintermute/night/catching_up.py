@@ -3,11 +3,12 @@
 import logging
 
 from wintermute.changes.change_sets import Change
+from wintermute.changes.decisions import WEEK, Planned, digest_of
 from wintermute.clock import Clock
 from wintermute.config.schema import Config
 from wintermute.errors import AnswerUnusable, BudgetSpent, WintermuteError
 from wintermute.night.harvest import Backlog, Harvest, Harvests, due
-from wintermute.night.nights import WEEK, Nights, Planned, digest_of
+from wintermute.night.nights import Nights
 from wintermute.night.quiet import Quiet
 from wintermute.night.reconstruction import Reconstruction
 from wintermute.night.rewording import asked_for
@@ -84,7 +85,7 @@ class CatchUp:
         ]
         since = max([work.night.began_at - WEEK, *looked])
         found = await asked_for(self._stores, work.scope, since)
-        return tuple((Planned("edited", (text,), "", YOURS, {}), "done", None) for text in found)
+        return tuple(ChoreItem(Planned("edited", (text,), "", YOURS, {})) for text in found)
 
     async def foreseen(self, work: PhaseWork) -> str:
         """How much would be read, and brought together with what is known."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import date, tzinfo
 from typing import Literal, get_args
 
+from wintermute.changes.decisions import Planned
 from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
 from wintermute.llm.json_answer import Unfit, answer_in_json, only
 from wintermute.memory.fact import Fact
@@ -30,7 +31,7 @@ from wintermute.night.dedup import (
     proved,
     sources_of,
 )
-from wintermute.night.nights import Nights, Planned
+from wintermute.night.nights import Nights
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
 from wintermute.stores import Stores
 from wintermute.templates import Template
@@ -46,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class PairAnswer:
     """What is to become of two facts. `ended`: ids of those that a merged text says are over."""
 
     action: Action
@@ -54,14 +55,14 @@ class Decision:
     ended: tuple[str, ...] = ()
 
 
-def decision(found: Json, pair: Sequence[Fact], zone: tzinfo) -> Decision:
+def decision(found: Json, pair: Sequence[Fact], zone: tzinfo) -> PairAnswer:
     """What an answer says of two facts (M-058, M-072). Raises: Unfit."""
     action = found.get("action")
     if action not in ACTIONS:
         raise Unfit(f'"action" must be one of {", ".join(ACTIONS)}')
     if action != "merge":
         only(found, "action")
-        return Decision(action)
+        return PairAnswer(action)
     only(found, "action", "text")
     line = proved(
         found["text"], [part for fact in pair for part in (fact.text, *_days(fact, zone))]
@@ -71,7 +72,7 @@ def decision(found: Json, pair: Sequence[Fact], zone: tzinfo) -> Decision:
     kept = [fact for fact in pair if heirs.keeps(fact.text, 0) and fact.id not in ended]
     if len(kept) + len(ended) < len(pair) or not kept:
         raise Unfit("it leaves out or changes what one of them says")
-    return Decision("merge", line, ended)
+    return PairAnswer("merge", line, ended)
 
 
 def _days(fact: Fact, zone: tzinfo) -> tuple[str, ...]:
@@ -144,7 +145,7 @@ class Contradictions:
         room, questions = MOST - len(own), sum(item.state == "open" for item in own)
         proposes, answers = (
             "small" in work.models.sizes(ROLE),
-            await self._nights.answered(work.scope),
+            await self._stores.decisions.answered(work.scope),
         )
         asked: set[FactPair] = set()
         for pair in open_:
@@ -208,7 +209,7 @@ class Contradictions:
         free = answer.action == "keep_second" and may_settle(older, newer)
         return TidyStep((self._ended(older, newer, digest, free=free),))
 
-    def _merged(self, older: Fact, newer: Fact, answer: Decision, digest: str) -> Planned:
+    def _merged(self, older: Fact, newer: Fact, answer: PairAnswer, digest: str) -> Planned:
         over = answer.ended
         if over and not (over == (older.id,) and may_settle(older, newer)):
             return self._ended(older, newer, digest, free=False)

@@ -15,6 +15,7 @@ from datetime import timedelta
 from functools import partial
 
 from wintermute.changes.change_sets import Reason
+from wintermute.changes.decisions import text_wish
 from wintermute.clock import Clock
 from wintermute.db import Transaction
 from wintermute.errors import MemoryFileUnusable, QuestionWithdrawn
@@ -73,8 +74,7 @@ class CoreUpdate:
     async def update(self, job: Job) -> JobDone | JobPutOff:
         """Ask once. Raises: ModelError; AnswerUnusable for a page that is none; QuestionWithdrawn."""
         pages = self.stores.core_pages
-        lives, known = partial(self._lives, job.scope), job.progress.get("set")
-        if known and await pages.complete(known, lives):  # we were killed in between
+        if job.progress.get("set"):  # we were killed after it
             return JobDone()
         facts = await self._new(job)
         if not facts:
@@ -96,11 +96,6 @@ class CoreUpdate:
             return JobDone()
         await self.stores.model_calls.require(sources)
         return await self._changed(job, page, text, facts, sources)
-
-    async def _lives(self, scope: str, facts: Sequence[str]) -> bool:
-        """Tell if all these are remembered."""
-        found = await self.stores.facts.living(self.stores.database, scope, facts)
-        return len(found) == len(facts)
 
     async def _new(self, job: Job) -> list[Fact]:
         """What is still remembered and true of them, and never what may come from outside."""
@@ -167,7 +162,7 @@ class CoreUpdate:
         async def noted(tx: Transaction, set_id: str) -> None:
             if not await sources.stand(tx):
                 raise QuestionWithdrawn("a fact was taken back while the page was made")
-            await self.stores.proposals.outdate(tx, job.scope, "core")
+            await self.stores.decisions.outdate_text(tx, job.scope, "core", job.scope)
             await self.stores.jobs.went_on(tx, job.id, {"set": set_id})
 
         if await pages.replace(why, text, page, may_go, noted) is None:
@@ -186,5 +181,6 @@ class CoreUpdate:
         if not await sources.stand(tx):
             return
         quoted = "; ".join(f'"{shortened(bullet, SHOWN)}"' for bullet in gone)
-        await self.stores.proposals.outdate(tx, scope, "core", but=text)
-        await self.stores.proposals.offer(tx, scope, "core", text, WOULD_GO.format(bullets=quoted))
+        reason = WOULD_GO.format(bullets=quoted)
+        await self.stores.decisions.outdate_text(tx, scope, "core", scope, but=text)
+        await self.stores.decisions.propose(tx, scope, text_wish("core", scope, text, reason))

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequen
 from dataclasses import dataclass
 from itertools import combinations
 
+from wintermute.changes.decisions import Decision, Planned, digest_of
 from wintermute.db import Transaction
 from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn, ToolFailed
 from wintermute.llm.calls import QuestionSources
@@ -17,7 +18,7 @@ from wintermute.memory.fact import Fact, entry
 from wintermute.memory.likeness import Compared, FactPair, Likeness, pair_of
 from wintermute.memory.sense import Heirs, are_made_of
 from wintermute.messages import Json
-from wintermute.night.nights import NightItem, Nights, Planned, digest_of
+from wintermute.night.nights import Nights
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
 from wintermute.stores import Stores
 from wintermute.templates import Template
@@ -104,7 +105,7 @@ def _shown(fact: Fact) -> str:
     return f"{fact.id} {fact.text}"
 
 
-def going(items: Iterable[NightItem]) -> set[str]:
+def going(items: Iterable[Decision]) -> set[str]:
     """The facts that go, or are asked to, by what is planned."""
     return {each["id"] for item in items for each in item.plan.get("members", ())}
 

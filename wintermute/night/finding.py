@@ -25,7 +25,9 @@ async def night_finding(
     """One line. It names phases and what went wrong, and no word of what is remembered."""
     nights = Nights(database, clock)
     newest = await nights.newest(MOST_FAILED)
-    (asked,) = await database.scalars("SELECT count(*) FROM night_items WHERE state = 'open'")
+    (asked,) = await database.scalars(
+        "SELECT count(*) FROM decisions WHERE state = 'open' AND night <> ''"
+    )
     told = [_last(newest[0], zone, data_dir) if newest else "none has run yet"]
     told.append(
         f"next {await _next(nights, clock, dreaming, zone)}" if dreaming.enabled else "turned off"

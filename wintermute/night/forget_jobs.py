@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from wintermute.changes.change_sets import KEPT, Reason
+from wintermute.changes.decisions import Decision
 from wintermute.clock import Clock
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
@@ -19,7 +20,6 @@ from wintermute.jobs import FORGET, Job
 from wintermute.memory.fact import Fact
 from wintermute.memory.origins import Origins
 from wintermute.messages import PERSON, Json
-from wintermute.night.deeds import Deeds, ItemNames
 from wintermute.night.forgetting import (
     Forgotten,
     copy_told,
@@ -29,7 +29,6 @@ from wintermute.night.forgetting import (
     leftover,
 )
 from wintermute.night.harvest import Harvests
-from wintermute.night.nights import NightItem, Nights
 from wintermute.stores import Stores
 from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
 
@@ -113,10 +112,10 @@ class ForgetLines:
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
 
-    async def do(self, tx: Transaction, item: NightItem, _why: Reason) -> ItemNames | None:
+    async def do(self, tx: Transaction, item: Decision, _why: Reason) -> bool:
         """Owe it, as all forgetting is."""
         await owe_forgetting(self._stores, tx, (), lines=item.plan["lines"])
-        return ()
+        return True
 
 
 async def _owe(
@@ -152,8 +151,7 @@ async def _worked(
         async with stores.database.transaction() as tx:
             await stores.jobs.went_on(tx, job.id, job.progress | {"known": sorted(known)})
 
-    deeds = Deeds(stores, Nights(stores.database, clock), {}, {}, stores.undo.files)
-    async with deeds.finished():  # what is forgotten may say what is half in place
+    async with stores.placing.settled():  # what is forgotten may say what is half in place
         if facts:
             by, before = job.args.get("by"), sorted(known)
             done.append(await forget(stores, facts, by=by, scrub=False, known=before, note=note))

@@ -12,7 +12,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from wintermute.changes.change_sets import CHANGES
-from wintermute.changes.proposals import PROPOSALS
+from wintermute.changes.decisions import DECISIONS
 from wintermute.clock import stamp
 from wintermute.db import Transaction, UpgradeCopy
 from wintermute.db.text_search import Kept, Sought, TextSearch, Traces
@@ -49,7 +49,7 @@ from wintermute.night.forget_pages import (
     lines_with,
 )
 from wintermute.night.harvest import Harvests
-from wintermute.night.nights import ITEMS, NOTES, erase_items, erase_notes, tell_again
+from wintermute.night.nights import NOTES, erase_notes, tell_again
 from wintermute.night.page_lines import NOTHING_LOST, LostLines, drop_lines, lost_lines
 from wintermute.night.raw_material import raw_files
 from wintermute.stores import Stores
@@ -78,7 +78,7 @@ EDITS = 3
 SPOKEN: Sequence[Kept] = (
     *(casts.INTENTS, casts.RESULTS, casts.TURNS, casts.OBSERVATIONS, casts.FOLDS),
     *(conversations.EDITS, SESSIONS, RECEIVED, ANSWERS),
-    *(OWED, OCCURRENCES, CHANGES, TASKS, PROPOSALS, ITEMS, NOTES),
+    *(OWED, OCCURRENCES, CHANGES, TASKS, DECISIONS, NOTES),
 )
 
 REPEATED: Sequence[Kept] = [
@@ -89,13 +89,13 @@ REPEATED: Sequence[Kept] = [
 ]
 """Where an answer of ours is said again, if not to people."""
 
-WISHES = (PROPOSALS, ITEMS)
+WISHES = (DECISIONS,)
 """Tables with drafts of pages, in which also short lines are found."""
 VIEWED = (casts.OBSERVATIONS, casts.FOLDS, *casts.PROMPTS)
 """Tables with pages that a model was shown and is shown again."""
 BY_WORDS: Sequence[Kept] = (
     *(casts.RESULTS, casts.TURNS, casts.OBSERVATIONS, casts.FOLDS, *casts.BLOCKS, SESSIONS),
-    *(MEANT_FOR_THEM, PROPOSALS, ITEMS),
+    *(MEANT_FOR_THEM, DECISIONS),
 )
 """Tables that a search by words covers: our words and notes. People's messages go by event."""
 
@@ -423,8 +423,7 @@ async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> tuple[int,
         records += await stores.occurrences.erase(tx, found)
         records += await stores.changes.erase(tx, found)
         records += await stores.tasks.erase(tx, found)
-        records += await stores.proposals.erase(tx, found)
-        records += await erase_items(tx, found)
+        records += await stores.decisions.erase(tx, found)
         records += await erase_notes(tx, found)
         said_by_us, unsent, unsaid = await stores.outbox.forget(tx, events, found)
         await tell_again(tx, unsaid)

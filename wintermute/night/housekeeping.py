@@ -43,8 +43,9 @@ class Housekeeping:
         await purge_expired(self._stores, self._clock.now())
         before = self._clock.now() - KEPT
         async with self._stores.database.transaction() as tx:
-            questions = await self._nights.outdate(tx)
+            questions = await self._stores.decisions.outdate(tx)
             await self._nights.expire(tx)
+            await self._stores.decisions.expire(tx)
             await self._nights.expire_judged(tx)
             tasks = await purge_completed(tx, before)
         folders = await to_its_end(partial(_drop_jobs, self._stores.wiki.files, before))

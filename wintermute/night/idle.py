@@ -6,12 +6,13 @@ What forgetting has left incomplete is made anew, and what waits for a person's 
 
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
 from wintermute.changes.change_sets import ItemKind
-from wintermute.changes.proposals import Proposal
+from wintermute.changes.decisions import OPEN, Planned, digest_of
+from wintermute.changes.texts import text_in
 from wintermute.clock import Clock, stamp
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import Folding
@@ -23,7 +24,7 @@ from wintermute.loom.records import BranchView
 from wintermute.night.agents import BUILTIN
 from wintermute.night.consolidation import Consolidation
 from wintermute.night.forget_pages import CONSOLIDATE_AGAIN, GONE
-from wintermute.night.nights import Nights, Planned, digest_of
+from wintermute.night.nights import Nights
 from wintermute.night.page_lines import asked_places
 from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
 from wintermute.night.raw_material import (
@@ -202,20 +203,22 @@ class Pages:
         """What waits for a person's word and was not asked by a night before."""
         found: list[ChoreItem] = []
         for kind in ASKED:
-            for each in await self._stores.proposals.open_in(scope, kind):
-                digest = digest_of("proposal", each.id)
-                if not await self._nights.unjudged(scope, [digest]):
+            for each in await self._stores.decisions.waiting(scope, kind):
+                if (file := each.file) is None or each.night:
                     continue
-                item = each.item or scope
-                state = await self._stores.undo.files[kind].state(item)
-                now = None if state is None else str(state["text"])
-                text = each.text or None
+                item, text = file["item"], file["text"]
+                now = text_in(await self._stores.placing.files[kind].state(item))
                 if now != text:
-                    wanted = _question(each, item, now, text, digest)
                     outside = kind == "page" and await to_its_end(
-                        partial(self._stores.wiki.is_outside, item, each.text)
+                        partial(self._stores.wiki.is_outside, item, text or "")
                     )
-                    found.append((replace(wanted, outside=outside), "open", None))
+                    plan = {"files": [file | {"was": now}]}
+                    wanted = Planned(
+                        *(each.kind, each.before, each.after, each.reason, plan),
+                        question=True,
+                        outside=outside,
+                    )
+                    found.append(ChoreItem(wanted, "open", waits=each))
         if scope == self._stores.owner.scope and self._stores.wiki.exists:
             found += await self._asked_lines(scope)
         return found
@@ -223,14 +226,14 @@ class Pages:
     async def _asked_lines(self, scope: str) -> list[ChoreItem]:
         """One question for all lines that are withheld and that no open one asks about (M-082)."""
         places = await to_its_end(partial(asked_places, self._stores.wiki))
-        open_ = await self._nights.items(self._stores.database, scope=scope, states=["open"])
+        open_ = await self._stores.decisions.listed(self._stores.database, scope=scope, states=OPEN)
         waiting = {name for item in open_ for name in item.plan.get("lines", ())}
         said = tuple(place for place, name in places if name not in waiting)
         if not said:
             return []
         plan = {"do": FORGET, "lines": sorted({name for _, name in places} - waiting)}
         asked = Planned("page lines", said, "", SHARED, plan, question=True)
-        return [(asked, "open", None)]
+        return [ChoreItem(asked, "open")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,24 +300,11 @@ def _of_job(job: WikiJob, outside: bool) -> ChoreItem:
         (),
         ", ".join(pages or job.changed_files),
         f"from {_source(job.conversation)}; {job.folder}/report.md tells how",
-        {"names": [["page", path] for path in dict.fromkeys((*pages, *job.changed_files))]},
+        {},
         evidence=(job.raw_copy,),
         outside=outside,
     )
-    return wanted, "done", job.change_set
-
-
-def _question(each: Proposal, item: str, now: str | None, text: str | None, digest: str) -> Planned:
-    plan = {"files": [{"kind": each.kind, "item": item, "was": now, "text": text}]}
-    return Planned(
-        f"{each.kind} removed" if text is None else f"{each.kind} changed",
-        (item if each.kind == "page" else "core memory",),
-        text or "",
-        each.reason,
-        plan | {"proposal": each.id},
-        question=True,
-        digest=digest,
-    )
+    return ChoreItem(wanted, change_set=job.change_set)
 
 
 class FoldIdle:
@@ -348,7 +338,7 @@ class FoldIdle:
         except WintermuteError as problem:  # what was done before it is told all the same
             broken = str(problem)
         items: list[ChoreItem] = [
-            (Planned("fold", (), "", told, {}), "done", None) for told in done.values()
+            ChoreItem(Planned("fold", (), "", told, {})) for told in done.values()
         ]
         away, spent = work.models.away, work.models.spent
         note = "; ".join(filter(None, (away, broken)))

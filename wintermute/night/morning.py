@@ -7,6 +7,7 @@ doubles it. It takes no model.
 from collections.abc import Collection, Sequence
 from datetime import datetime, time, timedelta
 
+from wintermute.changes.decisions import Decision
 from wintermute.clock import Clock
 from wintermute.config.schema import Dreaming
 from wintermute.conversation.state import Speaker
@@ -16,7 +17,7 @@ from wintermute.loom.conversations import Conversation
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import is_matrix
 from wintermute.messages import ROOM
-from wintermute.night.nights import Night, NightItem, Nights
+from wintermute.night.nights import Night, Nights
 from wintermute.night.report import (
     STEPS,
     WAITS,
@@ -92,9 +93,9 @@ class Morning:
             await self._nights.mark_told(tx, over)
         return min(later, default=None)
 
-    async def _about(self, tx: Transaction, night: Night) -> dict[str, list[NightItem]]:
+    async def _about(self, tx: Transaction, night: Night) -> dict[str, list[Decision]]:
         """What is to be told of a night by scope: a group, only what it is asked."""
-        found = dict[str, list[NightItem]]()
+        found = dict[str, list[Decision]]()
         for item in await self._nights.untold_items(tx, night) if self._wanted else ():
             found.setdefault(item.scope, []).append(item)
         return {
@@ -117,7 +118,7 @@ class Morning:
 
     async def _tell(self, tx: Transaction) -> Collection[str]:
         """Tell everybody who has a room of all that is due, in one message each."""
-        now, told = self._clock.now(), dict[str, list[tuple[Night, list[NightItem]]]]()
+        now, told = self._clock.now(), dict[str, list[tuple[Night, list[Decision]]]]()
         for night in await self._nights.untold(tx):
             if self.due(night) <= now:
                 for scope, items in (await self._about(tx, night)).items():
@@ -136,7 +137,7 @@ class Morning:
         tx: Transaction,
         home: Conversation,
         scope: str,
-        told: Sequence[tuple[Night, Sequence[NightItem]]],
+        told: Sequence[tuple[Night, Sequence[Decision]]],
     ) -> None:
         nights = [night for night, _ in told]
         broken = sum(len(failed(night)) for night in nights) if self._is_owners(scope) else 0
@@ -178,7 +179,7 @@ class Morning:
     ) -> Collection[str]:
         """Tell whoever asked for a night how it went, there."""
         held = await self._stores.conversations.get(conversation_id)
-        everything = await self._nights.items(tx, night.id, states=("done", "open"))
+        everything = await self._stores.decisions.listed(tx, night.id, states=("done", "open"))
         items = [item for item in everything if item.scope == held.scope]
         known = self._known(held.scope)
         broken = [tally for tally in failed(night) if tally.scope in known]

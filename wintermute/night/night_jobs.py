@@ -70,7 +70,7 @@ async def finish_left(
     stores: Stores, tidying: Tidying, but: str = "", progress: Progress = unwatched
 ) -> list[Night]:
     """Work at what a kill left of nights until their ends, within `alone`: all of them `but` one."""
-    await tidying.deeds.finish()
+    await stores.placing.finish()
     running = await tidying.nights.running(stores.database)
     return [await tidying.tidy(left, progress) for left in running if left.id != but]
 
@@ -94,7 +94,6 @@ class NightWatch:
         self._begins = time(dreaming.hour, dreaming.minute)
         self._clock = clock
         self._missed: tuple[date, datetime] | None = None  # and when that was noticed
-        self._knows_half = False  # what cannot be put in place now is tried again by the next night
 
     async def owe(self, tx: Transaction) -> datetime | None:
         """Owe what was left half, and the newest night, if it was not begun; when to look again."""
@@ -120,8 +119,7 @@ class NightWatch:
 
         When to look again while somebody is at work.
         """
-        half, self._knows_half = not self._knows_half and await self._nights.is_half(tx), True
-        if not half and not await self._nights.is_left(tx):
+        if not await self._nights.running(tx):
             return None
         if is_at_work(self._stores.data_dir):
             return self._clock.now() + BUSY

@@ -1,7 +1,8 @@
 """What a night does, put together: each phase by its name, and what its items do."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from wintermute.changes.decisions import LINES
 from wintermute.config.schema import Dreaming
 from wintermute.conversation.asking import Folding
 from wintermute.jobs import FORGET
@@ -9,7 +10,7 @@ from wintermute.memory.likeness import Likeness
 from wintermute.night.catching_up import CatchUp
 from wintermute.night.contradictions import Contradictions
 from wintermute.night.dedup import Dedup
-from wintermute.night.deeds import Deed, Deeds, ListDeed
+from wintermute.night.deeds import Deed, Deeds
 from wintermute.night.fact_deeds import EndFact, MergeFacts
 from wintermute.night.forget_jobs import ForgetLines
 from wintermute.night.housekeeping import Housekeeping
@@ -61,15 +62,16 @@ def _of_chats(own: Background, nights: Nights) -> Sequence[Chore]:
 
 def deeds(stores: Stores, dreaming: Dreaming, nights: Nights) -> Deeds:
     """Build what is done for items of a night: by the night itself, or by a person's yes."""
-    by_word: dict[str, Deed] = {
+    by_word: Mapping[str, Deed] = {
         "merge": MergeFacts(stores, nights),
         "end": EndFact(stores, nights),
         "rest": RestFacts(stores, dreaming),
         "task": ChangeTask(stores),
+        "list": RewriteList(stores),
+        LINES: RemoveLines(stores),
         FORGET: ForgetLines(stores),
     }
-    lists: dict[str, ListDeed] = {"list": RewriteList(stores), "lines": RemoveLines(stores)}
-    return Deeds(stores, nights, by_word, lists, stores.undo.files)
+    return Deeds(stores, by_word)
 
 
 def tidying(own: Background) -> Tidying:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 from wintermute.changes.change_sets import Change, Reason
+from wintermute.changes.decisions import Decision, Planned, digest_of
 from wintermute.clock import stamp
 from wintermute.config.schema import Dreaming
 from wintermute.db import Transaction
 from wintermute.memory.fact import state_of
 from wintermute.memory.resting import StaleFact, awake_count, rest, stale
-from wintermute.night.deeds import ItemNames
-from wintermute.night.nights import NightItem, Nights, Planned, digest_of
+from wintermute.night.nights import Nights
 from wintermute.night.tidying import PhaseWork, TidyStep
 from wintermute.stores import Stores
 
@@ -58,7 +58,7 @@ class Stale:
         )
 
 
-def _named(item: NightItem) -> Iterator[str]:
+def _named(item: Decision) -> Iterator[str]:
     """The facts that an item is about already."""
     yield from item.evidence
     yield from (each["id"] for each in item.plan.get("members", ()))
@@ -99,19 +99,19 @@ class RestFacts:
         self._stores = stores
         self._least = wanted.stale_min_access
 
-    async def do(self, tx: Transaction, item: NightItem, why: Reason) -> ItemNames | None:
-        """None where all of them were."""
+    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
+        """False where all of them were."""
         facts = self._stores.facts
         before = facts.now() - timedelta(days=item.plan["days"])
         found = {fact.id for fact in await stale(tx, item.scope, before, self._least)}
         still = [name for name in item.plan["facts"] if name in found]
         going = await facts.living(tx, item.scope, still)
         if not going:
-            return None
+            return False
         await rest(tx, [fact.id for fact in going])
         changes = [
             Change("fact", fact.id, state_of(fact), state_of(replace(fact, archived=True)))
             for fact in going
         ]
         await self._stores.changes.record(tx, why, changes)
-        return [("fact", fact.id) for fact in going]
+        return True

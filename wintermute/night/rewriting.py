@@ -9,20 +9,19 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from wintermute.changes.change_sets import Reason
-from wintermute.changes.proposals import Proposal
+from wintermute.changes.decisions import LINES, Decision, DecisionState, Planned, digest_of
 from wintermute.db import Transaction
 from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
 from wintermute.llm.json_answer import Unfit, proved_answer
 from wintermute.llm.tokens import estimate
-from wintermute.memory.fact import Fact, NewFact, Replaced, key, listed, refusal, retirements
+from wintermute.memory.fact import Fact, NewFact, key, listed, refusal, retirements
 from wintermute.memory.resting import awake_count
 from wintermute.memory.review import hand_down_use, is_said_elsewhere
 from wintermute.memory.sense import Heirs, are_made_of, successors
 from wintermute.messages import Reply
 from wintermute.night.dedup import origins_of, sources_of
-from wintermute.night.deeds import ItemNames, named
 from wintermute.night.fact_deeds import merged_fact
-from wintermute.night.nights import ItemState, NightItem, Nights, Planned, digest_of
+from wintermute.night.nights import Nights
 from wintermute.night.tidying import (
     ALWAYS_ALLOWED,
     ROLE,
@@ -38,8 +37,8 @@ AGAIN = "That cannot be used: {error}. Answer once more, with the list alone, on
 LARGE = "the list is longer than a model can be shown at once"
 LONGER = 1.5
 """How often its length a list may have that is to be shorter."""
-UNWANTED: tuple[ItemState, ...] = ("undone", "refused")
-OPEN: tuple[ItemState, ...] = ("open",)
+UNWANTED: tuple[DecisionState, ...] = ("undone", "refused")
+OPEN: tuple[DecisionState, ...] = ("open",)
 MOST_NAMED = 5
 """Memories that a notice quotes."""
 FEWEST = 2
@@ -114,7 +113,7 @@ class ListRewriting:
         held = await self._held(work.scope)
         if new := await self._nights.unjudged(work.scope, held):
             yield TidyStep(judged=tuple(new))  # it is known longer than the item
-        if await self._stores.proposals.open_in(work.scope, "fact"):
+        if await self._stores.decisions.waiting(work.scope, LINES):
             return  # some of them are about to go, perhaps (M-090)
         live = await self._stores.facts.live(work.scope)
         beside = [fact for fact in live if not _is_apart(fact)]
@@ -141,7 +140,9 @@ class ListRewriting:
 
     async def _held(self, scope: str) -> set[str]:
         """The lines that an earlier list was to do without, and a person said no to that."""
-        items = await self._nights.items(self._stores.database, scope=scope, states=UNWANTED)
+        items = await self._stores.decisions.listed(
+            self._stores.database, scope=scope, states=UNWANTED
+        )
         return {_line(text) for item in items if item.phase == self.name for text in item.before}
 
     async def _asked(self, work: PhaseWork, old: Sequence[Fact]) -> list[str]:
@@ -220,30 +221,17 @@ class RewriteList:
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
 
-    async def do_alone(self, item: NightItem, why: Reason) -> ItemNames | None:
-        """None where one of them is another by now, or something else says what it would.
-
-        Raises: ToolFailed.
-        """
+    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
+        """False where one of them is another by now, or something else says what it would."""
         stores, old, lines = self._stores, item.plan["old"], item.plan["lines"]
-
-        async def work(tx: Transaction) -> Replaced | None:
-            facts = await stores.facts.living(tx, item.scope, list(old))
-            if not await self._may_stand(tx, item.scope, lines, facts, old):
-                return None
-            fresh, heirs = await asyncio.to_thread(instead, facts, lines)
-            made = await stores.facts.supersede(tx, why, fresh, heirs)
-            for n, heir in enumerate(made.facts):
-                await hand_down_use(tx, heir.id, [old for old, at in heirs.items() if at == n])
-            return made
-
-        done = await stores.memories.change(item.scope, work)
-        if done is None:
-            known = await stores.changes.get(why.into or "")  # a kill came after it was done
-            facts = [change for change in known.changes if change.kind == "fact"] if known else []
-            return named(facts) or None
-        new = [fact for fact in done.facts if fact.id not in old]
-        return [("fact", fact.id) for fact in (*new, *done.retired)]
+        facts = await stores.facts.living(tx, item.scope, list(old))
+        if not await self._may_stand(tx, item.scope, lines, facts, old):
+            return False
+        fresh, heirs = await asyncio.to_thread(instead, facts, lines)
+        made = await stores.facts.supersede(tx, why, fresh, heirs)
+        for n, heir in enumerate(made.facts):
+            await hand_down_use(tx, heir.id, [old for old, at in heirs.items() if at == n])
+        return True
 
     async def _may_stand(
         self,
@@ -255,7 +243,7 @@ class RewriteList:
     ) -> bool:
         if {fact.id: fact.text for fact in facts} != old or any(map(_is_apart, facts)):
             return False
-        if await self._stores.proposals.open_in(scope, "fact", tx):
+        if await self._stores.decisions.waiting(scope, LINES, tx):
             return False
         told = [(fact.text, fact.protected) for fact in facts]  # by now, it may be
         if await asyncio.to_thread(refusal, told, "\n".join(lines)):
@@ -264,20 +252,19 @@ class RewriteList:
 
 
 async def ask_about_lines(
-    tx: Transaction, stores: Stores, nights: Nights, wish: Proposal
-) -> NightItem | None:
-    """The question whether memories may go whose lines are missing; None: it is asked already."""
-    now, ids = stores.facts.now(), json.loads(wish.text)
-    texts = [fact.text for fact in await stores.facts.living(tx, wish.scope, ids)]
-    waiting = await nights.items(tx, scope=wish.scope, states=OPEN)
-    if not texts or any(item.plan.get("proposal") == wish.id for item in waiting):
+    tx: Transaction, stores: Stores, nights: Nights, wish: Decision
+) -> Decision | None:
+    """Ask whether memories may go whose lines are missing; None: none of them is there any more."""
+    found = await stores.facts.living(tx, wish.scope, wish.plan["ids"])
+    if not found:
+        await stores.decisions.move(tx, wish, "outdated")
         return None
-    plan = {"do": "lines", "proposal": wish.id, "ids": ids}
-    wanted = Planned("lines", tuple(texts[:MOST_NAMED]), "", wish.reason, plan, question=True)
-    day = now.astimezone(stores.tasks.zone).date()
-    night = await nights.begin(tx, day, "asked", wish.scope, "lines")
+    day = stores.facts.now().astimezone(stores.tasks.zone).date()
+    night = await nights.begin(tx, day, "asked", wish.scope, LINES)
     assert night is not None  # one that is asked for always begins
-    item = await nights.plan(tx, night.id, wish.scope, "lines", wanted, "open")
+    texts = tuple(fact.text for fact in found[:MOST_NAMED])
+    wanted = Planned(LINES, texts, "", wish.reason, wish.plan)
+    item = await stores.decisions.ask(tx, night.id, LINES, wish, wanted)
     await nights.end(tx, night.id)
     return item
 
@@ -288,15 +275,9 @@ class RemoveLines:
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
 
-    async def do_alone(self, item: NightItem, why: Reason) -> ItemNames | None:
-        """None where some of the lines are back, which is another question."""
+    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
+        """Retire them; lines that were back were another question."""
         stores = self._stores
-        await stores.memories.text(item.scope)  # with what was edited by hand
-        async with stores.database.transaction() as tx:
-            if await stores.proposals.decide(tx, item.plan["proposal"], "taken"):
-                ids = item.plan["ids"]
-                gone = await stores.facts.retire_unrecorded(tx, item.scope, ids, "edit")
-                await stores.changes.record(tx, why, retirements(gone))
-                return [("fact", fact.id) for fact in gone]
-        known = await stores.changes.get(why.into or "")  # a kill came after it was done
-        return (named(known.changes) or None) if known else None
+        gone = await stores.facts.retire_unrecorded(tx, item.scope, item.plan["ids"], "edit")
+        await stores.changes.record(tx, why, retirements(gone))
+        return True

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from wintermute.changes.decisions import Planned, digest_of
 from wintermute.clock import stamp
 from wintermute.errors import AnswerUnusable, ContextTooLarge, ToolFailed
 from wintermute.llm.json_answer import Unfit, answer_in_json, only
 from wintermute.llm.tokens import estimate
 from wintermute.memory.sense import are_made_of, main_words, shared_words
 from wintermute.messages import Json
-from wintermute.night.nights import Nights, Planned, digest_of
+from wintermute.night.nights import Nights
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
 from wintermute.skills.skills import ENDING, IN_FOLDER, MOST_DOCUMENTATION, shown, summary_in
 from wintermute.stores import Stores

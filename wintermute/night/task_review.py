@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from wintermute.changes.change_sets import Reason
+from wintermute.changes.decisions import Decision, Planned, digest_of
 from wintermute.db import Transaction
 from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn, ToolFailed
 from wintermute.llm.calls import QuestionSources
@@ -22,8 +23,7 @@ from wintermute.llm.tokens import estimate
 from wintermute.memory.sense import TOKENS, Heirs, are_made_of, is_negated, main_words, succeeds
 from wintermute.messages import Json
 from wintermute.night.dedup import LONGER
-from wintermute.night.deeds import ItemNames
-from wintermute.night.nights import NightItem, Nights, Planned, digest_of
+from wintermute.night.nights import Nights
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
 from wintermute.prompt.assemble import task_lines
 from wintermute.stores import Stores
@@ -345,15 +345,15 @@ class ChangeTask:
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
 
-    async def do(self, tx: Transaction, item: NightItem, why: Reason) -> ItemNames | None:
-        """None where somebody changed it meanwhile, or what it relies on was not done."""
+    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
+        """False where somebody changed it meanwhile, or what it relies on was not done."""
         tasks, plan = self._stores.tasks, item.plan
         if await tasks.state(tx, plan["task"]) != plan["was"]:
-            return None
+            return False
         for name, content in plan["beside"].items():
             state = await tasks.state(tx, name)
             if state is None or (state["content"], state["status"]) != (content, "active"):
-                return None
+                return False
         owns = self._stores.owner.owns(item.scope)
         target = Target(plan["task"], item.scope, why, by_owner=owns)
         if plan["ends"]:
@@ -361,4 +361,4 @@ class ChangeTask:
         else:
             content, priority = plan["content"], plan["priority"]
             await tasks.change(tx, target, content=content, priority=priority)
-        return [("task", plan["task"])]
+        return True

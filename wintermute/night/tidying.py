@@ -17,6 +17,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
+from wintermute.changes.decisions import (
+    PLANNED,
+    Answers,
+    Decision,
+    DecisionState,
+    Planned,
+    as_decision,
+)
 from wintermute.config.lock import claimed, holder
 from wintermute.db import Transaction
 from wintermute.errors import BudgetSpent, ContextTooLarge, ModelError, StoreBusy, WintermuteError
@@ -27,17 +35,7 @@ from wintermute.memory.resting import awake_count
 from wintermute.memory.review import looked_at, scopes_with_news
 from wintermute.messages import Reply, Request, Size
 from wintermute.night.deeds import Deeds
-from wintermute.night.nights import (
-    Answers,
-    ItemState,
-    Night,
-    NightItem,
-    Nights,
-    PhaseStatus,
-    PhaseTally,
-    Planned,
-    as_item,
-)
+from wintermute.night.nights import Night, Nights, PhaseStatus, PhaseTally
 from wintermute.stores import Stores
 
 ROLE = "dreaming"
@@ -46,7 +44,6 @@ MOST_TRIES = 2
 """How often a phase may be interrupted by a crash before the night goes on without it."""
 EVERYWHERE = ""
 """The scope of what belongs to nobody alone."""
-PLANNED: tuple[ItemState, ...] = ("planned",)
 OWNERS_SHARE = 0.5
 """Of the budget of a night, at least, however many others wait."""
 LOOKED_BACK = 100
@@ -159,7 +156,7 @@ class PhaseWork:
     night: Night
     scope: str
     models: NightModels
-    so_far: Sequence[NightItem] = ()
+    so_far: Sequence[Decision] = ()
     dry: bool = False
     """Nothing may be changed, not even by taking in what was edited by hand."""
 
@@ -202,8 +199,14 @@ class NightPhase(Protocol):
         ...
 
 
-ChoreItem = tuple[Planned, ItemState, str | None]
-"""An item that people should know of, with its state and change set."""
+@dataclass(frozen=True, slots=True)
+class ChoreItem:
+    """An item that people should know of. `waits`: it is no new one, and is asked about now."""
+
+    wanted: Planned
+    state: DecisionState = "done"
+    change_set: str | None = None
+    waits: Decision | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +316,7 @@ def unwatched(_scope: str, _phase: str) -> None:
 class DryNight:
     """What a night would do, which is stored nowhere."""
 
-    items: list[NightItem] = field(default_factory=list)
+    items: list[Decision] = field(default_factory=list)
     tallies: list[PhaseTally] = field(default_factory=list)
 
 
@@ -350,7 +353,9 @@ class Tidying:
         for chore in self._programme.closing:
             if night.scope == "" and night.phase in ("", chore.name):
                 await self._chore(night, EVERYWHERE, chore, asked, progress)
-        for item in await self.nights.items(self._stores.database, night.id, states=PLANNED):
+        for item in await self._stores.decisions.listed(
+            self._stores.database, night.id, states=PLANNED
+        ):
             await self._take_back(item)  # of what was interrupted too often
         async with self._stores.database.transaction() as tx:
             await self.nights.end(tx, night.id)
@@ -495,7 +500,7 @@ class Tidying:
         so_far = dry.items if dry else await self._so_far(night, scope)
         own = [item for item in so_far if item.scope == scope]
         work = PhaseWork(night, scope, asked, own, dry is not None)
-        answers = await self.nights.answered(scope)
+        answers = await self._stores.decisions.answered(scope)
         try:
             async for step in phase.steps(work):
                 await self._keep(work, phase, step, answers, dry)
@@ -523,7 +528,7 @@ class Tidying:
     ) -> None:
         night, scope, asked = work.night, work.scope, work.models
         only_proposes = phase.asks and "small" in self._models.sizes(ROLE)
-        wanted: list[tuple[Planned, ItemState]] = [
+        wanted: list[tuple[Planned, DecisionState]] = [
             (
                 item,
                 "open" if item.question or only_proposes or answers.disputes(item) else "planned",
@@ -534,36 +539,40 @@ class Tidying:
         if dry is not None:
             now = self._stores.facts.now()
             for item, state in wanted:
-                made = as_item(night.id, scope, phase.name, item, now)
+                made = as_decision(night.id, scope, phase.name, item, now)
                 dry.items.append(replace(made, n=len(dry.items) + 1, state=state))
             return
         async with self._stores.database.transaction() as tx:
-            await self.nights.plan_all(tx, (night.id, scope, phase.name), wanted, step.judged)
+            where, now = (night.id, scope, phase.name), self._stores.facts.now()
+            digests = [each.digest for each, _ in wanted if each.digest]
+            await self._stores.decisions.number(tx, where, wanted, now)
+            await self.nights.judge(tx, scope, [*digests, *step.judged], now)
             await looked_at(tx, step.looked_at, step.waiting, step.by_words)
             await self.nights.spend(tx, night.id, asked.calls, asked.used, asked.usd)
 
-    async def _so_far(self, night: Night, scope: str) -> list[NightItem]:
-        return await self.nights.items(self._stores.database, night.id, scope)
+    async def _so_far(self, night: Night, scope: str) -> list[Decision]:
+        return await self._stores.decisions.listed(self._stores.database, night.id, scope)
 
     async def _settle(self, night: Night, scope: str) -> Mapping[str, str]:
         """Beyond the guard nothing of what is planned is done: all of it becomes questions.
 
         By phase, why it asks.
         """
-        planned = await self.nights.items(self._stores.database, night.id, scope, states=PLANNED)
+        decisions, database = self._stores.decisions, self._stores.database
+        planned = await decisions.listed(database, night.id, scope, PLANNED)
         judged, guard = await self._judged(scope, planned)
         async with self._stores.database.transaction() as tx:
             for before, after in zip(planned, judged, strict=True):
                 if after.state != before.state:
-                    await self.nights.move(tx, before, after.state)
+                    await decisions.move(tx, before, after.state)
         return _by_phase(judged, guard)
 
-    async def _judged(self, scope: str, items: Sequence[NightItem]) -> tuple[list[NightItem], str]:
+    async def _judged(self, scope: str, items: Sequence[Decision]) -> tuple[list[Decision], str]:
         """What becomes of these, and why some are asked instead; "": none is."""
         planned = [item for item in items if item.state == "planned"]
         losses = sum(item.loses for item in planned)
         async with self._stores.database.transaction() as tx:
-            lately = await self.nights.lost(tx, scope)
+            lately = await self._stores.decisions.lost(tx, scope)
         count = await awake_count(self._stores.database, scope)
         if not (reason := guarded(losses, count, lately)):
             return [*items], ""
@@ -583,9 +592,8 @@ class Tidying:
         status = tally.status
         if tally.tries > MOST_TRIES:  # one of them may be what ends the program
             return replace(tally, after=tally.before)
-        for item in await self.nights.items(
-            self._stores.database, night.id, tally.scope, states=PLANNED
-        ):
+        database = self._stores.database
+        for item in await self._stores.decisions.listed(database, night.id, tally.scope, PLANNED):
             if item.phase != phase.name:
                 continue
             try:
@@ -597,9 +605,9 @@ class Tidying:
         note, after = _joined(*notes), await phase.size(tally.scope)
         return replace(tally, status=status, after=after, note=note)
 
-    async def _take_back(self, item: NightItem) -> None:
+    async def _take_back(self, item: Decision) -> None:
         async with self._stores.database.transaction() as tx:
-            await self.nights.take_back(tx, item)
+            await self.nights.take_back(tx, self._stores.decisions, item)
             members = [each["id"] for each in item.plan.get("members", ())]
             await looked_at(tx, (), members)
 
@@ -637,10 +645,18 @@ class Tidying:
         status: PhaseStatus = "failed" if done.failed else "left" if done.left else "ok"
         tally = replace(tally, status=status, before=done.before, after=done.after, note=done.note)
         async with self._stores.database.transaction() as tx:
-            for wanted, state, set_id in done.items:
-                item = await self.nights.plan(tx, night.id, scope, chore.name, wanted, "planned")
-                await self.nights.move(tx, item, state, wanted.plan.get("names", ()), set_id)
+            for each in done.items:
+                await self._told(tx, (night.id, scope, chore.name), each)
             await self._noted(tx, night, replace(tally, calls=asked.calls - before), asked)
+
+    async def _told(self, tx: Transaction, where: tuple[str, str, str], each: ChoreItem) -> None:
+        decisions, (night, _, name) = self._stores.decisions, where
+        if each.waits is not None:
+            await decisions.ask(tx, night, name, each.waits, each.wanted)
+            return
+        for item in await decisions.number(tx, where, [(each.wanted, each.state)]):
+            if each.change_set is not None:
+                await decisions.hold(tx, item, each.change_set)
 
 
 def _wanted(night: Night, group: Sequence[N]) -> list[N]:
@@ -651,7 +667,7 @@ def _joined(*notes: str) -> str:
     return "; ".join(dict.fromkeys(note for note in notes if note))
 
 
-def _by_phase(items: Sequence[NightItem], guard: str) -> Mapping[str, str]:
+def _by_phase(items: Sequence[Decision], guard: str) -> Mapping[str, str]:
     """What is noted of the phases that ask because of the guard."""
     note = f"asked, not done: {guard}"
     return {item.phase: note for item in items if guard and item.state == "open" and item.loses}
