@@ -38,7 +38,6 @@ from wintermute.night.learning import Background, learning
 from wintermute.night.morning import NightReports
 from wintermute.night.night_jobs import nightly
 from wintermute.night.programme import tidying
-from wintermute.night.quiet import Quiet
 from wintermute.night.tidying import Tidying
 from wintermute.prompt.assemble import (
     CORE,
@@ -157,8 +156,7 @@ def answering(
     delegation = Delegation(stores, loop, workers, bounds, speaker, clock)
     own = tools_of(config, stores) if tools is None else tools
     handing = delegating(delegation, limits, config.timezone) if config.levels else ()
-    quiet = Quiet(stores, models, config.dreaming, clock)
-    background = Background(config, stores, models, texts, quiet, clock, redact)
+    background = Background(config, stores, models, texts, clock, redact)
     tidied = night(background)
     verbs = NightVerbs(stores, tidied, config.dreaming, clock)
     toolbox = Toolbox([*own, *handing, NightTool(verbs, stores.casts, stores.database)])

@@ -19,7 +19,6 @@ from wintermute.night.night_undo import NightUndone, is_old, require_kept, undo_
 from wintermute.night.nights import Night, NightItem, Nights
 from wintermute.night.programme import tidying
 from wintermute.night.questions import LOOKED_THROUGH, OPEN, Answered, Questions
-from wintermute.night.quiet import Quiet
 from wintermute.night.report import as_json as night_values
 from wintermute.night.report import done_words, failed, item_json, item_text, whole
 from wintermute.night.tidying import Tidying
@@ -36,8 +35,7 @@ def tidying_of(stores: Stores, config: Config, models: Models) -> Tidying:
     """What works at nights, with nobody to talk to."""
     clock = CheckedClock(SystemClock())
     texts = read_texts(stores.prompts, config.opening, wiki=config.wiki)
-    quiet = Quiet(stores, models, config.dreaming, clock)
-    return tidying(Background(config, stores, models, texts, quiet, clock))
+    return tidying(Background(config, stores, models, texts, clock))
 
 
 def phase_lines(night: Night) -> list[str]:

@@ -25,7 +25,7 @@ from wintermute.night.consolidation import Consolidation
 from wintermute.night.forget_pages import CONSOLIDATE_AGAIN, GONE
 from wintermute.night.nights import Nights, Planned, digest_of
 from wintermute.night.page_lines import asked_places
-from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
+from wintermute.night.page_writer import PageWriter, WriterPrompts
 from wintermute.night.raw_material import (
     ChatPart,
     ChatTalk,
@@ -158,8 +158,8 @@ class Pages:
         ]
 
     def _consolidation(self, work: PhaseWork, kept: Consolidations) -> Consolidation:
-        model = PageModel(work.models, self._backend)
-        agents = {BUILTIN: PageWriter(model, self._prompts, kept)}
+        writer = PageWriter(work.models, self._prompts, kept, backend=self._backend)
+        agents = {BUILTIN: writer}
         store, zone = self._stores.wiki, self._stores.tasks.zone
         return Consolidation(store, agents, self._clock, zone, kept, self._redact)
 

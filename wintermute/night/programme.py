@@ -77,7 +77,7 @@ def tidying(own: Background) -> Tidying:
     stores = own.stores
     nights = Nights(stores.database, own.clock)
     programme = Programme(
-        first=[CatchUp(stores, nights, own.config, own.texts, own.quiet, own.clock)],
+        first=[CatchUp(stores, nights, own.config, own.texts, own.clock)],
         facts=_of_facts(own, nights),
         export=[Export(stores)],
         more=[
