@@ -360,7 +360,7 @@ async def test_a_number_under_which_an_older_night_asks_as_well_answers_neither(
         await remember(house, *later)
         (tidying,) = small.built
         async with house.database.transaction() as tx:
-            night = await tidying.nights.begin(tx, date(2026, 5, 5), "command")
+            night = await house.stores.nights.begin(tx, date(2026, 5, 5), "command")
         assert night is not None
         await tidying.tidy(night)  # which nobody was told of yet
         before = sorted(await texts(house))

@@ -23,14 +23,14 @@ from tests.world.sleeping import sleeping
 from tests.world.tidied import Tidied, open_nights, tally
 from wintermute.changes.change_sets import Cause, Change, Reason
 from wintermute.changes.decisions import Decision, Planned, text_wish
+from wintermute.changes.nights import Night, PhaseTally
 from wintermute.changes.placing import FileItems, Placing, PutInPlace
 from wintermute.config.schema import Llm, Roles
 from wintermute.db import Transaction
 from wintermute.errors import DatabaseLocked, ToolFailed
+from wintermute.forgetting.deeds import Deeds
 from wintermute.messages import Json
-from wintermute.night.deeds import Deeds
 from wintermute.night.fact_deeds import MergeFacts
-from wintermute.night.nights import Night, PhaseTally
 from wintermute.stores import Stores
 
 TWO = {"one": "How the fax is fed.\n\nFace down.\n", "two": "How the fax is fed, again.\n\nUp.\n"}
@@ -84,7 +84,7 @@ async def asked_to_merge(night: Tidied) -> Decision:
         {"kind": "skill", "item": "one", "was": TWO["one"], "text": ONE},
     ]
     wanted = Planned("skill", (*TWO.values(),), ONE, "alike", {"files": files}, question=True)
-    nights = night.tidying.nights
+    nights = night.house.stores.nights
     async with night.house.database.transaction() as tx:
         begun = await nights.begin(tx, night.clock.now().date(), "command")
         assert begun is not None
@@ -216,7 +216,7 @@ async def test_facts_that_could_not_be_merged_are_merged_the_next_night(
     """M-056: a cluster counts as asked about only once something came of it."""
     async with sleeping(tmp_path, model) as sleep:
         stores, nights = sleep.house.stores, sleep.nights
-        deed = {"merge": MergeFacts(stores, nights)}
+        deed = {"merge": MergeFacts(stores)}
         sleep.tidying.deeds = LockedDeeds(stores, deed)
         sleep.merge = lambda texts: max(texts, key=len)
         await sleep.told("Ann drinks tea", "Ann drinks green tea", "Ann plays chess")
@@ -250,7 +250,7 @@ async def begun_night(night: Tidied, phase: str) -> Night:
     night.clock.advance(86_400)
     async with night.house.database.transaction() as tx:
         day = night.clock.now().date()
-        begun = await night.tidying.nights.begin(tx, day, "command", "", phase)
+        begun = await night.house.stores.nights.begin(tx, day, "command", "", phase)
     assert begun is not None
     return begun
 
@@ -288,10 +288,10 @@ async def test_what_a_phase_noted_is_forgotten_as_well(tmp_path: Path, model: Mo
             async with night.house.database.transaction() as tx:
                 for scope in (OWNER, "person:@ben:test", ""):
                     noted = PhaseTally(scope, "tasks", "ok", note=f"{said}{scope[-9:]}")
-                    await night.tidying.nights.note(tx, each.id, noted)
-                await night.tidying.nights.end(tx, each.id)
+                    await night.house.stores.nights.note(tx, each.id, noted)
+                await night.house.stores.nights.end(tx, each.id)
         await forget_all(night.house)
-        nights = reversed(await night.tidying.nights.newest(2))
+        nights = reversed(await night.house.stores.nights.newest(2))
         assert [[tally.note for tally in each.phases] for each in nights] == [
             ["forgotten", f"no use: {fact}!@ben:test", "forgotten"],
             ["the model is away@ann:test", "the model is away@ben:test", "the model is away"],
@@ -301,7 +301,7 @@ async def test_what_a_phase_noted_is_forgotten_as_well(tmp_path: Path, model: Mo
 async def test_what_was_judged_goes_after_a_year(tmp_path: Path, model: ModelServer) -> None:
     """M-065: the table does not grow for ever."""
     async with open_nights(tmp_path, model) as night:
-        nights = night.tidying.nights
+        nights = night.house.stores.nights
         async with night.house.database.transaction() as tx:
             await nights.judge(tx, OWNER, ["old"])
         night.clock.advance(timedelta(days=364).total_seconds())
@@ -332,7 +332,7 @@ async def test_a_question_waits_from_the_end_of_its_night_on(
 ) -> None:
     """M-079: 14 days; nobody is asked while the night is under way."""
     async with open_nights(tmp_path, model) as night:
-        nights = night.tidying.nights
+        nights = night.house.stores.nights
         begun = await begun_night(night, "skills")
 
         async def waiting(hours: float) -> list[str]:

@@ -27,7 +27,7 @@ from tests.world.tidied import OWNER, Tidied, open_nights
 from wintermute.changes.decisions import WAITS
 from wintermute.matrix.relations import Relations
 from wintermute.memory.fact import NewFact
-from wintermute.night.page_lines import LineOrigin, origins, unmarked
+from wintermute.pages.page_lines import LineOrigin, origins, unmarked
 
 pytestmark = pytest.mark.breaks("edited wiki", "redaction", "forgetting", "tools", perhaps=True)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from wintermute.changes.change_sets import ChangeSets, ItemKind
 from wintermute.changes.decisions import Decisions
+from wintermute.changes.nights import Nights
 from wintermute.changes.placing import FileItems, Placing
 from wintermute.changes.undo import Undo
 from wintermute.clock import Clock
@@ -80,6 +81,7 @@ class Stores:
     sub_sessions: SubSessions
     changes: ChangeSets
     decisions: Decisions
+    nights: Nights
     placing: Placing
     core: Core
     core_pages: CorePages
@@ -127,7 +129,6 @@ class Stores:
         tasks, occurrences = _promised(database, changes, clock, new_id, owner, timezone)
         hours = partial((quiet or QuietHours()).until, zone=tasks.zone)
         outbox = Outbox(database, clock, new_id, redact, occurrences.delivered, hours)
-        written = (database, changes, placing)
         return cls(
             database=database,
             data_dir=data_dir,
@@ -148,8 +149,8 @@ class Stores:
             changes=changes,
             decisions=decisions,
             placing=placing,
-            core=Core(places, EditedFiles(database)),
-            core_pages=CorePages(places, *written),
+            nights=Nights(database, clock),
+            **_edited_too(places, database, changes, placing),
             facts=facts,
             recalls=Recalls(database, clock),
             versions=Versions(database),
@@ -159,7 +160,6 @@ class Stores:
             tasks=tasks,
             occurrences=occurrences,
             runs=TaskRuns(database, clock),
-            skills=Skills(places.skills(), *written, places.owner_scope),
             wiki=WikiStore(wiki),
             undo=Undo(database, changes, {"fact": facts, "task": tasks}, placing),
         )
@@ -220,6 +220,18 @@ def _promised(
 ) -> tuple[Tasks, Occurrences]:
     tasks = Tasks(database, changes, clock, new_id, owner, timezone)
     return tasks, Occurrences(database, clock, tasks.zone)
+
+
+def _edited_too(
+    places: Places, database: Database, changes: ChangeSets, placing: Placing
+) -> dict[str, Any]:
+    """The stores of files that people write and we do too, by their names."""
+    shared = (database, changes, placing)
+    return {
+        "core": Core(places, EditedFiles(database)),
+        "core_pages": CorePages(places, *shared),
+        "skills": Skills(places.skills(), *shared, places.owner_scope),
+    }
 
 
 def _files(places: Places, wiki: Path) -> Mapping[ItemKind, FileItems]:

@@ -11,11 +11,11 @@ from tests.world.clock import FakeClock
 from tests.world.house import ANN, House, open_house
 from tests.world.model import ModelServer
 from wintermute.changes.decisions import Decision, DecisionState
+from wintermute.changes.nights import Night, PhaseTally
 from wintermute.clock import stamp
 from wintermute.config.schema import Memory
+from wintermute.learning.learning import Background
 from wintermute.memory.fact import NewFact, Source
-from wintermute.night.learning import Background
-from wintermute.night.nights import Night, PhaseTally
 from wintermute.night.programme import tidying
 from wintermute.night.tidying import Tidying, alone
 
@@ -49,7 +49,7 @@ class Tidied:
         day = self.clock.now().date()
         async with alone(self.house.stores.data_dir):
             async with self.house.database.transaction() as tx:
-                begun = await self.tidying.nights.begin(tx, day, "command", scope, phase)
+                begun = await self.house.stores.nights.begin(tx, day, "command", scope, phase)
             assert begun is not None
             return await self.tidying.tidy(begun)
 

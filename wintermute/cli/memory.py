@@ -37,7 +37,12 @@ from wintermute.clock import SystemClock, stamp
 from wintermute.commands.memories import fact_line
 from wintermute.config.schema import Config
 from wintermute.errors import ModelError, WintermuteError
+from wintermute.forgetting.forget_jobs import forget_at_once
+from wintermute.forgetting.forgetting import Forgotten
+from wintermute.learning.reconstruction import CORE, BatchTally, Reconstruction, normalised
+from wintermute.learning.splitting import MOST_TEXT, Splitting, harmless_paragraphs, new_facts
 from wintermute.llm.models import Models
+from wintermute.llm.unasked import UnaskedModels
 from wintermute.memory.exchange import (
     Import,
     Imported,
@@ -48,10 +53,6 @@ from wintermute.memory.exchange import (
     of_list,
 )
 from wintermute.memory.fact import EXPLICIT, SOURCES, AddedFact, AddOutcome, NewFact, Source
-from wintermute.night.forget_jobs import forget_at_once
-from wintermute.night.forgetting import Forgotten
-from wintermute.night.reconstruction import CORE, BatchTally, Reconstruction, normalised
-from wintermute.night.splitting import MOST_TEXT, Splitting, harmless_paragraphs, new_facts
 from wintermute.secret_shapes import REFUSED, secret_kind
 from wintermute.stores import Stores
 from wintermute.templates import Template
@@ -158,7 +159,7 @@ def _tell_split(
     async def work(stores: Stores, _: Config, models: Models) -> Report:
         end = moment_of(until, stores.tasks.zone) if until else None
         place = await scope_of(stores, scope or stores.owner.scope)
-        split = Splitting(stores, models, Template(stores.prompts, "SPLIT_PROMPT.txt"))
+        split = Splitting(UnaskedModels(models), Template(stores.prompts, "SPLIT_PROMPT.txt"))
         like, new, set_id = NewFact(place, "", source, valid_to=end), 0, None
         async for part in split.split_or_whole(text):
             found = normalised([*part.contents, *part.rest])
@@ -355,7 +356,7 @@ def reconstruct(ctx: click.Context, as_json: bool) -> None:
 
     async def work(stores: Stores, config: Config, models: Models) -> tuple[BatchTally, bool]:
         template = Template(stores.prompts, "RECONSTRUCTION_PROMPT.txt")
-        queue = Reconstruction(stores, models, template, config.memory)
+        queue = Reconstruction(stores, UnaskedModels(models), template, config.memory)
         done = BatchTally()
         queues = await stores.facts.queues(stores.database)
         for waiting in queues:

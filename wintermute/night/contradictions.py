@@ -7,15 +7,13 @@ pairs that are near ─ the nearest 20 ─▶ one question each ─▶ keep one 
                                                           ╰▶ keep both ─▶ nothing, and no question again
 """
 
-import logging
 from collections.abc import AsyncIterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import date, tzinfo
 from typing import Literal, get_args
 
 from wintermute.changes.decisions import Planned
-from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
-from wintermute.llm.json_answer import Unfit, answer_in_json, only
+from wintermute.llm.json_answer import Unfit, only
 from wintermute.memory.fact import Fact
 from wintermute.memory.likeness import Compared, FactPair, Likeness
 from wintermute.memory.sense import Heirs
@@ -31,8 +29,7 @@ from wintermute.night.dedup import (
     proved,
     sources_of,
 )
-from wintermute.night.nights import Nights
-from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
+from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
 from wintermute.stores import Stores
 from wintermute.templates import Template
 
@@ -42,8 +39,6 @@ MOST_ASKED = 5
 """Questions to a person among them (M-087)."""
 Action = Literal["keep_first", "keep_second", "keep_both", "merge"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +105,9 @@ class Contradictions:
     name = "contradictions"
     asks = True
 
-    def __init__(
-        self, stores: Stores, nights: Nights, likeness: Likeness, template: Template, same: float
-    ) -> None:
+    def __init__(self, stores: Stores, likeness: Likeness, template: Template, same: float) -> None:
         """`same`: the likeness from which on dedup is asked first."""
         self._stores = stores
-        self._nights = nights
         self._likeness = likeness
         self._template = template
         self._same = same
@@ -135,7 +127,7 @@ class Contradictions:
 
     async def _steps_of(self, work: PhaseWork, found: Compared) -> AsyncIterator[TidyStep]:
         gone = going(work.so_far)
-        groups = await clusters_of(self._nights, found, work.scope, self._same, gone)
+        groups = await clusters_of(self._stores.nights, found, work.scope, self._same, gone)
         owed = {fact.id for group in groups.owed for fact in group}
         open_ = await self._open(found, work.scope, groups)
         named = {name for pair in open_ for name in pair}
@@ -183,7 +175,7 @@ class Contradictions:
             and not any({*pair} <= group for group in owed)
         ]
         digests = {pair: pair_digest(*(found.facts[name] for name in pair)) for pair in pairs}
-        unjudged = await self._nights.unjudged(scope, set(digests.values()))
+        unjudged = await self._stores.nights.unjudged(scope, set(digests.values()))
         return [pair for pair in pairs if digests[pair] in unjudged]
 
     async def _asked(self, work: PhaseWork, pair: tuple[Fact, Fact]) -> TidyStep:
@@ -191,17 +183,15 @@ class Contradictions:
         zone = self._stores.tasks.zone
         values = {"entry_1": shown(older, zone), "entry_2": shown(newer, zone)}
         digest = pair_digest(older, newer)
-        try:
-            answer = await answer_in_json(
-                *(work.models, ROLE, self._template.text(), values),
-                lambda found: decision(found, (older, newer), zone),
-                sources=sources_of(self._stores, (older, newer)),
-            )
-        except QuestionWithdrawn:
-            return TidyStep()
-        except (AnswerUnusable, ContextTooLarge) as problem:
-            log.warning("contradiction not settled reason=%s", problem)
-            return TidyStep(judged=(digest,), note=f"some were not compared: {problem}")
+        asked = work.models.answer_in_json(
+            *(ROLE, self._template.text(), values, lambda found: decision(found, pair, zone)),
+            sources=sources_of(self._stores, pair),
+        )
+        answer = await answer_or_step(
+            asked, (digest,), lambda problem: f"some were not compared: {problem}"
+        )
+        if isinstance(answer, TidyStep):
+            return answer
         if answer.action == "keep_both":
             return TidyStep(judged=(digest,))
         if answer.action == "merge":

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 from wintermute.changes.change_sets import Reason
-from wintermute.changes.decisions import Decision, Decisions
+from wintermute.changes.decisions import Decision
 from wintermute.db import Transaction
 from wintermute.memory.fact import Fact, NewFact, key, last_said
 from wintermute.memory.review import hand_down_use, is_said_elsewhere, looked_at, take_place
 from wintermute.night.contradictions import may_end
 from wintermute.night.dedup import are_as_known, origins_of
-from wintermute.night.nights import Nights
 from wintermute.stores import Stores
 
 
@@ -41,8 +40,7 @@ def are_apart(facts: Sequence[Fact]) -> bool:
 
 
 async def is_overtaken(
-    nights: Nights,
-    decisions: Decisions,
+    stores: Stores,
     tx: Transaction,
     item: Decision,
     why: Reason,
@@ -55,7 +53,7 @@ async def is_overtaken(
     """
     if why.cause != "night" or all(may_end(one, other) for one in losers for other in winners):
         return False
-    await nights.take_back(tx, decisions, item)
+    await stores.nights.take_back(tx, stores.decisions, item)
     await looked_at(tx, (), [fact.id for fact in (*losers, *winners)])
     return True
 
@@ -63,9 +61,8 @@ async def is_overtaken(
 class MergeFacts:
     """One text in the place of several: stored first, then they are retired, or have ended (M-057)."""
 
-    def __init__(self, stores: Stores, nights: Nights) -> None:
+    def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._nights = nights
 
     async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
         """False where one of them is another by now, or something else says just that."""
@@ -78,7 +75,7 @@ class MergeFacts:
             return False
         losers = [fact for fact in members if fact.id in ended]
         winners = [fact for fact in members if fact.id not in ended]
-        if await is_overtaken(self._nights, self._stores.decisions, tx, item, why, losers, winners):
+        if await is_overtaken(self._stores, tx, item, why, losers, winners):
             return False
         over = dict.fromkeys(ended, 0)
         heirs = dict.fromkeys([name for name in texts if name not in over], 0)
@@ -94,9 +91,8 @@ class MergeFacts:
 class EndFact:
     """A fact is true no longer, and says what is since, if anything is (M-074)."""
 
-    def __init__(self, stores: Stores, nights: Nights) -> None:
+    def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._nights = nights
 
     async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
         """False where one of the two is another by now, or has an end."""
@@ -108,7 +104,7 @@ class EndFact:
         heirs = await facts.living(tx, item.scope, list(stays))
         if are_apart([*losers, *heirs]):
             return False
-        if await is_overtaken(self._nights, self._stores.decisions, tx, item, why, losers, heirs):
+        if await is_overtaken(self._stores, tx, item, why, losers, heirs):
             return False
         now = facts.now()
         for loser in losers:

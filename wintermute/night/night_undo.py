@@ -6,9 +6,9 @@ from datetime import datetime
 
 from wintermute.changes.change_sets import KEPT
 from wintermute.changes.decisions import Decision
+from wintermute.changes.nights import Night
 from wintermute.changes.undo import FORGETTING, Undone
 from wintermute.errors import WintermuteError
-from wintermute.night.nights import Night, Nights
 from wintermute.night.report import is_forgotten
 from wintermute.stores import Stores
 
@@ -41,9 +41,7 @@ def require_kept(night: Night, items: Sequence[Decision], now: datetime) -> None
         raise WintermuteError(EXPIRED)
 
 
-async def undo_items(
-    stores: Stores, nights: Nights, items: Sequence[Decision], *, whole: bool
-) -> NightUndone:
+async def undo_items(stores: Stores, items: Sequence[Decision], *, whole: bool) -> NightUndone:
     """Take back what these items did; `whole`: they are all that their change sets are about.
 
     What was changed again since stays, and is named. Raises: WintermuteError when it is too long ago.
@@ -52,7 +50,7 @@ async def undo_items(
     async with stores.database.transaction() as tx:
         if await stores.jobs.is_forgetting(tx):
             raise WintermuteError(FORGETTING)
-    at_work = {night.id for night in await nights.running(stores.database)}
+    at_work = {night.id for night in await stores.nights.running(stores.database)}
     if any(item.night in at_work for item in done):
         raise WintermuteError(AT_WORK)
     for scope in {item.scope for item in done if item.scope}:

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Literal
 
 from wintermute.changes.decisions import LINES, OPEN, Decision, turned
+from wintermute.changes.nights import Night
 from wintermute.errors import StorageBlocked, WintermuteError
 from wintermute.files import to_its_end
+from wintermute.forgetting.deeds import Deeds
 from wintermute.jobs import FORGET
-from wintermute.night.deeds import Deeds
-from wintermute.night.nights import Night, Nights
 from wintermute.stores import Stores
 from wintermute.wiki.asked_lines import shown_again
 
@@ -64,21 +64,20 @@ class Answered:
 class Questions:
     """Finds nights and items by what people call them, and does what is said yes to."""
 
-    def __init__(self, stores: Stores, nights: Nights) -> None:
+    def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._nights = nights
 
     async def night(self, named: str, scope: str | None = None) -> Night:
         """The night of an id, or of a date: the newest that did or asks something, there if given.
 
         Raises: NoSuchNight, naming the newest.
         """
-        found = await self._nights.named(named)
+        found = await self._stores.nights.named(named)
         if found is None and (day := _day(named)) is not None:
-            of_day = await self._nights.newest(LOOKED_THROUGH, day)
+            of_day = await self._stores.nights.newest(LOOKED_THROUGH, day)
             found = await self.newest_of(of_day, scope)
         if found is None:
-            newest = [night.id for night in await self._nights.newest(NEWEST)]
+            newest = [night.id for night in await self._stores.nights.newest(NEWEST)]
             known = f"the newest are {', '.join(newest)}" if newest else "none has run yet"
             raise NoSuchNight(f"there is no night {named[:40]}: {known}")
         return found

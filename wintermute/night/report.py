@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 
 from wintermute.changes.decisions import FORGOTTEN as FORGOTTEN_REASON
 from wintermute.changes.decisions import Decision
+from wintermute.changes.nights import Night, PhaseTally
 from wintermute.messages import Json
-from wintermute.night.nights import Night, PhaseTally
 from wintermute.prompt.gather import event
 from wintermute.text import counted, one_line, plain
 

@@ -5,14 +5,13 @@ lines ─ one question ─▶ a list ─ nothing lost that must stay? ─▶ rep
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from wintermute.changes.change_sets import Reason
 from wintermute.changes.decisions import LINES, Decision, DecisionState, Planned, digest_of
 from wintermute.db import Transaction
-from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
-from wintermute.llm.json_answer import Unfit, proved_answer
+from wintermute.errors import ContextTooLarge, ModelError
+from wintermute.llm.json_answer import Unfit
 from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import Fact, NewFact, key, listed, refusal, retirements
 from wintermute.memory.resting import awake_count
@@ -21,13 +20,13 @@ from wintermute.memory.sense import Heirs, are_made_of, successors
 from wintermute.messages import Reply
 from wintermute.night.dedup import origins_of, sources_of
 from wintermute.night.fact_deeds import merged_fact
-from wintermute.night.nights import Nights
 from wintermute.night.tidying import (
     ALWAYS_ALLOWED,
     ROLE,
     ChoreDone,
     PhaseWork,
     TidyStep,
+    answer_or_step,
 )
 from wintermute.stores import Stores
 from wintermute.templates import Template, fill
@@ -43,8 +42,6 @@ MOST_NAMED = 5
 """Memories that a notice quotes."""
 FEWEST = 2
 """Lines; of one nothing can be made."""
-
-log = logging.getLogger(__name__)
 
 
 class Export:
@@ -94,9 +91,8 @@ class ListRewriting:
     name = "memories"
     asks = True
 
-    def __init__(self, stores: Stores, nights: Nights, template: Template) -> None:
+    def __init__(self, stores: Stores, template: Template) -> None:
         self._stores = stores
-        self._nights = nights
         self._template = template
 
     async def size(self, scope: str) -> int:
@@ -111,32 +107,28 @@ class ListRewriting:
         if not work.dry:
             await self._stores.memories.text(work.scope)  # with what was edited by hand
         held = await self._held(work.scope)
-        if new := await self._nights.unjudged(work.scope, held):
+        if new := await self._stores.nights.unjudged(work.scope, held):
             yield TidyStep(judged=tuple(new))  # it is known longer than the item
         if await self._stores.decisions.waiting(work.scope, LINES):
             return  # some of them are about to go, perhaps (M-090)
         live = await self._stores.facts.live(work.scope)
         beside = [fact for fact in live if not _is_apart(fact)]
         whole = [fact.text for fact in beside]
-        if not await self._nights.unjudged(work.scope, [digest := _digest(whole)]):
+        if not await self._stores.nights.unjudged(work.scope, [digest := _digest(whole)]):
             return
-        free = await self._nights.unjudged(work.scope, [_line(text) for text in whole]) - held
+        free = (
+            await self._stores.nights.unjudged(work.scope, [_line(text) for text in whole]) - held
+        )
         old = [fact for fact in beside if _line(fact.text) in free]
         if len(old) < FEWEST:
             return
-        try:
-            lines = await self._asked(work, old)
-        except QuestionWithdrawn:
+        lines = await answer_or_step(self._asked(work, old), (digest,), _unchanged)
+        if isinstance(lines, TidyStep):
+            yield lines
             return
-        except ContextTooLarge:
-            yield TidyStep(judged=(digest,), note=LARGE)
-        except AnswerUnusable as problem:
-            log.warning("memories not rewritten reason=%s", problem)
-            yield TidyStep(judged=(digest,), note=f"the list stays as it is: {problem}")
-        else:
-            # What comes of it is not asked about again.
-            after = [*lines, *(text for text in whole if _line(text) not in free)]
-            yield TidyStep(_item(old, lines, digest), judged=(digest, _digest(after)))
+        # What comes of it is not asked about again.
+        after = [*lines, *(text for text in whole if _line(text) not in free)]
+        yield TidyStep(_item(old, lines, digest), judged=(digest, _digest(after)))
 
     async def _held(self, scope: str) -> set[str]:
         """The lines that an earlier list was to do without, and a person said no to that."""
@@ -150,10 +142,14 @@ class ListRewriting:
         question = fill(self._template.text(), {"content": untagged(shown)})
         if estimate(question) > work.models.window(ROLE):
             raise ContextTooLarge(LARGE)
-        return await proved_answer(
-            *(work.models, ROLE, question, lambda reply: rewritten(reply, old), AGAIN),
+        return await work.models.proved_answer(
+            *(ROLE, question, lambda reply: rewritten(reply, old), AGAIN),
             sources=sources_of(self._stores, old),
         )
+
+
+def _unchanged(problem: ModelError) -> str:
+    return LARGE if isinstance(problem, ContextTooLarge) else f"the list stays as it is: {problem}"
 
 
 def _is_apart(fact: Fact) -> bool:
@@ -251,21 +247,19 @@ class RewriteList:
         return not any([await is_said_elsewhere(tx, scope, key(line), list(old)) for line in lines])
 
 
-async def ask_about_lines(
-    tx: Transaction, stores: Stores, nights: Nights, wish: Decision
-) -> Decision | None:
+async def ask_about_lines(tx: Transaction, stores: Stores, wish: Decision) -> Decision | None:
     """Ask whether memories may go whose lines are missing; None: none of them is there any more."""
     found = await stores.facts.living(tx, wish.scope, wish.plan["ids"])
     if not found:
         await stores.decisions.move(tx, wish, "outdated")
         return None
     day = stores.facts.now().astimezone(stores.tasks.zone).date()
-    night = await nights.begin(tx, day, "asked", wish.scope, LINES)
+    night = await stores.nights.begin(tx, day, "asked", wish.scope, LINES)
     assert night is not None  # one that is asked for always begins
     texts = tuple(fact.text for fact in found[:MOST_NAMED])
     wanted = Planned(LINES, texts, "", wish.reason, wish.plan)
     item = await stores.decisions.ask(tx, night.id, LINES, wish, wanted)
-    await nights.end(tx, night.id)
+    await stores.nights.end(tx, night.id)
     return item
 
 

@@ -22,7 +22,7 @@ from wintermute.files import READ, folder_of, replace
 from wintermute.messages import Json
 from wintermute.owner import Owner
 from wintermute.text import clean
-from wintermute.tools.definition import ASK_FIRST, brief, definition, reason
+from wintermute.tools.definition import ASK_FIRST, OwnTool, reason
 
 SKILLS = PurePath("data/skills")
 """What the prompt calls the folder of skills, wherever the data folder is (P-040)."""
@@ -166,7 +166,7 @@ class MemoriesFile(Protocol):
         ...
 
 
-class ReadFile:
+class ReadFile(OwnTool):
     """`read_file(path, offset, limit)`: a text file, or one page of it."""
 
     name = "read_file"
@@ -174,8 +174,6 @@ class ReadFile:
     durable = True
 
     def __init__(self, roots: Roots, memories: MemoriesFile | None = None) -> None:
-        self.description, self.parameters = definition(self.name)
-        self.brief = brief(self.name)
         self._roots = roots
         self._memories = memories
 
@@ -206,7 +204,7 @@ class ReadFile:
             return _page(file, place.shown, first, most)
 
 
-class WriteFile:
+class WriteFile(OwnTool):
     """`write_file(path, content)`: a whole text file, new or replaced in one step."""
 
     name = "write_file"
@@ -214,8 +212,6 @@ class WriteFile:
     durable = False
 
     def __init__(self, roots: Roots, memories: MemoriesFile | None = None) -> None:
-        self.description, self.parameters = definition(self.name)
-        self.brief = brief(self.name)
         self._roots = roots
         self._memories = memories
 

@@ -16,11 +16,10 @@ from wintermute.changes.change_sets import Change, Reason
 from wintermute.changes.decisions import Decision
 from wintermute.changes.texts import state_of, text_in
 from wintermute.errors import StoreChanged
-from wintermute.night.agents import REPORT
-from wintermute.night.consolidation import DIFF, PROPOSED
-from wintermute.night.nights import Nights
 from wintermute.night.programme import deeds
 from wintermute.night.questions import Questions
+from wintermute.pages.agents import REPORT
+from wintermute.pages.consolidation import DIFF, PROPOSED
 from wintermute.text import clean
 from wintermute.web.editing import put_page
 from wintermute.web.views import Viewing, Views
@@ -149,18 +148,13 @@ async def question_list(views: Viewing, after: str = "") -> HTMLResponse:
     return await asyncio.to_thread(render)
 
 
-def _questions(views: Views) -> tuple[Questions, Nights]:
-    nights = Nights(views.parts.stores.database, views.parts.clock)
-    return Questions(views.parts.stores, nights), nights
-
-
 async def _asked(views: Views) -> list[PageQuestion]:
     """List what nights ask about pages, and what none has asked yet; of a store alone nothing is known."""
     stores, scope = views.parts.stores, views.parts.stores.owner.scope
     found: list[PageQuestion] = []
     if views.parts.rooms is None:
         return found
-    asked = await _questions(views)[0].open_in(scope)
+    asked = await Questions(stores).open_in(scope)
     for item in (*asked, *await stores.decisions.waiting(scope, "page")):
         known, of = (item.id, item.reason, item.at), item.file
         if of is None and item.kind == PAGE_LINES:
@@ -188,9 +182,9 @@ async def answer(
         raise StoreChanged(f"this was answered already, or is out of date: {RELOAD}")
     if yes and not found.wanted.night:
         return await _change(views, found, before)
-    stores, (ask, nights) = views.parts.stores, _questions(views)
-    done = deeds(stores, views.parts.config.dreaming, nights)
-    answered = await ask.follow(found.wanted, "yes" if yes else "no", done)
+    stores = views.parts.stores
+    done = deeds(stores, views.parts.config.dreaming)
+    answered = await Questions(stores).follow(found.wanted, "yes" if yes else "no", done)
     if answered.problem:
         raise StoreChanged(f"{answered.problem}: {RELOAD}")
     return None

@@ -16,11 +16,7 @@ from wintermute.changes.decisions import Decision
 from wintermute.clock import Clock
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
-from wintermute.jobs import FORGET, Job
-from wintermute.memory.fact import Fact
-from wintermute.memory.origins import Origins
-from wintermute.messages import PERSON, Json
-from wintermute.night.forgetting import (
+from wintermute.forgetting.forgetting import (
     Forgotten,
     copy_told,
     forget,
@@ -28,7 +24,12 @@ from wintermute.night.forgetting import (
     forget_messages,
     leftover,
 )
-from wintermute.night.harvest import Harvests
+from wintermute.jobs import FORGET, Job
+from wintermute.learning.harvest import Harvests
+from wintermute.learning.learning import Background
+from wintermute.memory.fact import Fact
+from wintermute.memory.origins import Origins
+from wintermute.messages import PERSON, Json
 from wintermute.stores import Stores
 from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
 
@@ -127,10 +128,10 @@ async def _owe(
     return await stores.jobs.known_by(tx, FORGET, key)
 
 
-def forgetting(
-    stores: Stores, harvests: Harvests | None, speaker: Speaker, clock: Clock
-) -> list[JobKind]:
-    """Both kinds of work. Without `harvests` nothing is derived again from what is left."""
+def forgetting(own: Background, speaker: Speaker) -> list[JobKind]:
+    """Both kinds of work. Where nothing is harvested, nothing is derived again from what is left."""
+    stores, clock = own.stores, own.clock
+    harvests = Harvests(stores.database, clock) if own.config.memory_harvest.enabled else None
     policy = JobPolicy(persists=True)  # it holds what must not stay
     return [
         JobKind(stores, FORGET, partial(_forget, stores, harvests, clock), policy, speaker, clock),
