@@ -215,7 +215,7 @@ async def test_facts_that_could_not_be_merged_are_merged_the_next_night(
 ) -> None:
     """M-056: a cluster counts as asked about only once something came of it."""
     async with sleeping(tmp_path, model) as sleep:
-        stores, nights = sleep.house.stores, sleep.nights
+        stores = sleep.house.stores
         deed = {"merge": MergeFacts(stores)}
         sleep.tidying.deeds = LockedDeeds(stores, deed)
         sleep.merge = lambda texts: max(texts, key=len)
