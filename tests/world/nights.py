@@ -16,7 +16,6 @@ from tests.world.house import ANN, House, open_house
 from tests.world.model import ModelServer
 from wintermute.changes.change_sets import Reason
 from wintermute.changes.decisions import Decision, Planned, digest_of
-from wintermute.changes.nights import Nights
 from wintermute.clock import Clock
 from wintermute.config.schema import Dreaming
 from wintermute.db import Transaction
@@ -153,7 +152,6 @@ class SmallNight:
 
     def __call__(self, own: Background) -> Tidying:
         stores = own.stores
-        nights = Nights(stores.database, own.clock)
         deeds = Deeds(stores, {"drop": self.drop(stores)})
         twice = Twice(stores, asks_model=self.asks_model)
         programme = Programme(facts=[twice], more=self.more, last=self.last)
