@@ -357,8 +357,7 @@ async def open_house(
         speakers = Speakers(speaker, web := WebSpeaker(stores.outbox, checked))
         async with aclosing(models), _prepared(stores):
             answers = answering(
-                DataFolder(config, stores, models, texts, checked, redact),
-                speakers,
+                *(DataFolder(config, stores, models, texts, checked, redact), speakers),
                 kinds=[kind(stores, speakers, checked) for kind in kinds],
                 tools=partial(_tools, gates=gates, done=done, all_of=bool(prompts)),
                 prompt=_prompt(prompt, prompts, context.layout),
