@@ -36,7 +36,7 @@ from wintermute.memory.fact import Fact, FileLine, Queue
 from wintermute.memory.resting import StaleFact
 from wintermute.memory.vectors import Space
 from wintermute.messages import Call, Json, Request
-from wintermute.night.harvest import Backlog, Cursor, ReadAgain, Wording
+from wintermute.night.harvest import Backlog, Cursor, Wording
 from wintermute.night.nights import Night, NightItem, PastTurn, PhaseTally
 from wintermute.night.raw_material import OpenConsolidation
 from wintermute.tasks.occurrences import Due, Occurrence
@@ -50,7 +50,6 @@ READ: dict[type[Any], tuple[str, ...]] = {
     ChangeSet: ("changes", "undone"),
     Conversation: (),
     Cursor: (),
-    ReadAgain: (),
     Device: (),
     Due: ("task",),
     Fact: (),

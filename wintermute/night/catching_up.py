@@ -6,7 +6,7 @@ from wintermute.changes.change_sets import Change
 from wintermute.clock import Clock
 from wintermute.config.schema import Config
 from wintermute.errors import AnswerUnusable, BudgetSpent, WintermuteError
-from wintermute.night.harvest import Backlog, Harvest, Harvests, due
+from wintermute.night.harvest import Harvest, Harvests
 from wintermute.night.nights import WEEK, Nights, Planned, digest_of
 from wintermute.night.reconstruction import Reconstruction
 from wintermute.night.rewording import asked_for
@@ -127,20 +127,11 @@ class CatchUp:
     async def _owed(self) -> list[tuple[str, str, str]]:
         """The conversations with enough that is new: scope, id, and what tells that from other news."""
         async with self._stores.database.transaction() as tx:
-            found = [
-                (each.scope, each.conversation_id, _digest(each))
+            return [
+                (each.scope, each.conversation_id, digest_of("read", each.key, f"{each.newest}"))
                 for each in await self._harvests.backlogs(tx)
-                if due(each, self._config.memory_harvest) is not None
+                if each.due(self._config.memory_harvest) is not None
             ]
-            again = [
-                (
-                    each.scope,
-                    each.conversation_id,
-                    digest_of("again", each.conversation_id, str(each.again)),
-                )
-                for each in await self._harvests.owed_again(tx)
-            ]
-        return [*found, *again]
 
     async def _rewrite(self, work: PhaseWork) -> list[str]:
         """As `_read`."""
@@ -159,8 +150,3 @@ def _memories(count: int, which: str = "") -> str:
 def _is_gone(change: Change) -> bool:
     """Whether it takes a fact out, or ends it, in favour of another."""
     return change.kind == "fact" and (change.after is None or bool(change.after.get("replaced_by")))
-
-
-def _digest(backlog: Backlog) -> str:
-    newest = backlog.newest.isoformat()
-    return digest_of("harvest", backlog.conversation_id, str(backlog.upto), newest)

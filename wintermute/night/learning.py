@@ -55,7 +55,7 @@ def learning(own: Background, speaker: Speaker) -> list[JobKind]:
         else (HARVEST, _nothing, harvests.turned_off),
         (KIND, rewriting.reconstruct, rewriting.owe),
         (SPLIT, SplitLater(stores, models, texts.split).take_apart, None),
-        (CORE, CoreUpdate(stores, models, texts.core_update, clock).update, None),
+        (CORE, CoreUpdate(stores, models, texts.core_update).update, None),
     ]
     policy = JobPolicy(max_seconds=MOST_SECONDS)
     return [
