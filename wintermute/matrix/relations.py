@@ -25,12 +25,11 @@ from wintermute.matrix.inbox import (
     bounded,
     is_id,
     is_marked_by,
-    mapping,
     read_event,
     replied_to,
     string,
 )
-from wintermute.messages import PERSON, Incoming, Json
+from wintermute.messages import PERSON, Incoming, Json, mapping
 from wintermute.night.forget_jobs import owe_forgetting, owe_unsaying
 from wintermute.night.forgetting import with_reports
 from wintermute.night.nights import asked_by
