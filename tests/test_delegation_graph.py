@@ -10,7 +10,8 @@ from tests.world.house import open_house
 from tests.world.model import ModelServer
 from tests.world.schema import traces_of
 from wintermute.config.schema import SubSessionSettings
-from wintermute.loom.sub_sessions import spawns_of, to_be_named
+from wintermute.db.eraser import Came, erase
+from wintermute.loom.sub_sessions import SESSIONS, spawns_of, to_be_named
 from wintermute.messages import Json
 
 
@@ -48,7 +49,7 @@ async def test_what_is_over_can_be_forgotten(tmp_path: Path, model: ModelServer)
         await all_over(house, 2)
         said = await traces_of(house.database, ["Well *kept* secret"])
         async with house.database.transaction() as tx:
-            assert await house.stores.sub_sessions.forget(tx, [], said) == 1
-            assert await house.stores.sub_sessions.forget(tx, [event]) == 1
+            assert len((await erase(tx, [SESSIONS], said)).rows) == 1
+            assert len((await erase(tx, [SESSIONS], came=Came([event]))).rows) == 1
         rows = await house.rows("SELECT DISTINCT objective, context, result FROM sub_sessions")
         assert rows == [{"objective": "", "context": "", "result": ""}]

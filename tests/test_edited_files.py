@@ -16,6 +16,7 @@ from tests.world.model import ModelServer, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import ComponentSizeLimits
+from wintermute.db.eraser import erase
 from wintermute.db.text_search import Sought
 from wintermute.errors import ConfigurationError, FileUnusable
 from wintermute.files import decoded
@@ -392,7 +393,7 @@ async def test_what_a_file_last_held_can_be_forgotten(memory: Memory) -> None:
     async with memory.database.looking() as look:
         found = await look.seek([Sought([EDITED], ["a canary"])])
     async with memory.database.transaction() as tx:
-        assert await edited.erase(tx, found) == 1
+        assert len((await erase(tx, [EDITED], found)).rows) == 1
     assert await edited.text("data/core.md") is None
     assert await edited.texts("data/prompts") == {"A.txt": "b"}
 

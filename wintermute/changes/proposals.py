@@ -7,7 +7,7 @@ from typing import Literal
 from wintermute.changes.change_sets import ItemKind
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
-from wintermute.db.text_search import OURS_SINCE, SCOPES, Kept, Traces
+from wintermute.db.text_search import OURS_SINCE, SCOPES, Kept
 from wintermute.db.values import insert, reader
 from wintermute.ids import NewId
 
@@ -31,7 +31,9 @@ class Proposal:
     item: str = ""
 
 
-PROPOSALS = Kept("proposals", ("text", "reason"), of=f"scope IN {SCOPES}", ours=OURS_SINCE)
+PROPOSALS = Kept(
+    *("proposals", ("text", "reason")), of=f"scope IN {SCOPES}", ours=OURS_SINCE, drops=True
+)
 _proposal = reader(Proposal)
 
 
@@ -109,12 +111,6 @@ class Proposals:
             (scope, kind, self._oldest()),
         )
         return [_proposal(row) for row in rows]
-
-    async def erase(self, tx: Transaction, traces: Traces) -> int:
-        """Drop what holds one of the `traces`; how many."""
-        return await tx.execute(
-            f"DELETE FROM proposals WHERE {PROPOSALS.rows()}", traces.asked(PROPOSALS)
-        )
 
     async def expire(self, tx: Transaction) -> int:
         """Remove what nobody answered in time; how many."""

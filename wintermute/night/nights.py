@@ -20,7 +20,7 @@ from wintermute.changes.change_sets import KEPT
 from wintermute.changes.undo import Undone
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
-from wintermute.db.text_search import OURS_SINCE, SCOPES, Kept, Traces
+from wintermute.db.text_search import GONE, OURS_SINCE, SCOPES, Kept
 from wintermute.db.values import columns, insert, reader, stored
 from wintermute.messages import Json
 from wintermute.secret_shapes import secret_kind, without_secrets
@@ -173,11 +173,17 @@ def digest_of(*shown: str) -> str:
     return blake2b("\0".join(sorted(shown)).encode(), digest_size=16).hexdigest()
 
 
+FORGOTTEN = "forgotten"
+"""The reason of an item whose words somebody asked to be forgotten."""
 ITEMS = Kept(
     "night_items",
     ("before", "after", "reason", "plan"),
     of=f"scope IN {SCOPES}",
     ours=OURS_SINCE.replace("created_at", "at"),
+    empties=(
+        *("before = '[]'", "after = ''", f"reason = '{FORGOTTEN}'", "plan = '{}'"),
+        "state = iif(state IN ('open', 'planned'), 'outdated', state)",
+    ),
 )
 NOTES = Kept(
     "night_phases",
@@ -186,8 +192,16 @@ NOTES = Kept(
     of=f"(scope = '' OR scope IN {SCOPES})",
     ours="EXISTS (SELECT 1 FROM nights WHERE id = night"
     f" AND {OURS_SINCE.replace('created_at', 'began_at')})",
+    empties=(f"note = '{FORGOTTEN}'",),
 )
 """What phases noted, which may quote what they could make nothing of."""
+_ERASED_UNSENT = f"(SELECT id FROM outbox WHERE state = 'waiting' AND seq {GONE})"
+TOLD_AGAIN = (  # what hangs on a report that is erased before it is sent: it is made anew
+    "UPDATE nights SET reported_at = NULL WHERE id IN"
+    f" (SELECT night FROM night_reports_sent WHERE outbox_id IN {_ERASED_UNSENT})",
+    "UPDATE night_reports_sent SET outbox_id = NULL, asks = NULL"
+    f" WHERE outbox_id IN {_ERASED_UNSENT}",
+)
 WHOLE = (
     "SELECT n.*, (SELECT json_group_array(json_object('scope', scope, 'name', name, 'status', status,"
     " 'before', before, 'after', after, 'note', note, 'tries', tries, 'calls', calls))"
@@ -625,40 +639,6 @@ async def follow_undo(tx: Transaction, undone: Undone) -> None:
         "  (SELECT c.item FROM changes c JOIN change_sets u ON u.id = c.change_set_id"
         "   WHERE u.undoes = night_items.change_set))",
         (json.dumps(sets),),
-    )
-
-
-FORGOTTEN = "forgotten"
-"""The reason of an item whose words somebody asked to be forgotten."""
-
-
-async def erase_items(tx: Transaction, traces: Traces) -> int:
-    """Let no item tell any of these words; how many did."""
-    return await tx.execute(
-        f"UPDATE night_items SET before = '[]', after = '', reason = '{FORGOTTEN}', plan = '{{}}',"
-        " state = CASE WHEN state IN ('open', 'planned') THEN 'outdated' ELSE state END"
-        f" WHERE {ITEMS.rows()}",
-        traces.asked(ITEMS),
-    )
-
-
-async def tell_again(tx: Transaction, unsaid: Collection[str]) -> None:
-    """Have people told anew, without what was forgotten, where a report was erased before it was sent."""
-    nights = await tx.scalars(
-        "UPDATE night_reports_sent SET outbox_id = NULL, asks = NULL"
-        " WHERE outbox_id IN (SELECT value FROM json_each(?)) RETURNING night",
-        (json.dumps([*unsaid]),),
-    )
-    await tx.execute(
-        "UPDATE nights SET reported_at = NULL WHERE id IN (SELECT value FROM json_each(?))",
-        (json.dumps(nights),),
-    )
-
-
-async def erase_notes(tx: Transaction, traces: Traces) -> int:
-    """Let no phase of a night quote any of these words; how many did."""
-    return await tx.execute(
-        f"UPDATE night_phases SET note = 'forgotten' WHERE {NOTES.rows()}", traces.asked(NOTES)
     )
 
 
