@@ -454,18 +454,6 @@ async def test_nothing_follows_from_what_was_forgotten_while_it_was_done(
         ] == [1]
 
 
-async def test_what_is_forgotten_is_owed_no_more(tmp_path: Path, model: ModelServer) -> None:
-    async with opened(tmp_path, model, Bench(well)) as house:
-        async with house.database.transaction() as tx:
-            jobs = house.stores.jobs
-            await jobs.enqueue(tx, "tidy", "a", OWNER, {"text": "the shed opens with 4711"})
-            await jobs.enqueue(tx, "tidy", "b", OWNER, {"text": "a garden gnome"})
-        said = await traces_of(house.database, ["the shed opens with 4711"])
-        async with house.database.transaction() as tx:
-            assert len((await erase(tx, ERASED_JOBS, said)).rows) == 1
-        assert await house.rows("SELECT key FROM jobs") == [{"key": "b"}]
-
-
 async def test_what_was_done_long_ago_goes(tmp_path: Path, model: ModelServer) -> None:
     clock = FakeClock()
     async with opened(tmp_path, model, Bench(well), clock) as house, house.working():

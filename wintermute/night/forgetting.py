@@ -185,12 +185,12 @@ async def forget(
 
     Raises: MemoryFileUnusable when a memories file cannot be rewritten.
     """
-    facts = await stores.facts.lineage((fact.id for fact in wanted), RECOGNISABLE)
-    texts = {fact.text for fact in facts} | await _wordings(stores, {fact.id for fact in facts})
-    async with stores.database.transaction() as tx:
-        events = await with_reports(stores, tx, await _tellings(stores, tx, facts, by))
-        scopes = await stores.conversations.scopes_of(tx, (), {fact.scope for fact in facts})
     async with stores.database.looking() as look:
+        facts = await _lineage(stores, look, wanted)
+        texts = {fact.text for fact in facts} | await _wordings(stores, {fact.id for fact in facts})
+        async with stores.database.transaction() as tx:
+            events = await with_reports(stores, tx, await _tellings(stores, tx, facts, by))
+            scopes = await stores.conversations.scopes_of(tx, (), {fact.scope for fact in facts})
         if by is not None:
             texts = await _only_there(stores, look, events, scopes, texts, but=by)
         gone = _Gone(tuple(facts), frozenset(texts), tuple(events), tuple(scopes))
@@ -251,6 +251,20 @@ async def forget_answers(
         only = await _only_there(stores, look, (), whose, set(texts))
         gone = _Gone((), frozenset(only), (), tuple(whose))
         return await _erase(stores, look, gone, known, note, REPEATED)
+
+
+async def _lineage(stores: Stores, look: TextSearch, wanted: Sequence[Fact]) -> list[Fact]:
+    """These facts, what is the same at another time, and retired ones there that hold their text."""
+    facts, known = await stores.facts.lineage(fact.id for fact in wanted), 0
+    while len(facts) > known:
+        known, ids = len(facts), [fact.id for fact in facts]
+        for scope in sorted({fact.scope for fact in facts}):
+            texts = [fact.text for fact in facts if fact.scope == scope]
+            named = sorted(filter(_is_recognisable, texts))
+            said = await look.seek([Sought([FACTS], named, [scope])])
+            ids += [fact.id for fact in await stores.facts.saying(said) if fact.retired_at]
+        facts = await stores.facts.lineage(ids)
+    return facts
 
 
 async def _tellings(
