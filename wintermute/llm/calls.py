@@ -4,7 +4,7 @@ The worst case of a call is reserved before it is sent, and settled after.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
@@ -13,7 +13,7 @@ from wintermute.clock import Clock, stamp
 from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.config.schema import Price
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import NOWHERE, OF_BRANCHES, OURS_SINCE, Kept, Traces
+from wintermute.db.text_search import OF_BRANCHES, OF_CASTS, OURS_SINCE, Kept
 from wintermute.db.values import columns, insert, reader
 from wintermute.errors import BudgetSpent, QuestionWithdrawn
 from wintermute.ids import NewId
@@ -244,6 +244,8 @@ RECORDED = Kept(
     of="cast_id IS NULL OR"
     f" (SELECT c.branch_id FROM casts c WHERE c.id = model_calls.cast_id) IN {OF_BRANCHES}",
     ours=OURS_SINCE,
+    came=f"cast_id {OF_CASTS} OR rowid IN {MADE_OF}",
+    empties=("request = NULL", "answer = NULL", "detail = ''", "sources = NULL"),
 )
 _recorded = reader(Recorded)
 _spent = reader(Spent)
@@ -314,27 +316,6 @@ class ModelCalls:
             f"SELECT DISTINCT cast_id FROM model_calls WHERE cast_id IS NOT NULL AND {OF_RECORD}"
         )
         return await tx.scalars(query)
-
-    async def forget(
-        self,
-        tx: Transaction,
-        cast_ids: Sequence[str],
-        traces: Traces = NOWHERE,
-        sources: Collection[str] = (),
-    ) -> int:
-        """Blank what was kept of the questions of these casts, of those made of one of these
-        `sources`, and of what holds one of the `traces`.
-
-        Returns how many that was.
-        """
-        asked = {"casts": json.dumps(list(cast_ids)), "sources": json.dumps(list(sources))}
-        return await tx.execute(
-            "UPDATE model_calls SET request = NULL, answer = NULL, detail = '', sources = NULL"
-            f" WHERE {OF_RECORD} AND"
-            " (cast_id IN (SELECT value FROM json_each(:casts))"
-            f" OR rowid IN {MADE_OF} OR {RECORDED.rows()})",
-            asked | traces.asked(RECORDED),
-        )
 
     async def usage_since(
         self, moment: datetime, until: datetime | None = None
