@@ -1,7 +1,6 @@
 """`wintermute skill`: the assistant's procedures, also beside a running daemon."""
 
 import asyncio
-from dataclasses import asdict
 from typing import BinaryIO
 
 import click
@@ -34,8 +33,7 @@ async def list_(stores: Stores) -> Report:
     """
     skills = await stores.skills.listed()
     problems = await asyncio.to_thread(unusable_skills, stores.places)
-    values = [asdict(each) for each in skills]
-    values += [{"name": name, "problem": told} for name, told in problems.items()]
+    values = [*skills, *({"name": name, "problem": told} for name, told in problems.items())]
     lines = [f"{each.name.removesuffix(IN_FOLDER)}: {each.summary}" for each in skills]
     return Report(values, [*lines, *problems.values()] or [EMPTY_AT_SHELL["skills"]])
 
