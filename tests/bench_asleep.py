@@ -285,7 +285,7 @@ async def undo() -> list[str]:
             items = await sleep.nights.items(sleep.house.database, night.id)
             done = [item for item in items if item.state == "done"]
             began = time.perf_counter()
-            back = await undo_items(sleep.house.stores, sleep.nights, done, whole=True)
+            back = await undo_items(sleep.house.stores, done, whole=True)
             undone = time.perf_counter() - began
             same = "the same" if await sleep.export() == before else "NOT the same"
     return [

@@ -25,10 +25,10 @@ from wintermute.config.secrets import UNHIDDEN
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.models import Models
 from wintermute.messages import Reply, Request
-from wintermute.night.agents import BUILTIN
-from wintermute.night.consolidation import Consolidation
-from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
-from wintermute.night.raw_material import Consolidations, FolderTalk
+from wintermute.pages.agents import BUILTIN
+from wintermute.pages.consolidation import Consolidation
+from wintermute.pages.page_writer import PageModel, PageWriter, WriterPrompts
+from wintermute.pages.raw_material import Consolidations, FolderTalk
 from wintermute.templates import Template
 from wintermute.wiki.conversations import ConversationFolder
 from wintermute.wiki.store import WikiStore

@@ -30,12 +30,12 @@ from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
+from wintermute.learning.reconstruction import Reconstruction
 from wintermute.llm.embedded import EmbeddedEmbedder
 from wintermute.llm.models import Models
 from wintermute.llm.vector import Vector
 from wintermute.memory.exchange import Import
 from wintermute.messages import Reply
-from wintermute.night.reconstruction import Reconstruction
 from wintermute.templates import Template
 
 SCOPE = f"person:{ANN}"

@@ -19,10 +19,10 @@ from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, 
 from tests.world.shelf import INDEX, Shelf, page
 from wintermute.config.secrets import UNHIDDEN
 from wintermute.errors import WintermuteError
-from wintermute.night.agents import BUILTIN
-from wintermute.night.consolidation import Consolidation
-from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
-from wintermute.night.raw_material import ChatTalk, Consolidations
+from wintermute.pages.agents import BUILTIN
+from wintermute.pages.consolidation import Consolidation
+from wintermute.pages.page_writer import PageModel, PageWriter, WriterPrompts
+from wintermute.pages.raw_material import ChatTalk, Consolidations
 from wintermute.templates import Template
 from wintermute.wiki.page_jobs import WikiJob
 

@@ -14,10 +14,10 @@ from tests.world.delegating import until
 from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
 from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, Use
 from tests.world.request_rules import canary
+from wintermute.learning.core_update import NAME
+from wintermute.learning.reconstruction import KIND, SILENCE
 from wintermute.memory.core import EMPTY_CORE
 from wintermute.memory.fact import EXPLICIT, Source
-from wintermute.night.core_update import NAME
-from wintermute.night.reconstruction import KIND, SILENCE
 
 SCOPE = f"person:{ANN}"
 CLUB = "room:!club:test"

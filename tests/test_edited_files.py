@@ -19,9 +19,9 @@ from wintermute.config.schema import ComponentSizeLimits
 from wintermute.db.text_search import Sought
 from wintermute.errors import ConfigurationError, FileUnusable
 from wintermute.files import decoded
+from wintermute.forgetting.forgetting import forget
 from wintermute.health.health import EDITED, EditedFiles
 from wintermute.messages import Json
-from wintermute.night.forgetting import forget
 from wintermute.prompt.edited import EditedLook, unusable_files
 from wintermute.schedule.edited_notices import PAUSE, EditedNotices
 from wintermute.templates import Template

@@ -20,8 +20,8 @@ from tests.world.request_rules import is_for_core, is_for_reconstruction
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import stamp
 from wintermute.commands.forgetting import FORGETTING, UNVOUCHED
+from wintermute.forgetting.forget_jobs import forget_at_once, owe_forgetting
 from wintermute.memory.fact import Source, key
-from wintermute.night.forget_jobs import forget_at_once, owe_forgetting
 
 WORD = "zimtkanarie"
 SAID = f"My bird is a {WORD} called Hugo"

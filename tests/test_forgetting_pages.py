@@ -12,7 +12,7 @@ from tests.test_redactions import take_back
 from tests.world.house import ANN, PROMPTS, House, open_house
 from tests.world.model import ModelServer
 from tests.world.terminal import Terminal
-from wintermute.night.forget_pages import CONSOLIDATE_AGAIN, Unsaid, forget_in_pages
+from wintermute.forgetting.forget_pages import CONSOLIDATE_AGAIN, Unsaid, forget_in_pages
 
 WORD = "zimtkanarie"
 FACT = f"The bird is a {WORD}"

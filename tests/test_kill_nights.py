@@ -17,12 +17,12 @@ from tests.world.person import Person
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.shelf import Shelf
 from tests.world.user import Message
+from wintermute.changes.nights import Nights, Planned
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
 from wintermute.db import open_database
 from wintermute.ids import new_id
 from wintermute.memory.fact import NewFact
-from wintermute.night.nights import Nights, Planned
 from wintermute.owner import Owner
 from wintermute.stores import Stores
 

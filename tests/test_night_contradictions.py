@@ -12,12 +12,12 @@ from tests.world.house import ZONE
 from tests.world.model import Fail, ModelServer, Text
 from tests.world.sleeping import SCOPE, Sleep, sleeping
 from wintermute.changes.change_sets import Cause
+from wintermute.changes.nights import NightItem
 from wintermute.memory.fact import Fact, Source
 from wintermute.memory.ranking import Query
 from wintermute.memory.search import Search
 from wintermute.memory.sense import alike_in_words
 from wintermute.night.contradictions import MOST, may_end, shown
-from wintermute.night.nights import NightItem
 
 LYON, ROME = "Ann lives in Lyon", "Ann lives in Rome"
 MARCH, APRIL, MAY = "2026-03-01", "2026-04-01", "2026-05-01"

@@ -18,10 +18,10 @@ from tests.world.model import Empty, Fail, ModelServer, Seen, Step, Text
 from tests.world.terminal import Terminal
 from tests.world.tidied import DAY, OWNER, Tidied, open_nights, tally
 from wintermute.changes.change_sets import Reason
+from wintermute.changes.nights import NightItem
 from wintermute.clock import stamp
 from wintermute.config.schema import Memory
 from wintermute.memory.fact import NewFact, Source
-from wintermute.night.nights import NightItem
 
 LISTED = Memory()
 LINES = (
@@ -137,7 +137,7 @@ async def test_what_a_person_refused_is_not_asked_again_in_a_longer_list(tmp_pat
         await night.night()
         [item] = await night.items("open")
         async with night.house.database.transaction() as tx:
-            await night.tidying.nights.move(tx, item, "refused")
+            await night.house.stores.nights.move(tx, item, "refused")
         await listed(night, TEA)
         await night.night()
         assert len(model.requests) == 2

@@ -26,7 +26,6 @@ from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Context, Dreaming
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.night.expiry import purge_expired
-from wintermute.night.nights import Nights
 from wintermute.night.tidying import alone
 from wintermute.prompt.block import Layout
 from wintermute.text import EMPTY_LISTS
@@ -361,7 +360,7 @@ async def test_a_number_under_which_an_older_night_asks_as_well_answers_neither(
         await remember(house, *later)
         (tidying,) = small.built
         async with house.database.transaction() as tx:
-            night = await tidying.nights.begin(tx, date(2026, 5, 5), "command")
+            night = await house.stores.nights.begin(tx, date(2026, 5, 5), "command")
         assert night is not None
         await tidying.tidy(night)  # which nobody was told of yet
         before = sorted(await texts(house))
@@ -439,7 +438,7 @@ async def test_what_is_older_than_thirty_days_cannot_be_taken_back_and_that_is_s
             if gone:
                 await purge_expired(house.stores, clock.now())
                 async with house.database.transaction() as tx:
-                    assert await Nights(house.database, clock).expire(tx) == 1
+                    assert await house.stores.nights.expire(tx) == 1
             for which in ("20260505", "2026-05-05", "20260505#1"):
                 assert await says(house, f"/night undo {which}") == (
                     "It is too late to undo that: changes are kept for 30 days."

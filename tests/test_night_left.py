@@ -17,7 +17,6 @@ from tests.world.sleeping import FTS, SCOPE, sleeping
 from tests.world.tidied import Tidied
 from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.night.night_undo import undo_items
-from wintermute.night.nights import Nights
 from wintermute.night.tidying import alone
 
 TEA = ("Ann likes tea", "Ann likes green tea")
@@ -141,7 +140,7 @@ async def test_a_command_that_was_killed_beside_a_daemon_is_gone_on_with_soon(
     async with opened(tmp_path, model, clock) as house:
         await begin(house, "Likes tea", "Likes tea, again")
         await look(house)
-        store = Nights(house.database, house.checked)
+        store = house.stores.nights
         async with alone(house.stores.data_dir):
             async with house.database.transaction() as tx:
                 begun = await store.begin(tx, clock.now().date(), "command")
@@ -168,7 +167,7 @@ async def test_what_somebody_put_back_is_decided_by_no_later_night_alone(
         await sleep.night()
         (item,) = await sleep.items()
         assert item.state == "done"
-        await undo_items(sleep.house.stores, sleep.nights, [item], whole=False)
+        await undo_items(sleep.house.stores, [item], whole=False)
         await sleep.told("Lena lives in Graz with two cats since 2015")
         for _ in range(3):
             await sleep.night()
@@ -220,6 +219,6 @@ async def test_a_later_night_whose_merge_went_with_an_older_one_says_so(
         older, newer = await sleep.items()
         assert (older.state, newer.state) == ("done", "done")
         items = await sleep.nights.items(sleep.house.database, first.id)
-        await undo_items(sleep.house.stores, sleep.nights, items, whole=True)
+        await undo_items(sleep.house.stores, items, whole=True)
         assert {item.state for item in await sleep.items()} == {"undone"}
         assert len(await sleep.house.stores.facts.live(SCOPE)) == 3

@@ -22,14 +22,14 @@ from tests.world.shelf import Shelf
 from tests.world.sleeping import sleeping
 from tests.world.tidied import Tidied, open_nights, tally
 from wintermute.changes.change_sets import Cause, Change, Reason
+from wintermute.changes.nights import Night, NightItem, PhaseTally, Planned
 from wintermute.changes.undo import FileItems, PutInPlace
 from wintermute.config.schema import Llm, Roles
 from wintermute.db import Transaction
 from wintermute.errors import DatabaseLocked, ToolFailed
+from wintermute.forgetting.deeds import Deeds, ItemNames
 from wintermute.messages import Json
-from wintermute.night.deeds import Deeds, ItemNames
 from wintermute.night.fact_deeds import MergeFacts
-from wintermute.night.nights import Night, NightItem, PhaseTally, Planned
 from wintermute.stores import Stores
 
 TWO = {"one": "How the fax is fed.\n\nFace down.\n", "two": "How the fax is fed, again.\n\nUp.\n"}
@@ -76,7 +76,7 @@ async def asked_to_merge(night: Tidied) -> NightItem:
         {"kind": "skill", "item": "one", "was": TWO["one"], "text": ONE},
     ]
     wanted = Planned("skill", (*TWO.values(),), ONE, "alike", {"files": files}, question=True)
-    nights = night.tidying.nights
+    nights = night.house.stores.nights
     async with night.house.database.transaction() as tx:
         begun = await nights.begin(tx, night.clock.now().date(), "command")
         assert begun is not None
@@ -102,7 +102,7 @@ async def test_what_cannot_be_put_in_place_is_as_before_and_can_be_said_yes_to_a
     async with open_nights(tmp_path, model) as night:
         item, stores = await asked_to_merge(night), night.house.stores
         torn = TornSkills(stores.undo.files["skill"], [first])
-        deeds = Deeds(stores, night.tidying.nights, {}, {}, {"skill": torn})
+        deeds = Deeds(stores, {}, {}, {"skill": torn})
         with pytest.raises(ToolFailed, match="no room"):
             await deeds.apply(item, "command")
         assert (skills(night), await states(night)) == (TWO, ["open"])
@@ -122,7 +122,7 @@ async def test_what_cannot_be_put_back_either_is_gone_on_with_at_the_next_start(
     async with open_nights(tmp_path, model) as night:
         item, stores = await asked_to_merge(night), night.house.stores
         torn = TornSkills(stores.undo.files["skill"], range(2, 9))
-        deeds = Deeds(stores, night.tidying.nights, {}, {}, {"skill": torn})
+        deeds = Deeds(stores, {}, {}, {"skill": torn})
         with pytest.raises(ToolFailed, match="no room"):
             await deeds.apply(item, "command")
         assert (skills(night), await states(night)) == (TWO | {"one": ONE}, ["open"])
@@ -145,12 +145,12 @@ async def test_what_is_half_in_place_is_put_back_where_it_is_not_wanted_any_more
         item, stores = await asked_to_merge(night), night.house.stores
         torn = TornSkills(stores.undo.files["skill"], range(2, 9))
         with pytest.raises(ToolFailed, match="no room"):
-            await Deeds(stores, night.tidying.nights, {}, {}, {"skill": torn}).apply(item)
+            await Deeds(stores, {}, {}, {"skill": torn}).apply(item)
         mine = "Mine.\n" if edited == "two" else TWO["two"]
         (stores.places.skills() / "two.md").write_text(mine)
         if edited == "refused":
             async with night.house.database.transaction() as tx:
-                await night.tidying.nights.move(tx, item, "refused")
+                await night.house.stores.nights.move(tx, item, "refused")
         await night.tidying.deeds.finish()
         assert skills(night) == TWO | {"two": mine}
         assert await states(night) == ["outdated" if edited == "two" else "refused"]
@@ -208,9 +208,9 @@ async def test_facts_that_could_not_be_merged_are_merged_the_next_night(
 ) -> None:
     """M-056: a cluster counts as asked about only once something came of it."""
     async with sleeping(tmp_path, model) as sleep:
-        stores, nights = sleep.house.stores, sleep.nights
-        deed = {"merge": MergeFacts(stores, nights)}
-        sleep.tidying.deeds = LockedDeeds(stores, nights, deed, {}, stores.undo.files)
+        stores = sleep.house.stores
+        deed = {"merge": MergeFacts(stores)}
+        sleep.tidying.deeds = LockedDeeds(stores, deed, {}, stores.undo.files)
         sleep.merge = lambda texts: max(texts, key=len)
         await sleep.told("Ann drinks tea", "Ann drinks green tea", "Ann plays chess")
         first = await sleep.night("dedup")
@@ -243,7 +243,7 @@ async def begun_night(night: Tidied, phase: str) -> Night:
     night.clock.advance(86_400)
     async with night.house.database.transaction() as tx:
         day = night.clock.now().date()
-        begun = await night.tidying.nights.begin(tx, day, "command", "", phase)
+        begun = await night.house.stores.nights.begin(tx, day, "command", "", phase)
     assert begun is not None
     return begun
 
@@ -280,10 +280,10 @@ async def test_what_a_phase_noted_is_forgotten_as_well(tmp_path: Path, model: Mo
             async with night.house.database.transaction() as tx:
                 for scope in (OWNER, "person:@ben:test", ""):
                     noted = PhaseTally(scope, "tasks", "ok", note=f"{said}{scope[-9:]}")
-                    await night.tidying.nights.note(tx, each.id, noted)
-                await night.tidying.nights.end(tx, each.id)
+                    await night.house.stores.nights.note(tx, each.id, noted)
+                await night.house.stores.nights.end(tx, each.id)
         await forget_all(night.house)
-        nights = reversed(await night.tidying.nights.newest(2))
+        nights = reversed(await night.house.stores.nights.newest(2))
         assert [[tally.note for tally in each.phases] for each in nights] == [
             ["forgotten", f"no use: {fact}!@ben:test", "forgotten"],
             ["the model is away@ann:test", "the model is away@ben:test", "the model is away"],
@@ -293,7 +293,7 @@ async def test_what_a_phase_noted_is_forgotten_as_well(tmp_path: Path, model: Mo
 async def test_what_was_judged_goes_after_a_year(tmp_path: Path, model: ModelServer) -> None:
     """M-065: the table does not grow for ever."""
     async with open_nights(tmp_path, model) as night:
-        nights = night.tidying.nights
+        nights = night.house.stores.nights
         async with night.house.database.transaction() as tx:
             await nights.judge(tx, OWNER, ["old"])
         night.clock.advance(timedelta(days=364).total_seconds())
@@ -324,7 +324,7 @@ async def test_a_question_waits_from_the_end_of_its_night_on(
 ) -> None:
     """M-079: 14 days; nobody is asked while the night is under way."""
     async with open_nights(tmp_path, model) as night:
-        nights = night.tidying.nights
+        nights = night.house.stores.nights
         begun = await begun_night(night, "skills")
 
         async def waiting(hours: float) -> list[str]:

@@ -18,8 +18,8 @@ from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from tests.world.shelf import Shelf, page
 from tests.world.tidied import DAY, OWNER, Tidied, open_nights, tally
 from wintermute.config.schema import Context
+from wintermute.forgetting.forget_pages import CONSOLIDATE_AGAIN
 from wintermute.night.expiry import purge_expired
-from wintermute.night.forget_pages import CONSOLIDATE_AGAIN
 
 pytestmark = pytest.mark.breaks("edited wiki", "redaction", "forgetting", perhaps=True)
 

@@ -20,9 +20,9 @@ from tests.world.model import ModelServer, Text
 from tests.world.shelf import GARDEN, INDEX, Shelf
 from tests.world.terminal import Terminal
 from tests.world.tidied import open_nights
+from wintermute.changes.nights import Planned
 from wintermute.errors import ToolFailed
 from wintermute.memory.fact import NewFact
-from wintermute.night.nights import Planned
 from wintermute.tools.memory import AddSkill
 
 __all__ = ["desk"]
@@ -99,7 +99,7 @@ async def folds(folder: Path, model: ModelServer) -> str:
 async def night(folder: Path, model: ModelServer) -> str:
     """Plans of a night: a task and a skill go without the secret, a fact not at all."""
     async with open_nights(folder, model) as asleep:
-        nights, began = asleep.tidying.nights, await asleep.night("tasks")
+        nights, began = asleep.house.stores.nights, await asleep.night("tasks")
         files = [{"kind": "skill", "item": "tea", "was": THEIRS, "text": f"{THEIRS}\n{LINE}\n"}]
         wanted = [
             Planned("task", ("tea",), LINE, "clearer", {"do": "task", "content": LINE, "ends": ""}),

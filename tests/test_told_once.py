@@ -28,8 +28,8 @@ from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Backend, Context, Llm, Roles
 from wintermute.config.schema import SubSessionSettings as Limits
 from wintermute.conversation.toolbox import Caller
+from wintermute.forgetting.forgetting import forget
 from wintermute.messages import Json
-from wintermute.night.forgetting import forget
 
 SCOPE = f"person:{ANN}"
 NOON = "# Current Time\nMonday, 2026-05-04 14:00 CEST"

@@ -20,7 +20,7 @@ from tests.world.clock import WITHIN, HeldClock
 from tests.world.delegating import until
 from tests.world.house import House
 from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, Use
-from wintermute.night.reconstruction import SILENCE
+from wintermute.learning.reconstruction import SILENCE
 
 WORD = "zimtkanarie"
 SAID = f"I own a {WORD}"

@@ -25,7 +25,10 @@ from wintermute.conversation.telling import Telling
 from wintermute.conversation.toolbox import AnyTool, Toolbox
 from wintermute.conversation.trouble import Trouble
 from wintermute.errors import ConfigurationError, MemoryUnavailable
+from wintermute.forgetting.forget_jobs import SCRUB, forgetting
 from wintermute.jobs import FORGET, Job
+from wintermute.learning.learning import Background, learning
+from wintermute.learning.quiet import Quiet
 from wintermute.llm.fixed import fits
 from wintermute.llm.models import Models
 from wintermute.llm.windows import Judgement, compared, server_window
@@ -33,12 +36,9 @@ from wintermute.loom.records import Wards
 from wintermute.memory.meaning import OWED
 from wintermute.memory.meaning import PART as MEANING
 from wintermute.messages import Request, Size
-from wintermute.night.forget_jobs import SCRUB
-from wintermute.night.learning import Background, learning
 from wintermute.night.morning import NightReports
 from wintermute.night.night_jobs import nightly
 from wintermute.night.programme import tidying
-from wintermute.night.quiet import Quiet
 from wintermute.night.tidying import Tidying
 from wintermute.prompt.assemble import (
     CORE,
@@ -165,7 +165,7 @@ def answering(
     of_run = RunSettings.of(limits, config.levels, max_tokens, own_models=own_models)
     runs = Runs(stores, loop, workers, texts.task_run, of_run, speaker, clock)
     embedding = JobKind(stores, OWED, partial(_embed, stores, clock), JobPolicy(), speaker, clock)
-    unasked = learning(background, speaker)
+    unasked = learning(background, speaker) + forgetting(background, speaker)
     unasked += nightly(stores, tidied, config.nights, speaker, clock)
     runner = Runner(
         stores, toolbox, speaker, clock, [delegation, runs, embedding, *unasked, *kinds]
@@ -176,7 +176,7 @@ def answering(
     trouble = Trouble(stores, models, speaker, clock)
     branching = Branching(stores, texts.seed, delegation)
     oversize = Oversize(stores, gather, config.context.component_size_limits, clock, texts.kept)
-    wards, news, seen = Wards.of(config.loop), NightReports(tidied.nights), prompt or gather
+    wards, news, seen = Wards.of(config.loop), NightReports(stores.nights), prompt or gather
     settings = CastSettings(toolbox, seen, depth=config.levels, wards=wards, unasked=news)
     casting = Casting(stores, loop, settings, branching, oversize, speaker, trouble, clock)
     ceilings, judge = config.llm.budget, partial(_judge, config, stores, texts, toolbox)

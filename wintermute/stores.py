@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wintermute.changes.change_sets import ChangeSets, ItemKind
+from wintermute.changes.nights import Nights
 from wintermute.changes.proposals import Proposals
 from wintermute.changes.undo import FileItems, Undo
 from wintermute.clock import Clock
@@ -78,6 +79,7 @@ class Stores:
     edits: Edits
     sub_sessions: SubSessions
     changes: ChangeSets
+    nights: Nights
     proposals: Proposals
     core: Core
     core_pages: CorePages
@@ -143,6 +145,7 @@ class Stores:
             known=KnownRooms(database, clock),
             **_loom(database, clock, new_id, redact),
             changes=changes,
+            nights=Nights(database, clock),
             proposals=proposals,
             core=Core(places, EditedFiles(database)),
             core_pages=pages,

@@ -52,6 +52,7 @@ from wintermute.conversation.toolbox import DONE, AnyTool
 from wintermute.db import Database
 from wintermute.health.health import Health
 from wintermute.ids import new_id
+from wintermute.learning.learning import Background
 from wintermute.llm.models import Models
 from wintermute.llm.vector import Embedder
 from wintermute.loom.casts import Casts
@@ -60,7 +61,6 @@ from wintermute.loom.records import Wards
 from wintermute.mailbox.inbox import Inbox, InboxState
 from wintermute.mailbox.outbox import Outbox, Outgoing, is_matrix
 from wintermute.messages import InboxKind, Incoming, Json, Origin, Size
-from wintermute.night.learning import Background
 from wintermute.night.programme import tidying
 from wintermute.night.tidying import Tidying
 from wintermute.prompt.block import Changing, Layout

@@ -20,13 +20,13 @@ from tests.world.clock import HeldClock
 from tests.world.house import ANN, PROMPTS, ZONE, House, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
 from wintermute.changes.change_sets import Change, Reason
+from wintermute.changes.nights import Night, NightItem, Nights
 from wintermute.changes.undo import Undone
 from wintermute.config.schema import Dreaming, Memory
+from wintermute.learning.learning import Background
 from wintermute.memory.exchange import exported
 from wintermute.memory.fact import Fact, NewFact, Source, state_of
 from wintermute.memory.resting import rest
-from wintermute.night.learning import Background
-from wintermute.night.nights import Night, NightItem, Nights
 from wintermute.night.programme import tidying
 from wintermute.night.tidying import DryNight, Tidying
 
@@ -132,7 +132,7 @@ class Sleep:
 
     @property
     def nights(self) -> Nights:
-        return self.tidying.nights
+        return self.house.stores.nights
 
     async def items(self) -> list[NightItem]:
         return await self.nights.items(self.house.database)

@@ -10,11 +10,11 @@ from typing import Any
 from tests.world.clock import FakeClock
 from tests.world.house import ANN, House, open_house
 from tests.world.model import ModelServer
+from wintermute.changes.nights import ItemState, Night, NightItem, PhaseTally
 from wintermute.clock import stamp
 from wintermute.config.schema import Memory
+from wintermute.learning.learning import Background
 from wintermute.memory.fact import NewFact, Source
-from wintermute.night.learning import Background
-from wintermute.night.nights import ItemState, Night, NightItem, PhaseTally
 from wintermute.night.programme import tidying
 from wintermute.night.tidying import Tidying, alone
 
@@ -48,13 +48,13 @@ class Tidied:
         day = self.clock.now().date()
         async with alone(self.house.stores.data_dir):
             async with self.house.database.transaction() as tx:
-                begun = await self.tidying.nights.begin(tx, day, "command", scope, phase)
+                begun = await self.house.stores.nights.begin(tx, day, "command", scope, phase)
             assert begun is not None
             return await self.tidying.tidy(begun)
 
     async def items(self, *states: ItemState) -> list[NightItem]:
         """The items of all nights, or those in these states."""
-        return await self.tidying.nights.items(self.house.database, states=states)
+        return await self.house.stores.nights.items(self.house.database, states=states)
 
     async def yes(self, item: NightItem) -> bool:
         """A person says yes to a question."""

@@ -3,13 +3,13 @@
 import click
 
 from wintermute.changes.change_sets import ChangeSet, ItemKind
+from wintermute.changes.nights import follow_undo
 from wintermute.changes.undo import FORGETTING, Undone
 from wintermute.cli.opening import Report, on_stores, with_stores
 from wintermute.cli.options import redacted, reporting, tell
 from wintermute.commands.tasks import NOTHING_TO_UNDO, back_lines, set_lines
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
-from wintermute.night.nights import follow_undo
 from wintermute.stores import Stores
 
 WOULD = "`undo` would undo this:"

@@ -37,6 +37,10 @@ from wintermute.clock import SystemClock
 from wintermute.commands.memories import fact_line
 from wintermute.config.schema import Config
 from wintermute.errors import ModelError, WintermuteError
+from wintermute.forgetting.forget_jobs import forget_at_once
+from wintermute.forgetting.forgetting import Forgotten
+from wintermute.learning.reconstruction import CORE, BatchTally, Reconstruction, normalised
+from wintermute.learning.splitting import MOST_TEXT, Splitting, harmless_paragraphs, new_facts
 from wintermute.llm.models import Models
 from wintermute.memory.exchange import (
     Import,
@@ -48,10 +52,6 @@ from wintermute.memory.exchange import (
     of_list,
 )
 from wintermute.memory.fact import EXPLICIT, SOURCES, AddOutcome, NewFact, Source
-from wintermute.night.forget_jobs import forget_at_once
-from wintermute.night.forgetting import Forgotten
-from wintermute.night.reconstruction import CORE, BatchTally, Reconstruction, normalised
-from wintermute.night.splitting import MOST_TEXT, Splitting, harmless_paragraphs, new_facts
 from wintermute.secret_shapes import REFUSED, secret_kind
 from wintermute.stores import Stores
 from wintermute.templates import Template

@@ -28,7 +28,6 @@ from wintermute.llm.tokens import estimate
 from wintermute.loom.reading import LoomReader
 from wintermute.loom.records import BranchView
 from wintermute.messages import Json, Request, Size
-from wintermute.night.nights import Nights
 from wintermute.prompt.assemble import DIVIDER, SUMMARY, pieces
 from wintermute.prompt.block import Layout, block, parts_of, retold, told
 from wintermute.prompt.gather import Gather, read_texts
@@ -127,7 +126,7 @@ async def _whole(stores: Stores, config: Config, room: str | None) -> WholePromp
 
 
 async def _of_nights(stores: Stores, scope: str) -> tuple[Described, ...]:
-    if not await Nights(stores.database, SystemClock()).has_news(scope):
+    if not await stores.nights.has_news(scope):
         return ()
     return (Described(NIGHT, *definition(NIGHT), brief(NIGHT)),)
 

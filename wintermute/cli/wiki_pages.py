@@ -24,10 +24,10 @@ from wintermute.config.secrets import Redaction, secret_values
 from wintermute.config.wiki import WikiSettings
 from wintermute.errors import ConfigurationError, StoreMissing, WintermuteError
 from wintermute.llm.models import Models
-from wintermute.night.agents import BUILTIN, PageAgent, ProgramAgent, program_environment
-from wintermute.night.consolidation import Consolidation, Preview
-from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
-from wintermute.night.raw_material import ChatTalk, Consolidations, FolderTalk, RawMaterial
+from wintermute.pages.agents import BUILTIN, PageAgent, ProgramAgent, program_environment
+from wintermute.pages.consolidation import Consolidation, Preview
+from wintermute.pages.page_writer import PageModel, PageWriter, WriterPrompts
+from wintermute.pages.raw_material import ChatTalk, Consolidations, FolderTalk, RawMaterial
 from wintermute.templates import Template
 from wintermute.text import harmless
 from wintermute.wiki.folder import missing

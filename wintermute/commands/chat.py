@@ -10,6 +10,7 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from wintermute.changes.change_sets import ChangeSet, ItemKind
+from wintermute.changes.nights import follow_undo
 from wintermute.changes.undo import FORGETTING
 from wintermute.clock import Clock
 from wintermute.commands.forgetting import YES, Forgetting, after_word, named_in, offered
@@ -28,7 +29,6 @@ from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import is_matrix
 from wintermute.memory.status import with_memory
 from wintermute.messages import ROOM
-from wintermute.night.nights import follow_undo
 from wintermute.owner import is_owner
 from wintermute.prompt.edited import unusable_files
 from wintermute.stores import Stores

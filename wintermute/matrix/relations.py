@@ -11,10 +11,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol
 
+from wintermute.changes.nights import asked_by
 from wintermute.commands.chat import NAMES
 from wintermute.conversation.casting import without, without_quote
 from wintermute.conversation.rooms import REDONE
 from wintermute.db import Transaction
+from wintermute.forgetting.forget_jobs import owe_forgetting, owe_unsaying
+from wintermute.forgetting.forgetting import with_reports
 from wintermute.loom.conversations import Reward
 from wintermute.mailbox.inbox import LAST, Waiting
 from wintermute.mailbox.retractions import Retracted
@@ -31,9 +34,6 @@ from wintermute.matrix.inbox import (
     string,
 )
 from wintermute.messages import PERSON, Incoming, Json
-from wintermute.night.forget_jobs import owe_forgetting, owe_unsaying
-from wintermute.night.forgetting import with_reports
-from wintermute.night.nights import asked_by
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
 from wintermute.tasks.tasks import SIGNS, Sign

@@ -3,14 +3,14 @@
 import logging
 
 from wintermute.changes.change_sets import Change
+from wintermute.changes.nights import WEEK, Planned, digest_of
 from wintermute.clock import Clock
 from wintermute.config.schema import Config
 from wintermute.errors import AnswerUnusable, BudgetSpent, WintermuteError
-from wintermute.night.harvest import Backlog, Harvest, Harvests, due
-from wintermute.night.nights import WEEK, Nights, Planned, digest_of
-from wintermute.night.quiet import Quiet
-from wintermute.night.reconstruction import Reconstruction
-from wintermute.night.rewording import asked_for
+from wintermute.learning.harvest import Backlog, Harvest, Harvests, due
+from wintermute.learning.quiet import Quiet
+from wintermute.learning.reconstruction import Reconstruction
+from wintermute.learning.rewording import asked_for
 from wintermute.night.tidying import LOOKED_BACK, ChoreDone, ChoreItem, PhaseWork
 from wintermute.prompt.gather import Texts
 from wintermute.stores import Stores
@@ -32,14 +32,12 @@ class CatchUp:
     def __init__(
         self,
         stores: Stores,
-        nights: Nights,
         config: Config,
         texts: Texts,
         quiet: Quiet,
         clock: Clock,
     ) -> None:
         self._stores = stores
-        self._nights = nights
         self._config = config
         self._texts = texts
         self._quiet = quiet
@@ -77,7 +75,7 @@ class CatchUp:
         """Name the things that people asked for in messages that they edited since (M-089)."""
         looked = [
             each.began_at
-            for each in await self._nights.newest(LOOKED_BACK)
+            for each in await self._stores.nights.newest(LOOKED_BACK)
             if each.id != work.night.id
             and each.scope in ("", work.scope)
             and each.phase in ("", self.name)
@@ -90,7 +88,7 @@ class CatchUp:
         """How much would be read, and brought together with what is known."""
         owed = await self._owed() if self._config.memory_harvest.enabled else []
         digests = [digest for scope, _, digest in owed if scope == work.scope]
-        fresh = await self._nights.unjudged(work.scope, digests)
+        fresh = await self._stores.nights.unjudged(work.scope, digests)
         queued = sum(  # a list is read whole, whatever waits
             queue.facts
             for queue in await self._stores.facts.queues(self._stores.database)
@@ -118,7 +116,7 @@ class CatchUp:
             *(self._stores, work.models, self._texts.harvest, settings, self._quiet, self._clock)
         )
         for scope, name, digest in await self._owed():
-            if scope != work.scope or not await self._nights.unjudged(scope, [digest]):
+            if scope != work.scope or not await self._stores.nights.unjudged(scope, [digest]):
                 continue
             try:
                 await reading.catch_up(name)
@@ -126,7 +124,7 @@ class CatchUp:
                 log.warning("not harvested conversation=%s reason=%s", name, problem)
                 failed += 1
                 async with self._stores.database.transaction() as tx:
-                    await self._nights.judge(tx, work.scope, [digest])
+                    await self._stores.nights.judge(tx, work.scope, [digest])
         return [f"{counted(failed, 'conversation')} could not be read"] if failed else []
 
     async def _owed(self) -> list[tuple[str, str, str]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import date, tzinfo
 from typing import Literal, get_args
 
+from wintermute.changes.nights import Planned
 from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
 from wintermute.llm.json_answer import Unfit, answer_in_json, only
 from wintermute.memory.fact import Fact
@@ -30,7 +31,6 @@ from wintermute.night.dedup import (
     proved,
     sources_of,
 )
-from wintermute.night.nights import Nights, Planned
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
 from wintermute.stores import Stores
 from wintermute.templates import Template
@@ -109,12 +109,9 @@ class Contradictions:
     name = "contradictions"
     asks = True
 
-    def __init__(
-        self, stores: Stores, nights: Nights, likeness: Likeness, template: Template, same: float
-    ) -> None:
+    def __init__(self, stores: Stores, likeness: Likeness, template: Template, same: float) -> None:
         """`same`: the likeness from which on dedup is asked first."""
         self._stores = stores
-        self._nights = nights
         self._likeness = likeness
         self._template = template
         self._same = same
@@ -134,7 +131,7 @@ class Contradictions:
 
     async def _steps_of(self, work: PhaseWork, found: Compared) -> AsyncIterator[TidyStep]:
         gone = going(work.so_far)
-        groups = await clusters_of(self._nights, found, work.scope, self._same, gone)
+        groups = await clusters_of(self._stores.nights, found, work.scope, self._same, gone)
         owed = {fact.id for group in groups.owed for fact in group}
         open_ = await self._open(found, work.scope, groups)
         named = {name for pair in open_ for name in pair}
@@ -144,7 +141,7 @@ class Contradictions:
         room, questions = MOST - len(own), sum(item.state == "open" for item in own)
         proposes, answers = (
             "small" in work.models.sizes(ROLE),
-            await self._nights.answered(work.scope),
+            await self._stores.nights.answered(work.scope),
         )
         asked: set[FactPair] = set()
         for pair in open_:
@@ -182,7 +179,7 @@ class Contradictions:
             and not any({*pair} <= group for group in owed)
         ]
         digests = {pair: pair_digest(*(found.facts[name] for name in pair)) for pair in pairs}
-        unjudged = await self._nights.unjudged(scope, set(digests.values()))
+        unjudged = await self._stores.nights.unjudged(scope, set(digests.values()))
         return [pair for pair in pairs if digests[pair] in unjudged]
 
     async def _asked(self, work: PhaseWork, pair: tuple[Fact, Fact]) -> TidyStep:

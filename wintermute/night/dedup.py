@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequen
 from dataclasses import dataclass
 from itertools import combinations
 
+from wintermute.changes.nights import NightItem, Nights, Planned, digest_of
 from wintermute.db import Transaction
 from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn, ToolFailed
 from wintermute.llm.calls import QuestionSources
@@ -17,7 +18,6 @@ from wintermute.memory.fact import Fact, entry
 from wintermute.memory.likeness import Compared, FactPair, Likeness, pair_of
 from wintermute.memory.sense import Heirs, are_made_of
 from wintermute.messages import Json
-from wintermute.night.nights import NightItem, Nights, Planned, digest_of
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
 from wintermute.stores import Stores
 from wintermute.templates import Template
@@ -182,11 +182,10 @@ class Dedup:
     asks = True
 
     def __init__(
-        self, stores: Stores, nights: Nights, likeness: Likeness, template: Template, least: float
+        self, stores: Stores, likeness: Likeness, template: Template, least: float
     ) -> None:
         """`least`: from which likeness on facts say the same."""
         self._stores = stores
-        self._nights = nights
         self._likeness = likeness
         self._template = template
         self._least = least
@@ -205,7 +204,7 @@ class Dedup:
             if found.note:
                 yield TidyStep(note=found.note, left=found.more > 0)
             gone = going(work.so_far)
-            groups = await clusters_of(self._nights, found, work.scope, self._least, gone)
+            groups = await clusters_of(self._stores.nights, found, work.scope, self._least, gone)
             for group in groups.owed:
                 yield await self._asked(work, found, group)
 

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from wintermute.changes.change_sets import Reason
+from wintermute.changes.nights import NightItem, Nights
 from wintermute.db import Transaction
+from wintermute.forgetting.deeds import ItemNames
 from wintermute.memory.fact import Fact, NewFact, key, last_said
 from wintermute.memory.review import hand_down_use, is_said_elsewhere, looked_at, take_place
 from wintermute.night.contradictions import may_end
 from wintermute.night.dedup import are_as_known, origins_of
-from wintermute.night.deeds import ItemNames
-from wintermute.night.nights import NightItem, Nights
 from wintermute.stores import Stores
 
 
@@ -62,9 +62,8 @@ async def is_overtaken(
 class MergeFacts:
     """One text in the place of several: stored first, then they are retired, or have ended (M-057)."""
 
-    def __init__(self, stores: Stores, nights: Nights) -> None:
+    def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._nights = nights
 
     async def do(self, tx: Transaction, item: NightItem, why: Reason) -> ItemNames | None:
         """None where one of them is another by now, or something else says just that."""
@@ -77,7 +76,7 @@ class MergeFacts:
             return None
         losers = [fact for fact in members if fact.id in ended]
         winners = [fact for fact in members if fact.id not in ended]
-        if await is_overtaken(self._nights, tx, item, why, losers, winners):
+        if await is_overtaken(self._stores.nights, tx, item, why, losers, winners):
             return None
         over = dict.fromkeys(ended, 0)
         heirs = dict.fromkeys([name for name in texts if name not in over], 0)
@@ -93,9 +92,8 @@ class MergeFacts:
 class EndFact:
     """A fact is true no longer, and says what is since, if anything is (M-074)."""
 
-    def __init__(self, stores: Stores, nights: Nights) -> None:
+    def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._nights = nights
 
     async def do(self, tx: Transaction, item: NightItem, why: Reason) -> ItemNames | None:
         """None where one of the two is another by now, or has an end."""
@@ -107,7 +105,7 @@ class EndFact:
         heirs = await facts.living(tx, item.scope, list(stays))
         if are_apart([*losers, *heirs]):
             return None
-        if await is_overtaken(self._nights, tx, item, why, losers, heirs):
+        if await is_overtaken(self._stores.nights, tx, item, why, losers, heirs):
             return None
         now = facts.now()
         for loser in losers:

@@ -4,12 +4,12 @@ from datetime import time
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+from wintermute.changes.nights import Night, Nights
 from wintermute.clock import Clock
 from wintermute.config.schema import Dreaming
 from wintermute.db import Database
 from wintermute.health.health import Finding
 from wintermute.night.night_jobs import newest_night, next_night
-from wintermute.night.nights import Night, Nights
 from wintermute.night.report import failed
 from wintermute.night.tidying import is_at_work
 from wintermute.text import counted

@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 
 from wintermute.changes.change_sets import ItemKind
+from wintermute.changes.nights import Planned, digest_of
 from wintermute.changes.proposals import Proposal
 from wintermute.clock import Clock, stamp
 from wintermute.config.secrets import Redaction
@@ -18,22 +19,21 @@ from wintermute.conversation.asking import Folding
 from wintermute.db.traces import ERASED
 from wintermute.errors import StorageBlocked, StoreBusy, WintermuteError
 from wintermute.files import to_its_end
+from wintermute.forgetting.forget_pages import CONSOLIDATE_AGAIN, GONE
 from wintermute.jobs import FORGET
 from wintermute.loom.records import BranchView
-from wintermute.night.agents import BUILTIN
-from wintermute.night.consolidation import Consolidation
-from wintermute.night.forget_pages import CONSOLIDATE_AGAIN, GONE
-from wintermute.night.nights import Nights, Planned, digest_of
-from wintermute.night.page_lines import asked_places
-from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
-from wintermute.night.raw_material import (
+from wintermute.night.tidying import ChoreDone, ChoreItem, PhaseWork
+from wintermute.pages.agents import BUILTIN
+from wintermute.pages.consolidation import Consolidation
+from wintermute.pages.page_lines import asked_places
+from wintermute.pages.page_writer import PageModel, PageWriter, WriterPrompts
+from wintermute.pages.raw_material import (
     ChatPart,
     ChatTalk,
     Consolidations,
     FolderTalk,
     RawMaterial,
 )
-from wintermute.night.tidying import ChoreDone, ChoreItem, PhaseWork
 from wintermute.stores import Stores
 from wintermute.text import counted
 from wintermute.wiki.conversations import ConversationFolder, MessageFile
@@ -71,7 +71,6 @@ class Pages:
     def __init__(
         self,
         stores: Stores,
-        nights: Nights,
         prompts: WriterPrompts,
         backend: str | None,
         redact: Redaction,
@@ -79,7 +78,6 @@ class Pages:
     ) -> None:
         """`backend`: who is asked instead of the models of the role."""
         self._stores = stores
-        self._nights = nights
         self._prompts = prompts
         self._backend = backend
         self._redact = redact
@@ -133,7 +131,7 @@ class Pages:
         chats = [
             _chat_digest(part) for part in parts if self._kept.talk(part.conversation_id, part)
         ]
-        fresh, again = await self._nights.unjudged(work.scope, chats), await self._again()
+        fresh, again = await self._stores.nights.unjudged(work.scope, chats), await self._again()
         would = [f"{counted(len(fresh), 'chat')} would become pages"] if fresh else []
         would += [f"{counted(len(again), 'page')} would be written anew"] if again else []
         return f"{'; '.join(would)}: not tried here" if would else ""
@@ -141,11 +139,11 @@ class Pages:
     async def _chat(self, run: "_Run", scope: str, part: ChatPart) -> None:
         """One chat; what was of no use is not asked for again until more is said."""
         name, digest = part.conversation_id, _chat_digest(part)
-        if not await self._nights.unjudged(scope, [digest]):
+        if not await self._stores.nights.unjudged(scope, [digest]):
             return
         if (await run.work(ChatTalk(self._kept, name))).refused:
             async with self._stores.database.transaction() as tx:
-                await self._nights.judge(tx, scope, [digest])
+                await self._stores.nights.judge(tx, scope, [digest])
 
     def _applied(self, names: Sequence[str]) -> list[ChoreItem]:
         """Those of these jobs whose pages are in place, as `names` has them."""
@@ -204,7 +202,7 @@ class Pages:
         for kind in ASKED:
             for each in await self._stores.proposals.open_in(scope, kind):
                 digest = digest_of("proposal", each.id)
-                if not await self._nights.unjudged(scope, [digest]):
+                if not await self._stores.nights.unjudged(scope, [digest]):
                     continue
                 item = each.item or scope
                 state = await self._stores.undo.files[kind].state(item)
@@ -223,7 +221,7 @@ class Pages:
     async def _asked_lines(self, scope: str) -> list[ChoreItem]:
         """One question for all lines that are withheld and that no open one asks about (M-082)."""
         places = await to_its_end(partial(asked_places, self._stores.wiki))
-        open_ = await self._nights.items(self._stores.database, scope=scope, states=["open"])
+        open_ = await self._stores.nights.items(self._stores.database, scope=scope, states=["open"])
         waiting = {name for item in open_ for name in item.plan.get("lines", ())}
         said = tuple(place for place, name in places if name not in waiting)
         if not said:
@@ -325,12 +323,10 @@ class FoldIdle:
     def __init__(
         self,
         stores: Stores,
-        nights: Nights,
         folding: Callable[[PhaseWork], Folding],
         clock: Clock,
     ) -> None:
         self._stores = stores
-        self._nights = nights
         self._folding = folding
         self._clock = clock
 
@@ -361,7 +357,7 @@ class FoldIdle:
         self, work: PhaseWork, folding: Folding, branch: str, past: BranchView, digest: str
     ) -> str:
         """What came of one that is too long; "": nothing."""
-        if not await self._nights.unjudged(work.scope, [digest]):
+        if not await self._stores.nights.unjudged(work.scope, [digest]):
             return ""
         work.models.away = ""
         folded = await folding.fold(past, branch, None, "size")
@@ -370,13 +366,13 @@ class FoldIdle:
             return f"{before} before, {now} now; all that was said is kept"
         if not work.models.away:
             async with self._stores.database.transaction() as tx:
-                await self._nights.judge(tx, work.scope, [digest])
+                await self._stores.nights.judge(tx, work.scope, [digest])
         return ""
 
     async def foreseen(self, work: PhaseWork) -> str:
         """How many conversations would be summed up."""
         digests = [digest async for *_, digest in self._long(self._folding(work), work.scope)]
-        fresh = await self._nights.unjudged(work.scope, digests)
+        fresh = await self._stores.nights.unjudged(work.scope, digests)
         would = f"{counted(len(fresh), 'long conversation')} would be summed up: not tried here"
         return would if fresh else ""
 

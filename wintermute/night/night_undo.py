@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from wintermute.changes.change_sets import KEPT
+from wintermute.changes.nights import Night, NightItem, follow_undo
 from wintermute.changes.undo import ALL_OF_IT, FORGETTING, Undone
 from wintermute.errors import WintermuteError
-from wintermute.night.nights import Night, NightItem, Nights, follow_undo
 from wintermute.night.report import is_forgotten
 from wintermute.stores import Stores
 
@@ -40,9 +40,7 @@ def require_kept(night: Night, items: Sequence[NightItem], now: datetime) -> Non
         raise WintermuteError(EXPIRED)
 
 
-async def undo_items(
-    stores: Stores, nights: Nights, items: Sequence[NightItem], *, whole: bool
-) -> NightUndone:
+async def undo_items(stores: Stores, items: Sequence[NightItem], *, whole: bool) -> NightUndone:
     """Take back what these items did; `whole`: they are all that their change sets are about.
 
     What was changed again since stays, and is named. Raises: WintermuteError when it is too long ago.
@@ -51,7 +49,7 @@ async def undo_items(
     async with stores.database.transaction() as tx:
         if await stores.jobs.is_forgetting(tx):
             raise WintermuteError(FORGETTING)
-    at_work = {night.id for night in await nights.running(stores.database)}
+    at_work = {night.id for night in await stores.nights.running(stores.database)}
     if any(item.night in at_work for item in done):
         raise WintermuteError(AT_WORK)
     for scope in {item.scope for item in done if item.scope}:
@@ -73,7 +71,7 @@ async def undo_items(
         async with stores.database.transaction() as tx:
             for item in of_set:
                 if held.isdisjoint(name for _, name in item.names):
-                    await nights.move(tx, item, "undone")
+                    await stores.nights.move(tx, item, "undone")
                     gone.append(item)
             await follow_undo(tx, undone)  # of what other nights made of it since
         back.append(undone)

@@ -7,11 +7,11 @@ from datetime import date
 from functools import partial
 from typing import Literal
 
+from wintermute.changes.nights import ItemState, Night, NightItem, turned
 from wintermute.errors import StorageBlocked, WintermuteError
 from wintermute.files import to_its_end
+from wintermute.forgetting.deeds import Deeds
 from wintermute.jobs import FORGET
-from wintermute.night.deeds import Deeds
-from wintermute.night.nights import ItemState, Night, NightItem, Nights, turned
 from wintermute.stores import Stores
 from wintermute.wiki.asked_lines import shown_again
 
@@ -64,21 +64,20 @@ class Answered:
 class Questions:
     """Finds nights and items by what people call them, and does what is said yes to."""
 
-    def __init__(self, stores: Stores, nights: Nights) -> None:
+    def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._nights = nights
 
     async def night(self, named: str, scope: str | None = None) -> Night:
         """The night of an id, or of a date: the newest that did or asks something, there if given.
 
         Raises: NoSuchNight, naming the newest.
         """
-        found = await self._nights.named(named)
+        found = await self._stores.nights.named(named)
         if found is None and (day := _day(named)) is not None:
-            of_day = await self._nights.newest(LOOKED_THROUGH, day)
+            of_day = await self._stores.nights.newest(LOOKED_THROUGH, day)
             found = await self.newest_of(of_day, scope)
         if found is None:
-            newest = [night.id for night in await self._nights.newest(NEWEST)]
+            newest = [night.id for night in await self._stores.nights.newest(NEWEST)]
             known = f"the newest are {', '.join(newest)}" if newest else "none has run yet"
             raise NoSuchNight(f"there is no night {named[:40]}: {known}")
         return found
@@ -86,7 +85,7 @@ class Questions:
     async def newest_of(self, nights: Sequence[Night], scope: str | None) -> Night | None:
         """The first of these that did or asks something there; else the first."""
         for night in nights:
-            if await self._nights.items(self._stores.database, night.id, scope):
+            if await self._stores.nights.items(self._stores.database, night.id, scope):
                 return night
         return next(iter(nights), None)
 
@@ -97,8 +96,8 @@ class Questions:
             raise NoSuchNight(f"write it as NIGHT#ITEM, such as 20260504#3, not {named[:40]}")
         night = await self.night(match[1])
         async with self._stores.database.transaction() as tx:
-            await self._nights.outdate(tx)
-            items = await self._nights.items(tx, night.id, scope)
+            await self._stores.nights.outdate(tx)
+            items = await self._stores.nights.items(tx, night.id, scope)
         found = next((item for item in items if item.n == int(match[2])), None)
         if found is None:
             newest = ", ".join(item.id for item in items[-NEWEST:])
@@ -120,8 +119,8 @@ class Questions:
     async def open_in(self, scope: str) -> list[NightItem]:
         """What waits for a yes or no there, oldest first."""
         async with self._stores.database.transaction() as tx:
-            await self._nights.outdate(tx)
-            return await self._nights.items(tx, scope=scope, states=OPEN)
+            await self._stores.nights.outdate(tx)
+            return await self._stores.nights.items(tx, scope=scope, states=OPEN)
 
     async def meant(self, words: Sequence[str], scope: str) -> list[NightItem]:
         """The questions of a scope that `all`, `3`, `3-7` or `NIGHT#3` name.
@@ -146,7 +145,7 @@ class Questions:
         return list({item.id: item for item in found}.values())
 
     async def _numbered(self, scope: str, first: int, last: int, word: str) -> list[NightItem]:
-        everything = await self._nights.items(self._stores.database, scope=scope)
+        everything = await self._stores.nights.items(self._stores.database, scope=scope)
         fitting = [item for item in everything if first <= item.n <= last]
         if not fitting:
             raise NoSuchNight(f"no change or question of a night has the number {word[:20]} here")
@@ -182,7 +181,7 @@ class Questions:
         if item.state != "refused" or "proposal" in item.plan:
             return item
         async with self._stores.database.transaction() as tx:
-            await self._nights.move(tx, item, "open")
+            await self._stores.nights.move(tx, item, "open")
         return replace(item, state="open")
 
     async def no(self, item: NightItem) -> Answered:
@@ -190,7 +189,7 @@ class Questions:
         if item.state != "open":
             return Answered(item, ANSWERED[item.state])
         async with self._stores.database.transaction() as tx:
-            if not await self._nights.move(tx, item, "refused"):
+            if not await self._stores.nights.move(tx, item, "refused"):
                 return Answered(item, CHANGED)
             if "proposal" in item.plan:
                 await self._stores.proposals.decide(tx, item.plan["proposal"], "refused")

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import PurePosixPath
 
+from wintermute.changes.nights import FORGOTTEN as FORGOTTEN_REASON
+from wintermute.changes.nights import Night, NightItem, PhaseTally
 from wintermute.messages import Json
-from wintermute.night.nights import FORGOTTEN as FORGOTTEN_REASON
-from wintermute.night.nights import Night, NightItem, PhaseTally
 from wintermute.prompt.gather import event
 from wintermute.text import counted, one_line, plain
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 from wintermute.changes.change_sets import Change, Reason
+from wintermute.changes.nights import NightItem, Planned, digest_of
 from wintermute.clock import stamp
 from wintermute.config.schema import Dreaming
 from wintermute.db import Transaction
+from wintermute.forgetting.deeds import ItemNames
 from wintermute.memory.fact import state_of
 from wintermute.memory.resting import StaleFact, awake_count, rest, stale
-from wintermute.night.deeds import ItemNames
-from wintermute.night.nights import NightItem, Nights, Planned, digest_of
 from wintermute.night.tidying import PhaseWork, TidyStep
 from wintermute.stores import Stores
 
@@ -28,9 +28,8 @@ class Stale:
     name = "stale"
     asks = False
 
-    def __init__(self, stores: Stores, nights: Nights, wanted: Dreaming) -> None:
+    def __init__(self, stores: Stores, wanted: Dreaming) -> None:
         self._stores = stores
-        self._nights = nights
         self._wanted = wanted
 
     async def size(self, scope: str) -> int:
@@ -45,7 +44,7 @@ class Stale:
         found = await stale(database, work.scope, before, least)
         gone = {name for item in work.so_far for name in _named(item)}
         digests = {_digest(fact): fact for fact in found if fact.id not in gone}
-        new = await self._nights.unjudged(work.scope, digests)
+        new = await self._stores.nights.unjudged(work.scope, digests)
         wanted = [fact for digest, fact in digests.items() if digest in new]
         if not wanted:
             return

@@ -9,9 +9,11 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from wintermute.changes.change_sets import Reason
+from wintermute.changes.nights import ItemState, NightItem, Planned, digest_of
 from wintermute.changes.proposals import Proposal
 from wintermute.db import Transaction
 from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
+from wintermute.forgetting.deeds import ItemNames, named
 from wintermute.llm.json_answer import Unfit, proved_answer
 from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import Fact, NewFact, Replaced, key, listed, refusal, retirements
@@ -20,9 +22,7 @@ from wintermute.memory.review import hand_down_use, is_said_elsewhere
 from wintermute.memory.sense import Heirs, are_made_of, successors
 from wintermute.messages import Reply
 from wintermute.night.dedup import origins_of, sources_of
-from wintermute.night.deeds import ItemNames, named
 from wintermute.night.fact_deeds import merged_fact
-from wintermute.night.nights import ItemState, NightItem, Nights, Planned, digest_of
 from wintermute.night.tidying import (
     ALWAYS_ALLOWED,
     ROLE,
@@ -95,9 +95,8 @@ class ListRewriting:
     name = "memories"
     asks = True
 
-    def __init__(self, stores: Stores, nights: Nights, template: Template) -> None:
+    def __init__(self, stores: Stores, template: Template) -> None:
         self._stores = stores
-        self._nights = nights
         self._template = template
 
     async def size(self, scope: str) -> int:
@@ -112,16 +111,18 @@ class ListRewriting:
         if not work.dry:
             await self._stores.memories.text(work.scope)  # with what was edited by hand
         held = await self._held(work.scope)
-        if new := await self._nights.unjudged(work.scope, held):
+        if new := await self._stores.nights.unjudged(work.scope, held):
             yield TidyStep(judged=tuple(new))  # it is known longer than the item
         if await self._stores.proposals.open_in(work.scope, "fact"):
             return  # some of them are about to go, perhaps (M-090)
         live = await self._stores.facts.live(work.scope)
         beside = [fact for fact in live if not _is_apart(fact)]
         whole = [fact.text for fact in beside]
-        if not await self._nights.unjudged(work.scope, [digest := _digest(whole)]):
+        if not await self._stores.nights.unjudged(work.scope, [digest := _digest(whole)]):
             return
-        free = await self._nights.unjudged(work.scope, [_line(text) for text in whole]) - held
+        free = (
+            await self._stores.nights.unjudged(work.scope, [_line(text) for text in whole]) - held
+        )
         old = [fact for fact in beside if _line(fact.text) in free]
         if len(old) < FEWEST:
             return
@@ -141,7 +142,7 @@ class ListRewriting:
 
     async def _held(self, scope: str) -> set[str]:
         """The lines that an earlier list was to do without, and a person said no to that."""
-        items = await self._nights.items(self._stores.database, scope=scope, states=UNWANTED)
+        items = await self._stores.nights.items(self._stores.database, scope=scope, states=UNWANTED)
         return {_line(text) for item in items if item.phase == self.name for text in item.before}
 
     async def _asked(self, work: PhaseWork, old: Sequence[Fact]) -> list[str]:
@@ -263,22 +264,20 @@ class RewriteList:
         return not any([await is_said_elsewhere(tx, scope, key(line), list(old)) for line in lines])
 
 
-async def ask_about_lines(
-    tx: Transaction, stores: Stores, nights: Nights, wish: Proposal
-) -> NightItem | None:
+async def ask_about_lines(tx: Transaction, stores: Stores, wish: Proposal) -> NightItem | None:
     """The question whether memories may go whose lines are missing; None: it is asked already."""
     now, ids = stores.facts.now(), json.loads(wish.text)
     texts = [fact.text for fact in await stores.facts.living(tx, wish.scope, ids)]
-    waiting = await nights.items(tx, scope=wish.scope, states=OPEN)
+    waiting = await stores.nights.items(tx, scope=wish.scope, states=OPEN)
     if not texts or any(item.plan.get("proposal") == wish.id for item in waiting):
         return None
     plan = {"do": "lines", "proposal": wish.id, "ids": ids}
     wanted = Planned("lines", tuple(texts[:MOST_NAMED]), "", wish.reason, plan, question=True)
     day = now.astimezone(stores.tasks.zone).date()
-    night = await nights.begin(tx, day, "asked", wish.scope, "lines")
+    night = await stores.nights.begin(tx, day, "asked", wish.scope, "lines")
     assert night is not None  # one that is asked for always begins
-    item = await nights.plan(tx, night.id, wish.scope, "lines", wanted, "open")
-    await nights.end(tx, night.id)
+    item = await stores.nights.plan(tx, night.id, wish.scope, "lines", wanted, "open")
+    await stores.nights.end(tx, night.id)
     return item
 
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from wintermute.changes.nights import Planned, digest_of
 from wintermute.clock import stamp
 from wintermute.errors import AnswerUnusable, ContextTooLarge, ToolFailed
 from wintermute.llm.json_answer import Unfit, answer_in_json, only
 from wintermute.llm.tokens import estimate
 from wintermute.memory.sense import are_made_of, main_words, shared_words
 from wintermute.messages import Json
-from wintermute.night.nights import Nights, Planned, digest_of
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
 from wintermute.skills.skills import ENDING, IN_FOLDER, MOST_DOCUMENTATION, shown, summary_in
 from wintermute.stores import Stores
@@ -81,10 +81,9 @@ class SkillReview:
     name = "skills"
     asks = True
 
-    def __init__(self, stores: Stores, nights: Nights, template: Template, alike: float) -> None:
+    def __init__(self, stores: Stores, template: Template, alike: float) -> None:
         """`alike`: which part of their words two skills share that are the same."""
         self._stores = stores
-        self._nights = nights
         self._template = template
         self._alike = alike
 
@@ -98,7 +97,9 @@ class SkillReview:
         if work.scope != self._stores.owner.scope:
             return
         skills = await self._skills()
-        new = await self._nights.unjudged(work.scope, [skill.digest for skill in skills.values()])
+        new = await self._stores.nights.unjudged(
+            work.scope, [skill.digest for skill in skills.values()]
+        )
         asked, busy, wait = 0, set[str](), set[str]()
         for group in await asyncio.to_thread(self._groups, skills, new):
             if busy & {skill.name for skill in group}:
@@ -115,7 +116,7 @@ class SkillReview:
             yield TidyStep(judged=tuple(quiet))
         unread = [s for s in await self._unread(skills) if s.name not in busy]
         digests = {digest_of("unread", skill.digest): skill for skill in unread}
-        for digest in sorted(await self._nights.unjudged(work.scope, digests)):
+        for digest in sorted(await self._stores.nights.unjudged(work.scope, digests)):
             yield TidyStep((_going(digests[digest], digest),))
 
     async def _skills(self) -> dict[str, SkillText]:

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from wintermute.changes.change_sets import Reason
+from wintermute.changes.nights import NightItem, Planned, digest_of
 from wintermute.db import Transaction
 from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn, ToolFailed
+from wintermute.forgetting.deeds import ItemNames
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import Unfit, answer_in_json
 from wintermute.llm.tokens import estimate
 from wintermute.memory.sense import TOKENS, Heirs, are_made_of, is_negated, main_words, succeeds
 from wintermute.messages import Json
 from wintermute.night.dedup import LONGER
-from wintermute.night.deeds import ItemNames
-from wintermute.night.nights import NightItem, Nights, Planned, digest_of
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
 from wintermute.prompt.assemble import task_lines
 from wintermute.stores import Stores
@@ -160,9 +160,8 @@ class TaskReview:
     name = "tasks"
     asks = True
 
-    def __init__(self, stores: Stores, nights: Nights, template: Template) -> None:
+    def __init__(self, stores: Stores, template: Template) -> None:
         self._stores = stores
-        self._nights = nights
         self._template = template
 
     async def size(self, scope: str) -> int:
@@ -179,7 +178,7 @@ class TaskReview:
         """One at most. Raises: ModelError."""
         tasks = await self._tasks(work.scope)
         digest = _digest(tasks.values())
-        if not tasks or not await self._nights.unjudged(work.scope, [digest]):
+        if not tasks or not await self._stores.nights.unjudged(work.scope, [digest]):
             return
         try:
             answer = await self._asked(work, tasks)

@@ -17,27 +17,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
+from wintermute.changes.nights import (
+    Answers,
+    ItemState,
+    Night,
+    NightItem,
+    PhaseStatus,
+    PhaseTally,
+    Planned,
+    as_item,
+)
 from wintermute.config.lock import claimed, holder
 from wintermute.db import Transaction
 from wintermute.errors import BudgetSpent, ContextTooLarge, ModelError, StoreBusy, WintermuteError
+from wintermute.forgetting.deeds import Deeds
 from wintermute.llm.backend import UNHEARD, Listener
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.models import Models
 from wintermute.memory.resting import awake_count
 from wintermute.memory.review import looked_at, scopes_with_news
 from wintermute.messages import Reply, Request, Size
-from wintermute.night.deeds import Deeds
-from wintermute.night.nights import (
-    Answers,
-    ItemState,
-    Night,
-    NightItem,
-    Nights,
-    PhaseStatus,
-    PhaseTally,
-    Planned,
-    as_item,
-)
 from wintermute.stores import Stores
 
 ROLE = "dreaming"
@@ -323,7 +322,6 @@ class Tidying:
     def __init__(
         self,
         stores: Stores,
-        nights: Nights,
         programme: Programme,
         deeds: Deeds,
         models: Models,
@@ -331,7 +329,6 @@ class Tidying:
     ) -> None:
         """`budget`: tokens of one night."""
         self._stores = stores
-        self.nights = nights
         self.deeds = deeds
         self._programme = programme
         self._models = models
@@ -350,11 +347,13 @@ class Tidying:
         for chore in self._programme.closing:
             if night.scope == "" and night.phase in ("", chore.name):
                 await self._chore(night, EVERYWHERE, chore, asked, progress)
-        for item in await self.nights.items(self._stores.database, night.id, states=PLANNED):
+        for item in await self._stores.nights.items(
+            self._stores.database, night.id, states=PLANNED
+        ):
             await self._take_back(item)  # of what was interrupted too often
         async with self._stores.database.transaction() as tx:
-            await self.nights.end(tx, night.id)
-        found = await self.nights.named(night.id)
+            await self._stores.nights.end(tx, night.id)
+        found = await self._stores.nights.named(night.id)
         assert found is not None
         return found
 
@@ -413,7 +412,7 @@ class Tidying:
     async def _turns(self, night: Night) -> "Turns":
         """When it was whose turn, and who waits: by the nights before, and for what is new."""
         newest, seen, left = dict[str, int](), set[str](), set[str]()
-        for turn in await self.nights.turns(night.id, LOOKED_BACK):
+        for turn in await self._stores.nights.turns(night.id, LOOKED_BACK):
             left |= {turn.scope} if turn.is_left and turn.scope not in seen else set()
             seen.add(turn.scope)
             if not turn.is_left or turn.calls:
@@ -458,7 +457,7 @@ class Tidying:
         progress: Progress,
     ) -> None:
         """Look in all of them, then do what they want, or ask."""
-        known = await self.nights.tallies(night.id, scope)
+        known = await self._stores.nights.tallies(night.id, scope)
         open_ = [phase for phase in phases if not _is_over(known.get(phase.name))]
         found: dict[str, PhaseTally] = {}
         for phase in open_:
@@ -482,7 +481,7 @@ class Tidying:
         if tally.tries > MOST_TRIES:
             tally = replace(tally, status="failed", note="interrupted twice: left out")
         async with self._stores.database.transaction() as tx:
-            await self.nights.note(tx, night.id, tally)
+            await self._stores.nights.note(tx, night.id, tally)
         return tally
 
     async def _looked(
@@ -495,7 +494,7 @@ class Tidying:
         so_far = dry.items if dry else await self._so_far(night, scope)
         own = [item for item in so_far if item.scope == scope]
         work = PhaseWork(night, scope, asked, own, dry is not None)
-        answers = await self.nights.answered(scope)
+        answers = await self._stores.nights.answered(scope)
         try:
             async for step in phase.steps(work):
                 await self._keep(work, phase, step, answers, dry)
@@ -538,24 +537,28 @@ class Tidying:
                 dry.items.append(replace(made, n=len(dry.items) + 1, state=state))
             return
         async with self._stores.database.transaction() as tx:
-            await self.nights.plan_all(tx, (night.id, scope, phase.name), wanted, step.judged)
+            await self._stores.nights.plan_all(
+                tx, (night.id, scope, phase.name), wanted, step.judged
+            )
             await looked_at(tx, step.looked_at, step.waiting, step.by_words)
-            await self.nights.spend(tx, night.id, asked.calls, asked.used, asked.usd)
+            await self._stores.nights.spend(tx, night.id, asked.calls, asked.used, asked.usd)
 
     async def _so_far(self, night: Night, scope: str) -> list[NightItem]:
-        return await self.nights.items(self._stores.database, night.id, scope)
+        return await self._stores.nights.items(self._stores.database, night.id, scope)
 
     async def _settle(self, night: Night, scope: str) -> Mapping[str, str]:
         """Beyond the guard nothing of what is planned is done: all of it becomes questions.
 
         By phase, why it asks.
         """
-        planned = await self.nights.items(self._stores.database, night.id, scope, states=PLANNED)
+        planned = await self._stores.nights.items(
+            self._stores.database, night.id, scope, states=PLANNED
+        )
         judged, guard = await self._judged(scope, planned)
         async with self._stores.database.transaction() as tx:
             for before, after in zip(planned, judged, strict=True):
                 if after.state != before.state:
-                    await self.nights.move(tx, before, after.state)
+                    await self._stores.nights.move(tx, before, after.state)
         return _by_phase(judged, guard)
 
     async def _judged(self, scope: str, items: Sequence[NightItem]) -> tuple[list[NightItem], str]:
@@ -563,7 +566,7 @@ class Tidying:
         planned = [item for item in items if item.state == "planned"]
         losses = sum(item.loses for item in planned)
         async with self._stores.database.transaction() as tx:
-            lately = await self.nights.lost(tx, scope)
+            lately = await self._stores.nights.lost(tx, scope)
         count = await awake_count(self._stores.database, scope)
         if not (reason := guarded(losses, count, lately)):
             return [*items], ""
@@ -583,7 +586,7 @@ class Tidying:
         status = tally.status
         if tally.tries > MOST_TRIES:  # one of them may be what ends the program
             return replace(tally, after=tally.before)
-        for item in await self.nights.items(
+        for item in await self._stores.nights.items(
             self._stores.database, night.id, tally.scope, states=PLANNED
         ):
             if item.phase != phase.name:
@@ -599,7 +602,7 @@ class Tidying:
 
     async def _take_back(self, item: NightItem) -> None:
         async with self._stores.database.transaction() as tx:
-            await self.nights.take_back(tx, item)
+            await self._stores.nights.take_back(tx, item)
             members = [each["id"] for each in item.plan.get("members", ())]
             await looked_at(tx, (), members)
 
@@ -611,13 +614,13 @@ class Tidying:
     async def _noted(
         self, tx: Transaction, night: Night, tally: PhaseTally, asked: NightModels
     ) -> None:
-        await self.nights.note(tx, night.id, tally)
-        await self.nights.spend(tx, night.id, asked.calls, asked.used, asked.usd)
+        await self._stores.nights.note(tx, night.id, tally)
+        await self._stores.nights.spend(tx, night.id, asked.calls, asked.used, asked.usd)
 
     async def _chore(
         self, night: Night, scope: str, chore: Chore, asked: NightModels, progress: Progress
     ) -> None:
-        known = (await self.nights.tallies(night.id, scope)).get(chore.name)
+        known = (await self._stores.nights.tallies(night.id, scope)).get(chore.name)
         if _is_over(known):
             return
         progress(scope, chore.name)
@@ -638,8 +641,12 @@ class Tidying:
         tally = replace(tally, status=status, before=done.before, after=done.after, note=done.note)
         async with self._stores.database.transaction() as tx:
             for wanted, state, set_id in done.items:
-                item = await self.nights.plan(tx, night.id, scope, chore.name, wanted, "planned")
-                await self.nights.move(tx, item, state, wanted.plan.get("names", ()), set_id)
+                item = await self._stores.nights.plan(
+                    tx, night.id, scope, chore.name, wanted, "planned"
+                )
+                await self._stores.nights.move(
+                    tx, item, state, wanted.plan.get("names", ()), set_id
+                )
             await self._noted(tx, night, replace(tally, calls=asked.calls - before), asked)
 
 

@@ -12,7 +12,6 @@ from wintermute.loom.conversations import Conversation
 from wintermute.memory.core import MEMORIES, Places
 from wintermute.memory.flat_file import KeptLine
 from wintermute.night.morning import SIGNS
-from wintermute.night.nights import Nights
 from wintermute.night.report import item_words, quoted
 from wintermute.night.rewriting import MOST_NAMED, ask_about_lines
 from wintermute.prompt.edited import SKILLS, EditedLook
@@ -92,15 +91,15 @@ class EditedNotices:
 
     async def _ask(self, tx: Transaction, home: Conversation, wish: Proposal) -> None:
         """Ask once about lines that are missing: people of other chats hear of it in the morning."""
-        stores, nights = self._stores, Nights(self._stores.database, self._clock)
-        item = await ask_about_lines(tx, stores, nights, wish)
+        stores = self._stores
+        item = await ask_about_lines(tx, stores, wish)
         if item is None or not stores.owner.owns(wish.scope):
             return
         text = LOST.format(asked=item_words(item), id=item.id)
         outbox_id = await stores.outbox.enqueue(
             *(tx, home.id, text), kind="notice", meant_for=wish.scope, signs=SIGNS, unasked=True
         )
-        await nights.tell(tx, item.night, wish.scope, outbox_id, item.n)
+        await stores.nights.tell(tx, item.night, wish.scope, outbox_id, item.n)
 
     async def _problems(self) -> tuple[Mapping[str, str], set[str]]:
         """What is wrong with which file, and which were found so twice: others may be just being saved."""

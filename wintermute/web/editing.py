@@ -9,11 +9,11 @@ from fastapi import APIRouter, Body
 from fastapi.responses import RedirectResponse, Response
 
 from wintermute.changes.change_sets import Change, Reason
+from wintermute.changes.nights import follow_undo
 from wintermute.changes.texts import state_of
 from wintermute.changes.undo import FORGETTING
 from wintermute.errors import PageRefused, StoreChanged, StoreUnusable, WintermuteError
 from wintermute.messages import Json
-from wintermute.night.nights import follow_undo
 from wintermute.web.parts import WebParts
 from wintermute.web.views import Refusal, Viewing, Views, address
 from wintermute.web.wiki import differences, in_store, page_html

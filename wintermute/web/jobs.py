@@ -16,11 +16,10 @@ from wintermute.changes.change_sets import Change, Reason
 from wintermute.changes.texts import state_of
 from wintermute.errors import StoreChanged
 from wintermute.messages import Json
-from wintermute.night.agents import REPORT
-from wintermute.night.consolidation import DIFF, PROPOSED
-from wintermute.night.nights import Nights
 from wintermute.night.programme import deeds
 from wintermute.night.questions import Questions
+from wintermute.pages.agents import REPORT
+from wintermute.pages.consolidation import DIFF, PROPOSED
 from wintermute.text import clean
 from wintermute.web.editing import ANSWERED, put_page
 from wintermute.web.views import Viewing, Views
@@ -149,18 +148,13 @@ async def question_list(views: Viewing, after: str = "") -> HTMLResponse:
     return await asyncio.to_thread(render)
 
 
-def _questions(views: Views) -> tuple[Questions, Nights]:
-    nights = Nights(views.parts.stores.database, views.parts.clock)
-    return Questions(views.parts.stores, nights), nights
-
-
 async def _asked(views: Views) -> list[PageQuestion]:
     """List what nights ask about pages, and what none has asked yet; of a store alone nothing is known."""
     stores, scope = views.parts.stores, views.parts.stores.owner.scope
     found: list[PageQuestion] = []
     if views.parts.rooms is None:
         return found
-    for item in await _questions(views)[0].open_in(scope):
+    for item in await Questions(stores).open_in(scope):
         if item.kind in ABOUT_PAGES:
             none: Json = {"item": "", "was": None, "text": None}
             of: Json = next(iter(item.plan.get("files", ())), none)
@@ -192,9 +186,9 @@ async def answer(
         raise StoreChanged(f"this was answered already, or is out of date: {RELOAD}")
     if "#" not in found.id:
         return await _decide(views, found, before, is_yes=yes)
-    stores, (ask, nights) = views.parts.stores, _questions(views)
+    stores, ask = views.parts.stores, Questions(views.parts.stores)
     item = await ask.item(found.id, stores.owner.scope)
-    done = deeds(stores, views.parts.config.dreaming, nights)
+    done = deeds(stores, views.parts.config.dreaming)
     answered = await ask.follow(item, "yes" if yes else "no", done)
     if answered.problem:
         raise StoreChanged(f"{answered.problem}: {RELOAD}")

@@ -23,8 +23,8 @@ from wintermute.errors import FileUnusable, StoreUnusable
 from wintermute.files import mend
 from wintermute.memory.core import goes_with
 from wintermute.memory.sense import beginnings, says_something
-from wintermute.night.agents import REPORT, sweep_copies
-from wintermute.night.page_lines import NOTHING_LOST, LostLines, left_of, pages_of
+from wintermute.pages.agents import REPORT, sweep_copies
+from wintermute.pages.page_lines import NOTHING_LOST, LostLines, left_of, pages_of
 from wintermute.stores import Stores
 from wintermute.wiki.asked_lines import ask_about, digest
 from wintermute.wiki.conversations import listed

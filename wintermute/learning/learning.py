@@ -10,16 +10,15 @@ from wintermute.config.schema import Config
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.conversation.state import Speaker
 from wintermute.jobs import Job
+from wintermute.learning.core_update import NAME as CORE
+from wintermute.learning.core_update import CoreUpdate
+from wintermute.learning.harvest import NAME as HARVEST
+from wintermute.learning.harvest import Harvest, Harvests
+from wintermute.learning.quiet import Quiet
+from wintermute.learning.reconstruction import KIND, Reconstructing, Reconstruction
+from wintermute.learning.splitting import SplitLater, Splitting
 from wintermute.llm.models import Models
 from wintermute.memory.facts import SPLIT
-from wintermute.night.core_update import NAME as CORE
-from wintermute.night.core_update import CoreUpdate
-from wintermute.night.forget_jobs import forgetting
-from wintermute.night.harvest import NAME as HARVEST
-from wintermute.night.harvest import Harvest, Harvests
-from wintermute.night.quiet import Quiet
-from wintermute.night.reconstruction import KIND, Reconstructing, Reconstruction
-from wintermute.night.splitting import SplitLater, Splitting
 from wintermute.prompt.gather import Texts
 from wintermute.stores import Stores
 from wintermute.work.jobs import Function, JobDone, JobKind, JobPolicy, OweDue
@@ -44,12 +43,10 @@ class Background:
 def learning(own: Background, speaker: Speaker) -> list[JobKind]:
     """All kinds of it."""
     kinds = [each(own, speaker) for each in (_reconstructing, _splitting, _core)]
-    harvests = Harvests(own.stores.database, own.clock)
     if own.config.memory_harvest.enabled:
-        kinds.insert(0, _harvesting(own, speaker))
-        return [*kinds, *forgetting(own.stores, harvests, speaker, own.clock)]
-    off = _kind(own, speaker, HARVEST, _nothing, harvests.turned_off)
-    return [off, *kinds, *forgetting(own.stores, None, speaker, own.clock)]
+        return [_harvesting(own, speaker), *kinds]
+    off = Harvests(own.stores.database, own.clock).turned_off
+    return [_kind(own, speaker, HARVEST, _nothing, off), *kinds]
 
 
 async def _nothing(_: Job) -> JobDone:

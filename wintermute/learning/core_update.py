@@ -19,6 +19,7 @@ from wintermute.clock import Clock
 from wintermute.db import Transaction
 from wintermute.errors import MemoryFileUnusable, QuestionWithdrawn
 from wintermute.jobs import Job
+from wintermute.learning.quiet import UNTIL_THEN, Quiet
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import Unfit, answer_in_json, only
 from wintermute.llm.models import Models
@@ -26,7 +27,6 @@ from wintermute.memory.core import EMPTY_CORE, freed, lost, page_problem
 from wintermute.memory.core_pages import CorePage
 from wintermute.memory.fact import Fact
 from wintermute.messages import Json
-from wintermute.night.quiet import UNTIL_THEN, Quiet
 from wintermute.secret_shapes import without_secrets
 from wintermute.stores import Stores
 from wintermute.templates import Template

@@ -20,9 +20,9 @@ from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import Unfit, answer_in_json, only, proved_answer
 from wintermute.llm.tokens import estimate
 from wintermute.messages import Json, Reply, Request
-from wintermute.night.agents import CONVERSATION, PageTask, PageWork
-from wintermute.night.page_lines import LineOrigins, origins, renamed, unmarked
-from wintermute.night.raw_material import Consolidations
+from wintermute.pages.agents import CONVERSATION, PageTask, PageWork
+from wintermute.pages.page_lines import LineOrigins, origins, renamed, unmarked
+from wintermute.pages.raw_material import Consolidations
 from wintermute.secret_shapes import without_secrets
 from wintermute.templates import Template, fill
 from wintermute.text import clean, one_line, shortened, untagged

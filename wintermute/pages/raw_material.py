@@ -20,9 +20,9 @@ from wintermute.db import Database, Transaction
 from wintermute.db.values import insert, reader
 from wintermute.errors import FileUnusable, QuestionWithdrawn, WintermuteError
 from wintermute.files import to_its_end
+from wintermute.learning.harvest import MOST_ROWS, Cursor, Harvests, Wording, transcript
 from wintermute.messages import FOLDER
-from wintermute.night.harvest import MOST_ROWS, Cursor, Harvests, Wording, transcript
-from wintermute.night.page_lines import LineOrigins, keep_sources
+from wintermute.pages.page_lines import LineOrigins, keep_sources
 from wintermute.stores import Stores
 from wintermute.text import shortened
 from wintermute.wiki.conversations import ConversationFolder, MessageFile

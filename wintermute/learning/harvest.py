@@ -33,6 +33,8 @@ from wintermute.db.values import reader
 from wintermute.errors import MemoryUnavailable, QuestionWithdrawn, ToolFailed
 from wintermute.health.health import DROPPED
 from wintermute.jobs import AGAIN, Job
+from wintermute.learning.quiet import UNTIL_THEN, Quiet
+from wintermute.learning.rewording import retire_unsaid, rewordings
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import UnaskedModels, answer_in_json, only, texts
 from wintermute.llm.tokens import estimate
@@ -41,8 +43,6 @@ from wintermute.memory.grounding import Grounding, Judged, Line, confirmed
 from wintermute.memory.origins import gist, taken_back
 from wintermute.memory.sense import main_words
 from wintermute.messages import PERSON, REFUSED, ROOM, Json
-from wintermute.night.quiet import UNTIL_THEN, Quiet
-from wintermute.night.rewording import retire_unsaid, rewordings
 from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.text import display_name, shortened

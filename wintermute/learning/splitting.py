@@ -12,14 +12,14 @@ from wintermute.changes.change_sets import Reason
 from wintermute.db import Transaction
 from wintermute.errors import AnswerUnusable, ModelError, ToolFailed
 from wintermute.jobs import Job
+from wintermute.learning.quiet import UNTIL_THEN, Quiet
+from wintermute.learning.reconstruction import normalised
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import Unfit, answer_in_json, only, texts
 from wintermute.llm.models import Models
 from wintermute.memory.fact import LONGEST, Fact, NewFact, entries, entry, pieces_of, retirements
 from wintermute.memory.sense import Heirs, are_grounded
 from wintermute.messages import Json
-from wintermute.night.quiet import UNTIL_THEN, Quiet
-from wintermute.night.reconstruction import normalised
 from wintermute.secret_shapes import secret_kind
 from wintermute.stores import Stores
 from wintermute.templates import Template

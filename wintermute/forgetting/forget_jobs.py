@@ -12,15 +12,12 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from wintermute.changes.change_sets import KEPT, Reason
+from wintermute.changes.nights import NightItem
 from wintermute.clock import Clock
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
-from wintermute.jobs import FORGET, Job
-from wintermute.memory.fact import Fact
-from wintermute.memory.origins import Origins
-from wintermute.messages import PERSON, Json
-from wintermute.night.deeds import Deeds, ItemNames
-from wintermute.night.forgetting import (
+from wintermute.forgetting.deeds import Deeds, ItemNames
+from wintermute.forgetting.forgetting import (
     Forgotten,
     copy_told,
     forget,
@@ -28,8 +25,12 @@ from wintermute.night.forgetting import (
     forget_messages,
     leftover,
 )
-from wintermute.night.harvest import Harvests
-from wintermute.night.nights import NightItem, Nights
+from wintermute.jobs import FORGET, Job
+from wintermute.learning.harvest import Harvests
+from wintermute.learning.learning import Background
+from wintermute.memory.fact import Fact
+from wintermute.memory.origins import Origins
+from wintermute.messages import PERSON, Json
 from wintermute.stores import Stores
 from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
 
@@ -128,10 +129,10 @@ async def _owe(
     return await stores.jobs.known_by(tx, FORGET, key)
 
 
-def forgetting(
-    stores: Stores, harvests: Harvests | None, speaker: Speaker, clock: Clock
-) -> list[JobKind]:
-    """Both kinds of work. Without `harvests` nothing is derived again from what is left."""
+def forgetting(own: Background, speaker: Speaker) -> list[JobKind]:
+    """Both kinds of work. Where nothing is harvested, nothing is derived again from what is left."""
+    stores, clock = own.stores, own.clock
+    harvests = Harvests(stores.database, clock) if own.config.memory_harvest.enabled else None
     policy = JobPolicy(persists=True)  # it holds what must not stay
     return [
         JobKind(stores, FORGET, partial(_forget, stores, harvests, clock), policy, speaker, clock),
@@ -152,7 +153,7 @@ async def _worked(
         async with stores.database.transaction() as tx:
             await stores.jobs.went_on(tx, job.id, job.progress | {"known": sorted(known)})
 
-    deeds = Deeds(stores, Nights(stores.database, clock), {}, {}, stores.undo.files)
+    deeds = Deeds(stores, {}, {}, stores.undo.files)
     async with deeds.finished():  # what is forgotten may say what is half in place
         if facts:
             by, before = job.args.get("by"), sorted(known)

@@ -21,13 +21,13 @@ from wintermute.config.schema import Memory
 from wintermute.db import Transaction
 from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn, ToolFailed
 from wintermute.jobs import Job
+from wintermute.learning.quiet import UNTIL_THEN, Quiet
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import ATTEMPTS, UnaskedModels, Unfit, answer_in_json, only, texts
 from wintermute.memory.fact import EXPLICIT, Fact, NewFact, entry, key, last_said
 from wintermute.memory.related import RelatedFacts
 from wintermute.memory.sense import DENIED, Heirs, are_grounded
 from wintermute.messages import Json
-from wintermute.night.quiet import UNTIL_THEN, Quiet
 from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.work.jobs import JobDone, JobPutOff

@@ -17,13 +17,13 @@ from functools import partial
 from typing import Literal, Protocol
 
 from wintermute.changes.change_sets import Cause, Change, ItemKind, Reason
+from wintermute.changes.nights import NightItem
 from wintermute.changes.texts import state_of
 from wintermute.changes.undo import FileItems, all_prepared
 from wintermute.db import Transaction
 from wintermute.errors import WintermuteError
 from wintermute.files import LOCK_FILE, entered, locked, to_its_end
 from wintermute.messages import Json
-from wintermute.night.nights import NightItem, Nights
 from wintermute.stores import Stores
 from wintermute.wiki.folder import StoreFolder
 
@@ -64,13 +64,11 @@ class Deeds:
     def __init__(
         self,
         stores: Stores,
-        nights: Nights,
         deeds: Mapping[str, Deed],
         lists: Mapping[str, ListDeed],
         files: Mapping[ItemKind, FileItems],
     ) -> None:
         self._stores = stores
-        self._nights = nights
         self._deeds = deeds
         self._lists = lists
         self._files = files
@@ -91,10 +89,10 @@ class Deeds:
             async with self._alone():
                 return await self._placed(item, cause)
         async with self._stores.database.transaction() as tx:
-            if await self._nights.current(tx, item) is None:
+            if await self._stores.nights.current(tx, item) is None:
                 return False
             if wanted is not None and wanted != item:
-                await self._nights.turn(tx, wanted)
+                await self._stores.nights.turn(tx, wanted)
                 item = wanted
             deed = self._deeds.get(word)
             why, new = await self._why(tx, item, cause)
@@ -107,7 +105,7 @@ class Deeds:
         found = item.change_set  # a kill came between
         if cause == "night":
             why = Reason(cause, item.scope, evidence=item.evidence, summary=item.night)
-            found = found or await self._nights.set_of(tx, item.night, item.scope)
+            found = found or await self._stores.nights.set_of(tx, item.night, item.scope)
         set_id = found or await self._stores.changes.record(tx, why, [])
         return replace(why, into=set_id), found is None
 
@@ -117,16 +115,16 @@ class Deeds:
         if names is None:
             if new:
                 await self._stores.changes.withdraw(tx, set_id)
-            await self._nights.move(tx, item, "outdated")
+            await self._stores.nights.move(tx, item, "outdated")
             return False
-        return await self._nights.move(tx, item, "done", names, set_id)
+        return await self._stores.nights.move(tx, item, "done", names, set_id)
 
     async def _listed(self, deed: ListDeed, item: NightItem, cause: Cause) -> bool:
         async with self._stores.database.transaction() as tx:
-            if await self._nights.current(tx, item) is None:
+            if await self._stores.nights.current(tx, item) is None:
                 return False
             why, new = await self._why(tx, item, cause)
-            await self._nights.move(tx, item, item.state, change_set=why.into)
+            await self._stores.nights.move(tx, item, item.state, change_set=why.into)
         names = await deed.do_alone(item, why)
         async with self._stores.database.transaction() as tx:
             return await self._over(tx, item, names, str(why.into), new=new)
@@ -140,7 +138,7 @@ class Deeds:
     async def finished(self) -> AsyncIterator[None]:
         """A block before which that is done, and in which nobody puts files of items in place."""
         async with self._alone():
-            for item in await self._nights.interrupted():
+            for item in await self._stores.nights.interrupted():
                 try:
                     if item.state in ("planned", "open"):
                         await self._placed(item, "night")
@@ -168,7 +166,10 @@ class Deeds:
             if "proposal" in item.plan:
                 verdict: Literal["taken", "outdated"] = "taken" if done else "outdated"
                 await self._stores.proposals.decide(tx, item.plan["proposal"], verdict)
-            return await self._nights.move(tx, recorded, "done" if done else "outdated") and done
+            return (
+                await self._stores.nights.move(tx, recorded, "done" if done else "outdated")
+                and done
+            )
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
@@ -186,7 +187,7 @@ class Deeds:
         """The item with what it is about on record; None: that is another by now."""
         changes = file_changes(item)
         async with self._stores.database.transaction() as tx:
-            known = await self._nights.current(tx, item)
+            known = await self._stores.nights.current(tx, item)
             if known is None or known.names:  # a kill came between
                 return known
             why, new = await self._why(tx, item, cause)
@@ -201,7 +202,7 @@ class Deeds:
                 return None
             await self._stores.changes.record(tx, why, changes)
             names = tuple(named(changes))
-            await self._nights.move(tx, item, item.state, names, why.into)
+            await self._stores.nights.move(tx, item, item.state, names, why.into)
         return replace(item, names=names, change_set=why.into)
 
     async def _put(self, item: NightItem) -> bool:
@@ -219,7 +220,7 @@ class Deeds:
         await self._place([each for each in back if await self._now(each) == each.before])
         async with self._stores.database.transaction() as tx:
             await self._stores.changes.revoke(tx, str(item.change_set), item.names)
-            await self._nights.unrecord(tx, item)
+            await self._stores.nights.unrecord(tx, item)
         return replace(item, names=(), change_set=None)
 
     async def _tried_to_put_back(self, item: NightItem) -> None:

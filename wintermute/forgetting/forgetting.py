@@ -12,6 +12,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from wintermute.changes.change_sets import CHANGES
+from wintermute.changes.nights import ITEMS, NOTES, erase_items, erase_notes, tell_again
 from wintermute.changes.proposals import PROPOSALS
 from wintermute.clock import stamp
 from wintermute.db import Transaction, UpgradeCopy
@@ -19,8 +20,18 @@ from wintermute.db.text_search import Kept, Sought, TextSearch, Traces
 from wintermute.db.traces import AllWords, Wanted
 from wintermute.errors import MemoryFileUnusable
 from wintermute.files import TextFile
+from wintermute.forgetting.forget_pages import (
+    GIT,
+    CutPages,
+    Unsaid,
+    forget_in_pages,
+    lines_in_pages,
+    lines_with,
+)
 from wintermute.health.health import EDITED
 from wintermute.jobs import OWED
+from wintermute.learning.core_update import NAME as CORE_UPDATE
+from wintermute.learning.harvest import Harvests
 from wintermute.llm.calls import RECORDED
 from wintermute.loom import casts, conversations
 from wintermute.loom.sub_sessions import SESSIONS
@@ -39,19 +50,8 @@ from wintermute.memory.origins import (
     unlearnt,
 )
 from wintermute.memory.sense import beginnings, main_words
-from wintermute.night.core_update import NAME as CORE_UPDATE
-from wintermute.night.forget_pages import (
-    GIT,
-    CutPages,
-    Unsaid,
-    forget_in_pages,
-    lines_in_pages,
-    lines_with,
-)
-from wintermute.night.harvest import Harvests
-from wintermute.night.nights import ITEMS, NOTES, erase_items, erase_notes, tell_again
-from wintermute.night.page_lines import NOTHING_LOST, LostLines, drop_lines, lost_lines
-from wintermute.night.raw_material import raw_files
+from wintermute.pages.page_lines import NOTHING_LOST, LostLines, drop_lines, lost_lines
+from wintermute.pages.raw_material import raw_files
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import OCCURRENCES
 from wintermute.tasks.tasks import TASKS
