@@ -8,6 +8,7 @@ from wintermute.cli.opening import Report, on_stores, scope_of, scope_option, wi
 from wintermute.cli.options import reporting, tell
 from wintermute.config.schema import Config
 from wintermute.errors import MemoryFileUnusable, WintermuteError
+from wintermute.forgetting.forget_jobs import refuse_meanwhile
 from wintermute.memory.core import EMPTY_CORE, MOST_CORE, bullets, page_problem
 from wintermute.memory.core_pages import CorePage, PageVersion
 from wintermute.stores import Stores
@@ -112,6 +113,7 @@ async def restore(stores: Stores, number: int, scope: str | None) -> Report:
 
     Example: wintermute core restore 1
     """
+    await refuse_meanwhile(stores)
     place = await scope_of(stores, scope)
     versions = await stores.core_pages.versions(place)
     wanted = next((one for one in versions if one.number == number), None)

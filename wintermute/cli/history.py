@@ -4,12 +4,13 @@ import click
 
 from wintermute.changes.change_sets import ChangeSet, ItemKind
 from wintermute.changes.nights import follow_undo
-from wintermute.changes.undo import FORGETTING, Undone
+from wintermute.changes.undo import Undone
 from wintermute.cli.opening import Report, on_stores, with_stores
 from wintermute.cli.options import redacted, reporting, tell
 from wintermute.commands.tasks import NOTHING_TO_UNDO, back_lines, set_lines
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
+from wintermute.forgetting.forget_jobs import refuse_meanwhile
 from wintermute.stores import Stores
 
 WOULD = "`undo` would undo this:"
@@ -51,9 +52,7 @@ def undo_command(kind: ItemKind) -> click.Command:
 
         async def work(stores: Stores, _: Config) -> tuple[Undone, bool]:
             await _take_hand_edits(stores, kind)
-            async with stores.database.transaction() as tx:
-                if await stores.jobs.is_forgetting(tx):
-                    raise WintermuteError(FORGETTING)
+            await refuse_meanwhile(stores)
             wanted = await _wanted(stores, kind, batch)
             if last and not yes and (asked := await stores.undo.to_confirm(wanted)):
                 return asked, False

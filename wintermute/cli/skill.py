@@ -10,6 +10,7 @@ from wintermute.cli.opening import Report, on_stores, with_stores
 from wintermute.cli.options import reporting, tell
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
+from wintermute.forgetting.forget_jobs import refuse_meanwhile
 from wintermute.prompt.edited import unusable_skills
 from wintermute.skills.skills import IN_FOLDER
 from wintermute.stores import Stores
@@ -94,4 +95,5 @@ async def restore(stores: Stores, name: str) -> Report:
 
     Example: wintermute skill restore calendar
     """
+    await refuse_meanwhile(stores)
     return Report({"name": name, "outcome": "restored"}, [await stores.skills.restore(name)])
