@@ -386,7 +386,6 @@ async def _chosen(stores: Stores, scope: str | None, everyone: bool) -> list[str
     chosen = await stores.facts.scopes() if everyone else [one]
     for name in chosen:
         await stores.memories.text(name)
-    await stores.facts.lapse()
     return chosen
 
 

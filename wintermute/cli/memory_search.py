@@ -112,7 +112,6 @@ async def _found(
     if query is not None:
         return await stores.memories.search(scope, Query(query), most, when)
     await stores.memories.text(scope)
-    await stores.facts.lapse()
     return [Hit(fact, None) for fact in await stores.facts.latest(scope, 1, most, when)]
 
 
@@ -182,7 +181,6 @@ async def latest(stores: Stores, begin: int, count: int, scope: str | None) -> R
     """
     place = await scope_of(stores, scope)
     await stores.memories.text(place)
-    await stores.facts.lapse()
     facts = await stores.facts.latest(place, begin, count)
     lines = [fact_line(fact, stores.tasks.zone) for fact in facts]
     return Report([as_line(fact) for fact in facts], lines or [await _none(stores, place)])
