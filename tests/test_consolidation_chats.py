@@ -19,9 +19,10 @@ from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, 
 from tests.world.shelf import INDEX, Shelf, page
 from wintermute.config.secrets import UNHIDDEN
 from wintermute.errors import WintermuteError
+from wintermute.llm.unasked import UnaskedModels
 from wintermute.pages.agents import BUILTIN
 from wintermute.pages.consolidation import Consolidation
-from wintermute.pages.page_writer import PageModel, PageWriter, WriterPrompts
+from wintermute.pages.page_writer import PageWriter, WriterPrompts
 from wintermute.pages.raw_material import ChatTalk, Consolidations
 from wintermute.templates import Template
 from wintermute.wiki.page_jobs import WikiJob
@@ -70,7 +71,7 @@ def at_work(house: House) -> Consolidation:
     prompts = (
         Template(PROMPTS, f"consolidation/{name}.md") for name in ("default", "plan", "page")
     )
-    writer = PageWriter(PageModel(house.models), WriterPrompts(*prompts), kept)
+    writer = PageWriter(UnaskedModels(house.models), WriterPrompts(*prompts), kept)
     return Consolidation(
         *(house.stores.wiki, {BUILTIN: writer}, house.clock, house.stores.tasks.zone),
         kept,

@@ -22,9 +22,9 @@ from wintermute.memory.fact import Fact, Hit, Replaced
 from wintermute.memory.flat_file import ReplacedOrNone
 from wintermute.memory.ranking import Query
 from wintermute.messages import Size
-from wintermute.prompt.assemble import TOOLS
 from wintermute.prompt.block import Changing, Layout
 from wintermute.prompt.gather import Gather, Instructions, Recall
+from wintermute.prompt.tool_names import TOOLS
 
 SCOPE = f"person:{ANN}"
 ROOM = "room:!club:test"

@@ -28,7 +28,6 @@ from wintermute.errors import ConfigurationError, MemoryUnavailable
 from wintermute.forgetting.forget_jobs import SCRUB, forgetting
 from wintermute.jobs import FORGET, Job
 from wintermute.learning.learning import Background, learning
-from wintermute.learning.quiet import Quiet
 from wintermute.llm.fixed import fits
 from wintermute.llm.models import Models
 from wintermute.llm.windows import Judgement, compared, server_window
@@ -157,8 +156,7 @@ def answering(
     delegation = Delegation(stores, loop, workers, bounds, speaker, clock)
     own = tools_of(config, stores) if tools is None else tools
     handing = delegating(delegation, limits, config.timezone) if config.levels else ()
-    quiet = Quiet(stores, models, config.dreaming, clock)
-    background = Background(config, stores, models, texts, quiet, clock, redact)
+    background = Background(config, stores, models, texts, clock, redact)
     tidied = night(background)
     verbs = NightVerbs(stores, tidied, config.dreaming, clock)
     toolbox = Toolbox([*own, *handing, NightTool(verbs, stores.casts, stores.database)])

@@ -42,6 +42,7 @@ from wintermute.forgetting.forgetting import Forgotten
 from wintermute.learning.reconstruction import CORE, BatchTally, Reconstruction, normalised
 from wintermute.learning.splitting import MOST_TEXT, Splitting, harmless_paragraphs, new_facts
 from wintermute.llm.models import Models
+from wintermute.llm.unasked import UnaskedModels
 from wintermute.memory.exchange import (
     Import,
     Imported,
@@ -153,7 +154,7 @@ def _tell_split(
     async def work(stores: Stores, _: Config, models: Models) -> Report:
         end = moment_of(until, stores.tasks.zone) if until else None
         place = await scope_of(stores, scope)
-        split = Splitting(stores, models, Template(stores.prompts, "SPLIT_PROMPT.txt"))
+        split = Splitting(UnaskedModels(models), Template(stores.prompts, "SPLIT_PROMPT.txt"))
         like, new, why = NewFact(place, "", source, valid_to=end), 0, Reason("import", place)
         async for part in split.split_or_whole(text):
             facts = new_facts(like, normalised([*part.contents, *part.rest]))
@@ -338,7 +339,7 @@ def reconstruct(ctx: click.Context, as_json: bool) -> None:
 
     async def work(stores: Stores, config: Config, models: Models) -> tuple[BatchTally, bool]:
         template = Template(stores.prompts, "RECONSTRUCTION_PROMPT.txt")
-        queue = Reconstruction(stores, models, template, config.memory)
+        queue = Reconstruction(stores, UnaskedModels(models), template, config.memory)
         done = BatchTally()
         queues = await stores.facts.queues(stores.database)
         for waiting in queues:

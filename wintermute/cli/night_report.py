@@ -14,7 +14,6 @@ from wintermute.commands.tasks import NOTHING_TO_UNDO, back_lines
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.learning.learning import Background
-from wintermute.learning.quiet import Quiet
 from wintermute.llm.models import Models
 from wintermute.messages import Json
 from wintermute.night.night_undo import NightUndone, is_old, require_kept, undo_items
@@ -36,8 +35,7 @@ def tidying_of(stores: Stores, config: Config, models: Models) -> Tidying:
     """What works at nights, with nobody to talk to."""
     clock = CheckedClock(SystemClock())
     texts = read_texts(stores.prompts, config.opening, wiki=config.wiki)
-    quiet = Quiet(stores, models, config.dreaming, clock)
-    return tidying(Background(config, stores, models, texts, quiet, clock))
+    return tidying(Background(config, stores, models, texts, clock))
 
 
 def phase_lines(night: Night) -> list[str]:

@@ -33,7 +33,6 @@ from wintermute.prompt.block import Layout, block, parts_of, retold, told
 from wintermute.prompt.gather import Gather, read_texts
 from wintermute.stores import Stores
 from wintermute.text import counted, harmless
-from wintermute.tools.definition import brief, definition
 from wintermute.tools.night_tool import NIGHT
 
 NEWEST = 200  # branches that are looked at for the owner's
@@ -128,7 +127,7 @@ async def _whole(stores: Stores, config: Config, room: str | None) -> WholePromp
 async def _of_nights(stores: Stores, scope: str) -> tuple[Described, ...]:
     if not await stores.nights.has_news(scope):
         return ()
-    return (Described(NIGHT, *definition(NIGHT), brief(NIGHT)),)
+    return (Described(NIGHT),)
 
 
 def _cut(models: Models, whole: Request) -> Iterator[str]:

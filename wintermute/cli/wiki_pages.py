@@ -24,9 +24,10 @@ from wintermute.config.secrets import Redaction, secret_values
 from wintermute.config.wiki import WikiSettings
 from wintermute.errors import ConfigurationError, StoreMissing, WintermuteError
 from wintermute.llm.models import Models
+from wintermute.llm.unasked import UnaskedModels
 from wintermute.pages.agents import BUILTIN, PageAgent, ProgramAgent, program_environment
 from wintermute.pages.consolidation import Consolidation, Preview
-from wintermute.pages.page_writer import PageModel, PageWriter, WriterPrompts
+from wintermute.pages.page_writer import PageWriter, WriterPrompts
 from wintermute.pages.raw_material import ChatTalk, Consolidations, FolderTalk, RawMaterial
 from wintermute.templates import Template
 from wintermute.text import harmless
@@ -183,9 +184,9 @@ def _agents(
     if config and models:
         names = ("consolidation/plan.md", "consolidation/page.md")
         plan, page = (Template(config.data_dir / "prompts", name) for name in names)
-        model = PageModel(models, settings.model)
         prompts = WriterPrompts(instructions, plan, page)
-        agents[BUILTIN] = PageWriter(model, prompts, kept, _progress)
+        asked = UnaskedModels(models)
+        agents[BUILTIN] = PageWriter(asked, prompts, kept, _progress, settings.model)
     return agents
 
 

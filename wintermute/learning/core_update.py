@@ -19,10 +19,9 @@ from wintermute.clock import Clock
 from wintermute.db import Transaction
 from wintermute.errors import MemoryFileUnusable, QuestionWithdrawn
 from wintermute.jobs import Job
-from wintermute.learning.quiet import UNTIL_THEN, Quiet
 from wintermute.llm.calls import QuestionSources
-from wintermute.llm.json_answer import Unfit, answer_in_json, only
-from wintermute.llm.models import Models
+from wintermute.llm.json_answer import Unfit, only
+from wintermute.llm.unasked import UnaskedModels
 from wintermute.memory.core import EMPTY_CORE, freed, lost, page_problem
 from wintermute.memory.core_pages import CorePage
 from wintermute.memory.fact import Fact
@@ -65,9 +64,8 @@ class CoreUpdate:
     """A piece of work is a batch: its new facts, by the ids in `args` (M-040, M-046)."""
 
     stores: Stores
-    models: Models
+    models: UnaskedModels
     template: Template
-    quiet: Quiet
     clock: Clock
 
     async def update(self, job: Job) -> JobDone | JobPutOff:
@@ -79,8 +77,7 @@ class CoreUpdate:
         facts = await self._new(job)
         if not facts:
             return JobDone()
-        if until := await self.quiet.until(ROLE):
-            return JobPutOff(until, UNTIL_THEN)
+        await self.models.require_quiet(ROLE)
         try:
             page = await pages.found(job.scope)
         except MemoryFileUnusable as problem:
@@ -138,8 +135,8 @@ class CoreUpdate:
             "current_core_markdown": (page.text or EMPTY_CORE).strip(),
             "candidate_new_memories": "\n".join(f"- {fact.text}" for fact in facts),
         }
-        return await answer_in_json(
-            *(self.models, ROLE, self.template.text(), values, wished), sources=sources
+        return await self.models.answer_in_json(
+            *(ROLE, self.template.text(), values, wished), sources=sources
         )
 
     async def _changed(

@@ -33,11 +33,11 @@ from wintermute.db.values import reader
 from wintermute.errors import MemoryUnavailable, QuestionWithdrawn, ToolFailed
 from wintermute.health.health import DROPPED
 from wintermute.jobs import AGAIN, Job
-from wintermute.learning.quiet import UNTIL_THEN, Quiet
 from wintermute.learning.rewording import retire_unsaid, rewordings
 from wintermute.llm.calls import QuestionSources
-from wintermute.llm.json_answer import UnaskedModels, answer_in_json, only, texts
+from wintermute.llm.json_answer import only, texts
 from wintermute.llm.tokens import estimate
+from wintermute.llm.unasked import UnaskedModels
 from wintermute.memory.fact import NewFact, entry
 from wintermute.memory.grounding import Grounding, Judged, Line, confirmed
 from wintermute.memory.origins import gist, taken_back
@@ -532,14 +532,12 @@ class Harvest:
         models: UnaskedModels,
         template: Template,
         settings: MemoryHarvest,
-        quiet: Quiet,
         clock: Clock,
     ) -> None:
         self._stores = stores
         self._models = models
         self._template = template
         self._settings = settings
-        self._quiet = quiet
         self._clock = clock
         self._since = clock.now()
         self._harvests = Harvests(stores.database, clock)
@@ -563,35 +561,28 @@ class Harvest:
         return min(later, default=None)
 
     async def harvest(self, job: Job) -> JobDone | JobPutOff:
-        """Read a conversation from where it was left to its end. Raises: ModelError.
-
-        Or only what is to be read once more, if the job is owed for that.
-        """
-        conversation, only_again = job.args["conversation"], "again" in job.args
-        while True:
-            if (until := await self._quiet.until(NAME)) is not None:
-                return JobPutOff(until, UNTIL_THEN)
-            cursor = await self._harvests.cursor(self._stores.database, conversation)
-            if only_again and not cursor.again:
-                return JobDone()
-            rows = await self._harvests.said(self._stores.database, conversation, cursor)
-            if not rows:
-                break
-            with suppress(QuestionWithdrawn):  # what is there now is read
-                await self._read(job.id, conversation, cursor, chunk(rows, self._room()))
-        if cursor.upto == job.args.get("upto"):  # something else is to be answered first by now
+        """Read a conversation, or only what is to be read once more of it. Raises: ModelError."""
+        only_again = "again" in job.args
+        upto = await self.catch_up(job.args["conversation"], job.id, only_again=only_again)
+        if upto == job.args.get("upto"):  # something else is to be answered first by now
             return JobPutOff(self._clock.now() + AGAIN, "something is to be answered first")
         return JobDone()
 
-    async def catch_up(self, conversation: str) -> None:
-        """Read a conversation to its end, for whoever wants all of it now. Raises: ModelError."""
+    async def catch_up(
+        self, conversation: str, job_id: str = "", *, only_again: bool = False
+    ) -> int:
+        """Read a conversation from where it was left to its end; how far it was read then.
+
+        Raises: ModelError.
+        """
         while True:
+            await self._models.require_quiet(NAME)
             cursor = await self._harvests.cursor(self._stores.database, conversation)
             rows = await self._harvests.said(self._stores.database, conversation, cursor)
-            if not rows:
-                return
-            with suppress(QuestionWithdrawn):
-                await self._read("", conversation, cursor, chunk(rows, self._room()))
+            if not rows or (only_again and not cursor.again):
+                return cursor.upto
+            with suppress(QuestionWithdrawn):  # what is there now is read
+                await self._read(job_id, conversation, cursor, chunk(rows, self._room()))
 
     def _room(self) -> int:
         return min(MOST_TOKENS, int(SHARE * self._models.window(NAME)))
@@ -604,8 +595,8 @@ class Harvest:
             sources = QuestionSources(
                 part.events, partial(self._stands, conversation, cursor, part)
             )
-            contents = await answer_in_json(
-                *(self._models, NAME, self._template.text(), shown, picked), sources=sources
+            contents = await self._models.answer_in_json(
+                *(NAME, self._template.text(), shown, picked), sources=sources
             )
             judged = await self._judged(part.messages, contents)
         async with self._stores.database.transaction() as tx:

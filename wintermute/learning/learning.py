@@ -15,9 +15,10 @@ from wintermute.learning.core_update import CoreUpdate
 from wintermute.learning.harvest import NAME as HARVEST
 from wintermute.learning.harvest import Harvest, Harvests
 from wintermute.learning.quiet import Quiet
-from wintermute.learning.reconstruction import KIND, Reconstructing, Reconstruction
-from wintermute.learning.splitting import SplitLater, Splitting
+from wintermute.learning.reconstruction import KIND, Reconstruction
+from wintermute.learning.splitting import SplitLater
 from wintermute.llm.models import Models
+from wintermute.llm.unasked import UnaskedModels
 from wintermute.memory.facts import SPLIT
 from wintermute.prompt.gather import Texts
 from wintermute.stores import Stores
@@ -35,49 +36,29 @@ class Background:
     stores: Stores
     models: Models
     texts: Texts
-    quiet: Quiet
     clock: Clock
     redact: Redaction = UNHIDDEN
 
 
 def learning(own: Background, speaker: Speaker) -> list[JobKind]:
     """All kinds of it."""
-    kinds = [each(own, speaker) for each in (_reconstructing, _splitting, _core)]
-    if own.config.memory_harvest.enabled:
-        return [_harvesting(own, speaker), *kinds]
-    off = Harvests(own.stores.database, own.clock).turned_off
-    return [_kind(own, speaker, HARVEST, _nothing, off), *kinds]
+    stores, texts, config, clock = own.stores, own.texts, own.config, own.clock
+    quiet = Quiet(stores, own.models, config.dreaming, clock)
+    models = UnaskedModels(own.models, quiet.until)
+    reads, harvests = config.memory_harvest.enabled, Harvests(stores.database, clock)
+    harvest = Harvest(stores, models, texts.harvest, config.memory_harvest, clock)
+    rewriting = Reconstruction(stores, models, texts.reconstruction, config.memory)
+    kinds: list[tuple[str, Function, OweDue | None]] = [
+        (HARVEST, harvest.harvest, harvest.owe)
+        if reads
+        else (HARVEST, _nothing, harvests.turned_off),
+        (KIND, rewriting.reconstruct, rewriting.owe),
+        (SPLIT, SplitLater(stores, models, texts.split).take_apart, None),
+        (CORE, CoreUpdate(stores, models, texts.core_update, clock).update, None),
+    ]
+    policy = JobPolicy(max_seconds=MOST_SECONDS)
+    return [JobKind(stores, name, do, policy, speaker, clock, owe) for name, do, owe in kinds]
 
 
 async def _nothing(_: Job) -> JobDone:
     return JobDone()  # it was owed before it was turned off
-
-
-def _core(own: Background, speaker: Speaker) -> JobKind:
-    work = CoreUpdate(own.stores, own.models, own.texts.core_update, own.quiet, own.clock)
-    return _kind(own, speaker, CORE, work.update)
-
-
-def _harvesting(own: Background, speaker: Speaker) -> JobKind:
-    settings, template = own.config.memory_harvest, own.texts.harvest
-    work = Harvest(own.stores, own.models, template, settings, own.quiet, own.clock)
-    return _kind(own, speaker, HARVEST, work.harvest, work.owe)
-
-
-def _reconstructing(own: Background, speaker: Speaker) -> JobKind:
-    template, memory = own.texts.reconstruction, own.config.memory
-    work = Reconstruction(own.stores, own.models, template, memory)
-    due = Reconstructing(own.stores, work, own.quiet, own.clock)
-    return _kind(own, speaker, KIND, due.reconstruct, due.owe)
-
-
-def _splitting(own: Background, speaker: Speaker) -> JobKind:
-    work = Splitting(own.stores, own.models, own.texts.split)
-    return _kind(own, speaker, SPLIT, SplitLater(own.stores, work, own.quiet).take_apart)
-
-
-def _kind(
-    own: Background, speaker: Speaker, name: str, work: Function, owe: OweDue | None = None
-) -> JobKind:
-    policy = JobPolicy(max_seconds=MOST_SECONDS)
-    return JobKind(own.stores, name, work, policy, speaker, own.clock, owe)

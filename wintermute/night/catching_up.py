@@ -8,7 +8,6 @@ from wintermute.clock import Clock
 from wintermute.config.schema import Config
 from wintermute.errors import AnswerUnusable, BudgetSpent, WintermuteError
 from wintermute.learning.harvest import Backlog, Harvest, Harvests, due
-from wintermute.learning.quiet import Quiet
 from wintermute.learning.reconstruction import Reconstruction
 from wintermute.learning.rewording import asked_for
 from wintermute.night.tidying import LOOKED_BACK, ChoreDone, ChoreItem, PhaseWork
@@ -34,13 +33,11 @@ class CatchUp:
         stores: Stores,
         config: Config,
         texts: Texts,
-        quiet: Quiet,
         clock: Clock,
     ) -> None:
         self._stores = stores
         self._config = config
         self._texts = texts
-        self._quiet = quiet
         self._clock = clock
         self._harvests = Harvests(stores.database, clock)
 
@@ -112,9 +109,7 @@ class CatchUp:
     async def _read(self, work: PhaseWork) -> list[str]:
         """What to know of it. Raises: WintermuteError."""
         settings, failed = self._config.memory_harvest, 0
-        reading = Harvest(
-            *(self._stores, work.models, self._texts.harvest, settings, self._quiet, self._clock)
-        )
+        reading = Harvest(*(self._stores, work.models, self._texts.harvest, settings, self._clock))
         for scope, name, digest in await self._owed():
             if scope != work.scope or not await self._stores.nights.unjudged(scope, [digest]):
                 continue

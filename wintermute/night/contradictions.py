@@ -7,15 +7,13 @@ pairs that are near ─ the nearest 20 ─▶ one question each ─▶ keep one 
                                                           ╰▶ keep both ─▶ nothing, and no question again
 """
 
-import logging
 from collections.abc import AsyncIterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import date, tzinfo
 from typing import Literal, get_args
 
 from wintermute.changes.nights import Planned
-from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
-from wintermute.llm.json_answer import Unfit, answer_in_json, only
+from wintermute.llm.json_answer import Unfit, only
 from wintermute.memory.fact import Fact
 from wintermute.memory.likeness import Compared, FactPair, Likeness
 from wintermute.memory.sense import Heirs
@@ -31,7 +29,7 @@ from wintermute.night.dedup import (
     proved,
     sources_of,
 )
-from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
+from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
 from wintermute.stores import Stores
 from wintermute.templates import Template
 
@@ -41,8 +39,6 @@ MOST_ASKED = 5
 """Questions to a person among them (M-087)."""
 Action = Literal["keep_first", "keep_second", "keep_both", "merge"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,17 +183,15 @@ class Contradictions:
         zone = self._stores.tasks.zone
         values = {"entry_1": shown(older, zone), "entry_2": shown(newer, zone)}
         digest = pair_digest(older, newer)
-        try:
-            answer = await answer_in_json(
-                *(work.models, ROLE, self._template.text(), values),
-                lambda found: decision(found, (older, newer), zone),
-                sources=sources_of(self._stores, (older, newer)),
-            )
-        except QuestionWithdrawn:
-            return TidyStep()
-        except (AnswerUnusable, ContextTooLarge) as problem:
-            log.warning("contradiction not settled reason=%s", problem)
-            return TidyStep(judged=(digest,), note=f"some were not compared: {problem}")
+        asked = work.models.answer_in_json(
+            *(ROLE, self._template.text(), values, lambda found: decision(found, pair, zone)),
+            sources=sources_of(self._stores, pair),
+        )
+        answer = await answer_or_step(
+            asked, (digest,), lambda problem: f"some were not compared: {problem}"
+        )
+        if isinstance(answer, TidyStep):
+            return answer
         if answer.action == "keep_both":
             return TidyStep(judged=(digest,))
         if answer.action == "merge":

@@ -26,7 +26,7 @@ from wintermute.night.tidying import ChoreDone, ChoreItem, PhaseWork
 from wintermute.pages.agents import BUILTIN
 from wintermute.pages.consolidation import Consolidation
 from wintermute.pages.page_lines import asked_places
-from wintermute.pages.page_writer import PageModel, PageWriter, WriterPrompts
+from wintermute.pages.page_writer import PageWriter, WriterPrompts
 from wintermute.pages.raw_material import (
     ChatPart,
     ChatTalk,
@@ -156,8 +156,8 @@ class Pages:
         ]
 
     def _consolidation(self, work: PhaseWork, kept: Consolidations) -> Consolidation:
-        model = PageModel(work.models, self._backend)
-        agents = {BUILTIN: PageWriter(model, self._prompts, kept)}
+        writer = PageWriter(work.models, self._prompts, kept, backend=self._backend)
+        agents = {BUILTIN: writer}
         store, zone = self._stores.wiki, self._stores.tasks.zone
         return Consolidation(store, agents, self._clock, zone, kept, self._redact)
 

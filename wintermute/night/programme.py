@@ -75,7 +75,7 @@ def tidying(own: Background) -> Tidying:
     """The night of a configuration, built on what is open."""
     stores = own.stores
     programme = Programme(
-        first=[CatchUp(stores, own.config, own.texts, own.quiet, own.clock)],
+        first=[CatchUp(stores, own.config, own.texts, own.clock)],
         facts=_of_facts(own),
         export=[Export(stores)],
         more=[

@@ -5,16 +5,15 @@ lines ─ one question ─▶ a list ─ nothing lost that must stay? ─▶ rep
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from wintermute.changes.change_sets import Reason
 from wintermute.changes.nights import ItemState, NightItem, Planned, digest_of
 from wintermute.changes.proposals import Proposal
 from wintermute.db import Transaction
-from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
+from wintermute.errors import ContextTooLarge, ModelError
 from wintermute.forgetting.deeds import ItemNames, named
-from wintermute.llm.json_answer import Unfit, proved_answer
+from wintermute.llm.json_answer import Unfit
 from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import Fact, NewFact, Replaced, key, listed, refusal, retirements
 from wintermute.memory.resting import awake_count
@@ -29,6 +28,7 @@ from wintermute.night.tidying import (
     ChoreDone,
     PhaseWork,
     TidyStep,
+    answer_or_step,
 )
 from wintermute.stores import Stores
 from wintermute.templates import Template, fill
@@ -44,8 +44,6 @@ MOST_NAMED = 5
 """Memories that a notice quotes."""
 FEWEST = 2
 """Lines; of one nothing can be made."""
-
-log = logging.getLogger(__name__)
 
 
 class Export:
@@ -126,19 +124,13 @@ class ListRewriting:
         old = [fact for fact in beside if _line(fact.text) in free]
         if len(old) < FEWEST:
             return
-        try:
-            lines = await self._asked(work, old)
-        except QuestionWithdrawn:
+        lines = await answer_or_step(self._asked(work, old), (digest,), _unchanged)
+        if isinstance(lines, TidyStep):
+            yield lines
             return
-        except ContextTooLarge:
-            yield TidyStep(judged=(digest,), note=LARGE)
-        except AnswerUnusable as problem:
-            log.warning("memories not rewritten reason=%s", problem)
-            yield TidyStep(judged=(digest,), note=f"the list stays as it is: {problem}")
-        else:
-            # What comes of it is not asked about again.
-            after = [*lines, *(text for text in whole if _line(text) not in free)]
-            yield TidyStep(_item(old, lines, digest), judged=(digest, _digest(after)))
+        # What comes of it is not asked about again.
+        after = [*lines, *(text for text in whole if _line(text) not in free)]
+        yield TidyStep(_item(old, lines, digest), judged=(digest, _digest(after)))
 
     async def _held(self, scope: str) -> set[str]:
         """The lines that an earlier list was to do without, and a person said no to that."""
@@ -150,10 +142,14 @@ class ListRewriting:
         question = fill(self._template.text(), {"content": untagged(shown)})
         if estimate(question) > work.models.window(ROLE):
             raise ContextTooLarge(LARGE)
-        return await proved_answer(
-            *(work.models, ROLE, question, lambda reply: rewritten(reply, old), AGAIN),
+        return await work.models.proved_answer(
+            *(ROLE, question, lambda reply: rewritten(reply, old), AGAIN),
             sources=sources_of(self._stores, old),
         )
+
+
+def _unchanged(problem: ModelError) -> str:
+    return LARGE if isinstance(problem, ContextTooLarge) else f"the list stays as it is: {problem}"
 
 
 def _is_apart(fact: Fact) -> bool:

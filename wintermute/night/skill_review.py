@@ -15,12 +15,12 @@ from pathlib import Path
 
 from wintermute.changes.nights import Planned, digest_of
 from wintermute.clock import stamp
-from wintermute.errors import AnswerUnusable, ContextTooLarge, ToolFailed
-from wintermute.llm.json_answer import Unfit, answer_in_json, only
+from wintermute.errors import ToolFailed
+from wintermute.llm.json_answer import Unfit, only
 from wintermute.llm.tokens import estimate
 from wintermute.memory.sense import are_made_of, main_words, shared_words
 from wintermute.messages import Json
-from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
+from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
 from wintermute.skills.skills import ENDING, IN_FOLDER, MOST_DOCUMENTATION, shown, summary_in
 from wintermute.stores import Stores
 from wintermute.templates import Template
@@ -156,15 +156,15 @@ class SkillReview:
         template = self._template.text()
         if estimate(template + content) > work.models.window(ROLE):
             return TidyStep(judged=judged, note=f"{shown(group[0].name)} is too long for a model")
-        try:
-            text = await answer_in_json(
-                *(work.models, ROLE, template, {"content": content}),
-                lambda found: proposed(found, group),
-            )
-        except (AnswerUnusable, ContextTooLarge) as problem:
-            names = " and ".join(shown(skill.name) for skill in group)
-            log.warning("nothing proposed skills=%s reason=%s", names, problem)
-            return TidyStep(judged=judged, note=f"nothing is proposed for {names}: {problem}")
+        asked = work.models.answer_in_json(
+            *(ROLE, template, {"content": content}, lambda found: proposed(found, group))
+        )
+        names = " and ".join(shown(skill.name) for skill in group)
+        text = await answer_or_step(
+            asked, judged, lambda problem: f"nothing is proposed for {names}: {problem}"
+        )
+        if isinstance(text, TidyStep):
+            return text
         if not text:
             return TidyStep(judged=judged)
         kept = SkillText(group[0].name, text, group[0].saved)

@@ -11,7 +11,7 @@ whoever goes on. A phase that fails is reported, and the next runs.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,14 +29,20 @@ from wintermute.changes.nights import (
 )
 from wintermute.config.lock import claimed, holder
 from wintermute.db import Transaction
-from wintermute.errors import BudgetSpent, ContextTooLarge, ModelError, StoreBusy, WintermuteError
+from wintermute.errors import (
+    AnswerUnusable,
+    BudgetSpent,
+    ContextTooLarge,
+    ModelError,
+    QuestionWithdrawn,
+    StoreBusy,
+    WintermuteError,
+)
 from wintermute.forgetting.deeds import Deeds
-from wintermute.llm.backend import UNHEARD, Listener
-from wintermute.llm.calls import QuestionSources
 from wintermute.llm.models import Models
+from wintermute.llm.unasked import UnaskedModels
 from wintermute.memory.resting import awake_count
 from wintermute.memory.review import looked_at, scopes_with_news
-from wintermute.messages import Reply, Request, Size
 from wintermute.stores import Stores
 
 ROLE = "dreaming"
@@ -53,102 +59,8 @@ LOOKED_BACK = 100
 MOST_LOST, ALWAYS_ALLOWED, MOST_LOST_IN_A_WEEK = 0.2, 3, 0.3
 """Which part of its facts a scope may lose in a night, how many in any case, and in seven nights."""
 
-USED_UP = "the tokens of this night are used up (dreaming.budget_tokens)"
-TOO_SMALL = "one question alone may take {size} tokens: raise dreaming.budget_tokens"
-
 log = logging.getLogger(__name__)
-
-
-class NightSpent(BudgetSpent):
-    """What a night may cost is used up; the next one goes on."""
-
-
-class NightModels:
-    """The models as a night asks them: one question at a time, counted, and up to a limit of tokens."""
-
-    def __init__(self, models: Models, most: int | None, night: Night) -> None:
-        """`night`: with what it has cost already."""
-        self._models = models
-        self._most = most
-        self.calls = night.calls
-        self.used = night.tokens
-        self.usd = night.usd
-        self._upto = most
-        self._first = self.calls
-        self.spent = False
-        """Whether something was left out for that."""
-        self.away = ""
-        """Why the last question got no answer; "": it got one, or was too large."""
-
-    def allow(self, share: float) -> None:
-        """Let no more than this part of what is left be used from now on.
-
-        But for one question: so whoever waits longest is asked about, however small the part is.
-        """
-        self._first, self.spent, self.away = self.calls, False, ""
-        if self._most is not None:
-            self._upto = self.used + int(max(0, self._most - self.used) * share)
-
-    async def ask_unasked(
-        self,
-        role: str,
-        request: Request,
-        sources: QuestionSources | None = None,
-        *,
-        backend: str | None = None,
-    ) -> Reply:
-        """Raises: NightSpent; ModelError; QuestionWithdrawn."""
-        size = self._models.tokens(role, request, backend)
-        most = self._most if self.calls == self._first else self._upto
-        if most is not None and self.used + size > most:
-            self.spent, self.away = True, "the tokens of this night are used up"
-            alone = self._most is not None and size > self._most
-            raise NightSpent(TOO_SMALL.format(size=size) if alone else USED_UP, None)
-        try:
-            reply = await self._models.ask_unasked(role, request, sources, backend=backend)
-        except BudgetSpent as problem:
-            self.spent, self.away = True, str(problem)
-            raise
-        except ModelError as problem:
-            self.away = "" if isinstance(problem, ContextTooLarge) else str(problem)
-            raise
-        self.away = ""
-        self.calls += 1
-        self.used += reply.usage.tokens_in + reply.usage.tokens_out
-        self.usd += self._models.cost(reply)
-        return reply
-
-    async def ask(
-        self,
-        role: str,
-        request: Request,
-        *,
-        backend: str | None = None,
-        cast_id: str | None = None,
-        listener: Listener = UNHEARD,
-    ) -> Reply:
-        """As `conversation.asking.ModelClient`: a conversation that is folded now waits for nobody."""
-        return await self.ask_unasked(role, request, backend=backend)
-
-    async def refused(self, role: str, reason: str) -> None:
-        """An answer was of no use."""
-        await self._models.refused(role, reason)
-
-    def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
-        """How many a request has."""
-        return self._models.tokens(role, request, backend)
-
-    def window(self, role: str, backend: str | None = None) -> int:
-        """Tokens that a request may have."""
-        return self._models.window(role, backend)
-
-    def sizes(self, role: str, backend: str | None = None) -> tuple[Size, ...]:
-        """For which sizes of models a request is needed."""
-        return self._models.sizes(role, backend)
-
-    def size_of(self, backend: str) -> Size:
-        """That of one backend."""
-        return self._models.size_of(backend)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +69,7 @@ class PhaseWork:
 
     night: Night
     scope: str
-    models: NightModels
+    models: UnaskedModels
     so_far: Sequence[NightItem] = ()
     dry: bool = False
     """Nothing may be changed, not even by taking in what was edited by hand."""
@@ -179,6 +91,19 @@ class TidyStep:
     by_words: tuple[str, ...] = ()
     note: str = ""
     left: bool = False
+
+
+async def answer_or_step(
+    answer: Awaitable[T], judged: Sequence[str], note: Callable[[ModelError], str]
+) -> T | TidyStep:
+    """An answer; where it is of no use, the step that notes so, and that nobody is asked it again."""
+    try:
+        return await answer
+    except QuestionWithdrawn:
+        return TidyStep()
+    except (AnswerUnusable, ContextTooLarge) as problem:
+        log.warning("nothing came of a question of the night reason=%s", problem)
+        return TidyStep(judged=tuple(judged), note=note(problem))
 
 
 class NightPhase(Protocol):
@@ -339,9 +264,13 @@ class Tidying:
         """Their names, in their order."""
         return self._programme.names
 
+    def _models_of(self, night: Night) -> UnaskedModels:
+        spent = night.calls, night.tokens, night.usd
+        return UnaskedModels(self._models, most=self._budget, spent=spent)
+
     async def tidy(self, night: Night, progress: Progress = unwatched) -> Night:
         """Work until its end; what a kill left half is gone on with. Within `alone`."""
-        asked = NightModels(self._models, self._budget, night)
+        asked = self._models_of(night)
         async for scope in self._in_turn(night, asked):
             await self._in_scope(night, scope, asked, progress)
         for chore in self._programme.closing:
@@ -359,7 +288,7 @@ class Tidying:
 
     async def preview(self, night: Night, progress: Progress = unwatched) -> tuple[Night, DryNight]:
         """What `tidy` would do, without a trace of it: only what is found and can be taken back."""
-        asked, dry = NightModels(self._models, self._budget, night), DryNight()
+        asked, dry = self._models_of(night), DryNight()
         programme = self._programme
         async for scope in self._in_turn(night, asked):
             await self._foreseen(night, scope, programme.first, asked, dry)
@@ -383,7 +312,7 @@ class Tidying:
         night: Night,
         scope: str,
         chores: Sequence[Chore],
-        asked: NightModels,
+        asked: UnaskedModels,
         dry: DryNight,
     ) -> None:
         for chore in _wanted(night, chores):
@@ -395,7 +324,7 @@ class Tidying:
         """Whose turn it is, in this order."""
         return await self._scopes(night, await self._turns(night))
 
-    async def _in_turn(self, night: Night, asked: NightModels) -> AsyncIterator[str]:
+    async def _in_turn(self, night: Night, asked: UnaskedModels) -> AsyncIterator[str]:
         """Each scope, once it is allowed its share: the owner, then who waits longest.
 
         What is left of the tokens is shared by all that are known to wait.
@@ -435,7 +364,7 @@ class Tidying:
         return [owner, *sorted(known - {owner}, key=turns.order)]
 
     async def _in_scope(
-        self, night: Night, scope: str, asked: NightModels, progress: Progress
+        self, night: Night, scope: str, asked: UnaskedModels, progress: Progress
     ) -> None:
         programme = self._programme
         for chore in _wanted(night, programme.first):
@@ -453,7 +382,7 @@ class Tidying:
         night: Night,
         scope: str,
         phases: Sequence[NightPhase],
-        asked: NightModels,
+        asked: UnaskedModels,
         progress: Progress,
     ) -> None:
         """Look in all of them, then do what they want, or ask."""
@@ -485,7 +414,12 @@ class Tidying:
         return tally
 
     async def _looked(
-        self, night: Night, scope: str, phase: NightPhase, asked: NightModels, dry: DryNight | None
+        self,
+        night: Night,
+        scope: str,
+        phase: NightPhase,
+        asked: UnaskedModels,
+        dry: DryNight | None,
     ) -> PhaseTally:
         """Keep what a phase finds, step by step; what became of it."""
         notes: list[str] = []
@@ -606,19 +540,19 @@ class Tidying:
             members = [each["id"] for each in item.plan.get("members", ())]
             await looked_at(tx, (), members)
 
-    async def _note(self, night: Night, tally: PhaseTally, asked: NightModels) -> None:
+    async def _note(self, night: Night, tally: PhaseTally, asked: UnaskedModels) -> None:
         log.info("night phase name=%s status=%s", tally.name, tally.status)
         async with self._stores.database.transaction() as tx:
             await self._noted(tx, night, tally, asked)
 
     async def _noted(
-        self, tx: Transaction, night: Night, tally: PhaseTally, asked: NightModels
+        self, tx: Transaction, night: Night, tally: PhaseTally, asked: UnaskedModels
     ) -> None:
         await self._stores.nights.note(tx, night.id, tally)
         await self._stores.nights.spend(tx, night.id, asked.calls, asked.used, asked.usd)
 
     async def _chore(
-        self, night: Night, scope: str, chore: Chore, asked: NightModels, progress: Progress
+        self, night: Night, scope: str, chore: Chore, asked: UnaskedModels, progress: Progress
     ) -> None:
         known = (await self._stores.nights.tallies(night.id, scope)).get(chore.name)
         if _is_over(known):

@@ -20,7 +20,7 @@ from wintermute.files import READ, folder_of, replace
 from wintermute.messages import Json
 from wintermute.owner import Owner
 from wintermute.text import clean
-from wintermute.tools.definition import ASK_FIRST, brief, definition, reason
+from wintermute.tools.definition import ASK_FIRST, OwnTool, reason
 from wintermute.tools.memory import MemoriesView
 
 SKILLS = PurePath("data/skills")
@@ -149,7 +149,7 @@ REASONS = {
 }
 
 
-class ReadFile:
+class ReadFile(OwnTool):
     """`read_file(path, offset, limit)`: a text file, or one page of it."""
 
     name = "read_file"
@@ -157,8 +157,6 @@ class ReadFile:
     durable = True
 
     def __init__(self, roots: Roots, memories: MemoriesView | None = None) -> None:
-        self.description, self.parameters = definition(self.name)
-        self.brief = brief(self.name)
         self._roots = roots
         self._memories = memories
 
@@ -189,7 +187,7 @@ class ReadFile:
             return _page(file, place.shown, first, most)
 
 
-class WriteFile:
+class WriteFile(OwnTool):
     """`write_file(path, content)`: a whole text file, new or replaced in one step."""
 
     name = "write_file"
@@ -197,8 +195,6 @@ class WriteFile:
     durable = False
 
     def __init__(self, roots: Roots, memories: MemoriesView | None = None) -> None:
-        self.description, self.parameters = definition(self.name)
-        self.brief = brief(self.name)
         self._roots = roots
         self._memories = memories
 

@@ -15,6 +15,7 @@ from wintermute.errors import (
     BudgetSpent,
     HomeserverUnavailable,
     ModelUnavailable,
+    NotQuiet,
     QuestionWithdrawn,
     StorageBlocked,
     WintermuteError,
@@ -162,6 +163,8 @@ class JobKind:
             until = error.until if isinstance(error, BudgetSpent) else None
             why = next(why for kind, why in AWAY.items() if isinstance(error, kind))
             return JobPutOff(until or self._clock.now() + AGAIN, why)
+        except NotQuiet as problem:
+            return JobPutOff(problem.until, str(problem))
         except QuestionWithdrawn:  # what is left of it is asked about
             return JobPutOff(self._clock.now(), CHANGED)
         except StorageBlocked:
