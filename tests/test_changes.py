@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from tests.world.clock import WITHIN, FakeClock, HeldClock
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import KEPT, Change, ChangeSets, Reason
-from wintermute.changes.placing import Placing, PutInPlace
+from wintermute.changes.placing import LOCK, Placing, PutInPlace
 from wintermute.changes.undo import Merged, Undo, without
 from wintermute.clock import CheckedClock
 from wintermute.commands.tasks import back_lines, change_line
-from wintermute.errors import ToolFailed
+from wintermute.errors import StoreBusy, ToolFailed
+from wintermute.files import LOCK_FILE, locked
 from wintermute.ids import new_id
 from wintermute.messages import Json
 from wintermute.night.expiry import DAY, Expiry
@@ -223,6 +224,25 @@ async def test_an_undo_of_a_file_that_failed_can_be_run_again(tmp_path: Path, fa
         shelf.fails = ""
         undone = await undo.run(wanted)
         assert (shelf.text, len(undone.back), undone.kept) == (old, 1, ())
+
+
+async def test_a_process_that_was_stopped_while_it_placed_files_is_waited_for_no_longer(
+    tmp_path: Path,
+) -> None:
+    """M-080: whoever comes second is told, and nothing hangs for ever."""
+    async with open_migrated(tmp_path / "db") as database:
+        sets = ChangeSets(database, FakeClock(), new_id)
+        shelf = Shelf({"text": "old"}, "")
+        placing = Placing(database, sets, {"skill": shelf}, tmp_path, patience=0.05)
+        change = Change("skill", "tea", {"text": "old"}, {"text": "new"})
+        with (
+            locked(tmp_path / LOCK, LOCK_FILE),
+            pytest.raises(StoreBusy, match="end it, then try again"),
+        ):
+            await placing.write(WHY, [change])
+        assert (shelf.text, await sets.history(("skill",))) == ({"text": "old"}, ())
+        await placing.write(WHY, [change])
+        assert shelf.text == {"text": "new"}
 
 
 def test_a_change_of_what_a_memory_is_says_which_memory_and_what() -> None:

@@ -9,7 +9,7 @@ Whoever holds one may wait for those below it, never for one above:
     data/wintermute.lock  the daemon, `chat`, `demo`, `matrix logout`  is refused, and told by whom
     data/night.lock       a night                                      is refused, and told by whom
     STORE/sleep/          a job that makes pages                       is refused; `--wait`: waits
-    data/placing.lock     who puts files of items in place, forgets    waits
+    data/placing.lock     who puts files of items in place, forgets    waits 60 seconds
     a CONVERSATION/       who adds a message to it                     waits; a web page: 5 seconds
     STORE/                its writer alone, its readers together       waits 30 seconds; a reader: 5
     data/                 a start of the daemon or a night             waits

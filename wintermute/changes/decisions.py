@@ -200,7 +200,7 @@ class Decisions:
         made = as_decision("", scope, "", wanted, self._clock.now())
         await self._kept(tx, replace(made, state="open"), wanted.digest)
 
-    async def ask(
+    async def ask_about(
         self, tx: Transaction, night: str, phase: str, found: Decision, wanted: Planned
     ) -> Decision:
         """Give what waits a number of a night, under which people answer; `wanted`: as it is now."""

@@ -21,6 +21,8 @@ from wintermute.files import LOCK_FILE, entered, locked
 from wintermute.messages import Json
 
 LOCK = "placing.lock"
+PATIENCE = 60.0
+BUSY = "another wintermute command has been changing files for a minute: end it, then try again"
 PutInPlace = Callable[[], Awaitable[None]]
 Also = Callable[[Transaction, str], Awaitable[None]]
 """Stores more together with a change set of this id; what it raises leaves all as it was."""
@@ -52,12 +54,15 @@ class Placing:
         changes: ChangeSets,
         files: Mapping[ItemKind, FileItems],
         data_dir: Path,
+        patience: float = PATIENCE,
     ) -> None:
+        """`patience`: seconds for which another process may be at it."""
         self._database = database
         self._changes = changes
         self.files = files
         self._lock = data_dir / LOCK
         self._placing = asyncio.Lock()
+        self._patience = patience
 
     async def write(self, why: Reason, changes: Sequence[Change], also: Also | None = None) -> str:
         """Record these changes and make them; the id of their change set.
@@ -112,8 +117,16 @@ class Placing:
 
     @asynccontextmanager
     async def settled(self) -> AsyncIterator[None]:
-        """A block before which that is done, and in which nobody else puts files of items in place."""
-        async with self._placing, entered(locked(self._lock, LOCK_FILE, patience=None)):
+        """A block before which that is done, and in which nobody else puts files of items in place.
+
+        Raises: StoreBusy for a process that was stopped while it did.
+        """
+        async with self._placing, AsyncExitStack() as stack:
+            block = locked(self._lock, LOCK_FILE, patience=self._patience)
+            try:
+                await stack.enter_async_context(entered(block))
+            except BlockingIOError as error:
+                raise StoreBusy(BUSY) from error
             for each in await self._changes.unplaced():
                 await self._tried(self._finish(each))
             yield

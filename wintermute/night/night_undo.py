@@ -61,7 +61,7 @@ async def undo_items(stores: Stores, items: Sequence[Decision], *, whole: bool) 
             raise WintermuteError(EXPIRED)
         of_set = [item for item in done if item.change_set == set_id]
         names = {name for item in of_set for _, name in item.names}
-        back.append(await stores.undo.run(wanted, None if whole or not names else names))
+        back.append(await stores.undo.run(wanted, None if whole else names))
     for scope in {item.scope for item in done if item.scope}:
         await stores.memories.text(scope)
     left = [await stores.decisions.current(stores.database, item) for item in done]

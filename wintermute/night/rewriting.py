@@ -249,7 +249,7 @@ async def ask_about_lines(tx: Transaction, stores: Stores, wish: Decision) -> De
     assert night is not None  # one that is asked for always begins
     texts = tuple(fact.text for fact in found[:MOST_NAMED])
     wanted = Planned(LINES, texts, "", wish.reason, wish.plan)
-    item = await stores.decisions.ask(tx, night.id, LINES, wish, wanted)
+    item = await stores.decisions.ask_about(tx, night.id, LINES, wish, wanted)
     await stores.nights.end(tx, night.id)
     return item
 

@@ -585,7 +585,7 @@ class Tidying:
     async def _told(self, tx: Transaction, where: tuple[str, str, str], each: ChoreItem) -> None:
         decisions, (night, _, name) = self._stores.decisions, where
         if each.waits is not None:
-            await decisions.ask(tx, night, name, each.waits, each.wanted)
+            await decisions.ask_about(tx, night, name, each.waits, each.wanted)
             return
         for item in await decisions.number(tx, where, [(each.wanted, each.state)]):
             if each.change_set is not None:
