@@ -87,7 +87,7 @@ def jobs_of(own: DataFolder, tidying: Tidying, speaker: Speaker) -> list[JobKind
     work = Reconstruction(stores, models, texts.reconstruction, config.memory)
     merging = work.reconstruct, work.owe
     splitting = SplitLater(stores, models, texts.split).take_apart
-    core = CoreUpdate(stores, models, texts.core_update, clock).update
+    core = CoreUpdate(stores, models, texts.core_update).update
     # Where nothing is harvested, nothing is derived again from what is left.
     forgetting = partial(forget_owed, stores, harvests if reads else None, clock)
     embedding, scrubbing = partial(embed, stores, clock), partial(scrub, stores, clock)
