@@ -14,6 +14,7 @@ from tests.world.pages import FilePages
 from wintermute.changes.change_sets import Change, ItemKind, Reason
 from wintermute.changes.texts import state_of
 from wintermute.changes.undo import all_prepared
+from wintermute.commands.chat import NAMES, UNKNOWN
 from wintermute.commands.tasks import back_lines
 from wintermute.forgetting.forgetting import forget
 from wintermute.health.health import gather
@@ -117,3 +118,12 @@ async def test_each_tool_has_words_and_a_place(tmp_path: Path, model: ModelServe
         sets = (WORKING, PERSONAL, DELEGATING, ATTENDED)
         assert [tool.name for tool in tools if sum(tool.name in each for each in sets) != 1] == []
         assert [tool.name for tool in tools if not definition(tool.name)["people"]] == []
+
+
+async def test_each_command_is_answered(tmp_path: Path, model: ModelServer) -> None:
+    """L-081: whatever `/help` names is there."""
+    async with open_house(tmp_path, model.url) as house, house.working():
+        for n, name in enumerate(NAMES, 1):
+            await house.incoming(name)
+            *_, said = await house.said(n)
+            assert not said.startswith(UNKNOWN.partition("{")[0]), name
