@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from wintermute.answering import Answering, Part, Windows, answering, fixed_part, folder_answers
@@ -18,7 +18,7 @@ from wintermute.config.lock import has_room, hold
 from wintermute.config.read import environment
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction, secret_values
-from wintermute.config.wiki import WikiSettings, daemon_wiki, with_model
+from wintermute.config.wiki import WikiSettings, daemon_wiki
 from wintermute.conversation.rooms import Rooms
 from wintermute.conversation.speakers import Speakers
 from wintermute.conversation.state import Speaker
@@ -36,7 +36,6 @@ from wintermute.errors import (
 from wintermute.health.health import ClockMarks, EditedFiles, Health
 from wintermute.ids import NewId, new_id
 from wintermute.jobs import FORGET
-from wintermute.llm.embeddings import open_embedder
 from wintermute.llm.models import Models
 from wintermute.matrix.client import open_client
 from wintermute.matrix.copies import Copies
@@ -53,7 +52,7 @@ from wintermute.night.expiry import Expiry
 from wintermute.prompt.edited import FOLDER
 from wintermute.prompt.gather import Texts, read_texts
 from wintermute.signals import Orders, Supervisor, WatchedClock
-from wintermute.stores import Stores, closing, prepare
+from wintermute.stores import Stores, open_stores, prepare
 from wintermute.terminal.screen import Chat, Page, Screen, TerminalSpeaker
 from wintermute.web.door import WebDoor
 from wintermute.web.parts import WebParts
@@ -250,7 +249,7 @@ async def open_wintermute(
     policy, pulse = _policy(config), externals.supervisor.pulse
     people = People(policy.allowed)
     clock = CheckedClock(externals.clock, await ClockMarks(database).last(), asks=True)
-    redact = Redaction(secret_values(config))
+    redact, wiki = Redaction(secret_values(config)), daemon_wiki(config)
 
     def hide(*secrets: str) -> None:
         redact.hide(*secrets)
@@ -258,8 +257,7 @@ async def open_wintermute(
 
     hide(session.access_token, session.pickle_key)
     async with (
-        aclosing(_models(config, database, clock, ids, redact)) as models,
-        closing(_stores(config, database, models, clock, ids, redact)) as stores,
+        open_stores(config, wiki, database, clock, ids, redact) as (stores, models),
         open_client(matrix, session, folder, ids, clock, people, clock, hide) as client,
     ):
         await models.recall()
@@ -295,7 +293,7 @@ async def open_wintermute(
             pulse,
             (clock, WatchedClock(clock, pulse)),
         )
-        pages = _door(opened, web, answers.rooms, daemon_wiki(config))
+        pages = _door(opened, web, answers.rooms, wiki)
         await pages.prepare()
         if config.web.enabled:
             with suppress(WebUnavailable):  # which the door tells of when it would open
@@ -338,9 +336,8 @@ async def _open_alone(config: Config) -> AsyncIterator[DataFolder]:
         async with open_database(config.data_dir / "wintermute.db") as database:
             texts = await _texts(config, database)
             clock = CheckedClock(SystemClock(), await ClockMarks(database).last())
-            models = _models(config, database, clock, new_id, redact)
-            stores = _stores(config, database, models, clock, new_id, redact)
-            async with aclosing(models), closing(stores):
+            wiki, known = daemon_wiki(config), (database, clock, new_id, redact)
+            async with open_stores(config, wiki, *known) as (stores, models):
                 await models.recall()
                 await prepare(stores)
                 yield DataFolder(config, stores, models, texts, clock, redact)
@@ -420,31 +417,6 @@ async def serve_store(
     store = DataFolder(config, *opened, texts, clock, redact)
     door = _door(store, WebSpeaker(store.stores.outbox, clock), None, settings)
     await door.serve_until(leaving, listener, invite)
-
-
-def _models(
-    config: Config, database: Database, clock: Clock, ids: NewId, redact: Redaction
-) -> Models:
-    llm = with_model(config.llm, config.wiki.model)
-    return Models(llm, database, clock, ids, config.timezone, redact)
-
-
-def _stores(
-    config: Config,
-    database: Database,
-    models: Models,
-    clock: Clock,
-    new_id: NewId,
-    redact: Redaction,
-) -> Stores:
-    return Stores.of(
-        *(database, config.data_dir, config.owner, clock, new_id, redact),
-        timezone=config.timezone,
-        memory=config.memory,
-        embedder=open_embedder(config.memory, models, clock),
-        wiki=config.wiki_store,
-        quiet=config.quiet,
-    )
 
 
 async def _texts(config: Config, database: Database) -> Texts:
