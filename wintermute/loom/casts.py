@@ -21,7 +21,6 @@ from wintermute.db.text_search import (
     GONE,
     OF_BRANCHES,
     OF_CASTS,
-    OF_EVENTS,
     OURS_SINCE,
     Kept,
     Traces,
@@ -382,19 +381,6 @@ class Casts:
     async def came_of(self, tx: Transaction, events: Collection[str]) -> Came:
         """Return these events with their casts, for the eraser."""
         return Came(events, await self.of_events(tx, events))
-
-    async def take_back(self, tx: Transaction, events: Sequence[str]) -> list[str]:
-        """Blank what these events asked for, and summaries of it, once their casts have ended (F-027).
-
-        What was answered stays. Returns the casts.
-        """
-        rows = await tx.rows(
-            "UPDATE casts SET intent = '' WHERE state <> 'running' AND intent <> ''"
-            f" AND event_id {OF_EVENTS} RETURNING id",
-            {"events": json.dumps(list(events))},
-        )
-        await erase(tx, [FOLDS], came=await self.came_of(tx, events))
-        return [row["id"] for row in rows]
 
     async def unsay(self, tx: Transaction, cast_id: str) -> None:
         """Blank what an ended cast said, and summaries of it: its answer was taken back."""

@@ -13,7 +13,7 @@ from wintermute.memory.core import bullets
 from wintermute.memory.fact import Fact
 from wintermute.memory.facts import FACTS
 from wintermute.messages import PERSON
-from wintermute.night.forget_pages import lines_with
+from wintermute.night.forget_pages import lines_in_pages
 from wintermute.night.forgetting import tasks_and_skills
 from wintermute.stores import Stores
 
@@ -82,7 +82,7 @@ async def worded(stores: Stores, row: Waiting, scope: str, said: str, before: in
         len(found.rows.get(casts.FOLDS.name, ())),
         await stores.casts.saying(found, events),
         tuple(filter(words.are_in, bullets(await stores.core.text(scope)))),
-        tuple(await lines_with(stores, said if stores.owner.owns(scope) else "")),
+        tuple(await lines_in_pages(stores, words=said if stores.owner.owns(scope) else "")),
         len(others),
         tuple(await tasks_and_skills(stores, scopes, words.are_in)),
     )
