@@ -31,6 +31,7 @@ OVER = {
     "inbox": {"state": "answered"},
     "outbox": {"state": "stuck"},
     "night_items": {"state": "open"},
+    "occurrences": {"state": "claimed", "outbox_id": "stuck"},
 }
 OPEN = {
     "casts": {"state": "running"},
@@ -90,6 +91,7 @@ async def emptied(
         connection.execute("PRAGMA ignore_check_constraints = ON")
         put(connection, "casts", {"id": RUNNING[0], "state": "running"})
         put(connection, "turns", {"id": RUNNING[1], "cast_id": RUNNING[0]})
+        put(connection, "outbox", {"id": "stuck", "state": "stuck"})
         put(
             connection, kept.table, OVER.get(kept.table, {}) | dict.fromkeys(kept.columns, OTHER), 1
         )
@@ -108,7 +110,10 @@ async def emptied(
 
 @pytest.mark.parametrize("kept", PLACES, ids=name)
 async def test_a_row_that_says_it_says_it_no_more(tmp_path: Path, kept: Kept) -> None:
-    """M-030: it is counted once; where only words are cut, the others stay."""
+    """M-030: it is counted once; where only words are cut, the others stay.
+
+    Also one whose message nobody may ever read.
+    """
     over = {"state": "waiting"} if kept.drops else OVER.get(kept.table, {})
     done, left = await emptied(tmp_path, kept, over)
     assert (len(done.rows), done.waiting) == (1, frozenset())

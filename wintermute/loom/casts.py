@@ -98,6 +98,8 @@ TURNS = Kept(
     hangs=(
         "UPDATE observations SET args = NULL, result = '' WHERE turn_id IN"
         f" (SELECT id FROM turns WHERE seq {GONE})",
+        "UPDATE turns SET provider_fields = '' WHERE provider_fields <> '' AND"  # seen since (F-040)
+        f" {OURS_SINCE} AND cast_id IN (SELECT id FROM casts WHERE branch_id IN {OF_BRANCHES})",
     ),
 )
 OBSERVATIONS = Kept(
@@ -476,14 +478,6 @@ class Casts:
         """The ids of the turns for these events."""
         asked = {"events": json.dumps(list(events))}
         return await tx.scalars(f"SELECT id FROM turns WHERE cast_id {_OF_EVENTS}", asked)
-
-    async def forget_fields(self, tx: Transaction, scopes: Sequence[str], since: str) -> None:
-        """Keep none of the fields of turns that were made since then where these scopes talk."""
-        await tx.execute(
-            f"UPDATE turns SET provider_fields = '' WHERE provider_fields <> '' AND {OURS_SINCE} AND cast_id IN"
-            f" (SELECT id FROM casts WHERE branch_id IN {OF_BRANCHES})",
-            {"scopes": json.dumps(list(scopes)), "since": since},
-        )
 
     async def running(self, event_id: str) -> Cast | None:
         """The cast for this event that has begun and not ended, if any."""

@@ -422,9 +422,8 @@ async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> Erased:
     for step in STEPS:
         async with stores.database.transaction() as tx:
             asked = await stores.casts.of_events(tx, gone.events)
-            done |= await erase(tx, step, found, Came(gone.events, asked, known))
-    async with stores.database.transaction() as tx:
-        await stores.casts.forget_fields(tx, gone.scopes, since)
+            came = Came(gone.events, asked, known, gone.scopes, since)
+            done |= await erase(tx, step, found, came)
     return done
 
 
