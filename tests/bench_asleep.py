@@ -282,10 +282,10 @@ async def undo() -> list[str]:
             began = time.perf_counter()
             night = await sleep.night(phase="dedup")
             took = time.perf_counter() - began
-            items = await sleep.nights.items(sleep.house.database, night.id)
+            items = await sleep.house.stores.decisions.listed(sleep.house.database, night.id)
             done = [item for item in items if item.state == "done"]
             began = time.perf_counter()
-            back = await undo_items(sleep.house.stores, sleep.nights, done, whole=True)
+            back = await undo_items(sleep.house.stores, done, whole=True)
             undone = time.perf_counter() - began
             same = "the same" if await sleep.export() == before else "NOT the same"
     return [

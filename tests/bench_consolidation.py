@@ -24,11 +24,12 @@ from tests.world.shelf import Shelf, page
 from wintermute.config.secrets import UNHIDDEN
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.models import Models
+from wintermute.llm.unasked import UnaskedModels
 from wintermute.messages import Reply, Request
-from wintermute.night.agents import BUILTIN
-from wintermute.night.consolidation import Consolidation
-from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
-from wintermute.night.raw_material import Consolidations, FolderTalk
+from wintermute.pages.agents import BUILTIN
+from wintermute.pages.consolidation import Consolidation
+from wintermute.pages.page_writer import PageWriter, WriterPrompts
+from wintermute.pages.raw_material import Consolidations, FolderTalk
 from wintermute.templates import Template
 from wintermute.wiki.conversations import ConversationFolder
 from wintermute.wiki.store import WikiStore
@@ -87,7 +88,7 @@ def at_work(house: House, store: WikiStore) -> Consolidation:
     prompts = (
         Template(PROMPTS, f"consolidation/{name}.md") for name in ("default", "plan", "page")
     )
-    writer = PageWriter(PageModel(house.models), WriterPrompts(*prompts), kept)
+    writer = PageWriter(UnaskedModels(house.models), WriterPrompts(*prompts), kept)
     zone = house.stores.tasks.zone
     return Consolidation(store, {BUILTIN: writer}, house.clock, zone, kept, UNHIDDEN)
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from tests.test_redactions import take_back
 from tests.world.house import ANN, House, open_house
 from tests.world.model import ModelServer
+from wintermute.forgetting.forgetting import forget
 from wintermute.memory.fact import NewFact
-from wintermute.night.forgetting import forget
 
 SCOPE = f"person:{ANN}"
 TURNS, FACTS, ROUNDS, IDLE = 50_000, 10_000, 5, 60

@@ -18,8 +18,9 @@ from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
 from wintermute.llm.embedded import EmbeddedEmbedder
 from wintermute.memory.ranking import Query
-from wintermute.prompt.assemble import TOOLS, assemble
+from wintermute.prompt.assemble import assemble
 from wintermute.prompt.gather import Recall
+from wintermute.prompt.tool_names import TOOLS
 
 SCOPE = f"person:{ANN}"
 WHY = Reason("command", SCOPE)

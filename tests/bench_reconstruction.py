@@ -30,12 +30,13 @@ from tests.world.model import Calls, ModelServer, Seen, Step, Text, Use
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
+from wintermute.learning.reconstruction import Reconstruction
 from wintermute.llm.embedded import EmbeddedEmbedder
 from wintermute.llm.models import Models
+from wintermute.llm.unasked import UnaskedModels
 from wintermute.llm.vector import Vector
 from wintermute.memory.exchange import Import
 from wintermute.messages import Reply
-from wintermute.night.reconstruction import Reconstruction
 from wintermute.templates import Template
 
 SCOPE = f"person:{ANN}"
@@ -147,7 +148,8 @@ class Scope:
         assert isinstance(house.models, Timed)
         self._models = house.models
         template = Template(PROMPTS, "RECONSTRUCTION_PROMPT.txt")
-        self._work = Reconstruction(house.stores, house.models, template, memory)
+        models = UnaskedModels(house.models)
+        self._work = Reconstruction(house.stores, models, template, memory)
 
     async def fill(self, count: int) -> None:
         """Take them in, with their vectors where there are any."""

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from tests.world.clock import WITHIN, FakeClock, HeldClock
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import KEPT, Change, ChangeSets, Reason
-from wintermute.changes.undo import Merged, PutInPlace, Undo, without
+from wintermute.changes.placing import Placing, PutInPlace
+from wintermute.changes.undo import Merged, Undo, without
 from wintermute.clock import CheckedClock
 from wintermute.commands.tasks import back_lines, change_line
 from wintermute.errors import ToolFailed
@@ -214,11 +215,11 @@ async def test_an_undo_of_a_file_that_failed_can_be_run_again(tmp_path: Path, fa
         wanted = await sets.get(set_id)
         assert wanted
         shelf = Shelf(new, fails)
-        undo = Undo(database, sets, {}, {"skill": shelf})
+        undo = Undo(database, sets, {}, Placing(database, sets, {"skill": shelf}, tmp_path))
         with pytest.raises(ToolFailed):
             await undo.run(wanted)
         assert shelf.text == new
-        assert len(await sets.history(("skill",))) == (1 if fails == "before" else 2)
+        assert len(await sets.history(("skill",))) == 1
         shelf.fails = ""
         undone = await undo.run(wanted)
         assert (shelf.text, len(undone.back), undone.kept) == (old, 1, ())

@@ -9,7 +9,7 @@ from tests.world.house import PROMPTS, open_house
 from tests.world.model import ModelServer
 from tests.world.terminal import Terminal
 from tests.world.warm import Ended
-from wintermute.changes.proposals import Proposals
+from wintermute.changes.decisions import text_wish
 from wintermute.memory.core import EMPTY_CORE, form_problem, page_problem
 from wintermute.prompt.edited import unusable_files
 
@@ -210,10 +210,10 @@ async def test_what_was_not_done_alone_is_shown_until_it_is_out_of_date(
     scope = "person:@you:example.org"
     terminal.says("core", "check")
     async with open_house(terminal.data, None, owner="@you:example.org") as house:
-        proposals: Proposals = house.stores.proposals
+        decisions = house.stores.decisions
         async with house.database.transaction() as tx:
             for _ in range(2):
-                await proposals.offer(tx, scope, "core", PAGE, "because")
+                await decisions.propose(tx, scope, text_wish("core", scope, PAGE, "because"))
     (shown,) = terminal.json("core", "check")["proposals"]
     assert (shown["text"], shown["reason"]) == (PAGE, "because")
     said = terminal.says("core", "check")

@@ -21,7 +21,6 @@ from tests.world.terminal import Terminal
 from wintermute.clock import Clock
 from wintermute.commands.tasks import NOTHING_TO_UNDO
 from wintermute.config.schema import Dreaming
-from wintermute.night.nights import Nights
 from wintermute.night.tidying import alone
 from wintermute.text import EMPTY_AT_SHELL
 
@@ -244,7 +243,7 @@ async def test_who_comes_second_is_told_who_is_at_work(home: Terminal) -> None:
 async def test_a_command_ends_what_a_kill_left(home: Terminal, model: ModelServer) -> None:
     """M-063: it goes on with that, and begins its own then."""
     async with house_of(home, model, SmallNight()) as house:
-        store = Nights(house.database, house.checked)
+        store = house.stores.nights
         async with house.database.transaction() as tx:
             left = await store.begin(tx, SYSTEM.now().date(), "schedule")
     assert left is not None

@@ -426,8 +426,11 @@ async def test_a_model_that_obeys_a_conversation_cannot_take_a_persons_words_awa
         process = await asyncio.create_subprocess_shell(take)
         assert await process.wait() == 0
         assert "All is erased" in shelf.read(ROSES)
-    [wish] = rows(terminal, "SELECT scope, kind, item, text, reason, state FROM proposals")
-    assert (wish["kind"], wish["item"], wish["state"]) == ("page", ROSES, "open")
+    [wish] = rows(
+        terminal, "SELECT scope, kind, before, after AS text, reason, state FROM decisions"
+    )
+    assert (wish["kind"], wish["before"]) == ("page changed", json.dumps([ROSES]))
+    assert wish["state"] == "open"
     assert "All is erased" in wish["text"]
     assert "the line" in wish["reason"]
 

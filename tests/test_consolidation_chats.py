@@ -19,10 +19,11 @@ from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, 
 from tests.world.shelf import INDEX, Shelf, page
 from wintermute.config.secrets import UNHIDDEN
 from wintermute.errors import WintermuteError
-from wintermute.night.agents import BUILTIN
-from wintermute.night.consolidation import Consolidation
-from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
-from wintermute.night.raw_material import ChatTalk, Consolidations
+from wintermute.llm.unasked import UnaskedModels
+from wintermute.pages.agents import BUILTIN
+from wintermute.pages.consolidation import Consolidation
+from wintermute.pages.page_writer import PageWriter, WriterPrompts
+from wintermute.pages.raw_material import ChatTalk, Consolidations
 from wintermute.templates import Template
 from wintermute.wiki.page_jobs import WikiJob
 
@@ -70,7 +71,7 @@ def at_work(house: House) -> Consolidation:
     prompts = (
         Template(PROMPTS, f"consolidation/{name}.md") for name in ("default", "plan", "page")
     )
-    writer = PageWriter(PageModel(house.models), WriterPrompts(*prompts), kept)
+    writer = PageWriter(UnaskedModels(house.models), WriterPrompts(*prompts), kept)
     return Consolidation(
         *(house.stores.wiki, {BUILTIN: writer}, house.clock, house.stores.tasks.zone),
         kept,
@@ -370,8 +371,8 @@ async def test_a_page_that_a_chat_would_take_away_waits_and_the_chat_is_read(
         pages.step = Text(page("# Pond\n\nAnother's."))
         job = await applied(house)
         assert (job.changed_files, job.proposed, job.change_set) == ((), (POND,), None)
-        [wish] = await house.stores.proposals.open_in(SCOPE, "page")
-        assert (wish.item, "Another's." in wish.text) == (POND, True)
+        [wish] = await house.stores.decisions.waiting(SCOPE, "page")
+        assert (wish.before, "Another's." in wish.after) == ((POND,), True)
         assert await consolidate(house) is None
     assert shelf.pages() == before
 
@@ -429,8 +430,8 @@ async def test_what_a_job_proposed_goes_with_it_when_it_came_to_nothing(
         job = await consolidate(house)
         assert job is not None
         assert job.status == "failed"
-        states = await house.stores.database.scalars("SELECT state FROM proposals")
+        states = await house.stores.database.scalars("SELECT state FROM decisions")
         assert states == ["outdated"]
         shutil.rmtree(shelf.root / "sleep" / "applying")
         assert (await applied(house)).proposed == (POND,)
-        assert len(await house.stores.proposals.open_in(SCOPE, "page")) == 1
+        assert len(await house.stores.decisions.waiting(SCOPE, "page")) == 1

@@ -14,10 +14,10 @@ from tests.world.delegating import until
 from tests.world.house import ANN, PROMPTS, ROOM, House, open_house
 from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, Use
 from tests.world.request_rules import canary
+from wintermute.learning.core_update import NAME
+from wintermute.learning.reconstruction import KIND, SILENCE
 from wintermute.memory.core import EMPTY_CORE
 from wintermute.memory.fact import EXPLICIT, Source
-from wintermute.night.core_update import NAME
-from wintermute.night.reconstruction import KIND, SILENCE
 
 SCOPE = f"person:{ANN}"
 CLUB = "room:!club:test"
@@ -321,9 +321,9 @@ async def test_what_a_person_typed_has_a_successor_or_the_page_stays(
     async with at_work(tmp_path, model, wish(new)) as house:
         await batch(house, "Ann is a nurse.", source=source)
         assert (tmp_path / "core.md").read_text() == (new if kept else old)
-        proposed = await house.rows("SELECT scope, kind, text, state FROM proposals")
+        proposed = await house.rows("SELECT scope, kind, after AS text, state FROM decisions")
         assert proposed == (
-            [] if kept else [{"scope": SCOPE, "kind": "core", "text": new, "state": "open"}]
+            [] if kept else [{"scope": SCOPE, "kind": "core changed", "text": new, "state": "open"}]
         )
         await house.incoming("/memory core")
         await house.settled()
@@ -359,7 +359,7 @@ async def test_words_of_a_person_stay_protected_in_the_bullet_that_took_them_ove
         await batch(house, "Ann rests on Sundays.")
         await batch(house, "Ann is a nurse.")
         assert (tmp_path / "core.md").read_text() == merged
-        assert len(await house.rows("SELECT 1 FROM proposals WHERE state = 'open'")) == 1
+        assert len(await house.rows("SELECT 1 FROM decisions WHERE state = 'open'")) == 1
 
 
 async def test_an_edit_made_meanwhile_wins(tmp_path: Path, model: ModelServer) -> None:

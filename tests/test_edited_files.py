@@ -18,9 +18,9 @@ from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import ComponentSizeLimits
 from wintermute.errors import ConfigurationError, FileUnusable
 from wintermute.files import decoded
+from wintermute.forgetting.forgetting import forget
 from wintermute.health.health import EditedFiles
 from wintermute.messages import Json
-from wintermute.night.forgetting import forget
 from wintermute.prompt.edited import EditedLook, unusable_files
 from wintermute.schedule.edited_notices import PAUSE, EditedNotices
 from wintermute.templates import Template
@@ -335,7 +335,7 @@ async def test_of_lines_of_another_chat_the_owner_hears_nothing(watched: Watched
     await house.stores.memories.text(scope)
     await watched.look(3)
     assert len(await house.spoken()) == 1
-    assert len(await house.rows("SELECT 1 FROM night_items WHERE scope = ?", scope)) == 1
+    assert len(await house.rows("SELECT 1 FROM answered_decisions WHERE scope = ?", scope)) == 1
 
 
 async def test_a_list_that_is_longer_than_the_window_is_told_once(

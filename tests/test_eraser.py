@@ -15,10 +15,10 @@ from tests.world.schema import lay_schema
 from wintermute.db import driver, open_database
 from wintermute.db.eraser import Came, Erased, erase
 from wintermute.db.text_search import NOWHERE, Kept, Sought
+from wintermute.forgetting.forgetting import STEPS
 from wintermute.health.health import EDITED
 from wintermute.jobs import ERASED_JOBS
 from wintermute.loom.casts import FOLDS
-from wintermute.night.forgetting import STEPS
 
 WORD = "zimtkanarie"
 TEXT = f"the bird is a {WORD}"
@@ -30,7 +30,7 @@ OVER = {
     "jobs": {"state": "done"},
     "inbox": {"state": "answered"},
     "outbox": {"state": "stuck"},
-    "night_items": {"state": "open"},
+    "decisions": {"state": "open"},
     "occurrences": {"state": "claimed", "outbox_id": "stuck"},
 }
 OPEN = {

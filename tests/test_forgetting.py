@@ -16,8 +16,8 @@ from tests.world.model import Calls, ModelServer, Seen, Slow, Step, Text, Use
 from tests.world.promised import MORNING, after, promise
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import SubSessionSettings
+from wintermute.forgetting.forgetting import Forgotten, forget
 from wintermute.memory.exchange import Import, Imported
-from wintermute.night.forgetting import Forgotten, forget
 from wintermute.tasks.schedules import PlanRequest
 from wintermute.tasks.tasks import Target
 

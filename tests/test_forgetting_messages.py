@@ -20,8 +20,8 @@ from tests.world.request_rules import is_for_core, is_for_reconstruction
 from wintermute.changes.change_sets import Reason
 from wintermute.clock import stamp
 from wintermute.commands.forgetting import FORGETTING, UNVOUCHED
+from wintermute.forgetting.forget_jobs import forget_at_once, owe_forgetting
 from wintermute.memory.fact import Source, key
-from wintermute.night.forget_jobs import forget_at_once, owe_forgetting
 
 WORD = "zimtkanarie"
 SAID = f"My bird is a {WORD} called Hugo"
@@ -406,6 +406,7 @@ async def test_a_page_that_a_kill_kept_from_its_place_is_made_anew(
         await deliver(house)
         async with house.database.transaction() as tx:  # as if it had not come to its end
             await tx.execute("UPDATE jobs SET state = 'running' WHERE name = 'core'")
+            await tx.execute("UPDATE changes SET placed = 0 WHERE kind = 'core'")
     core.write_text(old)
     async with open_house(tmp_path, model.url, prompts=PROMPTS, clock=HeldClock()) as house:
         gone = [f for f in await house.stores.facts.live(SCOPE) if WORD in f.text]

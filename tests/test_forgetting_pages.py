@@ -12,7 +12,7 @@ from tests.test_redactions import take_back
 from tests.world.house import ANN, PROMPTS, House, open_house
 from tests.world.model import ModelServer
 from tests.world.terminal import Terminal
-from wintermute.night.forget_pages import CONSOLIDATE_AGAIN, Unsaid, forget_in_pages
+from wintermute.forgetting.forget_pages import CONSOLIDATE_AGAIN, Unsaid, forget_in_pages
 
 WORD = "zimtkanarie"
 FACT = f"The bird is a {WORD}"
@@ -79,8 +79,10 @@ async def test_a_memory_that_is_forgotten_is_in_no_file_of_the_wiki(
         assert found[f"{OTHER}/0001-user.md"] == STORE[f"{OTHER}/0001-user.md"]
         assert found.keys() == STORE.keys()
         json.loads(found["sleep/20260504-010000/changes.json"])
-        wishes = await house.stores.proposals.open_in(f"person:{ANN}", "page")
-        assert [(wish.item, wish.text) for wish in wishes] == [("semantic/Bird.md", "")]
+        wishes = await house.stores.decisions.waiting(f"person:{ANN}", "page")
+        assert [(wish.kind, wish.before) for wish in wishes] == [
+            ("page removed", ("semantic/Bird.md",))
+        ]
         assert await owed(house) == ["semantic/Garden.md"]
 
 

@@ -1,7 +1,7 @@
 """The parts of the prompt as they are read from files and stores, for one scope at a time."""
 
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,12 +19,12 @@ from wintermute.errors import ConfigurationError, MemoryUnavailable
 from wintermute.health.health import gather as report
 from wintermute.memory.backend import MemoryBackend
 from wintermute.memory.fact import Fact, Hit, Replaced
-from wintermute.memory.flat_file import ReplacedOrNone
+from wintermute.memory.flat_file import T
 from wintermute.memory.ranking import Query
 from wintermute.messages import Size
-from wintermute.prompt.assemble import TOOLS
 from wintermute.prompt.block import Changing, Layout
 from wintermute.prompt.gather import Gather, Instructions, Recall
+from wintermute.prompt.tool_names import TOOLS
 
 SCOPE = f"person:{ANN}"
 ROOM = "room:!club:test"
@@ -68,8 +68,11 @@ class Fixed:
         raise AssertionError
 
     async def change(
-        self, scope: str, work: Callable[[Transaction], Awaitable[ReplacedOrNone]]
-    ) -> ReplacedOrNone:
+        self,
+        scope: str,
+        work: Callable[[Transaction], Awaitable[T]],
+        lines: Callable[[T], Sequence[str]],
+    ) -> T:
         raise AssertionError
 
     async def remove(self, scope: str, ids: Collection[str]) -> int:

@@ -16,8 +16,8 @@ from tests.world.tidied import Programmed
 from wintermute.changes.change_sets import Reason
 from wintermute.memory.grounding import Line
 from wintermute.memory.origins import Rewording, is_reworded
-from wintermute.night.raw_material import Consolidations
 from wintermute.night.tidying import alone
+from wintermute.pages.raw_material import Consolidations
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,12 @@ async def test_what_was_merged_is_taken_apart_and_what_a_person_asked_for_is_nam
         (tidying,) = nights.built
         async with alone(house.stores.data_dir):
             async with house.database.transaction() as tx:
-                begun = await tidying.nights.begin(tx, clock.now().date(), "command", "", "learn")
+                begun = await house.stores.nights.begin(
+                    tx, clock.now().date(), "command", "", "learn"
+                )
             assert begun is not None
             await tidying.tidy(begun)
-        named = await tidying.nights.items(house.database, begun.id, SCOPE)
+        named = await house.stores.decisions.listed(house.database, begun.id, SCOPE)
         assert sorted(text for item in named for text in item.before) == [
             "Ann's dentist is in Lyon",
             "call the dentist in Lyon",

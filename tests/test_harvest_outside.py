@@ -13,8 +13,8 @@ from tests.world.clock import HeldClock, cheap
 from tests.world.delegating import until
 from tests.world.house import ANN, ROOM, House
 from tests.world.model import Calls, ModelServer, Use
+from wintermute.learning.harvest import own_words
 from wintermute.messages import Incoming
-from wintermute.night.harvest import own_words
 
 BEN = "@ben:test"
 GROUP: dict[str, Any] = {"room": "!club:test", "scope": CLUB, "direct": False}

@@ -11,8 +11,9 @@ from tests.test_llm_models import asking, backend
 from tests.world.clock import WITHIN
 from tests.world.model import Empty, Fail, ModelServer, Slow, Step, Text
 from wintermute.errors import AnswerUnusable, ModelUnavailable
-from wintermute.llm.json_answer import answer_in_json, only, texts
+from wintermute.llm.json_answer import only, texts
 from wintermute.llm.models import Models
+from wintermute.llm.unasked import UnaskedModels
 from wintermute.messages import Json, Request
 
 TEMPLATE = """Pick facts.
@@ -40,7 +41,8 @@ def contents(found: Json) -> tuple[str, ...]:
 
 
 async def picked(models: Models, said: str = "hello") -> tuple[str, ...]:
-    return await answer_in_json(models, ROLE, TEMPLATE, {"transcript": said}, contents)
+    asked = UnaskedModels(models)
+    return await asked.answer_in_json(ROLE, TEMPLATE, {"transcript": said}, contents)
 
 
 GOOD = '{"contents": ["Ann is vegetarian."]}'

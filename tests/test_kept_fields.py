@@ -22,13 +22,13 @@ from wintermute.config.schema import Backend, Context, Llm, Roles
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import foldable
 from wintermute.conversation.view import messages, smaller
+from wintermute.forgetting.forgetting import forget
 from wintermute.ids import new_id
 from wintermute.llm.kept import KEPT, given, plain
 from wintermute.llm.wire import Gathering
 from wintermute.loom.records import BranchView
 from wintermute.matrix.relations import Relations
 from wintermute.messages import Json, Request
-from wintermute.night.forgetting import forget
 
 __all__ = ["terminal"]
 NINE = re.compile(r"[a-zA-Z0-9]{9}")

@@ -18,7 +18,7 @@ from tests.world.killing import DONE, Work
 from tests.world.model import ModelServer, Seen, Step, Text
 from tests.world.request_rules import is_for_core, is_for_reconstruction
 from tests.world.scene import NewScene
-from wintermute.night.reconstruction import ENOUGH
+from wintermute.learning.reconstruction import ENOUGH
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

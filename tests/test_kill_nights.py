@@ -17,12 +17,13 @@ from tests.world.person import Person
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.shelf import Shelf
 from tests.world.user import Message
+from wintermute.changes.decisions import Decisions, Planned
+from wintermute.changes.nights import Nights
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
 from wintermute.db import open_database
 from wintermute.ids import new_id
 from wintermute.memory.fact import NewFact
-from wintermute.night.nights import Nights, Planned
 from wintermute.owner import Owner
 from wintermute.stores import Stores
 
@@ -49,7 +50,8 @@ async def ended_night(daemon: Bot, owner: Person) -> None:
         async with database.transaction() as tx:
             night = await nights.begin(tx, SystemClock().now().date(), "schedule")
             assert night is not None
-            await nights.plan(tx, night.id, f"person:{owner.user_id}", "skills", wanted, "open")
+            where = (night.id, f"person:{owner.user_id}", "skills")
+            await Decisions(database, SystemClock()).number(tx, where, [(wanted, "open")])
             await nights.end(tx, night.id)
 
 
@@ -102,7 +104,7 @@ async def test_the_morning_is_told_once_and_its_sign_answers(
     await ann.react(chat, said.event_id, NO)
     await ann.send(chat, "well?")
     await ann.wait_for(chat, lambda each: "well?" in each.body and each.sender == daemon.user_id)
-    assert daemon.rows("SELECT state FROM night_items") == [{"state": "done"}]
+    assert daemon.rows("SELECT state FROM answered_decisions") == [{"state": "done"}]
 
 
 async def remembered(daemon: Bot, owner: Person) -> None:
@@ -126,9 +128,9 @@ def merges(seen: Seen) -> Step | None:
     "steps",
     [
         [(AFTER, "INSERT INTO nights"), (AFTER, "COMMIT")],
-        [(AFTER, "INSERT INTO night_items"), (AFTER, "COMMIT")],
-        [(BEFORE, "UPDATE night_items"), (BEFORE, "COMMIT")],
-        [(AFTER, "UPDATE night_items"), (AFTER, "COMMIT")],
+        [(AFTER, "INSERT INTO decisions"), (AFTER, "COMMIT")],
+        [(BEFORE, "UPDATE decisions"), (BEFORE, "COMMIT")],
+        [(AFTER, "UPDATE decisions"), (AFTER, "COMMIT")],
         [(BEFORE, "UPDATE nights SET state")],
     ],
     ids=["begun", "planned", "before it is done", "done", "before its end"],
@@ -152,10 +154,10 @@ async def test_a_night_that_was_killed_is_ended_by_the_next_and_nothing_is_doubl
     assert daemon.rows("SELECT state, count(*) AS n FROM nights GROUP BY state") == [
         {"state": "done", "n": 2}
     ]
-    assert daemon.rows("SELECT state FROM night_items") == [{"state": "done"}]
+    assert daemon.rows("SELECT state FROM answered_decisions") == [{"state": "done"}]
     assert len(daemon.rows("SELECT 1 FROM change_sets WHERE cause = 'night'")) == 1
     assert sum(merges(seen) is not None for seen in model.requests) == 1
-    (item,) = daemon.rows("SELECT night || '#' || n AS id FROM night_items")
+    (item,) = daemon.rows("SELECT night || '#' || n AS id FROM answered_decisions")
     code, said = await daemon.command("night", "undo", str(item["id"]))
     assert code == 0, said
     live = daemon.rows("SELECT text FROM facts WHERE retired_at IS NULL ORDER BY seq")
@@ -182,8 +184,9 @@ async def asked_to_merge(daemon: Bot, owner: Person) -> str:
         async with database.transaction() as tx:
             night = await nights.begin(tx, SystemClock().now().date(), "schedule")
             assert night is not None
-            scope = f"person:{owner.user_id}"
-            item = await nights.plan(tx, night.id, scope, "skills", wanted, "open")
+            where = (night.id, f"person:{owner.user_id}", "skills")
+            decisions = Decisions(database, SystemClock())
+            [item] = await decisions.number(tx, where, [(wanted, "open")])
             await nights.end(tx, night.id)
     return item.id
 
@@ -205,14 +208,19 @@ async def test_two_skills_become_one_or_stay_two_wherever_the_yes_is_killed(
 
     def trigger(at: int) -> Json:
         paths = {"tape": str(tape), "folder": str(daemon.data)}
-        return {**paths, "first": "SELECT * FROM night_items WHERE night", "step": "", "at": at}
+        return {
+            **paths,
+            "first": "SELECT * FROM answered_decisions WHERE night",
+            "step": "",
+            "at": at,
+        }
 
     code, said = await daemon.command("night", "apply", item, trigger=trigger(0))
     assert (code, skills(daemon)) == (0, {"one": ONE}), said
     steps = tape.read_text().splitlines()
     changes = [n for n, step in enumerate(steps, 1) if not step.startswith(LOOKS)]
     at_files = [n for n in changes if steps[n - 1].startswith(AT_FILES)]
-    last = next(n for n in reversed(changes) if steps[n - 1].startswith("UPDATE night_items"))
+    last = next(n for n in reversed(changes) if steps[n - 1].startswith("UPDATE decisions"))
     assert {steps[n - 1].split()[0] for n in at_files} >= {"os.rename", "os.remove"}
     halves = 0
     for at in [n for n in changes if n <= last + 1]:
@@ -224,7 +232,7 @@ async def test_two_skills_become_one_or_stay_two_wherever_the_yes_is_killed(
         halves += skills(daemon) not in (TWO, {"one": ONE})
         code, said = await daemon.command("night", "run", "--phase", "export")
         assert code == 0, said
-        (row,) = daemon.rows("SELECT state FROM night_items")
+        (row,) = daemon.rows("SELECT state FROM answered_decisions")
         whole = {"open": TWO, "done": {"one": ONE}}
         assert skills(daemon) == whole[str(row["state"])], steps[at - 1]
         if row["state"] == "open":
@@ -246,7 +254,7 @@ async def test_what_was_killed_half_in_place_is_whole_when_its_words_are_forgott
     assert (await daemon.command("memory", "add", "How the fax is fed"))[0] == 0
     killed: Json = {"tape": str(daemon.config.with_name("tape")), "folder": str(daemon.data)}
     killed |= {
-        "first": "SELECT * FROM night_items WHERE night",
+        "first": "SELECT * FROM answered_decisions WHERE night",
         "step": "os.remove two.md",
         "at": 1,
     }
@@ -256,7 +264,7 @@ async def test_what_was_killed_half_in_place_is_whole_when_its_words_are_forgott
     code, said = await daemon.command("memory", "forget", str(fact["id"]))
     assert code == 0, said
     assert skills(daemon) == {"one": ONE}
-    assert daemon.rows("SELECT state, plan, after FROM night_items") == [
+    assert daemon.rows("SELECT state, plan, after FROM answered_decisions") == [
         {"state": "done", "plan": "{}", "after": ""}
     ]
 
@@ -271,7 +279,7 @@ async def test_a_daemon_goes_on_at_its_start_with_what_commands_were_killed_at(
     model.keyed(merges)
     await remembered(daemon, ann)
     item = await asked_to_merge(daemon, ann)
-    at_files = [(BEFORE, "INSERT INTO changes"), (AFTER, "COMMIT"), (BEFORE, "UPDATE night_items")]
+    at_files = [(BEFORE, "INSERT INTO changes"), (AFTER, "COMMIT"), (BEFORE, "UPDATE decisions")]
     killed = {"logger": "aiosqlite", "steps": at_files}
     code, _ = await daemon.command("night", "apply", item, trigger=killed)
     assert code == -signal.SIGKILL
@@ -288,15 +296,15 @@ async def test_a_daemon_goes_on_at_its_start_with_what_commands_were_killed_at(
     assert skills(daemon) == {"one": ONE}
     live = daemon.rows("SELECT text FROM facts WHERE retired_at IS NULL")
     assert live == [{"text": BOTH}]
-    assert daemon.rows("SELECT DISTINCT state FROM night_items") == [{"state": "done"}]
+    assert daemon.rows("SELECT DISTINCT state FROM answered_decisions") == [{"state": "done"}]
     assert await daemon.stop() == 0
 
 
 PAGES_KILLED = {
-    "before they are kept": [(AFTER, "INSERT INTO night_items"), (BEFORE, "COMMIT")],
-    "after it": [(AFTER, "INSERT INTO night_items"), (AFTER, "COMMIT")],
+    "before they are kept": [(AFTER, "INSERT INTO decisions"), (BEFORE, "COMMIT")],
+    "after it": [(AFTER, "INSERT INTO decisions"), (AFTER, "COMMIT")],
     "before the next step": [
-        *((AFTER, "INSERT INTO night_items"), (AFTER, "COMMIT"), (BEFORE, "UPDATE nights")),
+        *((AFTER, "INSERT INTO decisions"), (AFTER, "COMMIT"), (BEFORE, "UPDATE nights")),
     ],
     "before it is settled": [(BEFORE, "UPDATE consolidations SET settled")],
 }
@@ -323,7 +331,7 @@ async def test_pages_of_a_night_that_was_killed_are_items_once(
     assert code == -signal.SIGKILL
     code, said = await daemon.command(*words)
     assert code == 0, said
-    assert daemon.rows("SELECT kind, state, after FROM night_items") == [
+    assert daemon.rows("SELECT kind, state, after FROM answered_decisions") == [
         {"kind": "page", "state": "done", "after": POND}
     ]
 
@@ -350,11 +358,11 @@ async def test_what_was_summed_up_before_a_kill_is_listed(
     words, steps = ("night", "run", "--phase", "folds"), [(AFTER, "INTO folds"), (AFTER, "COMMIT")]
     code, _ = await daemon.command(*words, trigger={"logger": "aiosqlite", "steps": steps})
     assert code == -signal.SIGKILL
-    assert daemon.rows("SELECT state FROM night_items") == []
+    assert daemon.rows("SELECT state FROM answered_decisions") == []
     code, said = await daemon.command(*words)
     assert code == 0, said
     assert daemon.rows("SELECT summary FROM folds") == [{"summary": SUMMARY}]
     (first, _) = daemon.rows("SELECT id FROM nights ORDER BY seq")
-    assert daemon.rows("SELECT night, kind, state FROM night_items") == [
+    assert daemon.rows("SELECT night, kind, state FROM answered_decisions") == [
         {"night": first["id"], "kind": "fold", "state": "done"}
     ]

@@ -1,7 +1,6 @@
 """MEMORIES.txt: what a person writes is remembered, what is remembered can be read."""
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -20,6 +19,7 @@ from hypothesis import strategies as st
 from tests.tiers import examples
 from tests.world.clock import FakeClock
 from tests.world.memory import ANN, OWNER, ROOM, Memory, because, memory_in
+from wintermute.changes.decisions import LINES
 from wintermute.db import IntegrityError
 from wintermute.errors import MemoryFileUnusable, ToolFailed
 from wintermute.files import TextFile, put_in_place
@@ -158,13 +158,13 @@ async def test_many_lines_that_go_at_once_wait_for_a_yes(
     memory.file.write_text(left)
     shown = await memory.flat.text(ANN)
     assert sorted(shown.splitlines()) == sorted(await memory.texts())
-    asked = await memory.proposals.open_in(ANN, "fact")
+    asked = await memory.decisions.waiting(ANN, LINES)
     assert len(asked) == is_asked
     if is_asked:
         assert {*texts} <= {*await memory.texts()}
         assert memory.file_lines() == left.split("\n")[: len(memory.file_lines())]
         assert await memory.flat.text(ANN) == shown  # and nothing is asked twice
-        assert await memory.proposals.open_in(ANN, "fact") == asked
+        assert await memory.decisions.waiting(ANN, LINES) == asked
 
 
 async def test_what_is_asked_follows_the_file_and_ends_by_itself(memory: Memory) -> None:
@@ -179,8 +179,8 @@ async def test_what_is_asked_follows_the_file_and_ends_by_itself(memory: Memory)
     assert memory.file_lines() == ["is new"]
     memory.file.write_text("fact number 1\nis new\n")
     await memory.flat.text(ANN)
-    [wish] = await memory.proposals.open_in(ANN, "fact")
-    assert len(json.loads(wish.text)) == 5
+    [wish] = await memory.decisions.waiting(ANN, LINES)
+    assert len(wish.plan["ids"]) == 5
     memory.clock.advance(15 * 86_400)
     await memory.flat.text(ANN)
     assert sorted(memory.file_lines()) == sorted(await memory.texts())
@@ -258,7 +258,7 @@ class FullDisk(Places):
 
 def on_full_disk(memory: Memory) -> FlatFile:
     places = FullDisk(memory.file.parent, Owner(OWNER))
-    return FlatFile(memory.database, memory.facts, places, memory.changes, memory.proposals)
+    return FlatFile(memory.database, memory.facts, places, memory.changes, memory.decisions)
 
 
 async def test_a_file_that_cannot_be_written_is_still_read(
@@ -548,7 +548,7 @@ async def _live_with(steps: list[tuple[str, str, int]]) -> None:
             assert wanted <= {key(line) for line in lines}
             assert not await memory.facts.is_unwritten(ANN)
             again = FlatFile(
-                memory.database, memory.facts, memory.places, memory.changes, memory.proposals
+                memory.database, memory.facts, memory.places, memory.changes, memory.decisions
             )
             assert await again.text(ANN) == text
 

@@ -12,12 +12,12 @@ from tests.world.house import ZONE
 from tests.world.model import Fail, ModelServer, Text
 from tests.world.sleeping import SCOPE, Sleep, sleeping
 from wintermute.changes.change_sets import Cause
+from wintermute.changes.decisions import Decision
 from wintermute.memory.fact import Fact, Source
 from wintermute.memory.ranking import Query
 from wintermute.memory.search import Search
 from wintermute.memory.sense import alike_in_words
 from wintermute.night.contradictions import MOST, may_end, shown
-from wintermute.night.nights import NightItem
 
 LYON, ROME = "Ann lives in Lyon", "Ann lives in Rome"
 MARCH, APRIL, MAY = "2026-03-01", "2026-04-01", "2026-05-01"
@@ -353,9 +353,7 @@ def meanwhile(sleep: Sleep, text: str, source: Source, *, days: int = 0) -> None
     """It is told after the model has answered; `days`: until when it is true."""
     answer, answered = sleep.tidying.deeds.apply, list[str]()
 
-    async def apply(
-        item: NightItem, cause: Cause = "night", wanted: NightItem | None = None
-    ) -> bool:
+    async def apply(item: Decision, cause: Cause = "night", wanted: Decision | None = None) -> bool:
         if not answered:
             answered.append(item.id)
             until = sleep.house.stores.facts.now() + timedelta(days=days) if days else None

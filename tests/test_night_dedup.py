@@ -585,7 +585,7 @@ async def test_what_an_undo_brings_back_stands_where_it_stood(
         items = await sleep.items()
         assert len(items) == 2
         for n in order:
-            await undo_items(sleep.house.stores, sleep.nights, [items[n]], whole=False)
+            await undo_items(sleep.house.stores, [items[n]], whole=False)
         assert len(await sleep.facts()) == 5
         assert [*await sleep.house.rows(PLACES)][: len(before)] == before
 

@@ -18,10 +18,10 @@ from tests.world.model import Empty, Fail, ModelServer, Seen, Step, Text
 from tests.world.terminal import Terminal
 from tests.world.tidied import DAY, OWNER, Tidied, open_nights, tally
 from wintermute.changes.change_sets import Reason
+from wintermute.changes.decisions import Decision
 from wintermute.clock import stamp
 from wintermute.config.schema import Memory
 from wintermute.memory.fact import NewFact, Source
-from wintermute.night.nights import NightItem
 
 LISTED = Memory()
 LINES = (
@@ -137,7 +137,7 @@ async def test_what_a_person_refused_is_not_asked_again_in_a_longer_list(tmp_pat
         await night.night()
         [item] = await night.items("open")
         async with night.house.database.transaction() as tx:
-            await night.tidying.nights.move(tx, item, "refused")
+            await night.house.stores.decisions.move(tx, item, "refused")
         await listed(night, TEA)
         await night.night()
         assert len(model.requests) == 2
@@ -195,27 +195,6 @@ async def test_a_key_that_a_person_wrote_down_gets_into_no_other_line(tmp_path: 
         await night.night()
         assert sorted(lines_of(night)) == sorted([*LINES, key])
         assert await night.items() == []
-
-
-async def test_a_list_that_a_kill_left_replaced_is_done_and_can_be_taken_back(
-    tmp_path: Path,
-) -> None:
-    """M-063: whoever goes on finds it done, with what it changed."""
-    async with ModelServer() as model, open_nights(tmp_path, model, memory=LISTED) as night:
-        await listed(night, *LINES)
-        model.script(Text(BETTER))
-        done = await night.night("memories")
-        async with night.house.database.transaction() as tx:
-            await tx.execute("UPDATE night_items SET state = 'planned', names = '[]'")
-            await tx.execute("UPDATE nights SET state = 'running'")
-            await tx.execute("UPDATE night_phases SET status = 'running'")
-        night.clock.advance(60)
-        await night.tidying.tidy(done)
-        [item] = await night.items()
-        assert item.state == "done"
-        assert len(model.requests) == 1
-        await night.take_back(item)
-        assert sorted(await night.texts()) == sorted(LINES)
 
 
 async def test_a_line_of_the_persons_own_words_must_live_on(tmp_path: Path) -> None:
@@ -341,7 +320,7 @@ FEWER = "\n".join(APPLES[:8])
 ROME = "Ida is in Rome until Sunday"
 
 
-async def asked_for_fewer(night: Tidied, model: ModelServer, extra: NewFact) -> NightItem:
+async def asked_for_fewer(night: Tidied, model: ModelServer, extra: NewFact) -> Decision:
     """A list with something beside it that is not shown, and the question whether it may be shorter."""
     await listed(night, *APPLES)
     async with night.house.database.transaction() as tx:

@@ -26,7 +26,6 @@ from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Context, Dreaming
 from wintermute.mailbox.outbox import TERMINAL
 from wintermute.night.expiry import purge_expired
-from wintermute.night.nights import Nights
 from wintermute.night.tidying import alone
 from wintermute.prompt.block import Layout
 from wintermute.text import EMPTY_LISTS
@@ -328,7 +327,7 @@ async def test_what_is_taken_back_by_the_name_of_its_change_set_reads_so(
         await slept(house, clock)
         await says(house, "/night yes 2")
         for n in (1, 2):
-            row = await house.one(f"SELECT change_set AS id FROM night_items WHERE n = {n}")
+            row = await house.one(f"SELECT change_set AS id FROM answered_decisions WHERE n = {n}")
             assert "the memory is back" in await says(house, f"/undo {row['id']}")
             assert "taken back" in await says(house, f"/night {n}")
         assert len(await texts(house)) == 4
@@ -361,7 +360,7 @@ async def test_a_number_under_which_an_older_night_asks_as_well_answers_neither(
         await remember(house, *later)
         (tidying,) = small.built
         async with house.database.transaction() as tx:
-            night = await tidying.nights.begin(tx, date(2026, 5, 5), "command")
+            night = await house.stores.nights.begin(tx, date(2026, 5, 5), "command")
         assert night is not None
         await tidying.tidy(night)  # which nobody was told of yet
         before = sorted(await texts(house))
@@ -439,7 +438,8 @@ async def test_what_is_older_than_thirty_days_cannot_be_taken_back_and_that_is_s
             if gone:
                 await purge_expired(house.stores, clock.now())
                 async with house.database.transaction() as tx:
-                    assert await Nights(house.database, clock).expire(tx) == 1
+                    await house.stores.decisions.expire(tx)
+                assert await house.rows("SELECT 1 FROM decisions") == []
             for which in ("20260505", "2026-05-05", "20260505#1"):
                 assert await says(house, f"/night undo {which}") == (
                     "It is too late to undo that: changes are kept for 30 days."
@@ -542,7 +542,7 @@ async def test_a_reply_waits_for_one_question_of_a_night_at_most(
             await house.incoming("are you there?")
             await until(house, lambda: order() == ["night", "chat"])
             of_night.set()
-            while not await house.rows("SELECT 1 FROM night_items"):
+            while not await house.rows("SELECT 1 FROM answered_decisions"):
                 pass
             await asyncio.sleep(0.1)  # so long another question has time to come
             assert order() == ["night", "chat"]
@@ -578,7 +578,7 @@ async def test_a_night_that_was_interrupted_goes_on_at_the_next_start(
 
             await become(over)
         assert waits.done == [OWNER]
-        assert [row["n"] for row in await house.rows("SELECT n FROM night_items")] == [1]
+        assert [row["n"] for row in await house.rows("SELECT n FROM answered_decisions")] == [1]
         assert await texts(house) == ["Likes tea"]
 
 

@@ -1,6 +1,5 @@
 """What is left of nights: by a budget, by a model that is away, by phases that were interrupted too often."""
 
-import json
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -10,14 +9,14 @@ import pytest
 from tests.test_night_in_chats import says, slept
 from tests.test_night_turns import asked, named, pairs, price
 from tests.world.clock import HeldClock
-from tests.world.house import House
+from tests.world.house import ANN, House
 from tests.world.model import ModelServer
 from tests.world.nights import SmallNight, begin, look, opened
 from tests.world.sleeping import FTS, SCOPE, sleeping
 from tests.world.tidied import Tidied
+from wintermute.changes.change_sets import Change, Reason
 from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.night.night_undo import undo_items
-from wintermute.night.nights import Nights
 from wintermute.night.tidying import alone
 
 TEA = ("Ann likes tea", "Ann likes green tea")
@@ -58,7 +57,7 @@ async def test_what_was_found_before_kills_is_done_then_or_by_the_next_night(
             with pytest.raises(Killed):
                 await sleep.tidying.tidy(night, kill)
         await sleep.tidying.tidy(night, kill)
-        items = await sleep.nights.items(sleep.house.database, night.id)
+        items = await sleep.house.stores.decisions.listed(sleep.house.database, night.id)
         assert "planned" not in {item.state for item in items}
         assert [each.text for each in await sleep.house.stores.facts.live(SCOPE)] == (
             [TEA[1]] if kills < 2 else [*TEA]
@@ -115,14 +114,13 @@ async def test_a_file_outside_of_its_folder_is_never_put_in_place(
 ) -> None:
     """M-063: whatever an item says; it is told once, and put back."""
     clock = HeldClock()
-    files = [{"kind": "skill", "item": "../out", "was": None, "text": "no"}]
     async with opened(tmp_path, model, clock) as house:
         await begin(house, "Sells the car?")
         await slept(house, clock, 11.2)
         async with house.database.transaction() as tx:
-            await tx.execute(
-                "UPDATE night_items SET names = ?, plan = ?",
-                (json.dumps([["skill", "../out"]]), json.dumps({"files": files})),
+            change = Change("skill", "../out", None, {"text": "no"})
+            await house.stores.changes.record(
+                tx, Reason("night", f"person:{ANN}"), [change], placed=False
             )
     async with opened(tmp_path, model, clock) as house:
         for _ in range(5):
@@ -141,7 +139,7 @@ async def test_a_command_that_was_killed_beside_a_daemon_is_gone_on_with_soon(
     async with opened(tmp_path, model, clock) as house:
         await begin(house, "Likes tea", "Likes tea, again")
         await look(house)
-        store = Nights(house.database, house.checked)
+        store = house.stores.nights
         async with alone(house.stores.data_dir):
             async with house.database.transaction() as tx:
                 begun = await store.begin(tx, clock.now().date(), "command")
@@ -168,7 +166,7 @@ async def test_what_somebody_put_back_is_decided_by_no_later_night_alone(
         await sleep.night()
         (item,) = await sleep.items()
         assert item.state == "done"
-        await undo_items(sleep.house.stores, sleep.nights, [item], whole=False)
+        await undo_items(sleep.house.stores, [item], whole=False)
         await sleep.told("Lena lives in Graz with two cats since 2015")
         for _ in range(3):
             await sleep.night()
@@ -219,7 +217,7 @@ async def test_a_later_night_whose_merge_went_with_an_older_one_says_so(
         await sleep.night()
         older, newer = await sleep.items()
         assert (older.state, newer.state) == ("done", "done")
-        items = await sleep.nights.items(sleep.house.database, first.id)
-        await undo_items(sleep.house.stores, sleep.nights, items, whole=True)
+        items = await sleep.house.stores.decisions.listed(sleep.house.database, first.id)
+        await undo_items(sleep.house.stores, items, whole=True)
         assert {item.state for item in await sleep.items()} == {"undone"}
         assert len(await sleep.house.stores.facts.live(SCOPE)) == 3

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,14 +22,15 @@ from tests.world.shelf import Shelf
 from tests.world.sleeping import sleeping
 from tests.world.tidied import Tidied, open_nights, tally
 from wintermute.changes.change_sets import Cause, Change, Reason
-from wintermute.changes.undo import FileItems, PutInPlace
+from wintermute.changes.decisions import Decision, Planned, text_wish
+from wintermute.changes.nights import Night, PhaseTally
+from wintermute.changes.placing import FileItems, Placing, PutInPlace
 from wintermute.config.schema import Llm, Roles
 from wintermute.db import Transaction
 from wintermute.errors import DatabaseLocked, ToolFailed
+from wintermute.forgetting.deeds import Deeds
 from wintermute.messages import Json
-from wintermute.night.deeds import Deeds, ItemNames
 from wintermute.night.fact_deeds import MergeFacts
-from wintermute.night.nights import Night, NightItem, PhaseTally, Planned
 from wintermute.stores import Stores
 
 TWO = {"one": "How the fax is fed.\n\nFace down.\n", "two": "How the fax is fed, again.\n\nUp.\n"}
@@ -65,7 +66,14 @@ class TornSkills:
             yield put
 
 
-async def asked_to_merge(night: Tidied) -> NightItem:
+def torn(stores: Stores, refuses: Sequence[int]) -> Stores:
+    """The stores with such a disk."""
+    skills = TornSkills(stores.placing.files["skill"], refuses)
+    placing = Placing(stores.database, stores.changes, {"skill": skills}, stores.data_dir)
+    return replace(stores, placing=placing)
+
+
+async def asked_to_merge(night: Tidied) -> Decision:
     """A night that is over and asks whether one skill may stand for two."""
     for name, text in TWO.items():
         path = night.house.stores.places.skills() / f"{name}.md"
@@ -76,11 +84,12 @@ async def asked_to_merge(night: Tidied) -> NightItem:
         {"kind": "skill", "item": "one", "was": TWO["one"], "text": ONE},
     ]
     wanted = Planned("skill", (*TWO.values(),), ONE, "alike", {"files": files}, question=True)
-    nights = night.tidying.nights
+    nights = night.house.stores.nights
     async with night.house.database.transaction() as tx:
         begun = await nights.begin(tx, night.clock.now().date(), "command")
         assert begun is not None
-        item = await nights.plan(tx, begun.id, OWNER, "skills", wanted, "open")
+        where = (begun.id, OWNER, "skills")
+        [item] = await night.house.stores.decisions.number(tx, where, [(wanted, "open")])
         await nights.end(tx, begun.id)
     return item
 
@@ -101,8 +110,7 @@ async def test_what_cannot_be_put_in_place_is_as_before_and_can_be_said_yes_to_a
     """M-079, M-080: a disk that has no room for a moment; both skills, the question, and no record."""
     async with open_nights(tmp_path, model) as night:
         item, stores = await asked_to_merge(night), night.house.stores
-        torn = TornSkills(stores.undo.files["skill"], [first])
-        deeds = Deeds(stores, night.tidying.nights, {}, {}, {"skill": torn})
+        deeds = Deeds(torn(stores, [first]), {})
         with pytest.raises(ToolFailed, match="no room"):
             await deeds.apply(item, "command")
         assert (skills(night), await states(night)) == (TWO, ["open"])
@@ -121,14 +129,14 @@ async def test_what_cannot_be_put_back_either_is_gone_on_with_at_the_next_start(
     """M-063, M-080: a disk that stays as it is; in the end one stands for two, with a way back."""
     async with open_nights(tmp_path, model) as night:
         item, stores = await asked_to_merge(night), night.house.stores
-        torn = TornSkills(stores.undo.files["skill"], range(2, 9))
-        deeds = Deeds(stores, night.tidying.nights, {}, {}, {"skill": torn})
+        broken = torn(stores, range(2, 9))
+        deeds = Deeds(broken, {})
         with pytest.raises(ToolFailed, match="no room"):
             await deeds.apply(item, "command")
         assert (skills(night), await states(night)) == (TWO | {"one": ONE}, ["open"])
-        await deeds.finish()
+        await broken.placing.finish()
         assert await states(night) == ["open"]
-        await night.tidying.deeds.finish()
+        await stores.placing.finish()
         assert (skills(night), await states(night)) == ({"one": ONE}, ["done"])
         assert len(await night.house.rows("SELECT 1 FROM changes")) == 2
         [done] = await night.items()
@@ -143,15 +151,14 @@ async def test_what_is_half_in_place_is_put_back_where_it_is_not_wanted_any_more
     """M-079: somebody edited the other file since, or said no."""
     async with open_nights(tmp_path, model) as night:
         item, stores = await asked_to_merge(night), night.house.stores
-        torn = TornSkills(stores.undo.files["skill"], range(2, 9))
         with pytest.raises(ToolFailed, match="no room"):
-            await Deeds(stores, night.tidying.nights, {}, {}, {"skill": torn}).apply(item)
+            await Deeds(torn(stores, range(2, 9)), {}).apply(item)
         mine = "Mine.\n" if edited == "two" else TWO["two"]
         (stores.places.skills() / "two.md").write_text(mine)
         if edited == "refused":
             async with night.house.database.transaction() as tx:
-                await night.tidying.nights.move(tx, item, "refused")
-        await night.tidying.deeds.finish()
+                await night.house.stores.decisions.move(tx, item, "refused")
+        await stores.placing.finish()
         assert skills(night) == TWO | {"two": mine}
         assert await states(night) == ["outdated" if edited == "two" else "refused"]
         assert await night.house.rows("SELECT 1 FROM changes") == []
@@ -164,7 +171,7 @@ class LockedDrop:
     stores: Stores
     failed: list[str] = field(default_factory=list)
 
-    async def do(self, tx: Transaction, item: NightItem, why: Reason) -> ItemNames | None:
+    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
         if not self.failed and "tea" in item.plan["text"]:
             self.failed.append(item.id)
             raise DatabaseLocked(LOCKED)
@@ -195,7 +202,7 @@ class LockedDeeds(Deeds):
     failed = False
 
     async def apply(
-        self, item: NightItem, cause: Cause = "night", wanted: NightItem | None = None
+        self, item: Decision, cause: Cause = "night", wanted: Decision | None = None
     ) -> bool:
         if not self.failed:
             self.failed = True
@@ -208,9 +215,9 @@ async def test_facts_that_could_not_be_merged_are_merged_the_next_night(
 ) -> None:
     """M-056: a cluster counts as asked about only once something came of it."""
     async with sleeping(tmp_path, model) as sleep:
-        stores, nights = sleep.house.stores, sleep.nights
-        deed = {"merge": MergeFacts(stores, nights)}
-        sleep.tidying.deeds = LockedDeeds(stores, nights, deed, {}, stores.undo.files)
+        stores = sleep.house.stores
+        deed = {"merge": MergeFacts(stores)}
+        sleep.tidying.deeds = LockedDeeds(stores, deed)
         sleep.merge = lambda texts: max(texts, key=len)
         await sleep.told("Ann drinks tea", "Ann drinks green tea", "Ann plays chess")
         first = await sleep.night("dedup")
@@ -243,7 +250,7 @@ async def begun_night(night: Tidied, phase: str) -> Night:
     night.clock.advance(86_400)
     async with night.house.database.transaction() as tx:
         day = night.clock.now().date()
-        begun = await night.tidying.nights.begin(tx, day, "command", "", phase)
+        begun = await night.house.stores.nights.begin(tx, day, "command", "", phase)
     assert begun is not None
     return begun
 
@@ -257,7 +264,8 @@ async def test_pages_that_were_made_are_told_where_something_fails_after_them(
         shelf, stores = Shelf.make(night.house.stores.wiki.root), night.house.stores
         await say(night.house, ["I planted 12 tulips"])
         async with stores.database.transaction() as tx:
-            await stores.proposals.offer(tx, OWNER, "core", "- Ann gardens\n", "why")
+            wish = text_wish("core", OWNER, "- Ann gardens\n", "why")
+            await stores.decisions.propose(tx, OWNER, wish)
         core = stores.places.core_file(OWNER).path
         core.unlink(missing_ok=True)
         core.mkdir(parents=True)
@@ -280,10 +288,10 @@ async def test_what_a_phase_noted_is_forgotten_as_well(tmp_path: Path, model: Mo
             async with night.house.database.transaction() as tx:
                 for scope in (OWNER, "person:@ben:test", ""):
                     noted = PhaseTally(scope, "tasks", "ok", note=f"{said}{scope[-9:]}")
-                    await night.tidying.nights.note(tx, each.id, noted)
-                await night.tidying.nights.end(tx, each.id)
+                    await night.house.stores.nights.note(tx, each.id, noted)
+                await night.house.stores.nights.end(tx, each.id)
         await forget_all(night.house)
-        nights = reversed(await night.tidying.nights.newest(2))
+        nights = reversed(await night.house.stores.nights.newest(2))
         assert [[tally.note for tally in each.phases] for each in nights] == [
             ["forgotten", f"no use: {fact}!@ben:test", "forgotten"],
             ["the model is away@ann:test", "the model is away@ben:test", "the model is away"],
@@ -293,7 +301,7 @@ async def test_what_a_phase_noted_is_forgotten_as_well(tmp_path: Path, model: Mo
 async def test_what_was_judged_goes_after_a_year(tmp_path: Path, model: ModelServer) -> None:
     """M-065: the table does not grow for ever."""
     async with open_nights(tmp_path, model) as night:
-        nights = night.tidying.nights
+        nights = night.house.stores.nights
         async with night.house.database.transaction() as tx:
             await nights.judge(tx, OWNER, ["old"])
         night.clock.advance(timedelta(days=364).total_seconds())
@@ -324,18 +332,19 @@ async def test_a_question_waits_from_the_end_of_its_night_on(
 ) -> None:
     """M-079: 14 days; nobody is asked while the night is under way."""
     async with open_nights(tmp_path, model) as night:
-        nights = night.tidying.nights
+        nights = night.house.stores.nights
         begun = await begun_night(night, "skills")
 
         async def waiting(hours: float) -> list[str]:
             night.clock.advance(hours * 3600)
             async with night.house.database.transaction() as tx:
-                await nights.outdate(tx)
+                await night.house.stores.decisions.outdate(tx)
             return await states(night)
 
         wanted = Planned("skill", ("x",), "", "why", {"files": []}, question=True)
         async with night.house.database.transaction() as tx:
-            await nights.plan(tx, begun.id, OWNER, "skills", wanted, "open")
+            where = (begun.id, OWNER, "skills")
+            await night.house.stores.decisions.number(tx, where, [(wanted, "open")])
         assert await waiting(10) == ["open"]
         async with night.house.database.transaction() as tx:
             await nights.end(tx, begun.id)

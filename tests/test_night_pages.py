@@ -17,9 +17,10 @@ from tests.world.house import ANN, PROMPTS
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from tests.world.shelf import Shelf, page
 from tests.world.tidied import DAY, OWNER, Tidied, open_nights, tally
+from wintermute.changes.decisions import text_wish
 from wintermute.config.schema import Context
+from wintermute.forgetting.forget_pages import CONSOLIDATE_AGAIN
 from wintermute.night.expiry import purge_expired
-from wintermute.night.forget_pages import CONSOLIDATE_AGAIN
 
 pytestmark = pytest.mark.breaks("edited wiki", "redaction", "forgetting", perhaps=True)
 
@@ -136,7 +137,7 @@ async def test_pages_are_named_also_by_a_night_that_was_killed_after_them(
         await say(night.house, ["I planted 12 tulips"])
         done = await night.night("pages")
         async with night.house.database.transaction() as tx:
-            await tx.execute("DELETE FROM night_items")
+            await tx.execute("DELETE FROM decisions")
             await tx.execute("DELETE FROM night_phases")
             await tx.execute("UPDATE nights SET state = 'running'")
         again = await night.tidying.tidy(replace(done, state="running", phases=()))
@@ -187,7 +188,7 @@ async def test_what_lost_its_source_is_asked_and_what_lost_a_part_is_made_anew(
         assert (len(await night.items("open")), len(pages.shown)) == (1, shown)
         assert await night.yes(asked[0])
         assert "semantic/Bird.md" not in shelf.pages()
-        assert await night.house.stores.proposals.open_in(f"person:{ANN}", "page") == []
+        assert await night.house.stores.decisions.waiting(f"person:{ANN}", "page") == []
         [item] = [each for each in await night.items("done") if each.kind == "page removed"]
         await night.take_back(item)
         assert "semantic/Bird.md" in shelf.pages()
@@ -201,14 +202,15 @@ async def test_a_question_about_a_page_that_is_another_by_now_is_none(
         shelf, stores = Shelf.make(night.house.stores.wiki.root), night.house.stores
         shelf.write(POND, page("# Pond\n\n[[Garden]]"))
         async with stores.database.transaction() as tx:
-            await stores.proposals.offer(tx, OWNER, "page", page("# Pond\n\nNew."), "why", POND)
+            wish = text_wish("page", POND, page("# Pond\n\nNew."), "why")
+            await stores.decisions.propose(tx, OWNER, wish)
         await night.night("pages")
         [item] = await night.items("open")
         shelf.write(POND, page("# Pond\n\nMine."))
         assert not await night.yes(item)
         assert "Mine." in shelf.read(POND)
         assert [each.state for each in await night.items()] == ["outdated"]
-        assert await stores.proposals.open_in(OWNER, "page") == []
+        assert await stores.decisions.waiting(OWNER, "page") == []
 
 
 async def test_what_was_decided_elsewhere_is_no_question_of_a_night_any_more(
@@ -220,8 +222,9 @@ async def test_what_was_decided_elsewhere_is_no_question_of_a_night_any_more(
 
         async def proposed(text: str) -> None:
             async with stores.database.transaction() as tx:
-                await stores.proposals.outdate(tx, OWNER, "core", but=text)
-                await stores.proposals.offer(tx, OWNER, "core", text, "a bullet would go")
+                await stores.decisions.outdate_text(tx, OWNER, "core", OWNER, but=text)
+                wish = text_wish("core", OWNER, text, "a bullet would go")
+                await stores.decisions.propose(tx, OWNER, wish)
             await night.night("pages")
 
         await proposed("# USER\n- Swims\n")
@@ -232,7 +235,7 @@ async def test_what_was_decided_elsewhere_is_no_question_of_a_night_any_more(
         assert "Swims" not in shown
         assert "decided elsewhere" in await answered(night, f"/night yes {first.id}")
         assert "stays as it is" in await answered(night, f"/night no {second.id}")
-        assert await stores.proposals.open_in(OWNER, "core") == []
+        assert await stores.decisions.waiting(OWNER, "core") == []
         await proposed("# USER\n- Sings\n")
         night.clock.advance(15 * DAY)
         await purge_expired(stores, night.clock.now())

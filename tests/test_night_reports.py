@@ -17,7 +17,6 @@ from tests.world.sleeping import FTS, sleeping
 from tests.world.terminal import Terminal
 from wintermute.commands.night import GONE
 from wintermute.config.schema import Dreaming
-from wintermute.night.nights import Nights
 from wintermute.night.tidying import alone
 from wintermute.text import plain
 
@@ -82,7 +81,7 @@ async def test_a_command_tells_what_it_finished_of_another_night(
 ) -> None:
     """M-063: what was killed is named, with what became of it, before the own one."""
     async with house_of(home, model, SmallNight()) as house:
-        store = Nights(house.database, house.checked)
+        store = house.stores.nights
         async with house.database.transaction() as tx:
             left = await store.begin(tx, SYSTEM.now().date(), "schedule")
     assert left is not None
@@ -148,7 +147,7 @@ async def test_who_reads_while_a_night_is_under_way_is_told_so(
     async with opened(tmp_path, model, clock) as house:
         await begin(house, "Likes tea", "Likes tea, again")
         await slept(house, clock, 11.2)
-        store = Nights(house.database, house.checked)
+        store = house.stores.nights
         async with house.database.transaction() as tx:
             begun = await store.begin(tx, clock.now().date(), "command")
         assert begun is not None
@@ -166,5 +165,5 @@ async def test_the_reason_names_the_times_where_both_are_of_one_day(
         await sleep.told("Lena lives in the old house in Graz", at="2026-05-01T09:00")
         await sleep.told("Lena lives in the new house in Linz", at="2026-05-01T15:30")
         night = await sleep.night()
-        (item,) = await sleep.tidying.nights.items(sleep.house.database, night.id)
+        (item,) = await sleep.house.stores.decisions.listed(sleep.house.database, night.id)
         assert item.reason == "said 2026-05-01, 11:00, then 17:30"

@@ -26,7 +26,7 @@ async def asked(ann: Person, daemon: Bot, chat: str) -> Message:
 
 
 def state(daemon: Bot) -> str:
-    (row,) = daemon.rows("SELECT state FROM night_items")
+    (row,) = daemon.rows("SELECT state FROM answered_decisions")
     return str(row["state"])
 
 

@@ -82,7 +82,7 @@ async def test_an_open_question_is_not_asked_a_second_time(tmp_path: Path) -> No
         [item] = await night.items()
         assert item.state == "open"
         async with night.house.database.transaction() as tx:
-            await night.tidying.nights.move(tx, item, "refused")
+            await night.house.stores.decisions.move(tx, item, "refused")
         await added(night, "Paint the fence")
         await night.night("tasks")
         assert [each.state for each in await night.items()] == ["refused"]

@@ -139,7 +139,7 @@ async def test_to_show_what_is_no_item_and_no_night_does_nothing(
         result = str(model.requests[-1].body["messages"][-1]["content"])
         assert f"There is no night {item}: the newest are 20260505." in result
         assert sorted(await texts(house)) == before
-        states = await house.rows("SELECT state FROM night_items ORDER BY n")
+        states = await house.rows("SELECT state FROM answered_decisions ORDER BY n")
         assert [row["state"] for row in states] == ["done", "done", "open"]
 
 

@@ -11,7 +11,7 @@ from tests.world.house import House
 from tests.world.model import ModelServer, Text
 from tests.world.nights import AGAIN, OWNER, SmallNight, opened, remember
 from tests.world.tidied import Tidied, tally
-from wintermute.night.nights import Night
+from wintermute.changes.nights import Night
 
 SCOPE = re.compile(r"in (\S+) is liked")
 

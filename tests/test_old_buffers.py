@@ -165,7 +165,7 @@ async def test_another_program_knows_the_versions_too(memory: Memory, tmp_path: 
     part.write_text("likes tea\n")
     part.replace(memory.file)
     restarted = FlatFile(
-        memory.database, memory.facts, memory.places, memory.changes, memory.proposals
+        memory.database, memory.facts, memory.places, memory.changes, memory.decisions
     )
     assert await restarted.text(ANN) == "likes tea\nhas a dog\nowns a boat\n"
 

@@ -24,10 +24,10 @@ from tests.world.person import Person
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.shelf import INDEX, Shelf, page
 from tests.world.tidied import OWNER, Tidied, open_nights
+from wintermute.changes.decisions import WAITS
 from wintermute.matrix.relations import Relations
 from wintermute.memory.fact import NewFact
-from wintermute.night.nights import WAITS
-from wintermute.night.page_lines import LineOrigin, origins, unmarked
+from wintermute.pages.page_lines import LineOrigin, origins, unmarked
 
 pytestmark = pytest.mark.breaks("edited wiki", "redaction", "forgetting", "tools", perhaps=True)
 

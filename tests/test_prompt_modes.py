@@ -4,8 +4,9 @@ import pytest
 
 from wintermute.errors import ToolFailed
 from wintermute.loom.records import MODES, PromptMode
-from wintermute.prompt.assemble import TOOLS, Parts
+from wintermute.prompt.assemble import Parts
 from wintermute.prompt.modes import WorkerPrompt, default_tools, mode_of, tools_for, worker_prompt
+from wintermute.prompt.tool_names import TOOLS
 
 PARTS = Parts(
     instructions="Everything.",

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.world.clock import cheap
 from wintermute.errors import ConfigurationError
-from wintermute.prompt.assemble import TOOLS, chosen, parse, unknown_tools
+from wintermute.prompt.assemble import chosen, parse, unknown_tools
 from wintermute.prompt.gather import Instructions
+from wintermute.prompt.tool_names import TOOLS
 
 SIX = """\
 <!-- section: core requires: always -->

@@ -14,7 +14,7 @@ import pytest
 from tests.bench_tokens import counts
 from tests.world.budget import Budgeted
 from tests.world.tokenizers import Counted, counted, missing_tokenizers
-from wintermute.tools.definition import brief, definition
+from wintermute.cli.replay import Described
 
 LIMITS = {
     "full: core": Counted(320, 317),
@@ -73,7 +73,8 @@ async def test_every_part_of_the_prompt_keeps_within_its_tokens(
 @pytest.mark.slow
 def test_the_tool_that_is_there_after_a_night_is_short(budget: Budgeted) -> None:
     """P-032: it is in no empty installation, so that no row above has it."""
-    texts = [definition("night"), brief("night")]
+    tool = Described("night")
+    texts = [(tool.description, tool.parameters), tool.brief]
     found = counted([json.dumps(each, ensure_ascii=False) for each in texts])
     used = {"whole": found[0].qwen, "brief": found[1].qwen}
     budget("tokens of the tool `night`", used, {"whole": 160, "brief": 100}, TO_DO)

@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from wintermute.night.quiet import quiet_from
+from wintermute.learning.quiet import quiet_from
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

@@ -20,8 +20,8 @@ from tests.world.pages import GARDEN, PAGES, POND, FilePages
 from tests.world.promised import MORNING, after, promise
 from tests.world.terminal import Terminal
 from wintermute.config.schema import SubSessionSettings as Limits
+from wintermute.forgetting.forgetting import forget
 from wintermute.messages import Call
-from wintermute.night.forgetting import forget
 from wintermute.tasks.schedules import PlanRequest
 
 OWNER = "@you:example.org"

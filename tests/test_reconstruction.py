@@ -7,10 +7,10 @@ import pytest
 
 from tests.world.model import Text
 from wintermute.errors import ToolFailed
+from wintermute.learning.reconstruction import normalised, united
 from wintermute.memory.core import stands_in
 from wintermute.memory.origins import is_said_in
 from wintermute.memory.sense import Heirs, are_grounded
-from wintermute.night.reconstruction import normalised, united
 
 LYON, ROME = "Ann lives in Lyon.", "Ann lives in Rome since May 2026."
 BOTH = "Ann lived in Lyon until April 2026, in Rome since May 2026."

@@ -204,12 +204,20 @@ async def test_what_is_not_ours_may_change(
         assert (await replayed(house, prompts)).divergence is None
 
 
+class Reworded(Described):
+    """A tool whose file says more by now."""
+
+    @property
+    def description(self) -> str:
+        return f"{super().description} And more."
+
+
 async def test_a_changed_tool_is_found(tmp_path: Path, model: ModelServer, prompts: Path) -> None:
     """L-088: in its description, or by not being there."""
     async with recording(tmp_path, model, prompts) as house:
         await tell(house, ["a"])
         first, *others = house.runner.toolbox.tools
-        changed = Described(first.name, f"{first.description} And more.", first.parameters)
+        changed = Reworded(first.name)
         for now in ((changed, *others), tuple(others)):
             found = (await replayed(house, prompts, tools=now)).divergence
             assert found is not None

@@ -25,8 +25,8 @@ from tests.world.model import (
 from wintermute.config.schema import BudgetSettings, Context
 from wintermute.config.secrets import HIDDEN, Redaction
 from wintermute.conversation import words
+from wintermute.forgetting.forgetting import forget
 from wintermute.messages import Json, Size, Usage
-from wintermute.night.forgetting import forget
 from wintermute.prompt.block import Changing, Layout
 from wintermute.prompt.gather import Recall
 

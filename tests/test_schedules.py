@@ -179,7 +179,7 @@ async def test_each_kind_is_read_said_and_stored(
 
 def test_a_model_may_ask_for_each_kind_with_all_that_goes_with_it() -> None:
     """T-016, T-026."""
-    _, parameters = definition("task")
+    parameters = definition("task")["parameters"]
     assert parameters["properties"]["schedule_type"]["enum"] == [*KINDS, "none"]
     assert {name for kind in KINDS.values() for name in kind.takes} <= {*parameters["properties"]}
 

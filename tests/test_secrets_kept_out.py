@@ -20,9 +20,9 @@ from tests.world.model import ModelServer, Text
 from tests.world.shelf import GARDEN, INDEX, Shelf
 from tests.world.terminal import Terminal
 from tests.world.tidied import open_nights
+from wintermute.changes.decisions import Planned
 from wintermute.errors import ToolFailed
 from wintermute.memory.fact import NewFact
-from wintermute.night.nights import Planned
 from wintermute.tools.memory import AddSkill
 
 __all__ = ["desk"]
@@ -30,10 +30,10 @@ PROGRAM = Path(__file__).parents[1] / "wintermute"
 KEPT = re.compile(r'\bKept\(\s*(?:\*\()?"(\w+)"')
 STORED = re.compile(
     r"\bput_in_place\(|pages\.replace\(|def _replace\(self, why"
-    r'|(?:INSERT INTO |insert(?:_many)?\(\s*"|insert_many, ")(?:facts|folds|tasks|night_items)\b'
+    r'|(?:INSERT INTO |insert(?:_many)?\(\s*"|insert_many, ")(?:facts|folds|tasks|decisions)\b'
 )
 AS_SAID = "casts turns observations edits inbox outbox sub_sessions jobs occurrences model_calls edited_files"
-COPIES = "changes proposals night_phases prompt_parts"
+COPIES = "changes night_phases prompt_parts"
 OTHERS = {
     "files.py": "puts any file in place",
     "wiki/page_jobs.py": "the journal: consolidation.py asks before its diff and reports are made",
@@ -99,7 +99,7 @@ async def folds(folder: Path, model: ModelServer) -> str:
 async def night(folder: Path, model: ModelServer) -> str:
     """Plans of a night: a task and a skill go without the secret, a fact not at all."""
     async with open_nights(folder, model) as asleep:
-        nights, began = asleep.tidying.nights, await asleep.night("tasks")
+        began = await asleep.night("tasks")
         files = [{"kind": "skill", "item": "tea", "was": THEIRS, "text": f"{THEIRS}\n{LINE}\n"}]
         wanted = [
             Planned("task", ("tea",), LINE, "clearer", {"do": "task", "content": LINE, "ends": ""}),
@@ -109,10 +109,10 @@ async def night(folder: Path, model: ModelServer) -> str:
         ]
         async with asleep.house.database.transaction() as tx:
             planned = [(each, "planned") for each in wanted]
-            made = await nights.plan_all(tx, (began.id, ANN, "tasks"), planned)  # type: ignore[arg-type]  # a list of literals
+            made = await asleep.house.stores.decisions.number(tx, (began.id, ANN, "tasks"), planned)  # type: ignore[arg-type]  # a list of literals
         assert [item.kind for item in made] == ["task", "skill"]
         assert all(THEIRS in part for part in (made[1].after, made[1].plan["files"][0]["text"]))
-        rows = await asleep.house.rows("SELECT before, after, reason, plan FROM night_items")
+        rows = await asleep.house.rows("SELECT before, after, reason, plan FROM answered_decisions")
         return json.dumps(rows)
 
 
@@ -130,7 +130,7 @@ def test_whatever_stores_text_made_of_talk_asks_the_guard() -> None:
     """M-083: a new table or writer of text is no exception before somebody says why."""
     texts = {str(path.relative_to(PROGRAM)): path.read_text() for path in PROGRAM.rglob("*.py")}
     tables = {table for text in texts.values() for table in KEPT.findall(text)}
-    assert tables == {"facts", "folds", "tasks", "night_items", *f"{AS_SAID} {COPIES}".split()}
+    assert tables == {"facts", "folds", "tasks", "decisions", *f"{AS_SAID} {COPIES}".split()}
     stores = {name for name, text in texts.items() if STORED.search(text)}
     unasked = {name for name in stores if "wintermute.secret_shapes import" not in texts[name]}
     assert len(stores) > 10

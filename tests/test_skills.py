@@ -19,6 +19,7 @@ from tests.tiers import examples
 from tests.world.clock import FakeClock, cheap
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import Change, ChangeSets, Reason
+from wintermute.changes.placing import Placing
 from wintermute.db import Database, IntegrityError
 from wintermute.errors import ToolFailed
 from wintermute.ids import new_id
@@ -68,7 +69,8 @@ async def _shelf(path: Path) -> AsyncIterator[Shelf]:
     async with open_migrated(path / "w.db") as database:
         changes = ChangeSets(database, FakeClock(), new_id)
         folder = path / "skills"
-        yield Shelf(folder, database, changes, Skills(folder, database, changes, OWNER))
+        placing = Placing(database, changes, {"skill": skill_items(folder)}, path)
+        yield Shelf(folder, database, changes, Skills(folder, database, changes, placing, OWNER))
 
 
 @pytest.mark.parametrize(
@@ -408,7 +410,7 @@ class Slow(ThreadPoolExecutor):
         return fn(*args, **named)
 
 
-@pytest.mark.parametrize(("call", "before"), [(2, "one"), (3, "two")], ids=["prepare", "place"])
+@pytest.mark.parametrize(("call", "before"), [(3, "one"), (4, "two")], ids=["prepare", "place"])
 async def test_a_write_that_is_stopped_has_ended_before_the_next_one_begins(
     shelf: Shelf, call: int, before: str
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests.world.clock import FakeClock
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import ChangeSets, Reason
+from wintermute.changes.placing import Placing
 from wintermute.changes.undo import Undo, Undone
 from wintermute.db import Database
 from wintermute.errors import ToolFailed
@@ -34,6 +35,7 @@ class Desk:
     clock: FakeClock
     tasks: Tasks
     changes: ChangeSets
+    folder: Path
 
     async def add(self, content: str, scope: str = ANN, **more: Any) -> Task:
         async with self.database.transaction() as tx:
@@ -58,7 +60,9 @@ class Desk:
     async def undo(self, newest: int = 0) -> Undone:
         """Take back the newest change of all, or one further back."""
         sets = await self.changes.history(("task",))
-        return await Undo(self.database, self.changes, {"task": self.tasks}, {}).run(sets[newest])
+        placing = Placing(self.database, self.changes, {}, self.folder)
+        undo = Undo(self.database, self.changes, {"task": self.tasks}, placing)
+        return await undo.run(sets[newest])
 
 
 def why(scope: str) -> Reason:
@@ -71,7 +75,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         clock = FakeClock()
         changes = ChangeSets(database, clock, new_id)
         tasks = Tasks(database, changes, clock, new_id, Owner("@ann:test"), "Europe/Berlin")
-        yield Desk(database, clock, tasks, changes)
+        yield Desk(database, clock, tasks, changes, tmp_path)
 
 
 async def test_a_new_task_has_a_short_id_and_is_shown_at_once(desk: Desk) -> None:

@@ -34,10 +34,10 @@ from tests.world.model import (
 from tests.world.request_rules import is_for_reconstruction
 from tests.world.terminal import Terminal
 from wintermute.config.schema import BudgetSettings, Memory
+from wintermute.learning.reconstruction import CORE, ENOUGH, KIND, SILENCE
 from wintermute.llm.embedded import MODEL
 from wintermute.memory.fact import Source
 from wintermute.messages import Usage
-from wintermute.night.reconstruction import CORE, ENOUGH, KIND, SILENCE
 from wintermute.templates import shipped_folder, shipped_prompts
 
 FTS = Memory(backend="fts5")

@@ -29,9 +29,9 @@ from wintermute.config.schema import Backend, Context, Llm, Roles
 from wintermute.config.schema import SubSessionSettings as Limits
 from wintermute.conversation.toolbox import Caller
 from wintermute.db.eraser import erase
+from wintermute.forgetting.forgetting import forget
 from wintermute.loom.casts import LOOM
 from wintermute.messages import Json
-from wintermute.night.forgetting import forget
 
 SCOPE = f"person:{ANN}"
 NOON = "# Current Time\nMonday, 2026-05-04 14:00 CEST"

@@ -11,6 +11,7 @@ import pytest
 from tests.world.clock import NOON, FakeClock
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import ChangeSets
+from wintermute.changes.placing import Placing
 from wintermute.clock import SystemClock
 from wintermute.conversation.toolbox import Accepted, Caller, Rejected, Toolbox
 from wintermute.db import Database
@@ -22,7 +23,7 @@ from wintermute.loom.conversations import Conversations
 from wintermute.memory.facts import Facts
 from wintermute.messages import Call, Json, Origin
 from wintermute.owner import Owner
-from wintermute.skills.skills import Skills
+from wintermute.skills.skills import Skills, skill_items
 from wintermute.tasks.tasks import Tasks
 from wintermute.tools.memory import AddSkill, AppendMemory
 from wintermute.tools.task import TaskTool
@@ -81,7 +82,9 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
             callers[scope] = Caller(conversation, scope, cast.id, "other", f"${scope}", NOON)
         changes = ChangeSets(database, clock, new_id)
         tasks = Tasks(database, changes, clock, new_id, OWNER, "Europe/Berlin")
-        skills = Skills(tmp_path / "skills", database, changes, ANN)
+        folder = tmp_path / "skills"
+        placing = Placing(database, changes, {"skill": skill_items(folder)}, tmp_path)
+        skills = Skills(folder, database, changes, placing, ANN)
         facts = Facts(database, changes, clock, new_id)
         yield Desk(database, tmp_path, tasks, skills, facts, casts, changes, callers)
 

@@ -18,9 +18,9 @@ from wintermute.changes.change_sets import Reason
 from wintermute.commands.chat import NOTHING_TO_CONFIRM
 from wintermute.config.schema import Memory, MemoryHarvest
 from wintermute.db import Transaction
+from wintermute.learning.reconstruction import CORE
 from wintermute.mailbox.inbox import Inbox, Waiting
 from wintermute.memory.fact import NewFact
-from wintermute.night.reconstruction import CORE
 
 FIRST = "Ann plays chess and tennis"
 SECOND = "Ann plays chess and tennis on Mondays"

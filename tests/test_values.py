@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from tests.bench_values import NOON, microseconds
 from tests.tiers import examples
 from wintermute.changes.change_sets import Change, ChangeSet, ItemVersion
-from wintermute.changes.proposals import Proposal
+from wintermute.changes.decisions import Decision
+from wintermute.changes.nights import Night, PastTurn, PhaseTally
 from wintermute.db import driver
 from wintermute.db.values import columns, insert, insert_many, reader, stored
 from wintermute.health.health import PartHealth
 from wintermute.jobs import Job
+from wintermute.learning.harvest import Backlog, Cursor, Wording
 from wintermute.llm.calls import Recorded, Spent
 from wintermute.loom.conversations import Conversation
 from wintermute.loom.reading import Spot
@@ -36,9 +38,7 @@ from wintermute.memory.fact import Fact, FileLine, Queue
 from wintermute.memory.resting import StaleFact
 from wintermute.memory.vectors import Space
 from wintermute.messages import Call, Json, Request
-from wintermute.night.harvest import Backlog, Cursor, ReadAgain, Wording
-from wintermute.night.nights import Night, NightItem, PastTurn, PhaseTally
-from wintermute.night.raw_material import OpenConsolidation
+from wintermute.pages.raw_material import OpenConsolidation
 from wintermute.tasks.occurrences import Due, Occurrence
 from wintermute.tasks.tasks import Task
 from wintermute.web.sessions import WebSession
@@ -50,7 +50,6 @@ READ: dict[type[Any], tuple[str, ...]] = {
     ChangeSet: ("changes", "undone"),
     Conversation: (),
     Cursor: (),
-    ReadAgain: (),
     Device: (),
     Due: ("task",),
     Fact: (),
@@ -63,7 +62,7 @@ READ: dict[type[Any], tuple[str, ...]] = {
     Job: (),
     Link: (),
     Night: (),
-    NightItem: (),
+    Decision: (),
     Locked: (),
     Observation: (),
     OpenConsolidation: (),
@@ -76,7 +75,6 @@ READ: dict[type[Any], tuple[str, ...]] = {
     PastTurn: (),
     Person: (),
     PhaseTally: (),
-    Proposal: (),
     Queue: (),
     Recorded: (),
     Rollback: (),

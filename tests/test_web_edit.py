@@ -20,6 +20,7 @@ from tests.world.clock import FakeClock
 from tests.world.shelf import GARDEN, INDEX, PAGES, ROSES, Json, Shelf
 from tests.world.web import NewDoor, Served, web_served
 from tests.world.web import door as door
+from wintermute.changes.decisions import text_wish
 from wintermute.wiki.page_jobs import written_lines
 
 FIELD = re.compile(r'data-before="(\w*)".*<textarea[^>]*>\n(.*?)</textarea>', re.DOTALL)
@@ -92,8 +93,8 @@ async def test_a_save_is_a_change_set_that_can_be_undone(door: NewDoor) -> None:
     house, (_, saved) = desk.web.house, await desk.save(GARDEN, text.replace("Anna", "Dora"))
     recorded = await desk.sets()
     async with house.database.transaction() as tx:
-        offer = house.stores.proposals.offer
-        await offer(tx, house.stores.owner.scope, "page", "Less.", "why", ROSES)
+        wish = text_wish("page", ROSES, "Less.", "why")
+        await house.stores.decisions.propose(tx, house.stores.owner.scope, wish)
     async with web_served(house, is_store=True) as store:
         alone = Desk(store, desk.shelf)
         assert (await alone.save(ROSES, "Roses anew."))[1]["change"] == ""

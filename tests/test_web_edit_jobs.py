@@ -22,6 +22,7 @@ from tests.world.model import ModelServer, Text
 from tests.world.shelf import Json, Shelf, page
 from tests.world.tidied import Tidied, open_nights
 from tests.world.web import Served, web_served
+from wintermute.changes.decisions import text_wish
 from wintermute.wiki.page_jobs import WikiJob, begin, note
 
 # After a night there is one tool more.
@@ -164,7 +165,8 @@ async def test_many_differences_and_two_answers_at_once(tmp_path: Path, model: M
         async with stores.database.transaction() as tx:
             for path in paths:
                 text, scope = page("\n".join(lines)), stores.owner.scope
-                await stores.proposals.offer(tx, scope, "page", text, "It is tidier.", path)
+                wish = text_wish("page", path, text, "It is tidier.")
+                await stores.decisions.propose(tx, scope, wish)
         added = "\n+".join(["@@ -0,0 +1,600 @@", *lines])
         patch = "".join(f"--- /dev/null\n+++ b/{path}\n{added}\n" for path in paths)
         job = begin(desk.shelf.files, WikiJob("", "reason"), desk.night.clock.now())

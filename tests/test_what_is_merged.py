@@ -16,7 +16,7 @@ from tests.world.house import ROOM
 from tests.world.model import ContextTooLarge, Seen, Step
 from tests.world.request_rules import is_for_reconstruction
 from tests.world.terminal import Terminal
-from wintermute.night.reconstruction import KIND
+from wintermute.learning.reconstruction import KIND
 
 
 def asked_for(seen: Seen) -> list[str]:

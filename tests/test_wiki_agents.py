@@ -20,7 +20,7 @@ from tests.world.warm import Ended
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.errors import ConfigurationError, WintermuteError
 from wintermute.files import locked
-from wintermute.night.agents import (
+from wintermute.pages.agents import (
     COPY,
     MOST_OUTPUT,
     PageTask,
@@ -30,8 +30,8 @@ from wintermute.night.agents import (
     program_environment,
     run,
 )
-from wintermute.night.consolidation import Consolidation
-from wintermute.night.raw_material import FolderTalk
+from wintermute.pages.consolidation import Consolidation
+from wintermute.pages.raw_material import FolderTalk
 from wintermute.templates import Template, shipped_folder
 from wintermute.wiki.asked_lines import ask_about, digest
 from wintermute.wiki.conversations import ConversationFolder

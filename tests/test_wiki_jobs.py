@@ -15,7 +15,8 @@ import pytest
 from tests.world.clock import FakeClock, promptly
 from tests.world.memory import ANN, memory_in
 from tests.world.shelf import DAY, GARDEN, INDEX, ROSES, TALK, Shelf, change, page
-from wintermute.changes.change_sets import Change, Reason
+from wintermute.changes.change_sets import Change, ItemKind, Reason
+from wintermute.changes.placing import FileItems, Placing
 from wintermute.changes.texts import state_of
 from wintermute.changes.undo import Undo
 from wintermute.errors import StoreBusy, StoreChanged, StoreUnusable, WintermuteError
@@ -436,7 +437,9 @@ async def test_pages_are_items_of_the_one_undo(tmp_path: Path) -> None:
     await placed(shelf, *changes)
     after = shelf.pages()
     async with memory_in(tmp_path) as memory:
-        undo = Undo(memory.database, memory.changes, {}, {"page": page_items(shelf.files)})
+        files: dict[ItemKind, FileItems] = {"page": page_items(shelf.files)}
+        placing = Placing(memory.database, memory.changes, files, tmp_path)
+        undo = Undo(memory.database, memory.changes, {}, placing)
         async with memory.database.transaction() as tx:
             why = Reason("consolidation", ANN)
             set_id = await memory.changes.record(tx, why, recorded(changes))
@@ -574,7 +577,9 @@ async def test_no_undo_writes_outside_the_pages(tmp_path: Path) -> None:
     """A record is only as good as who wrote it."""
     shelf = Shelf.make(tmp_path / "wiki")
     async with memory_in(tmp_path) as memory:
-        undo = Undo(memory.database, memory.changes, {}, {"page": page_items(shelf.files)})
+        files: dict[ItemKind, FileItems] = {"page": page_items(shelf.files)}
+        placing = Placing(memory.database, memory.changes, files, tmp_path)
+        undo = Undo(memory.database, memory.changes, {}, placing)
         for path in ("../evil.md", "meta/conversations.json"):
             now = (await page_items(shelf.files).state(path)) if "meta" in path else {"text": "x"}
             async with memory.database.transaction() as tx:

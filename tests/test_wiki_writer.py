@@ -16,7 +16,7 @@ from tests.test_consolidation import (
 from tests.world.model import ModelServer
 from tests.world.shelf import GARDEN, INDEX, Shelf, page
 from tests.world.terminal import Terminal
-from wintermute.night.page_writer import OF_FILES
+from wintermute.pages.page_writer import OF_FILES
 from wintermute.templates import CONSOLIDATION, shipped_prompts
 
 OTHER = "episodic/Garden.md"

@@ -20,7 +20,7 @@ from tests.world.clock import WITHIN, HeldClock
 from tests.world.delegating import until
 from tests.world.house import House
 from tests.world.model import Calls, Fail, ModelServer, Seen, Slow, Step, Text, Use
-from wintermute.night.reconstruction import SILENCE
+from wintermute.learning.reconstruction import SILENCE
 
 WORD = "zimtkanarie"
 SAID = f"I own a {WORD}"
@@ -287,7 +287,7 @@ async def test_the_wish_for_a_page_made_of_what_was_taken_back_is_not_offered(
         await at_rest(house, "core")
         assert [WORD in question for question in asked(model)] == [True, False]
         assert tea in asked(model)[-1]
-        assert await house.rows("SELECT * FROM proposals") == []
+        assert await house.rows("SELECT * FROM decisions") == []
 
 
 def keeps_a_letter(model: ModelServer, steps: list[Step]) -> None:

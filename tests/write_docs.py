@@ -13,6 +13,7 @@ from wintermute.cli.main import cli
 from wintermute.commands.chat import HELP
 from wintermute.config.document import expected
 from wintermute.config.schema import Config, Secret, Wiki, key_name
+from wintermute.tools.definition import definition
 
 DOCS = Path(__file__).parent.parent / "docs"
 WIDTH = 100
@@ -61,20 +62,7 @@ change. An error is one line on stderr that says what to do.
 
 *`python -m tests.write_docs` writes this page from `--help`.*
 """
-TOOLS = {
-    "append_memory": "remembers one thing",
-    "search_memory": "finds memories, also those that were true on a given day",
-    "task": "keeps tasks and reminders: add, list, update, complete, pause, resume, delete",
-    "add_skill": "stores a procedure that worked; only in a direct chat with the owner",
-    "read_file": "reads a text file in `data/skills` and the folders of `tools.files.roots`",
-    "write_file": "writes a text file there",
-    "spawn_sub_session": "starts work whose result comes later",
-    "call_agent": "starts work and waits for its result",
-    "call_agent_batch": "starts several pieces of work and waits for all",
-    "recall": "opens a page of the wiki; only in a direct chat with the owner, or at the terminal",
-    "night": "undoes changes of a night, or answers its questions, when you say so",
-    "done": "ends an answer, with `loop.require_done_tool`",
-}
+DEFINITIONS = DOCS.parent / "wintermute/tools/definitions"
 
 
 def configuration() -> str:
@@ -191,7 +179,8 @@ def command_line() -> str:
     for words, command, context in commands():
         parts.append(f"## {words}\n\n```text\n{command.get_help(context)}\n```\n")
     said = "\n".join(f"- `{name}`: {_typed(*text.split(' | '))}" for name, text in HELP.items())
-    tools = "\n".join(f"- `{name}`: {text}" for name, text in TOOLS.items())
+    files = sorted(DEFINITIONS.glob("*.json"))
+    tools = "\n".join(f"- `{file.stem}`: {definition(file.stem)['people']}" for file in files)
     parts.append(f"## In a chat\n\n{said}\n")
     parts.append(f"## Tools of the assistant\n\n{tools}\n")
     return "\n".join(parts)

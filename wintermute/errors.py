@@ -43,6 +43,7 @@ WintermuteError
     ├── ContextTooLarge         the request does not fit the model's window
     │   └── PromptTooLarge      because of a part of the prompt that a person can shorten
     ├── BudgetSpent             the day's ceiling leaves no room for another call
+    ├── NotQuiet                nobody waits for it, and a chat's server is not to be disturbed now
     ├── EmptyReply              neither text nor calls, retries spent
     └── AnswerUnusable          not in the shape that was asked for, twice
 """
@@ -266,6 +267,14 @@ class BudgetSpent(ModelError):
         super().__init__(message)
         self.until = until
         """When the next day of the budget begins, in UTC; None: no day has room for such a call."""
+
+
+class NotQuiet(ModelError):
+    """Work that nobody waits for is asked about at night, or after six quiet hours (M-064)."""
+
+    def __init__(self, until: datetime) -> None:
+        super().__init__("models are asked for this at night, or after six quiet hours")
+        self.until = until
 
 
 class EmptyReply(ModelError):

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from wintermute.changes.change_sets import ChangeSets, ItemKind
-from wintermute.changes.proposals import Proposals
-from wintermute.changes.undo import FileItems, Undo
+from wintermute.changes.decisions import Decisions
+from wintermute.changes.nights import Nights
+from wintermute.changes.placing import FileItems, Placing
+from wintermute.changes.undo import Undo
 from wintermute.clock import Clock
 from wintermute.config.schema import WIKI, Memory, QuietHours
 from wintermute.config.secrets import UNHIDDEN, Redaction
@@ -78,7 +80,9 @@ class Stores:
     edits: Edits
     sub_sessions: SubSessions
     changes: ChangeSets
-    proposals: Proposals
+    decisions: Decisions
+    nights: Nights
+    placing: Placing
     core: Core
     core_pages: CorePages
     facts: Facts
@@ -118,13 +122,13 @@ class Stores:
         """The owner's days are those of `timezone`; without `memory` it is kept as a list."""
         memory, wiki = memory or Memory(), wiki or data_dir / WIKI
         places, health, jobs = Places(data_dir, owner), Health(database, clock), Jobs(clock, new_id)
-        changes, proposals = ChangeSets(database, clock, new_id), Proposals(database, clock, new_id)
+        changes, decisions = ChangeSets(database, clock, new_id), Decisions(database, clock)
+        placing = Placing(database, changes, _files(places, wiki), data_dir)
         facts = Facts(database, changes, clock, new_id, _owed(memory, jobs), health)
         meaning = _meaning(memory, database, new_id, embedder, health)
         tasks, occurrences = _promised(database, changes, clock, new_id, owner, timezone)
         hours = partial((quiet or QuietHours()).until, zone=tasks.zone)
         outbox = Outbox(database, clock, new_id, redact, occurrences.delivered, hours)
-        skills, pages = _written_files(places, database, changes)
         return cls(
             database=database,
             data_dir=data_dir,
@@ -143,21 +147,21 @@ class Stores:
             known=KnownRooms(database, clock),
             **_loom(database, clock, new_id, redact),
             changes=changes,
-            proposals=proposals,
-            core=Core(places, EditedFiles(database)),
-            core_pages=pages,
+            decisions=decisions,
+            placing=placing,
+            nights=Nights(database, clock),
+            **_edited_too(places, database, changes, placing),
             facts=facts,
             recalls=Recalls(database, clock),
             versions=Versions(database),
-            memories=_backend(*(memory, database, facts, places, changes, proposals), meaning),
+            memories=_backend(*(memory, database, facts, places, changes, decisions), meaning),
             meaning=meaning,
             memory_status=MemoryStatus(memory, database, meaning, health),
             tasks=tasks,
             occurrences=occurrences,
             runs=TaskRuns(database, clock),
-            skills=skills,
             wiki=WikiStore(wiki),
-            undo=_undo(database, changes, facts, tasks, places, wiki),
+            undo=Undo(database, changes, {"fact": facts, "task": tasks}, placing),
         )
 
 
@@ -193,6 +197,7 @@ async def prepare(stores: Stores) -> None:
     places = stores.places
     for folder in {places.skills(), *(file.path.parent for file in places.files())}:
         await asyncio.to_thread(mend, folder)
+    await stores.placing.finish()
     await stores.facts.words.prove(stores.database)
     if not stores.memories.ranked:
         await stores.memories.refresh()
@@ -217,29 +222,25 @@ def _promised(
     return tasks, Occurrences(database, clock, tasks.zone)
 
 
-def _written_files(
-    places: Places, database: Database, changes: ChangeSets
-) -> tuple[Skills, CorePages]:
-    """What people write and we do too, each change with its way back."""
-    skills = Skills(places.skills(), database, changes, places.owner_scope)
-    return skills, CorePages(places, database, changes)
+def _edited_too(
+    places: Places, database: Database, changes: ChangeSets, placing: Placing
+) -> dict[str, Any]:
+    """The stores of files that people write and we do too, by their names."""
+    shared = (database, changes, placing)
+    return {
+        "core": Core(places, EditedFiles(database)),
+        "core_pages": CorePages(places, *shared),
+        "skills": Skills(places.skills(), *shared, places.owner_scope),
+    }
 
 
-def _undo(
-    database: Database,
-    changes: ChangeSets,
-    facts: Facts,
-    tasks: Tasks,
-    places: Places,
-    wiki: Path,
-) -> Undo:
-    """The one way back for all that can be changed."""
-    files: Mapping[ItemKind, FileItems] = {
+def _files(places: Places, wiki: Path) -> Mapping[ItemKind, FileItems]:
+    """The items that people write and we do too, each change with its way back."""
+    return {
         "skill": skill_items(places.skills()),
         "core": core_items(places),
         "page": page_items(StoreFolder(wiki)),
     }
-    return Undo(database, changes, {"fact": facts, "task": tasks}, files)
 
 
 def _meaning(
@@ -259,11 +260,11 @@ def _backend(
     facts: Facts,
     places: Places,
     changes: ChangeSets,
-    proposals: Proposals,
+    decisions: Decisions,
     meaning: Meaning | None,
 ) -> MemoryBackend:
     """The one that is configured (M-014)."""
-    flat = FlatFile(database, facts, places, changes, proposals)
+    flat = FlatFile(database, facts, places, changes, decisions)
     search = Search(database, facts, meaning)
     if memory.backend == "flat_file":
         return Listed(database, flat, search)

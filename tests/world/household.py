@@ -146,9 +146,7 @@ class Household:
             "SELECT * FROM night_phases WHERE night = ? AND status = 'failed'", night["id"]
         )
         self._found += [] if night["state"] == "done" else [f"a night is not over: {night}"]
-        asked = (
-            "SELECT n, scope FROM night_items WHERE night = ? AND kind = 'ended' AND state = 'open'"
-        )
+        asked = "SELECT n, scope FROM answered_decisions WHERE night = ? AND kind = 'ended' AND state = 'open'"
         for item in [] if self._obeys else await house.rows(asked, night["id"]):
             for person in self._people:  # of a date they are asked, and the newer one holds (M-087)
                 if person.scope == item["scope"]:

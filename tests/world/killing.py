@@ -37,7 +37,7 @@ TABLES = (
     "SELECT intent, result, context_block, state FROM casts",
     "SELECT utterance, calls, context_block FROM turns",
     "SELECT args, result, state FROM observations",
-    "SELECT scope, kind, text, state FROM proposals",
+    "SELECT scope, kind, after, state FROM decisions",
     "SELECT scope, digest FROM unowned_bullets",
     "SELECT c0, c1 FROM facts_fts_content",
 )

@@ -8,7 +8,8 @@ from pathlib import Path
 from tests.world.clock import FakeClock
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import Cause, ChangeSets, Reason
-from wintermute.changes.proposals import Proposals
+from wintermute.changes.decisions import Decisions
+from wintermute.changes.placing import Placing
 from wintermute.changes.undo import Undo, Undone
 from wintermute.db import Database
 from wintermute.ids import new_id
@@ -39,7 +40,7 @@ class Memory:
     places: Places
     flat: FlatFile
     undo: Undo
-    proposals: Proposals
+    decisions: Decisions
 
     @property
     def file(self) -> Path:
@@ -82,7 +83,7 @@ async def memory_in(folder: Path, clock: FakeClock | None = None) -> AsyncIterat
         changes = ChangeSets(database, clock, new_id)
         facts = Facts(database, changes, clock, new_id)
         places = Places(folder, Owner(OWNER))
-        proposals = Proposals(database, clock, new_id)
-        flat = FlatFile(database, facts, places, changes, proposals)
-        undo = Undo(database, changes, {"fact": facts}, {})
-        yield Memory(database, clock, changes, facts, places, flat, undo, proposals)
+        decisions = Decisions(database, clock)
+        flat = FlatFile(database, facts, places, changes, decisions)
+        undo = Undo(database, changes, {"fact": facts}, Placing(database, changes, {}, folder))
+        yield Memory(database, clock, changes, facts, places, flat, undo, decisions)

@@ -323,5 +323,5 @@ class NightLife:
         wanted = [(first + n * DAY).isoformat() for n in range(nights)]
         self.found += [] if sorted(dates) == wanted else [f"nights of {dates}, not of {wanted}"]
         self.found += [f"not over: {row}" for row in rows if row["state"] == "running"]
-        items = self._rows("SELECT night, n FROM night_items WHERE state = 'planned'")
+        items = self._rows("SELECT night, n FROM answered_decisions WHERE state = 'planned'")
         self.found += [f"still planned: {row}" for row in items]

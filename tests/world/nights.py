@@ -15,15 +15,14 @@ from typing import Any
 from tests.world.house import ANN, House, open_house
 from tests.world.model import ModelServer
 from wintermute.changes.change_sets import Reason
+from wintermute.changes.decisions import Decision, Planned, digest_of
 from wintermute.clock import Clock
 from wintermute.config.schema import Dreaming
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
+from wintermute.forgetting.deeds import Deed, Deeds
 from wintermute.memory.fact import NewFact
 from wintermute.messages import Request
-from wintermute.night.deeds import Deed, Deeds, ItemNames
-from wintermute.night.learning import Background
-from wintermute.night.nights import NightItem, Nights, Planned, digest_of
 from wintermute.night.tidying import (
     Chore,
     ChoreDone,
@@ -34,6 +33,7 @@ from wintermute.night.tidying import (
     TidyStep,
 )
 from wintermute.stores import Stores
+from wintermute.work.data_folder import DataFolder
 
 AGAIN = ", again"
 OLD = "How the fax is fed.\n\nFace down.\n"
@@ -44,7 +44,6 @@ class Twice:
     """Looks for what is said twice."""
 
     stores: Stores
-    nights: Nights
     name: str = "twice"
     asks: bool = False
     asks_model: bool = False
@@ -60,7 +59,7 @@ class Twice:
             if not question and (other is None or other is fact):
                 continue
             digest = digest_of(fact.id)
-            if not await self.nights.unjudged(work.scope, [digest]):
+            if not await self.stores.nights.unjudged(work.scope, [digest]):
                 continue
             if self.asks_model:
                 said = {"role": "user", "content": f"Is it so?\n<entries>\n{text}\n</entries>"}
@@ -85,13 +84,13 @@ class Drop:
 
     stores: Stores
 
-    async def do(self, tx: Transaction, item: NightItem, why: Reason) -> ItemNames | None:
+    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
         wanted = item.plan["facts"]
         live = await self.stores.facts.living(tx, item.scope, wanted)
         if [fact.text for fact in live] != [item.plan["text"]]:
-            return None
-        gone = await self.stores.facts.retire(tx, why, wanted)
-        return [("fact", fact.id) for fact in gone]
+            return False
+        await self.stores.facts.retire(tx, why, wanted)
+        return True
 
 
 @dataclass
@@ -151,13 +150,12 @@ class SmallNight:
     drop: Callable[[Stores], Deed] = Drop
     built: list[Tidying] = field(default_factory=list)
 
-    def __call__(self, own: Background) -> Tidying:
+    def __call__(self, own: DataFolder) -> Tidying:
         stores = own.stores
-        nights = Nights(stores.database, own.clock)
-        deeds = Deeds(stores, nights, {"drop": self.drop(stores)}, {}, stores.undo.files)
-        twice = Twice(stores, nights, asks_model=self.asks_model)
+        deeds = Deeds(stores, {"drop": self.drop(stores)})
+        twice = Twice(stores, asks_model=self.asks_model)
         programme = Programme(facts=[twice], more=self.more, last=self.last)
-        self.built.append(Tidying(stores, nights, programme, deeds, own.models, self.budget))
+        self.built.append(Tidying(stores, programme, deeds, own.models, self.budget))
         return self.built[-1]
 
 

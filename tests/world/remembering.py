@@ -26,9 +26,9 @@ from tests.world.request_rules import (
     is_for_summary,
 )
 from wintermute.config.schema import Context, Memory, MemoryHarvest
+from wintermute.forgetting.forgetting import RECOGNISABLE
 from wintermute.matrix.relations import Relations
 from wintermute.messages import Incoming, Origin, Quote
-from wintermute.night.forgetting import RECOGNISABLE
 
 OFTEN = MemoryHarvest(message_threshold=6, min_messages=1)
 RANKED = Memory(backend="fts5")

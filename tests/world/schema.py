@@ -14,8 +14,8 @@ from wintermute.db import Database, driver, open_database
 from wintermute.db.database import shipped_migrations
 from wintermute.db.migrate import migrate
 from wintermute.db.text_search import Sought, Traces
+from wintermute.forgetting.forgetting import SPOKEN
 from wintermute.llm.calls import RECORDED
-from wintermute.night.forgetting import SPOKEN
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -20,15 +20,16 @@ from tests.world.clock import HeldClock
 from tests.world.house import ANN, PROMPTS, ZONE, House, open_house
 from tests.world.model import ModelServer, Seen, Step, Text
 from wintermute.changes.change_sets import Change, Reason
+from wintermute.changes.decisions import Decision
+from wintermute.changes.nights import Night, Nights
 from wintermute.changes.undo import Undone
 from wintermute.config.schema import Dreaming, Memory
 from wintermute.memory.exchange import exported
 from wintermute.memory.fact import Fact, NewFact, Source, state_of
 from wintermute.memory.resting import rest
-from wintermute.night.learning import Background
-from wintermute.night.nights import Night, NightItem, Nights
 from wintermute.night.programme import tidying
 from wintermute.night.tidying import DryNight, Tidying
+from wintermute.work.data_folder import DataFolder
 
 SCOPE = f"person:{ANN}"
 FTS = Memory(backend="fts5")
@@ -132,16 +133,16 @@ class Sleep:
 
     @property
     def nights(self) -> Nights:
-        return self.tidying.nights
+        return self.house.stores.nights
 
-    async def items(self) -> list[NightItem]:
-        return await self.nights.items(self.house.database)
+    async def items(self) -> list[Decision]:
+        return await self.house.stores.decisions.listed(self.house.database)
 
     async def kinds(self) -> list[tuple[str, str]]:
         """Each item's kind and state."""
         return [(item.kind, item.state) for item in await self.items()]
 
-    async def say_yes(self, item: NightItem) -> bool:
+    async def say_yes(self, item: Decision) -> bool:
         """As a person does."""
         return await self.tidying.deeds.apply(item, "command")
 
@@ -199,7 +200,7 @@ async def sleeping(
     """A house at night; nothing is at work in it but what a test begins."""
     clock, built = HeldClock(), list[Tidying]()
 
-    def night(own: Background) -> Tidying:
+    def night(own: DataFolder) -> Tidying:
         built.append(tidying(own))
         return built[-1]
 

@@ -10,13 +10,14 @@ from typing import Any
 from tests.world.clock import FakeClock
 from tests.world.house import ANN, House, open_house
 from tests.world.model import ModelServer
+from wintermute.changes.decisions import Decision, DecisionState
+from wintermute.changes.nights import Night, PhaseTally
 from wintermute.clock import stamp
 from wintermute.config.schema import Memory
 from wintermute.memory.fact import NewFact, Source
-from wintermute.night.learning import Background
-from wintermute.night.nights import ItemState, Night, NightItem, PhaseTally
 from wintermute.night.programme import tidying
 from wintermute.night.tidying import Tidying, alone
+from wintermute.work.data_folder import DataFolder
 
 OWNER = f"person:{ANN}"
 RANKED = Memory(backend="fts5")
@@ -29,7 +30,7 @@ class Programmed:
 
     built: list[Tidying] = field(default_factory=list)
 
-    def __call__(self, own: Background) -> Tidying:
+    def __call__(self, own: DataFolder) -> Tidying:
         self.built.append(tidying(own))
         return self.built[-1]
 
@@ -48,19 +49,19 @@ class Tidied:
         day = self.clock.now().date()
         async with alone(self.house.stores.data_dir):
             async with self.house.database.transaction() as tx:
-                begun = await self.tidying.nights.begin(tx, day, "command", scope, phase)
+                begun = await self.house.stores.nights.begin(tx, day, "command", scope, phase)
             assert begun is not None
             return await self.tidying.tidy(begun)
 
-    async def items(self, *states: ItemState) -> list[NightItem]:
+    async def items(self, *states: DecisionState) -> list[Decision]:
         """The items of all nights, or those in these states."""
-        return await self.tidying.nights.items(self.house.database, states=states)
+        return await self.house.stores.decisions.listed(self.house.database, states=states)
 
-    async def yes(self, item: NightItem) -> bool:
+    async def yes(self, item: Decision) -> bool:
         """A person says yes to a question."""
         return await self.tidying.deeds.apply(item, "command")
 
-    async def take_back(self, item: NightItem) -> None:
+    async def take_back(self, item: Decision) -> None:
         """A person takes the change set of an item back."""
         found = await self.house.stores.changes.get(item.change_set or "")
         assert found is not None

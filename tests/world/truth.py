@@ -24,10 +24,10 @@ from tests.world.prefixes import CAUSES
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Context
 from wintermute.conversation.toolbox import Caller
+from wintermute.forgetting.forgetting import forget
 from wintermute.matrix.relations import Relations
 from wintermute.memory.core import Places
 from wintermute.messages import Json
-from wintermute.night.forgetting import forget
 from wintermute.owner import Owner
 from wintermute.tasks.tasks import EVERYWHERE, Target
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import Literal, get_args
 
 from wintermute.clock import Clock, stamp
@@ -17,6 +18,7 @@ UnaskedCause = Literal["night", "consolidation", "harvest", "reconstruction"]
 """What nobody asked for at that moment: it is taken back by its own name only (M-076)."""
 Cause = Literal[UnaskedCause, "undo", "import", "edit", "tool", "command"]
 ItemKind = Literal["fact", "task", "skill", "core", "page"]
+FILES: frozenset[ItemKind] = frozenset({"skill", "core", "page"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ class Reason:
     """The reason for a change and the person behind it; every write that can be undone names one.
 
     `into`: the change set that it belongs to, where there is one already, as in a night.
-    `answers`: the question of a night that a person said yes to by it. `asked`: by a person.
+    `answers`: the question of a night that a person said yes to by it. `decision`: the `seq` of what
+    wanted it. `asked`: by a person.
     """
 
     cause: Cause
@@ -69,6 +72,7 @@ class Reason:
     summary: str = ""
     into: str | None = None
     answers: str = ""
+    decision: int | None = None
     asked: bool = field(default=True, compare=False)
 
     @property
@@ -93,6 +97,15 @@ class ChangeSet:
     created_at: datetime
     changes: tuple[Change, ...]
     undone: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """Changes of files of one set that may be half in place. `is_wanted`: nobody decided otherwise."""
+
+    set_id: str
+    changes: tuple[Change, ...]
+    is_wanted: bool
 
 
 KEPT = timedelta(days=30)
@@ -122,27 +135,43 @@ class ChangeSets:
         self._new_id = new_id
 
     async def record(
-        self, tx: Transaction, why: Reason, changes: Sequence[Change], undoes: str | None = None
+        self,
+        tx: Transaction,
+        why: Reason,
+        changes: Sequence[Change],
+        undoes: str | None = None,
+        *,
+        placed: bool = True,
     ) -> str:
-        """Keep what is changed in this transaction; the id of its change set, which may be new."""
-        if why.into is not None:
-            await self.extend(tx, why.into, changes)
-            return why.into
-        set_id = self._new_id("set")
-        values = columns(why, "evidence", "into", "asked") | {"id": set_id, "undoes": undoes}
-        values |= {"created_at": self._clock.now()}
-        await tx.execute(*insert("change_sets", values))
-        await self.extend(tx, set_id, changes)
+        """Keep what is changed in this transaction; the id of its change set, which may be new.
+
+        `placed`: nothing of it is a file that is put in place only then.
+        """
+        set_id = why.into or self._new_id("set")
+        if why.into is None:
+            values = columns(why, "evidence", "into", "asked", "decision")
+            values |= {"id": set_id, "undoes": undoes, "created_at": self._clock.now()}
+            await tx.execute(*insert("change_sets", values))
+        await self.extend(tx, set_id, changes, why.decision, placed=placed)
         return set_id
 
-    async def extend(self, tx: Transaction, set_id: str, changes: Sequence[Change]) -> None:
+    async def extend(
+        self,
+        tx: Transaction,
+        set_id: str,
+        changes: Sequence[Change],
+        decision: int | None = None,
+        *,
+        placed: bool = True,
+    ) -> None:
         """Add to a change set whose work takes several transactions, such as an import."""
         query = "SELECT coalesce(max(n) + 1, 0) FROM changes WHERE change_set_id = ?"
         (first,) = await tx.scalars(query, (set_id,))
         rows = [
             columns(change)
             | {"before": _json(change.before), "after": _json(change.after)}
-            | {"change_set_id": set_id, "n": n}
+            | {"change_set_id": set_id, "n": n, "decision": decision}
+            | {"placed": placed or change.kind not in FILES}
             for n, change in enumerate(changes, first)
         ]
         await tx.execute_many(*insert_many("changes", rows))
@@ -275,12 +304,47 @@ class ChangeSets:
         await tx.execute("DELETE FROM changes WHERE change_set_id = ?", (set_id,))
         await tx.execute("DELETE FROM change_sets WHERE id = ?", (set_id,))
 
-    async def revoke(self, tx: Transaction, set_id: str, items: Iterable[tuple[str, str]]) -> None:
-        """Take out of a change set, by kind and id, what was recorded but not done."""
+    async def unplaced(self, sets: Collection[str] = ()) -> list[Unplaced]:
+        """List what is on record, in these sets or in any, and may not be in place."""
+        rows = await self._database.rows(
+            "SELECT c.*, coalesce(d.state IN ('planned', 'open'), TRUE) AS is_wanted FROM changes c"
+            " LEFT JOIN decisions d ON d.seq = c.decision WHERE NOT c.placed"
+            " AND (:sets = '[]' OR c.change_set_id IN (SELECT value FROM json_each(:sets)))"
+            " ORDER BY c.change_set_id, c.n",
+            {"sets": json.dumps([*sets])},
+        )
+        return [
+            Unplaced(set_id, tuple(map(_change, found)), all(row["is_wanted"] for row in found))
+            for set_id, group in groupby(rows, lambda row: str(row["change_set_id"]))
+            if (found := [*group])
+        ]
+
+    async def mark_placed(self, tx: Transaction, set_id: str) -> None:
+        """Keep that all of a set is in place, and what wanted it done."""
         await tx.execute(
-            "DELETE FROM changes WHERE change_set_id = ? AND (kind, item) IN"
-            " (SELECT value ->> 0, value ->> 1 FROM json_each(?))",
-            (set_id, json.dumps([*items])),
+            "UPDATE decisions SET state = 'done' WHERE state IN ('planned', 'open') AND seq IN"
+            " (SELECT decision FROM changes WHERE change_set_id = ? AND NOT placed)",
+            (set_id,),
+        )
+        query = "UPDATE changes SET placed = 1 WHERE change_set_id = ? AND NOT placed"
+        await tx.execute(query, (set_id,))
+
+    async def revoke(self, tx: Transaction, set_id: str, *, edited: bool = False) -> None:
+        """Take out of a change set what was recorded but is not in place, and a set that is empty then.
+
+        `edited`: somebody saved one of its files, so what wanted it is out of date.
+        """
+        await tx.execute(
+            "UPDATE decisions SET change_set = NULL,"
+            " state = iif(? AND state IN ('planned', 'open'), 'outdated', state) WHERE seq IN"
+            " (SELECT decision FROM changes WHERE change_set_id = ? AND NOT placed)",
+            (edited, set_id),
+        )
+        await tx.execute("DELETE FROM changes WHERE change_set_id = ? AND NOT placed", (set_id,))
+        await tx.execute(
+            "DELETE FROM change_sets WHERE id = ? AND NOT EXISTS"
+            " (SELECT 1 FROM changes WHERE change_set_id = change_sets.id)",
+            (set_id,),
         )
 
     async def drop(self, tx: Transaction, kind: ItemKind, items: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, c
 from functools import partial
 
 from wintermute.changes.change_sets import Change
-from wintermute.changes.undo import PutInPlace
+from wintermute.changes.placing import PutInPlace
 from wintermute.files import TextFile, entered, to_its_end
 from wintermute.messages import Json
 

@@ -7,8 +7,8 @@ also one that set again what the change had set.
 Taking one change back out of an item that may have been changed again since.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import takewhile
@@ -22,6 +22,7 @@ from wintermute.changes.change_sets import (
     ItemKind,
     Reason,
 )
+from wintermute.changes.placing import Placing
 from wintermute.db import Database, Transaction
 from wintermute.messages import Json
 
@@ -166,35 +167,6 @@ class Rows(Protocol):
         ...
 
 
-PutInPlace = Callable[[], Awaitable[None]]
-
-
-class FileItems(Protocol):
-    """Items that are files: prepared before the way back is on record, put in place after."""
-
-    async def state(self, item: str) -> Json | None:
-        """What the item is now; None: it does not exist."""
-        ...
-
-    def prepared(self, changes: Sequence[Change]) -> AbstractAsyncContextManager[PutInPlace]:
-        """Do all that may fail on a full disk; what is given then makes the items what they become.
-
-        Raises: WintermuteError for one that is another than it was `before`: somebody saved it.
-        """
-        ...
-
-
-async def all_prepared(
-    stack: AsyncExitStack, files: Mapping[ItemKind, FileItems], changes: Sequence[Change]
-) -> list[PutInPlace]:
-    """Prepare what is a file among changes: all that may fail, before the first is in place."""
-    return [
-        await stack.enter_async_context(items.prepared(found))
-        for kind, items in files.items()
-        if (found := [each for each in changes if each.kind == kind])
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class Conflict:
     """An item that was changed again since: these fields of it stay, or `all of it`.
@@ -233,24 +205,24 @@ class Undo:
         database: Database,
         changes: ChangeSets,
         rows: Mapping[ItemKind, Rows],
-        files: Mapping[ItemKind, FileItems],
+        placing: Placing,
     ) -> None:
         self._database = database
         self._changes = changes
         self._rows = rows
-        self.files = files
+        self._placing = placing
 
     async def run(self, wanted: ChangeSet, items: Collection[str] | None = None) -> Undone:
         """Undo a change set, or only some of its items, in one transaction.
 
-        A file whose undo is on record but was not put in place is as it was: run it again.
+        Raises: WintermuteError for a file that cannot be put in place: it is as it was.
         """
-        async with AsyncExitStack() as stack:
+        async with self._placing.settled(), AsyncExitStack() as stack:
             async with self._database.transaction() as tx:
                 undone = await self.within(tx, wanted, items)
-                places = await all_prepared(stack, self.files, undone.back)
-            for place in places:
-                await place()
+                places = await self._placing.prepared(stack, undone.back)
+            if places and undone.set_id:
+                await self._placing.put(places, undone.set_id)
         return undone
 
     async def to_confirm(self, wanted: ChangeSet, by: str | None = None) -> Undone | None:
@@ -266,7 +238,7 @@ class Undo:
 
     def touches_files(self, wanted: ChangeSet) -> bool:
         """Whether it takes `run`, for what it changed lies outside of the database as well."""
-        return any(change.kind in self.files for change in wanted.changes)
+        return any(change.kind in self._placing.files for change in wanted.changes)
 
     async def within(
         self, tx: Transaction, wanted: ChangeSet, items: Collection[str] | None = None
@@ -385,17 +357,19 @@ class Undo:
                 state = now or change.after or change.before
                 kept.append(Conflict(change.kind, change.item, fields, *by, state))
         back = _net(back)
-        set_id = await self._changes.record(tx, why, back, wanted.id) if back else None
+        set_id = None
+        if back:
+            set_id = await self._changes.record(tx, why, back, wanted.id, placed=False)
         return Undone(set_id, tuple(back), tuple(kept))
 
     async def _put(self, tx: Transaction, done: Change, why: Reason) -> bool:
-        if done.kind in self.files:
+        if done.kind in self._placing.files:
             return True  # once this is committed
         return await self._rows[done.kind].put(tx, done.item, done.after, why)
 
     async def _state(self, tx: Transaction, change: Change) -> Json | None:
-        if change.kind in self.files:
-            return await self.files[change.kind].state(change.item)
+        if change.kind in self._placing.files:
+            return await self._placing.state(change)
         return await self._rows[change.kind].state(tx, change.item)
 
 

@@ -6,6 +6,8 @@ from dataclasses import asdict
 import click
 
 from wintermute.changes.change_sets import KEPT
+from wintermute.changes.decisions import OPEN, Decision
+from wintermute.changes.nights import Night
 from wintermute.cli.opening import Report, on_stores, with_models, with_stores
 from wintermute.cli.options import reporting, tell
 from wintermute.clock import CheckedClock, SystemClock
@@ -14,18 +16,16 @@ from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.llm.models import Models
 from wintermute.messages import Json
-from wintermute.night.learning import Background
 from wintermute.night.night_undo import NightUndone, is_old, require_kept, undo_items
-from wintermute.night.nights import Night, NightItem, Nights
 from wintermute.night.programme import tidying
-from wintermute.night.questions import LOOKED_THROUGH, OPEN, Answered, Questions
-from wintermute.night.quiet import Quiet
+from wintermute.night.questions import LOOKED_THROUGH, Answered, Questions
 from wintermute.night.report import as_json as night_values
 from wintermute.night.report import done_words, failed, item_json, item_text, whole
 from wintermute.night.tidying import Tidying
 from wintermute.prompt.gather import read_texts
 from wintermute.stores import Stores
 from wintermute.text import EMPTY_AT_SHELL, counted, one_line
+from wintermute.work.data_folder import DataFolder
 
 DRY = "dry-run"
 """What a night is called that is only tried."""
@@ -36,8 +36,7 @@ def tidying_of(stores: Stores, config: Config, models: Models) -> Tidying:
     """What works at nights, with nobody to talk to."""
     clock = CheckedClock(SystemClock())
     texts = read_texts(stores.prompts, config.opening, wiki=config.wiki)
-    quiet = Quiet(stores, models, config.dreaming, clock)
-    return tidying(Background(config, stores, models, texts, quiet, clock))
+    return tidying(DataFolder(config, stores, models, texts, clock))
 
 
 def phase_lines(night: Night) -> list[str]:
@@ -51,7 +50,7 @@ def phase_lines(night: Night) -> list[str]:
     return lines or ["nothing was looked at"]
 
 
-def report_lines(night: Night, items: Sequence[NightItem]) -> Iterator[str]:
+def report_lines(night: Night, items: Sequence[Decision]) -> Iterator[str]:
     """What was done and is asked, item by item, and what it cost."""
     for item in items:
         yield f"{item.id}  {item.state:<8}  {item_text(item)}"
@@ -66,7 +65,7 @@ def report_lines(night: Night, items: Sequence[NightItem]) -> Iterator[str]:
         yield "whole: `wintermute night report NIGHT#ITEM`; yes or no: `wintermute night apply`, `refuse`"
 
 
-def night_line(night: Night, items: Sequence[NightItem]) -> str:
+def night_line(night: Night, items: Sequence[Decision]) -> str:
     """A night in a list."""
     counts = [
         (state, sum(item.state == state for item in items)) for state in ("done", "open", "undone")
@@ -85,10 +84,9 @@ async def list_(stores: Stores, count: int) -> Report:
 
     Example: wintermute night list --count 30
     """
-    nights = Nights(stores.database, SystemClock())
     found = [
-        (night, await nights.items(stores.database, night.id))
-        for night in await nights.newest(max(count, 0))
+        (night, await stores.decisions.listed(stores.database, night.id))
+        for night in await stores.nights.newest(max(count, 0))
     ]
     values = [night_values(night, items) for night, items in found]
     return Report(values, [night_line(*each) for each in found] or [EMPTY_AT_SHELL["nights"]])
@@ -104,22 +102,23 @@ async def report(stores: Stores, night: str | None) -> Report:
 
     Example: wintermute night report 2026-05-04
     """
-    nights = Nights(stores.database, SystemClock())
-    questions = Questions(stores, nights)
+    questions = Questions(stores)
     if night and "#" in night:
         item = await questions.item(night)
         return Report(item_json(item), whole(item, chat=False))
-    found = await questions.night(night) if night else next(iter(await nights.newest(1)), None)
+    found = (
+        await questions.night(night) if night else next(iter(await stores.nights.newest(1)), None)
+    )
     if found is None:
         return Report(None, [EMPTY_AT_SHELL["nights"]])
-    items = await nights.items(stores.database, found.id)
+    items = await stores.decisions.listed(stores.database, found.id)
     head = f"{found.id}, {found.why}, {found.state}"
     lines = [head, *phase_lines(found), "", *report_lines(found, items)]
     if found.id != night:
-        same = await nights.newest(LOOKED_THROUGH, found.date)
+        same = await stores.nights.newest(LOOKED_THROUGH, found.date)
         others = [each.id for each in same if each.id != found.id]
         lines += [f"also of {found.date}: {', '.join(others)}"] if others else []
-    waiting = await nights.items(stores.database, states=OPEN)
+    waiting = await stores.decisions.listed(stores.database, states=OPEN)
     asked = [item.id for item in waiting if item.night != found.id]
     lines += [f"still asked by other nights: {', '.join(asked)}"] if asked else []
     return Report(night_values(found, items), lines)
@@ -137,14 +136,13 @@ def undo(ctx: click.Context, as_json: bool, which: str) -> None:
     """
 
     async def work(stores: Stores, _: Config) -> NightUndone:
-        nights = Nights(stores.database, SystemClock())
-        questions = Questions(stores, nights)
+        questions = Questions(stores)
         night = await questions.night(which.partition("#")[0])
-        items = await nights.items(stores.database, night.id)
+        items = await stores.decisions.listed(stores.database, night.id)
         require_kept(night, items, SystemClock().now())
         if "#" in which:
             items = [await questions.item(which)]
-        return await undo_items(stores, nights, items, whole="#" not in which)
+        return await undo_items(stores, items, whole="#" not in which)
 
     done = with_stores(ctx, work)
     lines = [line for each in done.undone for line in back_lines(each, shell=True)]
@@ -173,9 +171,9 @@ def apply(ctx: click.Context, as_json: bool, item: str) -> None:
     Example: wintermute night apply 20260504#3
     """
 
-    async def work(stores: Stores, config: Config, models: Models) -> NightItem:
+    async def work(stores: Stores, config: Config, models: Models) -> Decision:
         tidied = tidying_of(stores, config, models)
-        questions = Questions(stores, tidied.nights)
+        questions = Questions(stores)
         return _answered(await questions.yes(await questions.item(item), tidied.deeds))
 
     done = with_models(ctx, work)
@@ -193,15 +191,15 @@ def refuse(ctx: click.Context, as_json: bool, item: str) -> None:
     Example: wintermute night refuse 20260504#3
     """
 
-    async def work(stores: Stores, _: Config) -> NightItem:
-        questions = Questions(stores, Nights(stores.database, SystemClock()))
+    async def work(stores: Stores, _: Config) -> Decision:
+        questions = Questions(stores)
         return _answered(await questions.no(await questions.item(item)))
 
     done = with_stores(ctx, work)
     tell(ctx, {"id": done.id, "state": "refused"}, f"{done.id} stays as it is", as_json=as_json)
 
 
-def _answered(answered: Answered) -> NightItem:
+def _answered(answered: Answered) -> Decision:
     """Raises: WintermuteError where it was no question any more."""
     if answered.problem:
         raise WintermuteError(f"{answered.item.id}: {answered.problem}")

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 import click
 
+from wintermute.changes.decisions import Decision
+from wintermute.changes.nights import Night
 from wintermute.cli.night_report import DRY, phase_lines, report_lines, tidying_of
 from wintermute.cli.opening import scope_of, scope_option, with_models
 from wintermute.cli.options import redacted, reporting, tell
@@ -13,14 +15,13 @@ from wintermute.clock import SystemClock
 from wintermute.config.schema import Config
 from wintermute.llm.models import Models
 from wintermute.night.night_jobs import finish_left
-from wintermute.night.nights import Night, NightItem
 from wintermute.night.report import as_json as night_values
 from wintermute.night.report import failed
 from wintermute.night.tidying import Progress, alone, unwatched
 from wintermute.stores import Stores
 from wintermute.text import harmless
 
-WholeNight = tuple[Night, list[NightItem]]
+WholeNight = tuple[Night, list[Decision]]
 
 
 @click.command("run")
@@ -54,11 +55,12 @@ def run(ctx: click.Context, as_json: bool, dry_run: bool, scope: str | None, pha
             async with alone(stores.data_dir):
                 left = await finish_left(stores, tidied, progress=progress)
                 async with stores.database.transaction() as tx:
-                    night = await tidied.nights.begin(tx, day, "command", whose, phase)
+                    night = await stores.nights.begin(tx, day, "command", whose, phase)
                 assert night is not None  # only those that come by themselves are once a day
                 night = await tidied.tidy(night, progress)
         return [
-            (each, await tidied.nights.items(stores.database, each.id)) for each in (*left, night)
+            (each, await stores.decisions.listed(stores.database, each.id))
+            for each in (*left, night)
         ]
 
     *finished, (night, items) = with_models(ctx, work)

@@ -28,13 +28,11 @@ from wintermute.llm.tokens import estimate
 from wintermute.loom.reading import LoomReader
 from wintermute.loom.records import BranchView
 from wintermute.messages import Json, Request, Size
-from wintermute.night.nights import Nights
 from wintermute.prompt.assemble import DIVIDER, SUMMARY, pieces
 from wintermute.prompt.block import Layout, block, parts_of, retold, told
 from wintermute.prompt.gather import Gather, read_texts
 from wintermute.stores import Stores
 from wintermute.text import counted, harmless
-from wintermute.tools.definition import brief, definition
 from wintermute.tools.night_tool import NIGHT
 
 NEWEST = 200  # branches that are looked at for the owner's
@@ -127,9 +125,9 @@ async def _whole(stores: Stores, config: Config, room: str | None) -> WholePromp
 
 
 async def _of_nights(stores: Stores, scope: str) -> tuple[Described, ...]:
-    if not await Nights(stores.database, SystemClock()).has_news(scope):
+    if not await stores.nights.has_news(scope):
         return ()
-    return (Described(NIGHT, *definition(NIGHT), brief(NIGHT)),)
+    return (Described(NIGHT),)
 
 
 def _cut(models: Models, whole: Request) -> Iterator[str]:

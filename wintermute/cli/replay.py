@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from wintermute.answering import tools_of
 from wintermute.cli.opening import with_stores
 from wintermute.cli.options import REDACT, reporting, say
 from wintermute.cli.script import (
@@ -47,11 +46,12 @@ from wintermute.owner import Owner
 from wintermute.prompt.assemble import SUMMARY, TIME, again, chosen, pieces
 from wintermute.prompt.block import Changing, Layout
 from wintermute.prompt.gather import FILE_SMALL, Instructions, Recall
-from wintermute.prompt.modes import DELEGATING
+from wintermute.prompt.tool_names import DELEGATING
+from wintermute.register import plain_tools
 from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.text import counted, harmless
-from wintermute.tools.definition import brief, definition
+from wintermute.tools.definition import OwnTool
 from wintermute.tools.night_tool import NIGHT
 from wintermute.wiki.recall import RECALL
 
@@ -333,7 +333,7 @@ def command(ctx: click.Context, branch: str, as_json: bool) -> None:
 def _replay(stores: Stores, config: Config, redact: Redaction) -> Replay:
     # Asked for windows only: as long as no question is put to it, it opens no connection.
     models = Models(config.llm, stores.database, SystemClock(), new_id, config.timezone)
-    scoped = [Described(name, *definition(name), brief(name)) for name in SCOPED]
+    scoped = map(Described, SCOPED)
     today = Today(
         (*described(config, stores), *scoped),
         config.data_dir / "prompts",
@@ -350,20 +350,17 @@ def described(config: Config, stores: Stores) -> tuple[AnyTool, ...]:
     """All tools that a model is told of."""
     handing = sorted(DELEGATING) if config.levels else ()
     asked_for = config.sub_sessions.max_depth is not None
-    few = {each: brief(each) for each in ("call_agent",) if asked_for}
-    others = [Described(name, *definition(name), few.get(name)) for name in handing]
-    return (*tools_of(config, stores), *others)
+    others = (Described(name, for_small=asked_for) for name in handing)
+    return (*plain_tools(config, stores), *others)
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
+class Described(OwnTool):
     """A tool to be looked at, not used."""
 
-    name: str
-    description: str
-    parameters: Json
-    brief: tuple[str, Json] | None = None
-    durable: bool = False
+    durable = False
+
+    def __init__(self, name: str, *, for_small: bool = True) -> None:
+        self.name, self.for_small = name, for_small
 
     async def run(self, caller: Caller, args: Json) -> object:
         raise TypeError(f"{self.name} is only looked at")

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from wintermute.changes.proposals import Proposals
+from wintermute.changes.decisions import LINES, Decisions
 from wintermute.cli import check
 from wintermute.cli.check import show
 from wintermute.cli.opening import open_config
@@ -73,7 +73,7 @@ async def _facts(config: Config) -> list[Finding]:
 
 async def _asked(database: Database) -> list[Finding]:
     """Tell of memories whose lines went from their file all at once (M-090)."""
-    waiting = await Proposals(database, SystemClock(), new_id).open_in(None, "fact")
+    waiting = await Decisions(database, SystemClock()).waiting(None, LINES)
     told = (
         "memories stay although their lines went all at once -> `/night` asks whether they may go"
     )

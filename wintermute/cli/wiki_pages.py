@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import tzinfo
 from pathlib import Path
 from shlex import quote
@@ -24,10 +24,11 @@ from wintermute.config.secrets import Redaction, secret_values
 from wintermute.config.wiki import WikiSettings
 from wintermute.errors import ConfigurationError, StoreMissing, WintermuteError
 from wintermute.llm.models import Models
-from wintermute.night.agents import BUILTIN, PageAgent, ProgramAgent, program_environment
-from wintermute.night.consolidation import Consolidation, Preview
-from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
-from wintermute.night.raw_material import ChatTalk, Consolidations, FolderTalk, RawMaterial
+from wintermute.llm.unasked import UnaskedModels
+from wintermute.pages.agents import BUILTIN, PageAgent, ProgramAgent, program_environment
+from wintermute.pages.consolidation import Consolidation, Preview
+from wintermute.pages.page_writer import PageWriter, WriterPrompts
+from wintermute.pages.raw_material import ChatTalk, Consolidations, FolderTalk, RawMaterial
 from wintermute.templates import Template
 from wintermute.text import harmless
 from wintermute.wiki.folder import missing
@@ -183,9 +184,9 @@ def _agents(
     if config and models:
         names = ("consolidation/plan.md", "consolidation/page.md")
         plan, page = (Template(config.data_dir / "prompts", name) for name in names)
-        model = PageModel(models, settings.model)
         prompts = WriterPrompts(instructions, plan, page)
-        agents[BUILTIN] = PageWriter(model, prompts, kept, _progress)
+        asked = UnaskedModels(models)
+        agents[BUILTIN] = PageWriter(asked, prompts, kept, _progress, settings.model)
     return agents
 
 
@@ -216,7 +217,7 @@ def _tell_job(ctx: click.Context, job: WikiJob | None, *, as_json: bool) -> None
     lines = [f"{job.folder}: {job.status}", *(job.changed_files or [UNCHANGED])]
     lines += [f"{path} waits for you: see {job.folder}/report.md" for path in job.proposed]
     lines += [job.reason] if job.reason else []
-    tell(ctx, asdict(job), *lines, as_json=as_json)
+    tell(ctx, job, *lines, as_json=as_json)
     ctx.exit(0 if job.status == "applied" else 1)
 
 

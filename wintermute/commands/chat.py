@@ -28,7 +28,6 @@ from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import is_matrix
 from wintermute.memory.status import with_memory
 from wintermute.messages import ROOM
-from wintermute.night.nights import follow_undo
 from wintermute.owner import is_owner
 from wintermute.prompt.edited import unusable_files
 from wintermute.stores import Stores
@@ -244,7 +243,6 @@ class ChatCommands:
         if await self._stores.jobs.is_forgetting(tx):
             return f"{FORGETTING.capitalize()}."
         undone = await self._stores.undo.within(tx, wanted)
-        await follow_undo(tx, undone)
         return back_words(undone)
 
     async def _undo_files(self, row: Waiting, scope: str) -> str | None:
@@ -271,10 +269,7 @@ class ChatCommands:
             if row.edits is None:  # else its earlier wording is undone first
                 self._agreed[row.event_id] = wanted.id
             return None
-        undone = await self._stores.undo.run(wanted)
-        async with self._stores.database.transaction() as tx:
-            await follow_undo(tx, undone)
-        return back_words(undone)
+        return back_words(await self._stores.undo.run(wanted))
 
     async def _wanted(self, tx: Transaction, row: Waiting, scope: str) -> ChangeSet | None:
         """The change set that is named, if it is of this scope; else the last one that was asked for."""

@@ -7,12 +7,12 @@ from dataclasses import replace
 from wintermute.commands.tasks import brief
 from wintermute.db import Transaction
 from wintermute.db.traces import AllWords
+from wintermute.forgetting.forget_jobs import owe_forgetting
+from wintermute.forgetting.forget_words import Worded, worded
+from wintermute.forgetting.forgetting import told_of
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import is_matrix
 from wintermute.messages import ROOM
-from wintermute.night.forget_jobs import owe_forgetting
-from wintermute.night.forget_words import Worded, worded
-from wintermute.night.forgetting import told_of
 from wintermute.stores import Stores
 from wintermute.tasks.due import in_short
 from wintermute.text import counted, plain

@@ -195,7 +195,6 @@ class Remembered:
             return await self._core(scope)
         facts, memories = self._stores.facts, self._stores.memories
         await memories.text(scope)  # with what was edited by hand
-        await facts.lapse()
         if not words:
             found = await facts.latest(scope, 1, MOST_LINES)
             return await self._awake(scope, found)
@@ -218,7 +217,7 @@ class Remembered:
     async def _core(self, scope: str) -> str:
         """The page that is in every prompt here, and what was not changed on it without a person."""
         text = await self._stores.core.text(scope)
-        wishes = await self._stores.proposals.open_in(scope, "core")
+        wishes = await self._stores.decisions.waiting(scope, "core")
         page = "\n".join(map(_page_line, text.split("\n"))).strip() if bullets(text) else NO_CORE
         return "\n\n".join([page, *(f"{WISHED} {plain(wish.reason)}." for wish in wishes)])
 

@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from zoneinfo import ZoneInfo
 
+from wintermute.changes.decisions import Decision
+from wintermute.changes.nights import Night
 from wintermute.clock import Clock
 from wintermute.commands.tasks import NOTHING_TO_UNDO, back_lines, bounded
 from wintermute.config.schema import Dreaming
@@ -15,7 +17,6 @@ from wintermute.messages import Origin
 from wintermute.night.finding import night_finding
 from wintermute.night.night_jobs import owe_asked
 from wintermute.night.night_undo import require_kept, undo_items
-from wintermute.night.nights import Night, NightItem
 from wintermute.night.questions import ANSWERS as VERBS
 from wintermute.night.questions import (
     LOOKED_THROUGH,
@@ -59,7 +60,7 @@ HOW = {"failed": " failed", "left": " goes on in the next night"}
 """What became of a phase that did not end."""
 
 
-Seen = Callable[[NightItem], NightItem]
+Seen = Callable[[Decision], Decision]
 """What is shown of an item to whoever asked."""
 
 
@@ -69,9 +70,8 @@ class NightVerbs:
     def __init__(self, stores: Stores, tidying: Tidying, dreaming: Dreaming, clock: Clock) -> None:
         self._stores = stores
         self._dreaming = dreaming
-        self._nights = tidying.nights
         self._deeds = tidying.deeds
-        self._questions = Questions(stores, tidying.nights)
+        self._questions = Questions(stores)
         self._clock = clock
 
     async def finding(self) -> Finding:
@@ -85,7 +85,7 @@ class NightVerbs:
         """Owe a night now; how it went is told when it ends."""
         if not is_owner(row.origin):
             return NOT_YOURS
-        running = await self._nights.running(tx)
+        running = await self._stores.nights.running(tx)
         if not await owe_asked(self._stores, tx, row, self._clock.now()):
             return OWED
         return FOLLOWS if running else BEGUN
@@ -96,7 +96,7 @@ class NightVerbs:
 
     async def has_news(self, scope: str) -> bool:
         """Whether a night did or asked something there lately."""
-        return await self._nights.has_news(scope)
+        return await self._stores.nights.has_news(scope)
 
     async def said(
         self, words: Sequence[str], origin: Origin, scope: str, *, by_model: bool = False
@@ -134,7 +134,7 @@ class NightVerbs:
         waiting = await self._questions.open_in(scope)
         if night is None:
             return EMPTY_LISTS["nights"]
-        everything = await self._nights.items(self._stores.database, night.id)
+        everything = await self._stores.decisions.listed(self._stores.database, night.id)
         items = [seen(item) for item in everything if item.scope == scope]
         older = [item for item in waiting if item.night != night.id]
         taken = {item.n for item in older}
@@ -142,7 +142,7 @@ class NightVerbs:
         lines += [
             item_line(item, item.id if words or item.n in taken else str(item.n)) for item in items
         ]
-        running = await self._nights.running(self._stores.database)
+        running = await self._stores.nights.running(self._stores.database)
         lines += [
             f"The night `{each.id}` is {_how_far(each, self._stores.tasks.zone)}."
             for each in running
@@ -158,7 +158,9 @@ class NightVerbs:
         """The one that is named; else the newest that did or asks something here, or the newest."""
         if words:
             return await self._questions.night(words[0].strip("`"), scope)
-        return await self._questions.newest_of(await self._nights.newest(LOOKED_THROUGH), scope)
+        return await self._questions.newest_of(
+            await self._stores.nights.newest(LOOKED_THROUGH), scope
+        )
 
     def _head(self, night: Night, scope: str) -> str:
         """Which night it is, what is to know of its phases here and, for the owner, of all."""
@@ -197,7 +199,7 @@ class NightVerbs:
             return NOTHING_HERE
         if items and all(map(is_forgotten, items)):
             return GONE
-        done = await undo_items(self._stores, self._nights, items, whole=whole)
+        done = await undo_items(self._stores, items, whole=whole)
         lines = [line for each in done.undone for line in back_lines(each)]
         if by_model and lines and any(item.from_outside for item in items):
             back = [item.id for item in done.items]
@@ -208,17 +210,17 @@ class NightVerbs:
             ]
         return bounded(lines) or NOTHING_TO_UNDO
 
-    async def _to_undo(self, words: Sequence[str], scope: str) -> tuple[list[NightItem], bool]:
+    async def _to_undo(self, words: Sequence[str], scope: str) -> tuple[list[Decision], bool]:
         database = self._stores.database
         if words and not is_number(words[0]):
             night = await self._questions.night(words[0].strip("`").partition("#")[0], scope)
-            items = await self._nights.items(database, night.id, scope)
+            items = await self._stores.decisions.listed(database, night.id, scope)
             require_kept(night, items, self._clock.now())
             if "#" in words[0]:
                 return [await self._questions.item(words[0], scope)], False
             return items, True
-        for night in await self._nights.newest(LOOKED_THROUGH):
-            items = await self._nights.items(database, night.id, scope)
+        for night in await self._stores.nights.newest(LOOKED_THROUGH):
+            items = await self._stores.decisions.listed(database, night.id, scope)
             done = [item for item in items if item.state in ("done", "undone")]
             if words and (one := [i for i in items if i.n == int(words[0].strip("`#"))]):
                 return one, False

@@ -20,7 +20,6 @@ from zoneinfo import ZoneInfo
 from wintermute.clock import Clock, in_words
 from wintermute.conversation import words
 from wintermute.conversation.cast import JOINED, Loop, Outcome
-from wintermute.conversation.receipts import LOOKING
 from wintermute.conversation.state import CastSettings, Shown, Speaker, Stop
 from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.trouble import ANSWERED, UNFIT, Trouble
@@ -33,6 +32,7 @@ from wintermute.mailbox.notices import EVER
 from wintermute.mailbox.outbox import ANYBODY
 from wintermute.messages import PERSON, REFUSED, Quote
 from wintermute.prompt.gather import Oversize, event, text_of
+from wintermute.prompt.tool_names import LOOKING
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import Occurrence
 from wintermute.templates import Template

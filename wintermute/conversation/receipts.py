@@ -7,11 +7,10 @@ from typing import Any
 from wintermute.conversation.view import as_text
 from wintermute.loom.records import Observation, Turn
 from wintermute.messages import Json
+from wintermute.prompt.tool_names import LOOKING
 from wintermute.text import one_line, untagged
 from wintermute.wiki.recall import RECALL
 
-LOOKING = {"read_file", RECALL, "search_memory", "search_web", "fetch_url", "done"}
-"""Gates that change nothing."""
 MOST = 300
 """Characters of one line."""
 MOST_LINES = 50

@@ -1,37 +1,23 @@
-"""One way to ask a model for JSON: its answer is data, proved before it is used, else refused.
+"""JSON in a model's answer: data that are proved before they are used, else refused (A-11, M-072).
 
-    template ─▶ filled with untagged values ─▶ model ─▶ JSON ─▶ read ─▶ value
-                                                ▲        │ cut off, no JSON, wrong shape, an example
-                                                ╰─ once ─╯ of the template: told, then refused
-
-Nothing that is shown can close a block of the template, and nothing that a truncated answer says
-changes a store (A-11, M-048, M-072).
+Nothing that a truncated answer says, or the template itself, changes a store. See `llm.unasked`.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
-from wintermute.errors import AnswerUnusable, EmptyReply
-from wintermute.llm.calls import QuestionSources
-from wintermute.messages import Json, Reply, Request, Size
-from wintermute.templates import fill
-from wintermute.text import shortened, untagged
+from wintermute.messages import Json, Reply
 
 BEGINS = re.compile(r"[\[{]")
 MOST_TRIED = 50
 """Places in an answer at which a value may begin."""
-ATTEMPTS = 2
-"""The question, and once more with what is wrong with its answer (M-072)."""
 THE_SAME = 12
 """Characters from which a line that stands in the template was taken from there."""
 PLACEHOLDER = re.compile(r"<([^<>{}/\n]+)>")
 MARKS = " -*#>.<\"'"
 """Signs around a line that make no other line of it."""
-SHOWN = 1_000
-"""Of an answer that was of no use."""
-AGAIN = "That cannot be used: {error}. Answer once more, with the JSON alone, in the shape that was named."
 
 T = TypeVar("T")
 
@@ -47,92 +33,8 @@ class Unfit(Exception):
         self.plain = plain or told
 
 
-class Unasked(Protocol):
-    """Whoever asks models for work that nobody waits for. See `llm.models.Models`."""
-
-    async def ask_unasked(
-        self, role: str, request: Request, sources: QuestionSources | None
-    ) -> Reply:
-        """Raises: ModelError; QuestionWithdrawn."""
-        ...
-
-    async def refused(self, role: str, reason: str) -> None:
-        """An answer could not be used, not the second one either."""
-        ...
-
-
-class UnaskedModels(Unasked, Protocol):
-    """The models as work that nobody waits for asks them: all of them, or those that it may."""
-
-    def window(self, role: str) -> int:
-        """Tokens that a request may have."""
-        ...
-
-    def sizes(self, role: str) -> tuple[Size, ...]:
-        """For which sizes of models a request is needed."""
-        ...
-
-
-async def answer_in_json(
-    models: Unasked,
-    role: str,
-    template: str,
-    values: Mapping[str, str],
-    read: Callable[[Json], T],
-    *,
-    attempts: int = ATTEMPTS,
-    sources: QuestionSources | None = None,
-) -> T:
-    """What `read` makes of the object that a model answers with; it is asked at most so often.
-
-    `sources`: what the values are made of. Whoever uses what comes of it asks in its transaction
-    whether they stand, for they may have been taken back while the model answered.
-
-    Raises: AnswerUnusable; QuestionWithdrawn; ModelError where no answer came.
-    """
-    question = fill(template, {name: untagged(value) for name, value in values.items()})
-    return await proved_answer(
-        *(models, role, question, lambda reply: _read(reply, template, read), AGAIN),
-        attempts=attempts,
-        sources=sources,
-    )
-
-
-async def proved_answer(
-    models: Unasked,
-    role: str,
-    question: str,
-    read: Callable[[Reply], T],
-    again: str,
-    *,
-    attempts: int = ATTEMPTS,
-    sources: QuestionSources | None = None,
-) -> T:
-    """What `read` makes of an answer; where it is Unfit, the model is told so by `again`.
-
-    Raises: as `answer_in_json`.
-    """
-    messages: tuple[Json, ...] = ({"role": "user", "content": question},)
-    plain = ""
-    for _ in range(attempts):
-        try:
-            reply = await models.ask_unasked(role, Request(messages), sources)
-        except EmptyReply as problem:
-            await models.refused(role, "it is empty")
-            raise AnswerUnusable(f"the model answers with nothing: {problem}") from problem
-        try:
-            return read(reply)
-        except Unfit as problem:
-            error, plain = str(problem), problem.plain
-        messages += (
-            {"role": "assistant", "content": shortened(reply.text, SHOWN) or "{}"},
-            {"role": "user", "content": again.format(error=error)},
-        )
-    await models.refused(role, plain)
-    raise AnswerUnusable(f"the model's answer cannot be used: {plain}")
-
-
-def _read(reply: Reply, template: str, read: Callable[[Json], T]) -> T:
+def json_of(reply: Reply, template: str, read: Callable[[Json], T]) -> T:
+    """What `read` makes of the one object of an answer. Raises: Unfit."""
     if not reply.is_whole:
         raise Unfit("it was cut off before its end: make it shorter")
     problem, fit = Unfit("it is no JSON"), list[T]()

@@ -7,7 +7,7 @@ The facts are the same rows in the same database in all of them.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Protocol
@@ -19,7 +19,7 @@ from wintermute.files import to_its_end
 from wintermute.memory.core import Places, SaidOnce
 from wintermute.memory.fact import Hit, Replaced
 from wintermute.memory.facts import Facts
-from wintermute.memory.flat_file import GENERATED, FlatFile, ReplacedOrNone, text_of
+from wintermute.memory.flat_file import GENERATED, FlatFile, T, text_of
 from wintermute.memory.ranking import Query
 from wintermute.memory.resting import awoken, wake_all
 from wintermute.memory.search import Search
@@ -42,7 +42,7 @@ class MemoryBackend(Protocol):
         ...
 
     async def text(self, scope: str) -> str:
-        """What the memories file holds, once it and the facts have been brought together."""
+        """What the memories file holds, once it and the facts that are still true agree."""
         ...
 
     async def search(
@@ -69,9 +69,12 @@ class MemoryBackend(Protocol):
         ...
 
     async def change(
-        self, scope: str, work: Callable[[Transaction], Awaitable[ReplacedOrNone]]
-    ) -> ReplacedOrNone:
-        """Let other facts stand in the list (M-062). Raises: ToolFailed."""
+        self,
+        scope: str,
+        work: Callable[[Transaction], Awaitable[T]],
+        lines: Callable[[T], Sequence[str]],
+    ) -> T:
+        """Let other facts stand in the list, in the order of `lines` (M-062). Raises: ToolFailed."""
         ...
 
     async def remove(self, scope: str, ids: Collection[str]) -> int:
@@ -119,10 +122,13 @@ class Listed:
         return await self._flat.replace(scope, text, why, begun)
 
     async def change(
-        self, scope: str, work: Callable[[Transaction], Awaitable[ReplacedOrNone]]
-    ) -> ReplacedOrNone:
+        self,
+        scope: str,
+        work: Callable[[Transaction], Awaitable[T]],
+        lines: Callable[[T], Sequence[str]],
+    ) -> T:
         """As `FlatFile` has it."""
-        return await self._flat.change(scope, work)
+        return await self._flat.change(scope, work, lines)
 
     async def remove(self, scope: str, ids: Collection[str]) -> int:
         """Line, row and recorded changes."""
@@ -163,6 +169,7 @@ class Ranked:
 
     async def text(self, scope: str) -> str:
         """The working set, most used first, which is in the file by then (M-016)."""
+        await self._facts.lapse()
         await self._take_edits(scope)
         return await self._written(scope)
 
@@ -220,8 +227,11 @@ class Ranked:
         raise ToolFailed(NOT_EDITED.format(name=self._places.shown_memories(scope)))
 
     async def change(
-        self, scope: str, work: Callable[[Transaction], Awaitable[ReplacedOrNone]]
-    ) -> ReplacedOrNone:
+        self,
+        scope: str,
+        work: Callable[[Transaction], Awaitable[T]],
+        lines: Callable[[T], Sequence[str]],
+    ) -> T:
         """Nor does a night (M-062). Raises: ToolFailed."""
         raise ToolFailed(NOT_EDITED.format(name=self._places.shown_memories(scope)))
 

@@ -3,19 +3,18 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
 from wintermute.changes.change_sets import Cause, Change, ChangeSets, Reason
-from wintermute.changes.texts import TextItems, files_prepared, state_of, text_in
+from wintermute.changes.placing import Also, Placing
+from wintermute.changes.texts import TextItems, files_prepared, state_of
 from wintermute.db import Database, Transaction
-from wintermute.files import entered, to_its_end
+from wintermute.errors import MemoryFileUnusable
 from wintermute.memory.core import Places, bullets
 from wintermute.memory.fact import key
-from wintermute.messages import Json
 from wintermute.secret_shapes import without_secrets
 
 ALL_OF_THEM = -1
@@ -40,10 +39,6 @@ class PageVersion:
     text: str | None
 
 
-Also = Callable[[Transaction, str], Awaitable[None]]
-"""What is stored together with a change, which has this id."""
-
-
 def core_items(places: Places) -> TextItems:
     """Give the pages as items that can be undone; an item is the page of a scope, whatever its form."""
     prepared = partial(files_prepared, places.core_file)
@@ -53,10 +48,13 @@ def core_items(places: Places) -> TextItems:
 class CorePages:
     """The pages of all people and rooms; an item of a change set is the page of a scope."""
 
-    def __init__(self, places: Places, database: Database, changes: ChangeSets) -> None:
+    def __init__(
+        self, places: Places, database: Database, changes: ChangeSets, placing: Placing
+    ) -> None:
         self._places = places
         self._database = database
         self._changes = changes
+        self._placing = placing
 
     async def found(self, scope: str) -> CorePage:
         """The page as it is now. Raises: MemoryFileUnusable, also for one that has no good form."""
@@ -85,34 +83,18 @@ class CorePages:
         if why.is_unasked:
             text = without_secrets(text, seen.text or "")
         change = Change("core", why.scope, state_of(seen.text), state_of(text), why.evidence)
-        async with self._prepared(why.scope, change.after, seen) as place:
-            async with self._database.transaction() as tx:
-                set_id = await self._changes.record(tx, why, [change])
-                await self._free(tx, why.scope, free or ())
-                if also is not None:
-                    await also(tx, set_id)
-            if await to_its_end(place):
-                return set_id
-        async with self._database.transaction() as tx:
-            await self._changes.withdraw(tx, set_id)
-        return None
 
-    async def complete(
-        self, set_id: str, stands: Callable[[Sequence[str]], Awaitable[bool]]
-    ) -> bool:
-        """Put in place what is on record, if we were killed in between; False: it does not stand.
+        async def stored(tx: Transaction, set_id: str) -> None:
+            await self._free(tx, why.scope, free or ())
+            if also is not None:
+                await also(tx, set_id)
 
-        `stands`: by its evidence, of which something may be forgotten. Raises: MemoryFileUnusable.
-        """
-        found = await self._changes.get(set_id)
-        for change in found.changes if found else ():
-            page = await self.found(change.item)
-            if state_of(page.text) == change.before:
-                async with self._prepared(change.item, change.after, page) as place:
-                    if not await stands(change.evidence):
-                        return False
-                    await to_its_end(place)
-        return True
+        try:
+            return await self._placing.write(why, [change], stored)
+        except MemoryFileUnusable:
+            if not await self._placing.are_edited([change]):
+                raise
+            return None
 
     async def free(self, scope: str, text: str) -> set[str]:
         """The keys of the bullets that we wrote, from what nobody said in so many words."""
@@ -143,11 +125,6 @@ class CorePages:
         found = await self._changes.history(("core",), scope, ALL_OF_THEM)
         sets = [each for each in found if each.cause == "reconstruction"]
         return [change for each in sets for change in each.changes if change.kind == "core"]
-
-    def _prepared(
-        self, scope: str, state: Json | None, page: CorePage
-    ) -> AbstractAsyncContextManager[Callable[[], bool]]:
-        return entered(self._places.core_file(scope).prepared(text_in(state), page.content))
 
     async def _free(self, tx: Transaction, scope: str, names: Collection[str]) -> None:
         await tx.execute("DELETE FROM unowned_bullets WHERE scope = ?", (scope,))

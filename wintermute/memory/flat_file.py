@@ -23,8 +23,7 @@ from functools import partial
 from typing import TypeVar
 
 from wintermute.changes.change_sets import ChangeSets, Reason
-from wintermute.changes.proposals import Proposal, Proposals
-from wintermute.clock import stamp
+from wintermute.changes.decisions import LINES, Decision, Decisions, Planned
 from wintermute.db import Database, Row, Transaction
 from wintermute.errors import MemoryFileUnusable, ToolFailed
 from wintermute.files import TextFile, to_its_end
@@ -335,7 +334,6 @@ def _trimmed(lines: list[str]) -> tuple[str, ...]:
 
 
 T = TypeVar("T")
-ReplacedOrNone = TypeVar("ReplacedOrNone", Replaced, Replaced | None)
 """What came of it; None: nothing was done."""
 
 log = logging.getLogger(__name__)
@@ -380,13 +378,13 @@ class FlatFile:
         facts: Facts,
         places: Places,
         changes: ChangeSets,
-        proposals: Proposals,
+        decisions: Decisions,
     ) -> None:
         self._database = database
         self._facts = facts
         self._places = places
         self._changes = changes
-        self._proposals = proposals
+        self._decisions = decisions
         self._versions = Versions(database)
         self._settled: dict[str, _Settled] = {}
         self._said = SaidOnce(log)
@@ -476,12 +474,17 @@ class FlatFile:
                 refuse_secret(done.facts[done.outcomes.index("refused")].text)
             return done
 
-        return await self.change(scope, work)
+        return await self.change(scope, work, lambda done: [fact.text for fact in done.facts])
 
     async def change(
-        self, scope: str, work: Callable[[Transaction], Awaitable[ReplacedOrNone]]
-    ) -> ReplacedOrNone:
+        self,
+        scope: str,
+        work: Callable[[Transaction], Awaitable[T]],
+        lines: Callable[[T], Sequence[str]],
+    ) -> T:
         """Let other facts stand in a list, once what was edited by hand is known; the file follows.
+
+        `lines`: their order, by what came of it.
 
         Whatever happens to the file then, the facts are changed. Raises: ToolFailed.
         """
@@ -493,7 +496,7 @@ class FlatFile:
         async with self._database.transaction() as tx:
             done = await work(tx)
         try:
-            await self._sync(scope, [fact.text for fact in done.facts] if done else ())
+            await self._sync(scope, lines(done))
         except MemoryFileUnusable as problem:
             self._said.warn("memories file not written", scope, problem)
         return done
@@ -530,8 +533,8 @@ class FlatFile:
         async def work(tx: Transaction) -> _Settled:
             found = await self._read(scope)
             rows = await self._facts.for_file(tx, scope)
-            asked = await self._proposals.open_in(scope, "fact", tx)
-            known = {each for wish in asked for each in json.loads(wish.text)}
+            asked = await self._decisions.waiting(scope, LINES, tx)
+            known = {each for wish in asked for each in wish.plan["ids"]}
             planned = await asyncio.to_thread(plan, found.lines, rows, (), known)
             if planned.removed or not known.issuperset(planned.held):
                 # Else it does not matter from which version it was saved.
@@ -604,20 +607,21 @@ class FlatFile:
             raise _SavedMeanwhile(MOMENT)
 
     async def _ask(
-        self, tx: Transaction, scope: str, planned: FileMerge, asked: Sequence[Proposal]
+        self, tx: Transaction, scope: str, planned: FileMerge, asked: Sequence[Decision]
     ) -> None:
         """Nothing goes for missing lines before a yes: to these, and no more to what was `asked`."""
         for each in asked:
-            await self._proposals.decide(tx, each.id, "outdated")
+            await self._decisions.move(tx, each, "outdated")
         if planned.held:
             log.warning(
                 "memories file lost many lines: they stay until a yes scope=%s n=%d",
                 *(scope, len(planned.held)),
             )
-            ids, now = json.dumps(planned.held), stamp(self._facts.now())
             file = self._places.shown_memories(scope)
             reason = LINES_LOST.format(n=len(planned.held), file=file)
-            await self._proposals.offer(tx, scope, "fact", ids, reason, now)
+            plan = {"do": LINES, "ids": [*planned.held]}
+            wanted = Planned(LINES, (), "", reason, plan, question=True)
+            await self._decisions.propose(tx, scope, wanted)
 
     async def _learn(self, tx: Transaction, scope: str, planned: FileMerge) -> None:
         """Take what was edited by hand into the store, as one change set."""

@@ -1,1 +1,1 @@
-"""What is done unattended."""
+"""What is done unattended at night: its phases, their answers, and the report of the morning."""

@@ -3,14 +3,13 @@
 import logging
 
 from wintermute.changes.change_sets import Change
+from wintermute.changes.decisions import WEEK, Planned, digest_of
 from wintermute.clock import Clock
 from wintermute.config.schema import Config
 from wintermute.errors import AnswerUnusable, BudgetSpent, WintermuteError
-from wintermute.night.harvest import Backlog, Harvest, Harvests, due
-from wintermute.night.nights import WEEK, Nights, Planned, digest_of
-from wintermute.night.quiet import Quiet
-from wintermute.night.reconstruction import Reconstruction
-from wintermute.night.rewording import asked_for
+from wintermute.learning.harvest import Harvest, Harvests
+from wintermute.learning.reconstruction import Reconstruction
+from wintermute.learning.rewording import asked_for
 from wintermute.night.tidying import LOOKED_BACK, ChoreDone, ChoreItem, PhaseWork
 from wintermute.prompt.gather import Texts
 from wintermute.stores import Stores
@@ -32,17 +31,13 @@ class CatchUp:
     def __init__(
         self,
         stores: Stores,
-        nights: Nights,
         config: Config,
         texts: Texts,
-        quiet: Quiet,
         clock: Clock,
     ) -> None:
         self._stores = stores
-        self._nights = nights
         self._config = config
         self._texts = texts
-        self._quiet = quiet
         self._clock = clock
         self._harvests = Harvests(stores.database, clock)
 
@@ -77,20 +72,20 @@ class CatchUp:
         """Name the things that people asked for in messages that they edited since (M-089)."""
         looked = [
             each.began_at
-            for each in await self._nights.newest(LOOKED_BACK)
+            for each in await self._stores.nights.newest(LOOKED_BACK)
             if each.id != work.night.id
             and each.scope in ("", work.scope)
             and each.phase in ("", self.name)
         ]
         since = max([work.night.began_at - WEEK, *looked])
         found = await asked_for(self._stores, work.scope, since)
-        return tuple((Planned("edited", (text,), "", YOURS, {}), "done", None) for text in found)
+        return tuple(ChoreItem(Planned("edited", (text,), "", YOURS, {})) for text in found)
 
     async def foreseen(self, work: PhaseWork) -> str:
         """How much would be read, and brought together with what is known."""
         owed = await self._owed() if self._config.memory_harvest.enabled else []
         digests = [digest for scope, _, digest in owed if scope == work.scope]
-        fresh = await self._nights.unjudged(work.scope, digests)
+        fresh = await self._stores.nights.unjudged(work.scope, digests)
         queued = sum(  # a list is read whole, whatever waits
             queue.facts
             for queue in await self._stores.facts.queues(self._stores.database)
@@ -114,11 +109,9 @@ class CatchUp:
     async def _read(self, work: PhaseWork) -> list[str]:
         """What to know of it. Raises: WintermuteError."""
         settings, failed = self._config.memory_harvest, 0
-        reading = Harvest(
-            *(self._stores, work.models, self._texts.harvest, settings, self._quiet, self._clock)
-        )
+        reading = Harvest(*(self._stores, work.models, self._texts.harvest, settings, self._clock))
         for scope, name, digest in await self._owed():
-            if scope != work.scope or not await self._nights.unjudged(scope, [digest]):
+            if scope != work.scope or not await self._stores.nights.unjudged(scope, [digest]):
                 continue
             try:
                 await reading.catch_up(name)
@@ -126,26 +119,17 @@ class CatchUp:
                 log.warning("not harvested conversation=%s reason=%s", name, problem)
                 failed += 1
                 async with self._stores.database.transaction() as tx:
-                    await self._nights.judge(tx, work.scope, [digest])
+                    await self._stores.nights.judge(tx, work.scope, [digest])
         return [f"{counted(failed, 'conversation')} could not be read"] if failed else []
 
     async def _owed(self) -> list[tuple[str, str, str]]:
         """The conversations with enough that is new: scope, id, and what tells that from other news."""
         async with self._stores.database.transaction() as tx:
-            found = [
-                (each.scope, each.conversation_id, _digest(each))
+            return [
+                (each.scope, each.conversation_id, digest_of("read", each.key, f"{each.newest}"))
                 for each in await self._harvests.backlogs(tx)
-                if due(each, self._config.memory_harvest) is not None
+                if each.due(self._config.memory_harvest) is not None
             ]
-            again = [
-                (
-                    each.scope,
-                    each.conversation_id,
-                    digest_of("again", each.conversation_id, str(each.again)),
-                )
-                for each in await self._harvests.owed_again(tx)
-            ]
-        return [*found, *again]
 
     async def _rewrite(self, work: PhaseWork) -> list[str]:
         """As `_read`."""
@@ -164,8 +148,3 @@ def _memories(count: int, which: str = "") -> str:
 def _is_gone(change: Change) -> bool:
     """Whether it takes a fact out, or ends it, in favour of another."""
     return change.kind == "fact" and (change.after is None or bool(change.after.get("replaced_by")))
-
-
-def _digest(backlog: Backlog) -> str:
-    newest = backlog.newest.isoformat()
-    return digest_of("harvest", backlog.conversation_id, str(backlog.upto), newest)

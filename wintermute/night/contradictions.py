@@ -7,14 +7,13 @@ pairs that are near ─ the nearest 20 ─▶ one question each ─▶ keep one 
                                                           ╰▶ keep both ─▶ nothing, and no question again
 """
 
-import logging
 from collections.abc import AsyncIterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import date, tzinfo
 from typing import Literal, get_args
 
-from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
-from wintermute.llm.json_answer import Unfit, answer_in_json, only
+from wintermute.changes.decisions import Planned
+from wintermute.llm.json_answer import Unfit, only
 from wintermute.memory.fact import Fact
 from wintermute.memory.likeness import Compared, FactPair, Likeness
 from wintermute.memory.sense import Heirs
@@ -30,8 +29,7 @@ from wintermute.night.dedup import (
     proved,
     sources_of,
 )
-from wintermute.night.nights import Nights, Planned
-from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
+from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
 from wintermute.stores import Stores
 from wintermute.templates import Template
 
@@ -42,11 +40,9 @@ MOST_ASKED = 5
 Action = Literal["keep_first", "keep_second", "keep_both", "merge"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 
-log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class PairAnswer:
     """What is to become of two facts. `ended`: ids of those that a merged text says are over."""
 
     action: Action
@@ -54,14 +50,14 @@ class Decision:
     ended: tuple[str, ...] = ()
 
 
-def decision(found: Json, pair: Sequence[Fact], zone: tzinfo) -> Decision:
+def decision(found: Json, pair: Sequence[Fact], zone: tzinfo) -> PairAnswer:
     """What an answer says of two facts (M-058, M-072). Raises: Unfit."""
     action = found.get("action")
     if action not in ACTIONS:
         raise Unfit(f'"action" must be one of {", ".join(ACTIONS)}')
     if action != "merge":
         only(found, "action")
-        return Decision(action)
+        return PairAnswer(action)
     only(found, "action", "text")
     line = proved(
         found["text"], [part for fact in pair for part in (fact.text, *_days(fact, zone))]
@@ -71,7 +67,7 @@ def decision(found: Json, pair: Sequence[Fact], zone: tzinfo) -> Decision:
     kept = [fact for fact in pair if heirs.keeps(fact.text, 0) and fact.id not in ended]
     if len(kept) + len(ended) < len(pair) or not kept:
         raise Unfit("it leaves out or changes what one of them says")
-    return Decision("merge", line, ended)
+    return PairAnswer("merge", line, ended)
 
 
 def _days(fact: Fact, zone: tzinfo) -> tuple[str, ...]:
@@ -109,12 +105,9 @@ class Contradictions:
     name = "contradictions"
     asks = True
 
-    def __init__(
-        self, stores: Stores, nights: Nights, likeness: Likeness, template: Template, same: float
-    ) -> None:
+    def __init__(self, stores: Stores, likeness: Likeness, template: Template, same: float) -> None:
         """`same`: the likeness from which on dedup is asked first."""
         self._stores = stores
-        self._nights = nights
         self._likeness = likeness
         self._template = template
         self._same = same
@@ -134,7 +127,7 @@ class Contradictions:
 
     async def _steps_of(self, work: PhaseWork, found: Compared) -> AsyncIterator[TidyStep]:
         gone = going(work.so_far)
-        groups = await clusters_of(self._nights, found, work.scope, self._same, gone)
+        groups = await clusters_of(self._stores.nights, found, work.scope, self._same, gone)
         owed = {fact.id for group in groups.owed for fact in group}
         open_ = await self._open(found, work.scope, groups)
         named = {name for pair in open_ for name in pair}
@@ -144,7 +137,7 @@ class Contradictions:
         room, questions = MOST - len(own), sum(item.state == "open" for item in own)
         proposes, answers = (
             "small" in work.models.sizes(ROLE),
-            await self._nights.answered(work.scope),
+            await self._stores.decisions.answered(work.scope),
         )
         asked: set[FactPair] = set()
         for pair in open_:
@@ -182,7 +175,7 @@ class Contradictions:
             and not any({*pair} <= group for group in owed)
         ]
         digests = {pair: pair_digest(*(found.facts[name] for name in pair)) for pair in pairs}
-        unjudged = await self._nights.unjudged(scope, set(digests.values()))
+        unjudged = await self._stores.nights.unjudged(scope, set(digests.values()))
         return [pair for pair in pairs if digests[pair] in unjudged]
 
     async def _asked(self, work: PhaseWork, pair: tuple[Fact, Fact]) -> TidyStep:
@@ -190,17 +183,15 @@ class Contradictions:
         zone = self._stores.tasks.zone
         values = {"entry_1": shown(older, zone), "entry_2": shown(newer, zone)}
         digest = pair_digest(older, newer)
-        try:
-            answer = await answer_in_json(
-                *(work.models, ROLE, self._template.text(), values),
-                lambda found: decision(found, (older, newer), zone),
-                sources=sources_of(self._stores, (older, newer)),
-            )
-        except QuestionWithdrawn:
-            return TidyStep()
-        except (AnswerUnusable, ContextTooLarge) as problem:
-            log.warning("contradiction not settled reason=%s", problem)
-            return TidyStep(judged=(digest,), note=f"some were not compared: {problem}")
+        asked = work.models.answer_in_json(
+            *(ROLE, self._template.text(), values, lambda found: decision(found, pair, zone)),
+            sources=sources_of(self._stores, pair),
+        )
+        answer = await answer_or_step(
+            asked, (digest,), lambda problem: f"some were not compared: {problem}"
+        )
+        if isinstance(answer, TidyStep):
+            return answer
         if answer.action == "keep_both":
             return TidyStep(judged=(digest,))
         if answer.action == "merge":
@@ -208,7 +199,7 @@ class Contradictions:
         free = answer.action == "keep_second" and may_settle(older, newer)
         return TidyStep((self._ended(older, newer, digest, free=free),))
 
-    def _merged(self, older: Fact, newer: Fact, answer: Decision, digest: str) -> Planned:
+    def _merged(self, older: Fact, newer: Fact, answer: PairAnswer, digest: str) -> Planned:
         over = answer.ended
         if over and not (over == (older.id,) and may_settle(older, newer)):
             return self._ended(older, newer, digest, free=False)

@@ -4,21 +4,21 @@ new facts ─ near ─▶ clusters, all alike ─▶ one question each ─▶ {t
                                                                     ╰─ no ─▶ to contradictions
 """
 
-import logging
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from wintermute.changes.decisions import Decision, Planned, digest_of
+from wintermute.changes.nights import Nights
 from wintermute.db import Transaction
-from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn, ToolFailed
+from wintermute.errors import ToolFailed
 from wintermute.llm.calls import QuestionSources
-from wintermute.llm.json_answer import Unfit, answer_in_json, only
+from wintermute.llm.json_answer import Unfit, only
 from wintermute.memory.fact import Fact, entry
 from wintermute.memory.likeness import Compared, FactPair, Likeness, pair_of
 from wintermute.memory.sense import Heirs, are_made_of
 from wintermute.messages import Json
-from wintermute.night.nights import NightItem, Nights, Planned, digest_of
-from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
+from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
 from wintermute.stores import Stores
 from wintermute.templates import Template
 
@@ -26,8 +26,6 @@ MOST = 8
 """Facts of a cluster."""
 LONGER = 3
 """A merged text has less than so many times the characters of what it was made from."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ def _shown(fact: Fact) -> str:
     return f"{fact.id} {fact.text}"
 
 
-def going(items: Iterable[NightItem]) -> set[str]:
+def going(items: Iterable[Decision]) -> set[str]:
     """The facts that go, or are asked to, by what is planned."""
     return {each["id"] for item in items for each in item.plan.get("members", ())}
 
@@ -182,11 +180,10 @@ class Dedup:
     asks = True
 
     def __init__(
-        self, stores: Stores, nights: Nights, likeness: Likeness, template: Template, least: float
+        self, stores: Stores, likeness: Likeness, template: Template, least: float
     ) -> None:
         """`least`: from which likeness on facts say the same."""
         self._stores = stores
-        self._nights = nights
         self._likeness = likeness
         self._template = template
         self._least = least
@@ -205,25 +202,23 @@ class Dedup:
             if found.note:
                 yield TidyStep(note=found.note, left=found.more > 0)
             gone = going(work.so_far)
-            groups = await clusters_of(self._nights, found, work.scope, self._least, gone)
+            groups = await clusters_of(self._stores.nights, found, work.scope, self._least, gone)
             for group in groups.owed:
                 yield await self._asked(work, found, group)
 
     async def _asked(self, work: PhaseWork, found: Compared, members: Sequence[Fact]) -> TidyStep:
         digest = cluster_digest(members)
         values = {"content": "\n".join(f"- {fact.text}" for fact in members)}
-        try:
-            text = await answer_in_json(
-                *(work.models, ROLE, self._template.text(), values),
-                lambda answer: merged_text(answer, members),
-                sources=sources_of(self._stores, members),
-            )
-        except QuestionWithdrawn:
-            return TidyStep()
-        except (AnswerUnusable, ContextTooLarge) as problem:
-            log.warning("facts not merged reason=%s", problem)
-            found.asked.add(digest)
-            return TidyStep(judged=(digest,), note=f"some were not merged: {problem}")
+        asked = work.models.answer_in_json(
+            *(ROLE, self._template.text(), values, lambda answer: merged_text(answer, members)),
+            sources=sources_of(self._stores, members),
+        )
+        text = await answer_or_step(
+            asked, (digest,), lambda problem: f"some were not merged: {problem}"
+        )
+        if isinstance(text, TidyStep):
+            found.asked.update(text.judged)
+            return text
         found.asked.add(digest)
         names = [fact.id for fact in members]
         least = min(found.pairs[pair_of(*two)] for two in combinations(names, 2))

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 from wintermute.changes.change_sets import Reason
+from wintermute.changes.decisions import Decision
 from wintermute.db import Transaction
 from wintermute.memory.fact import Fact, NewFact, key, last_said
 from wintermute.memory.review import hand_down_use, is_said_elsewhere, looked_at, take_place
 from wintermute.night.contradictions import may_end
 from wintermute.night.dedup import are_as_known, origins_of
-from wintermute.night.deeds import ItemNames
-from wintermute.night.nights import NightItem, Nights
 from wintermute.stores import Stores
 
 
@@ -41,9 +40,9 @@ def are_apart(facts: Sequence[Fact]) -> bool:
 
 
 async def is_overtaken(
-    nights: Nights,
+    stores: Stores,
     tx: Transaction,
-    item: NightItem,
+    item: Decision,
     why: Reason,
     losers: Sequence[Fact],
     winners: Sequence[Fact],
@@ -54,7 +53,7 @@ async def is_overtaken(
     """
     if why.cause != "night" or all(may_end(one, other) for one in losers for other in winners):
         return False
-    await nights.take_back(tx, item)
+    await stores.nights.take_back(tx, stores.decisions, item)
     await looked_at(tx, (), [fact.id for fact in (*losers, *winners)])
     return True
 
@@ -62,23 +61,22 @@ async def is_overtaken(
 class MergeFacts:
     """One text in the place of several: stored first, then they are retired, or have ended (M-057)."""
 
-    def __init__(self, stores: Stores, nights: Nights) -> None:
+    def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._nights = nights
 
-    async def do(self, tx: Transaction, item: NightItem, why: Reason) -> ItemNames | None:
-        """None where one of them is another by now, or something else says just that."""
+    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
+        """False where one of them is another by now, or something else says just that."""
         facts, texts = self._stores.facts, _texts(item)
         text, ended = item.plan["text"], item.plan["ended"]
         members = await facts.living(tx, item.scope, list(texts))
         if not members or not await are_as_known(self._stores, tx, item.scope, texts):
-            return None
+            return False
         if are_apart(members) or await is_said_elsewhere(tx, item.scope, key(text), list(texts)):
-            return None
+            return False
         losers = [fact for fact in members if fact.id in ended]
         winners = [fact for fact in members if fact.id not in ended]
-        if await is_overtaken(self._nights, tx, item, why, losers, winners):
-            return None
+        if await is_overtaken(self._stores, tx, item, why, losers, winners):
+            return False
         over = dict.fromkeys(ended, 0)
         heirs = dict.fromkeys([name for name in texts if name not in over], 0)
         done = await facts.supersede(tx, why, [merged_fact(members, text)], heirs, over)
@@ -87,35 +85,34 @@ class MergeFacts:
         await hand_down_use(tx, heir.id, gone)
         is_new = done.outcomes[0] != "known"
         await take_place(tx, heir.id, gone if is_new else [heir.id, *gone])
-        return [("fact", name) for name in ([heir.id, *gone] if is_new else gone)]
+        return True
 
 
 class EndFact:
     """A fact is true no longer, and says what is since, if anything is (M-074)."""
 
-    def __init__(self, stores: Stores, nights: Nights) -> None:
+    def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._nights = nights
 
-    async def do(self, tx: Transaction, item: NightItem, why: Reason) -> ItemNames | None:
-        """None where one of the two is another by now, or has an end."""
+    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
+        """False where one of the two is another by now, or has an end."""
         facts, texts = self._stores.facts, _texts(item)
         stays = {each["id"]: each["text"] for each in [item.plan["winner"]] if each}
         if not await are_as_known(self._stores, tx, item.scope, texts | stays):
-            return None
+            return False
         losers = await facts.living(tx, item.scope, list(texts))
         heirs = await facts.living(tx, item.scope, list(stays))
         if are_apart([*losers, *heirs]):
-            return None
-        if await is_overtaken(self._nights, tx, item, why, losers, heirs):
-            return None
+            return False
+        if await is_overtaken(self._stores, tx, item, why, losers, heirs):
+            return False
         now = facts.now()
         for loser in losers:
             until, heir = next(((each.last_said, each.id) for each in heirs), (now, None))
             until = until if loser.valid_from < until <= now else now
             await facts.end(tx, why, loser.id, until, heir)
-        return [("fact", loser.id) for loser in losers]
+        return True
 
 
-def _texts(item: NightItem) -> dict[str, str]:
+def _texts(item: Decision) -> dict[str, str]:
     return {each["id"]: each["text"] for each in item.plan["members"]}

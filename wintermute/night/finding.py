@@ -4,12 +4,12 @@ from datetime import time
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+from wintermute.changes.nights import Night, Nights
 from wintermute.clock import Clock
 from wintermute.config.schema import Dreaming
 from wintermute.db import Database
 from wintermute.health.health import Finding
 from wintermute.night.night_jobs import newest_night, next_night
-from wintermute.night.nights import Night, Nights
 from wintermute.night.report import failed
 from wintermute.night.tidying import is_at_work
 from wintermute.text import counted
@@ -25,7 +25,9 @@ async def night_finding(
     """One line. It names phases and what went wrong, and no word of what is remembered."""
     nights = Nights(database, clock)
     newest = await nights.newest(MOST_FAILED)
-    (asked,) = await database.scalars("SELECT count(*) FROM night_items WHERE state = 'open'")
+    (asked,) = await database.scalars(
+        "SELECT count(*) FROM decisions WHERE state = 'open' AND night <> ''"
+    )
     told = [_last(newest[0], zone, data_dir) if newest else "none has run yet"]
     told.append(
         f"next {await _next(nights, clock, dreaming, zone)}" if dreaming.enabled else "turned off"

@@ -11,7 +11,6 @@ from wintermute.changes.change_sets import KEPT
 from wintermute.clock import Clock, stamp
 from wintermute.files import to_its_end
 from wintermute.night.expiry import purge_expired
-from wintermute.night.nights import Nights
 from wintermute.night.tidying import ChoreDone, PhaseWork
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import purge_completed
@@ -33,9 +32,8 @@ class Housekeeping:
 
     name = "housekeeping"
 
-    def __init__(self, stores: Stores, nights: Nights, clock: Clock) -> None:
+    def __init__(self, stores: Stores, clock: Clock) -> None:
         self._stores = stores
-        self._nights = nights
         self._clock = clock
 
     async def do(self, work: PhaseWork) -> ChoreDone:
@@ -43,9 +41,10 @@ class Housekeeping:
         await purge_expired(self._stores, self._clock.now())
         before = self._clock.now() - KEPT
         async with self._stores.database.transaction() as tx:
-            questions = await self._nights.outdate(tx)
-            await self._nights.expire(tx)
-            await self._nights.expire_judged(tx)
+            questions = await self._stores.decisions.outdate(tx)
+            await self._stores.nights.expire(tx)
+            await self._stores.decisions.expire(tx)
+            await self._stores.nights.expire_judged(tx)
             tasks = await purge_completed(tx, before)
         folders = await to_its_end(partial(_drop_jobs, self._stores.wiki.files, before))
         holes = await self._mend_holes()

@@ -6,34 +6,34 @@ What forgetting has left incomplete is made anew, and what waits for a person's 
 
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
 from wintermute.changes.change_sets import ItemKind
-from wintermute.changes.proposals import Proposal
+from wintermute.changes.decisions import OPEN, Planned, digest_of
+from wintermute.changes.texts import text_in
 from wintermute.clock import Clock, stamp
 from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import Folding
 from wintermute.db.traces import ERASED
 from wintermute.errors import StorageBlocked, StoreBusy, WintermuteError
 from wintermute.files import to_its_end
+from wintermute.forgetting.forget_pages import CONSOLIDATE_AGAIN, GONE
 from wintermute.jobs import FORGET
 from wintermute.loom.records import BranchView
-from wintermute.night.agents import BUILTIN
-from wintermute.night.consolidation import Consolidation
-from wintermute.night.forget_pages import CONSOLIDATE_AGAIN, GONE
-from wintermute.night.nights import Nights, Planned, digest_of
-from wintermute.night.page_lines import asked_places
-from wintermute.night.page_writer import PageModel, PageWriter, WriterPrompts
-from wintermute.night.raw_material import (
+from wintermute.night.tidying import ChoreDone, ChoreItem, PhaseWork
+from wintermute.pages.agents import BUILTIN
+from wintermute.pages.consolidation import Consolidation
+from wintermute.pages.page_lines import asked_places
+from wintermute.pages.page_writer import PageWriter, WriterPrompts
+from wintermute.pages.raw_material import (
     ChatPart,
     ChatTalk,
     Consolidations,
     FolderTalk,
     RawMaterial,
 )
-from wintermute.night.tidying import ChoreDone, ChoreItem, PhaseWork
 from wintermute.stores import Stores
 from wintermute.text import counted
 from wintermute.wiki.conversations import ConversationFolder, MessageFile
@@ -71,7 +71,6 @@ class Pages:
     def __init__(
         self,
         stores: Stores,
-        nights: Nights,
         prompts: WriterPrompts,
         backend: str | None,
         redact: Redaction,
@@ -79,7 +78,6 @@ class Pages:
     ) -> None:
         """`backend`: who is asked instead of the models of the role."""
         self._stores = stores
-        self._nights = nights
         self._prompts = prompts
         self._backend = backend
         self._redact = redact
@@ -133,7 +131,7 @@ class Pages:
         chats = [
             _chat_digest(part) for part in parts if self._kept.talk(part.conversation_id, part)
         ]
-        fresh, again = await self._nights.unjudged(work.scope, chats), await self._again()
+        fresh, again = await self._stores.nights.unjudged(work.scope, chats), await self._again()
         would = [f"{counted(len(fresh), 'chat')} would become pages"] if fresh else []
         would += [f"{counted(len(again), 'page')} would be written anew"] if again else []
         return f"{'; '.join(would)}: not tried here" if would else ""
@@ -141,11 +139,11 @@ class Pages:
     async def _chat(self, run: "_Run", scope: str, part: ChatPart) -> None:
         """One chat; what was of no use is not asked for again until more is said."""
         name, digest = part.conversation_id, _chat_digest(part)
-        if not await self._nights.unjudged(scope, [digest]):
+        if not await self._stores.nights.unjudged(scope, [digest]):
             return
         if (await run.work(ChatTalk(self._kept, name))).refused:
             async with self._stores.database.transaction() as tx:
-                await self._nights.judge(tx, scope, [digest])
+                await self._stores.nights.judge(tx, scope, [digest])
 
     def _applied(self, names: Sequence[str]) -> list[ChoreItem]:
         """Those of these jobs whose pages are in place, as `names` has them."""
@@ -158,8 +156,8 @@ class Pages:
         ]
 
     def _consolidation(self, work: PhaseWork, kept: Consolidations) -> Consolidation:
-        model = PageModel(work.models, self._backend)
-        agents = {BUILTIN: PageWriter(model, self._prompts, kept)}
+        writer = PageWriter(work.models, self._prompts, kept, backend=self._backend)
+        agents = {BUILTIN: writer}
         store, zone = self._stores.wiki, self._stores.tasks.zone
         return Consolidation(store, agents, self._clock, zone, kept, self._redact)
 
@@ -202,20 +200,22 @@ class Pages:
         """What waits for a person's word and was not asked by a night before."""
         found: list[ChoreItem] = []
         for kind in ASKED:
-            for each in await self._stores.proposals.open_in(scope, kind):
-                digest = digest_of("proposal", each.id)
-                if not await self._nights.unjudged(scope, [digest]):
+            for each in await self._stores.decisions.waiting(scope, kind):
+                if (file := each.file) is None or each.night:
                     continue
-                item = each.item or scope
-                state = await self._stores.undo.files[kind].state(item)
-                now = None if state is None else str(state["text"])
-                text = each.text or None
+                item, text = file["item"], file["text"]
+                now = text_in(await self._stores.placing.files[kind].state(item))
                 if now != text:
-                    wanted = _question(each, item, now, text, digest)
                     outside = kind == "page" and await to_its_end(
-                        partial(self._stores.wiki.is_outside, item, each.text)
+                        partial(self._stores.wiki.is_outside, item, text or "")
                     )
-                    found.append((replace(wanted, outside=outside), "open", None))
+                    plan = {"files": [file | {"was": now}]}
+                    wanted = Planned(
+                        *(each.kind, each.before, each.after, each.reason, plan),
+                        question=True,
+                        outside=outside,
+                    )
+                    found.append(ChoreItem(wanted, "open", waits=each))
         if scope == self._stores.owner.scope and self._stores.wiki.exists:
             found += await self._asked_lines(scope)
         return found
@@ -223,14 +223,14 @@ class Pages:
     async def _asked_lines(self, scope: str) -> list[ChoreItem]:
         """One question for all lines that are withheld and that no open one asks about (M-082)."""
         places = await to_its_end(partial(asked_places, self._stores.wiki))
-        open_ = await self._nights.items(self._stores.database, scope=scope, states=["open"])
+        open_ = await self._stores.decisions.listed(self._stores.database, scope=scope, states=OPEN)
         waiting = {name for item in open_ for name in item.plan.get("lines", ())}
         said = tuple(place for place, name in places if name not in waiting)
         if not said:
             return []
         plan = {"do": FORGET, "lines": sorted({name for _, name in places} - waiting)}
         asked = Planned("page lines", said, "", SHARED, plan, question=True)
-        return [(asked, "open", None)]
+        return [ChoreItem(asked, "open")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,24 +297,11 @@ def _of_job(job: WikiJob, outside: bool) -> ChoreItem:
         (),
         ", ".join(pages or job.changed_files),
         f"from {_source(job.conversation)}; {job.folder}/report.md tells how",
-        {"names": [["page", path] for path in dict.fromkeys((*pages, *job.changed_files))]},
+        {},
         evidence=(job.raw_copy,),
         outside=outside,
     )
-    return wanted, "done", job.change_set
-
-
-def _question(each: Proposal, item: str, now: str | None, text: str | None, digest: str) -> Planned:
-    plan = {"files": [{"kind": each.kind, "item": item, "was": now, "text": text}]}
-    return Planned(
-        f"{each.kind} removed" if text is None else f"{each.kind} changed",
-        (item if each.kind == "page" else "core memory",),
-        text or "",
-        each.reason,
-        plan | {"proposal": each.id},
-        question=True,
-        digest=digest,
-    )
+    return ChoreItem(wanted, change_set=job.change_set)
 
 
 class FoldIdle:
@@ -325,12 +312,10 @@ class FoldIdle:
     def __init__(
         self,
         stores: Stores,
-        nights: Nights,
         folding: Callable[[PhaseWork], Folding],
         clock: Clock,
     ) -> None:
         self._stores = stores
-        self._nights = nights
         self._folding = folding
         self._clock = clock
 
@@ -348,7 +333,7 @@ class FoldIdle:
         except WintermuteError as problem:  # what was done before it is told all the same
             broken = str(problem)
         items: list[ChoreItem] = [
-            (Planned("fold", (), "", told, {}), "done", None) for told in done.values()
+            ChoreItem(Planned("fold", (), "", told, {})) for told in done.values()
         ]
         away, spent = work.models.away, work.models.spent
         note = "; ".join(filter(None, (away, broken)))
@@ -361,7 +346,7 @@ class FoldIdle:
         self, work: PhaseWork, folding: Folding, branch: str, past: BranchView, digest: str
     ) -> str:
         """What came of one that is too long; "": nothing."""
-        if not await self._nights.unjudged(work.scope, [digest]):
+        if not await self._stores.nights.unjudged(work.scope, [digest]):
             return ""
         work.models.away = ""
         folded = await folding.fold(past, branch, None, "size")
@@ -370,13 +355,13 @@ class FoldIdle:
             return f"{before} before, {now} now; all that was said is kept"
         if not work.models.away:
             async with self._stores.database.transaction() as tx:
-                await self._nights.judge(tx, work.scope, [digest])
+                await self._stores.nights.judge(tx, work.scope, [digest])
         return ""
 
     async def foreseen(self, work: PhaseWork) -> str:
         """How many conversations would be summed up."""
         digests = [digest async for *_, digest in self._long(self._folding(work), work.scope)]
-        fresh = await self._nights.unjudged(work.scope, digests)
+        fresh = await self._stores.nights.unjudged(work.scope, digests)
         would = f"{counted(len(fresh), 'long conversation')} would be summed up: not tried here"
         return would if fresh else ""
 

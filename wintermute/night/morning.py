@@ -7,6 +7,8 @@ doubles it. It takes no model.
 from collections.abc import Collection, Sequence
 from datetime import datetime, time, timedelta
 
+from wintermute.changes.decisions import Decision
+from wintermute.changes.nights import Night, Nights
 from wintermute.clock import Clock
 from wintermute.config.schema import Dreaming
 from wintermute.conversation.state import Speaker
@@ -16,7 +18,6 @@ from wintermute.loom.conversations import Conversation
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import is_matrix
 from wintermute.messages import ROOM
-from wintermute.night.nights import Night, NightItem, Nights
 from wintermute.night.report import (
     STEPS,
     WAITS,
@@ -41,11 +42,8 @@ DAY = timedelta(days=1)
 class Morning:
     """Owes the message of the morning, and says it."""
 
-    def __init__(
-        self, stores: Stores, nights: Nights, dreaming: Dreaming, speaker: Speaker, clock: Clock
-    ) -> None:
+    def __init__(self, stores: Stores, dreaming: Dreaming, speaker: Speaker, clock: Clock) -> None:
         self._stores = stores
-        self._nights = nights
         self._wanted = dreaming.report
         self._begins = time(dreaming.hour, dreaming.minute)
         self._at = time.fromisoformat(dreaming.report_at)
@@ -77,7 +75,7 @@ class Morning:
 
         Whoever has no room yet is told when there is one, for a week.
         """
-        untold = await self._nights.untold(tx)
+        untold = await self._stores.nights.untold(tx)
         now, later, over = self._clock.now(), list[datetime](), list[str]()
         homes = await Deliveries.now(tx, self._stores, self._speaker) if untold else None
         for night in untold:
@@ -89,13 +87,13 @@ class Morning:
             elif any([await self._home(tx, homes, scope) for scope in about]):
                 await self._stores.jobs.owe(tx, MORNING)
         if over:
-            await self._nights.mark_told(tx, over)
+            await self._stores.nights.mark_told(tx, over)
         return min(later, default=None)
 
-    async def _about(self, tx: Transaction, night: Night) -> dict[str, list[NightItem]]:
+    async def _about(self, tx: Transaction, night: Night) -> dict[str, list[Decision]]:
         """What is to be told of a night by scope: a group, only what it is asked."""
-        found = dict[str, list[NightItem]]()
-        for item in await self._nights.untold_items(tx, night) if self._wanted else ():
+        found = dict[str, list[Decision]]()
+        for item in await self._stores.nights.untold_items(tx, night) if self._wanted else ():
             found.setdefault(item.scope, []).append(item)
         return {
             scope: items
@@ -117,8 +115,8 @@ class Morning:
 
     async def _tell(self, tx: Transaction) -> Collection[str]:
         """Tell everybody who has a room of all that is due, in one message each."""
-        now, told = self._clock.now(), dict[str, list[tuple[Night, list[NightItem]]]]()
-        for night in await self._nights.untold(tx):
+        now, told = self._clock.now(), dict[str, list[tuple[Night, list[Decision]]]]()
+        for night in await self._stores.nights.untold(tx):
             if self.due(night) <= now:
                 for scope, items in (await self._about(tx, night)).items():
                     told.setdefault(scope, []).append((night, items))
@@ -136,7 +134,7 @@ class Morning:
         tx: Transaction,
         home: Conversation,
         scope: str,
-        told: Sequence[tuple[Night, Sequence[NightItem]]],
+        told: Sequence[tuple[Night, Sequence[Decision]]],
     ) -> None:
         nights = [night for night, _ in told]
         broken = sum(len(failed(night)) for night in nights) if self._is_owners(scope) else 0
@@ -164,7 +162,7 @@ class Morning:
         )
         for night in nights:
             of_it = asks.n if asks and asks.night == night else None
-            await self._nights.tell(tx, night, scope, outbox_id, of_it)
+            await self._stores.nights.tell(tx, night, scope, outbox_id, of_it)
 
     def _is_owners(self, scope: str) -> bool:
         return self._stores.owner.owns(scope)
@@ -178,7 +176,7 @@ class Morning:
     ) -> Collection[str]:
         """Tell whoever asked for a night how it went, there."""
         held = await self._stores.conversations.get(conversation_id)
-        everything = await self._nights.items(tx, night.id, states=("done", "open"))
+        everything = await self._stores.decisions.listed(tx, night.id, states=("done", "open"))
         items = [item for item in everything if item.scope == held.scope]
         known = self._known(held.scope)
         broken = [tally for tally in failed(night) if tally.scope in known]

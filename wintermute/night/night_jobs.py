@@ -10,22 +10,20 @@ from datetime import date, datetime, time, timedelta
 from functools import partial
 from zoneinfo import ZoneInfo
 
+from wintermute.changes.nights import Night, Occasion
 from wintermute.clock import CheckedClock
 from wintermute.config.schema import Dreaming
-from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.errors import StoreBusy
 from wintermute.jobs import Job
 from wintermute.mailbox.inbox import Waiting
-from wintermute.night.morning import MORNING, Morning
-from wintermute.night.nights import Night, Occasion
+from wintermute.night.morning import Morning
 from wintermute.night.tidying import Progress, Tidying, alone, is_at_work, unwatched
 from wintermute.stores import Stores
 from wintermute.tasks.due import instant
-from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
+from wintermute.work.jobs import JobDone, JobPutOff
 
 NIGHT = "night"
-MOST_SECONDS = 12 * 3600.0
 ON_TIME = timedelta(minutes=10)
 """So long after its hour a night is not late."""
 SILENCE = timedelta(minutes=10)
@@ -70,8 +68,8 @@ async def finish_left(
     stores: Stores, tidying: Tidying, but: str = "", progress: Progress = unwatched
 ) -> list[Night]:
     """Work at what a kill left of nights until their ends, within `alone`: all of them `but` one."""
-    await tidying.deeds.finish()
-    running = await tidying.nights.running(stores.database)
+    await stores.placing.finish()
+    running = await stores.nights.running(stores.database)
     return [await tidying.tidy(left, progress) for left in running if left.id != but]
 
 
@@ -89,12 +87,10 @@ class NightWatch:
         self._stores = stores
         self._tidying = tidying
         self._morning = morning
-        self._nights = tidying.nights
         self._enabled = dreaming.enabled
         self._begins = time(dreaming.hour, dreaming.minute)
         self._clock = clock
         self._missed: tuple[date, datetime] | None = None  # and when that was noticed
-        self._knows_half = False  # what cannot be put in place now is tried again by the next night
 
     async def owe(self, tx: Transaction) -> datetime | None:
         """Owe what was left half, and the newest night, if it was not begun; when to look again."""
@@ -108,7 +104,7 @@ class NightWatch:
         now, zone = self._clock.now(), self._stores.tasks.zone
         night = newest_night(now, self._begins, zone)
         tomorrow = next_night(night, self._begins, zone).at
-        if await self._nights.has_been(night.day, tx):
+        if await self._stores.nights.has_been(night.day, tx):
             return tomorrow
         if now - night.at <= ON_TIME:
             await self._owe(tx, night.day, "schedule")
@@ -120,8 +116,7 @@ class NightWatch:
 
         When to look again while somebody is at work.
         """
-        half, self._knows_half = not self._knows_half and await self._nights.is_half(tx), True
-        if not half and not await self._nights.is_left(tx):
+        if not await self._stores.nights.running(tx):
             return None
         if is_at_work(self._stores.data_dir):
             return self._clock.now() + BUSY
@@ -170,9 +165,9 @@ class NightWatch:
     async def _begun(self, job: Job, why: Occasion) -> Night | None:
         """The night of a job; None: that of its date was begun by another."""
         if name := job.progress.get("night"):
-            return await self._nights.named(name)
+            return await self._stores.nights.named(name)
         async with self._stores.database.transaction() as tx:
-            night = await self._nights.begin(tx, date.fromisoformat(job.args["date"]), why)
+            night = await self._stores.nights.begin(tx, date.fromisoformat(job.args["date"]), why)
             if night is not None:
                 await self._stores.jobs.went_on(tx, job.id, {"night": night.id})
         return night
@@ -185,18 +180,3 @@ async def owe_asked(stores: Stores, tx: Transaction, row: Waiting, now: datetime
     day = now.astimezone(stores.tasks.zone).date()
     args = {"date": day.isoformat(), "why": "asked", "conversation": row.conversation_id}
     return await stores.jobs.enqueue(tx, NIGHT, row.event_id, "", args)
-
-
-def nightly(
-    stores: Stores, tidying: Tidying, dreaming: Dreaming, speaker: Speaker, clock: CheckedClock
-) -> list[JobKind]:
-    """Both kinds of work."""
-    morning = Morning(stores, tidying.nights, dreaming, speaker, clock)
-    watch = NightWatch(stores, tidying, morning, dreaming, clock)
-    policy = JobPolicy(max_seconds=MOST_SECONDS, persists=True)  # a phase that crashes is left out
-    return [
-        JobKind(stores, NIGHT, watch.work, policy, speaker, clock, watch.owe),
-        JobKind(
-            stores, MORNING, morning.work, JobPolicy(persists=True), speaker, clock, morning.owe
-        ),
-    ]

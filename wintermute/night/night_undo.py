@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from wintermute.changes.change_sets import KEPT
-from wintermute.changes.undo import ALL_OF_IT, FORGETTING, Undone
+from wintermute.changes.decisions import Decision
+from wintermute.changes.nights import Night
+from wintermute.changes.undo import Undone
 from wintermute.errors import WintermuteError
-from wintermute.night.nights import Night, NightItem, Nights, follow_undo
+from wintermute.forgetting.forget_jobs import refuse_meanwhile
 from wintermute.night.report import is_forgotten
 from wintermute.stores import Stores
 
@@ -19,7 +21,7 @@ EXPIRED = f"it is too late to undo that: changes are kept for {KEPT.days} days"
 class NightUndone:
     """What was taken back: the items that are as if they had never been, and what each set came to."""
 
-    items: tuple[NightItem, ...]
+    items: tuple[Decision, ...]
     undone: tuple[Undone, ...]
 
     @property
@@ -33,50 +35,35 @@ def is_old(night: Night, now: datetime) -> bool:
     return night.began_at <= now - KEPT
 
 
-def require_kept(night: Night, items: Sequence[NightItem], now: datetime) -> None:
+def require_kept(night: Night, items: Sequence[Decision], now: datetime) -> None:
     """Raises: WintermuteError for a night of which nothing that was done is left: it is too long ago."""
     done = any(item.state in ("done", "undone") for item in items)
     if not done and is_old(night, now):
         raise WintermuteError(EXPIRED)
 
 
-async def undo_items(
-    stores: Stores, nights: Nights, items: Sequence[NightItem], *, whole: bool
-) -> NightUndone:
+async def undo_items(stores: Stores, items: Sequence[Decision], *, whole: bool) -> NightUndone:
     """Take back what these items did; `whole`: they are all that their change sets are about.
 
     What was changed again since stays, and is named. Raises: WintermuteError when it is too long ago.
     """
     done = [i for i in items if i.state == "done" and i.change_set and not is_forgotten(i)]
-    async with stores.database.transaction() as tx:
-        if await stores.jobs.is_forgetting(tx):
-            raise WintermuteError(FORGETTING)
-    at_work = {night.id for night in await nights.running(stores.database)}
+    await refuse_meanwhile(stores)
+    at_work = {night.id for night in await stores.nights.running(stores.database)}
     if any(item.night in at_work for item in done):
         raise WintermuteError(AT_WORK)
     for scope in {item.scope for item in done if item.scope}:
         await stores.memories.text(scope)  # with what was edited by hand
-    back, gone = list[Undone](), list[NightItem]()
+    back = list[Undone]()
     for set_id in dict.fromkeys(str(item.change_set) for item in reversed(done)):
         wanted = await stores.changes.get(set_id)
         if wanted is None:
             raise WintermuteError(EXPIRED)
         of_set = [item for item in done if item.change_set == set_id]
         names = {name for item in of_set for _, name in item.names}
-        undone = await stores.undo.run(wanted, None if whole or not names else names)
-        back_again = {change.item for change in undone.back}
-        held = {
-            kept.item
-            for kept in undone.kept
-            if kept.fields == (ALL_OF_IT,) or kept.item not in back_again
-        }
-        async with stores.database.transaction() as tx:
-            for item in of_set:
-                if held.isdisjoint(name for _, name in item.names):
-                    await nights.move(tx, item, "undone")
-                    gone.append(item)
-            await follow_undo(tx, undone)  # of what other nights made of it since
-        back.append(undone)
+        back.append(await stores.undo.run(wanted, None if whole or not names else names))
     for scope in {item.scope for item in done if item.scope}:
         await stores.memories.text(scope)
+    left = [await stores.decisions.current(stores.database, item) for item in done]
+    gone = [item for item, still in zip(done, left, strict=True) if still is None]
     return NightUndone(tuple(gone), tuple(back))

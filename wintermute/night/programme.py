@@ -1,46 +1,46 @@
 """What a night does, put together: each phase by its name, and what its items do."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from wintermute.changes.decisions import LINES
 from wintermute.config.schema import Dreaming
 from wintermute.conversation.asking import Folding
+from wintermute.forgetting.deeds import Deed, Deeds
+from wintermute.forgetting.forget_jobs import ForgetLines
 from wintermute.jobs import FORGET
 from wintermute.memory.likeness import Likeness
 from wintermute.night.catching_up import CatchUp
 from wintermute.night.contradictions import Contradictions
 from wintermute.night.dedup import Dedup
-from wintermute.night.deeds import Deed, Deeds, ListDeed
 from wintermute.night.fact_deeds import EndFact, MergeFacts
-from wintermute.night.forget_jobs import ForgetLines
 from wintermute.night.housekeeping import Housekeeping
 from wintermute.night.idle import FoldIdle, Pages
-from wintermute.night.learning import Background
-from wintermute.night.nights import Nights
-from wintermute.night.page_writer import WriterPrompts
 from wintermute.night.resting import RestFacts, Stale
 from wintermute.night.rewriting import Export, ListRewriting, RemoveLines, RewriteList
 from wintermute.night.skill_review import SkillReview
 from wintermute.night.task_review import ChangeTask, TaskReview
 from wintermute.night.tidying import Chore, NightPhase, PhaseWork, Programme, Tidying
+from wintermute.pages.page_writer import WriterPrompts
 from wintermute.stores import Stores
 from wintermute.templates import Template
+from wintermute.work.data_folder import DataFolder
 
 
-def _of_facts(own: Background, nights: Nights) -> Sequence[NightPhase]:
+def _of_facts(own: DataFolder) -> Sequence[NightPhase]:
     """What looks at facts; a list is rewritten whole instead (M-055, M-062)."""
     stores, texts, wanted = own.stores, own.texts, own.config.dreaming
     if not stores.memories.ranked:
-        return (ListRewriting(stores, nights, texts.dream_memories),)
+        return (ListRewriting(stores, texts.dream_memories),)
     same, least = wanted.dedup_similarity, wanted.contradiction_similarity
     likeness = Likeness(stores.database, stores.facts, stores.meaning, least, same)
     return (
-        Dedup(stores, nights, likeness, texts.dream_dedup, same),
-        Contradictions(stores, nights, likeness, texts.dream_contradiction, same),
-        Stale(stores, nights, wanted),
+        Dedup(stores, likeness, texts.dream_dedup, same),
+        Contradictions(stores, likeness, texts.dream_contradiction, same),
+        Stale(stores, wanted),
     )
 
 
-def _of_chats(own: Background, nights: Nights) -> Sequence[Chore]:
+def _of_chats(own: DataFolder) -> Sequence[Chore]:
     """What is done with conversations in which nobody speaks any more."""
     stores, texts, clock = own.stores, own.texts, own.clock
     plan, page = (
@@ -54,42 +54,38 @@ def _of_chats(own: Background, nights: Nights) -> Sequence[Chore]:
         return Folding(stores, work.models, texts.compaction, context, hidden, work.night.id)
 
     return (
-        Pages(stores, nights, prompts, backend, own.redact, clock),
-        FoldIdle(stores, nights, folding, clock),
+        Pages(stores, prompts, backend, own.redact, clock),
+        FoldIdle(stores, folding, clock),
     )
 
 
-def deeds(stores: Stores, dreaming: Dreaming, nights: Nights) -> Deeds:
+def deeds(stores: Stores, dreaming: Dreaming) -> Deeds:
     """Build what is done for items of a night: by the night itself, or by a person's yes."""
-    by_word: dict[str, Deed] = {
-        "merge": MergeFacts(stores, nights),
-        "end": EndFact(stores, nights),
+    by_word: Mapping[str, Deed] = {
+        "merge": MergeFacts(stores),
+        "end": EndFact(stores),
         "rest": RestFacts(stores, dreaming),
         "task": ChangeTask(stores),
+        "list": RewriteList(stores),
+        LINES: RemoveLines(stores),
         FORGET: ForgetLines(stores),
     }
-    lists: dict[str, ListDeed] = {"list": RewriteList(stores), "lines": RemoveLines(stores)}
-    return Deeds(stores, nights, by_word, lists, stores.undo.files)
+    return Deeds(stores, by_word)
 
 
-def tidying(own: Background) -> Tidying:
+def tidying(own: DataFolder) -> Tidying:
     """The night of a configuration, built on what is open."""
     stores = own.stores
-    nights = Nights(stores.database, own.clock)
     programme = Programme(
-        first=[CatchUp(stores, nights, own.config, own.texts, own.quiet, own.clock)],
-        facts=_of_facts(own, nights),
+        first=[CatchUp(stores, own.config, own.texts, own.clock)],
+        facts=_of_facts(own),
         export=[Export(stores)],
         more=[
-            TaskReview(stores, nights, own.texts.dream_tasks),
-            SkillReview(
-                stores, nights, own.texts.dream_skills, own.config.dreaming.dedup_similarity
-            ),
+            TaskReview(stores, own.texts.dream_tasks),
+            SkillReview(stores, own.texts.dream_skills, own.config.dreaming.dedup_similarity),
         ],
-        last=_of_chats(own, nights),
-        closing=[Housekeeping(stores, nights, own.clock)],
+        last=_of_chats(own),
+        closing=[Housekeeping(stores, own.clock)],
     )
     budget = own.config.dreaming.budget_tokens
-    return Tidying(
-        stores, nights, programme, deeds(stores, own.config.dreaming, nights), own.models, budget
-    )
+    return Tidying(stores, programme, deeds(stores, own.config.dreaming), own.models, budget)

@@ -7,11 +7,12 @@ from datetime import date
 from functools import partial
 from typing import Literal
 
+from wintermute.changes.decisions import LINES, OPEN, Decision, turned
+from wintermute.changes.nights import Night
 from wintermute.errors import StorageBlocked, WintermuteError
 from wintermute.files import to_its_end
+from wintermute.forgetting.deeds import Deeds
 from wintermute.jobs import FORGET
-from wintermute.night.deeds import Deeds
-from wintermute.night.nights import ItemState, Night, NightItem, Nights, turned
 from wintermute.stores import Stores
 from wintermute.wiki.asked_lines import shown_again
 
@@ -29,7 +30,6 @@ ANSWERS: Mapping[str, WhichHolds] = {
 }
 """Answers, and the one of two contradicting memories that each declares true (M-087)."""
 ONLY_YES_OR_NO = "is answered with yes or no"
-OPEN: tuple[ItemState, ...] = ("open",)
 CHANGED = "what it is about has changed since, or was decided elsewhere, so nothing was done"
 ANSWERED = {
     "done": "was done already",
@@ -48,7 +48,7 @@ class NoSuchNight(WintermuteError):
 class SeveralMeant(WintermuteError):
     """A number that items of several nights have, and not the newest of these alone waits."""
 
-    def __init__(self, items: Sequence[NightItem]) -> None:
+    def __init__(self, items: Sequence[Decision]) -> None:
         super().__init__(f"it may be {' or '.join(item.id for item in items)}")
         self.items = items
 
@@ -57,28 +57,27 @@ class SeveralMeant(WintermuteError):
 class Answered:
     """What became of one question. `problem`: why nothing was done; "": it was."""
 
-    item: NightItem
+    item: Decision
     problem: str = ""
 
 
 class Questions:
     """Finds nights and items by what people call them, and does what is said yes to."""
 
-    def __init__(self, stores: Stores, nights: Nights) -> None:
+    def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._nights = nights
 
     async def night(self, named: str, scope: str | None = None) -> Night:
         """The night of an id, or of a date: the newest that did or asks something, there if given.
 
         Raises: NoSuchNight, naming the newest.
         """
-        found = await self._nights.named(named)
+        found = await self._stores.nights.named(named)
         if found is None and (day := _day(named)) is not None:
-            of_day = await self._nights.newest(LOOKED_THROUGH, day)
+            of_day = await self._stores.nights.newest(LOOKED_THROUGH, day)
             found = await self.newest_of(of_day, scope)
         if found is None:
-            newest = [night.id for night in await self._nights.newest(NEWEST)]
+            newest = [night.id for night in await self._stores.nights.newest(NEWEST)]
             known = f"the newest are {', '.join(newest)}" if newest else "none has run yet"
             raise NoSuchNight(f"there is no night {named[:40]}: {known}")
         return found
@@ -86,19 +85,19 @@ class Questions:
     async def newest_of(self, nights: Sequence[Night], scope: str | None) -> Night | None:
         """The first of these that did or asks something there; else the first."""
         for night in nights:
-            if await self._nights.items(self._stores.database, night.id, scope):
+            if await self._stores.decisions.listed(self._stores.database, night.id, scope):
                 return night
         return next(iter(nights), None)
 
-    async def item(self, named: str, scope: str | None = None) -> NightItem:
+    async def item(self, named: str, scope: str | None = None) -> Decision:
         """The item `NIGHT#N`, if it is of this scope. Raises: NoSuchNight, naming those there are."""
         match = NIGHT.fullmatch(named.strip().strip("`"))
         if match is None or match[2] is None:
             raise NoSuchNight(f"write it as NIGHT#ITEM, such as 20260504#3, not {named[:40]}")
         night = await self.night(match[1])
         async with self._stores.database.transaction() as tx:
-            await self._nights.outdate(tx)
-            items = await self._nights.items(tx, night.id, scope)
+            await self._stores.decisions.outdate(tx)
+            items = await self._stores.decisions.listed(tx, night.id, scope)
         found = next((item for item in items if item.n == int(match[2])), None)
         if found is None:
             newest = ", ".join(item.id for item in items[-NEWEST:])
@@ -106,7 +105,7 @@ class Questions:
             raise NoSuchNight(f"the night {night.id} has no item {match[2]}: {known}")
         return found
 
-    async def shown(self, word: str, scope: str) -> NightItem:
+    async def shown(self, word: str, scope: str) -> Decision:
         """The item that `NIGHT#N` names or, of the newest night that has one here, `N`.
 
         Raises: NoSuchNight.
@@ -117,20 +116,20 @@ class Questions:
         await self.open_in(scope)
         return (await self._numbered(scope, int(name), int(name), name))[0]
 
-    async def open_in(self, scope: str) -> list[NightItem]:
+    async def open_in(self, scope: str) -> list[Decision]:
         """What waits for a yes or no there, oldest first."""
         async with self._stores.database.transaction() as tx:
-            await self._nights.outdate(tx)
-            return await self._nights.items(tx, scope=scope, states=OPEN)
+            await self._stores.decisions.outdate(tx)
+            return await self._stores.decisions.listed(tx, scope=scope, states=OPEN)
 
-    async def meant(self, words: Sequence[str], scope: str) -> list[NightItem]:
+    async def meant(self, words: Sequence[str], scope: str) -> list[Decision]:
         """The questions of a scope that `all`, `3`, `3-7` or `NIGHT#3` name.
 
         A number is that of the newest night that has such an item here, whatever became of it: said
         twice it is no other question's. Raises: NoSuchNight; SeveralMeant where an older one asks
         under that number, for it may be the one that was shown.
         """
-        waiting, found = await self.open_in(scope), list[NightItem]()
+        waiting, found = await self.open_in(scope), list[Decision]()
         for word in words:
             if word.casefold() == ALL:
                 found += waiting
@@ -145,22 +144,22 @@ class Questions:
                 found.append(await self.item(word, scope))
         return list({item.id: item for item in found}.values())
 
-    async def _numbered(self, scope: str, first: int, last: int, word: str) -> list[NightItem]:
-        everything = await self._nights.items(self._stores.database, scope=scope)
+    async def _numbered(self, scope: str, first: int, last: int, word: str) -> list[Decision]:
+        everything = await self._stores.decisions.listed(self._stores.database, scope=scope)
         fitting = [item for item in everything if first <= item.n <= last]
         if not fitting:
             raise NoSuchNight(f"no change or question of a night has the number {word[:20]} here")
         here = [item for item in fitting if item.night == fitting[-1].night]
         return [item for item in here if item.state == "open"] or here[:1]
 
-    async def follow(self, item: NightItem, word: str, deeds: Deeds) -> Answered:
+    async def follow(self, item: Decision, word: str, deeds: Deeds) -> Answered:
         """Follow one of `ANSWERS`. Only of two that cannot both be true either may be meant (M-087)."""
         answer = ANSWERS[word]
         if item.kind != "ended" and word not in ("yes", "no"):
             return Answered(item, ONLY_YES_OR_NO)
         return await (self.no(item) if answer == "both" else self.yes(item, deeds, answer))
 
-    async def yes(self, item: NightItem, deeds: Deeds, answer: WhichHolds = "new") -> Answered:
+    async def yes(self, item: Decision, deeds: Deeds, answer: WhichHolds = "new") -> Answered:
         """Do what it asks, if what it is about is still so (M-079); also after a no."""
         item = await self._open_again(item)
         if item.state != "open":
@@ -177,27 +176,25 @@ class Questions:
             await self._stores.memories.text(item.scope)
         return Answered(wanted, "" if done else CHANGED)
 
-    async def _open_again(self, item: NightItem) -> NightItem:
-        """Who said no may think better of it; what else was asked elsewhere was decided there."""
-        if item.state != "refused" or "proposal" in item.plan:
+    async def _open_again(self, item: Decision) -> Decision:
+        """Who said no may think better of it; lines that stayed are in their file again."""
+        if item.state != "refused" or item.kind == LINES:
             return item
         async with self._stores.database.transaction() as tx:
-            await self._nights.move(tx, item, "open")
+            await self._stores.decisions.move(tx, item, "open")
         return replace(item, state="open")
 
-    async def no(self, item: NightItem) -> Answered:
+    async def no(self, item: Decision) -> Answered:
         """Refuse it: it is not asked again."""
         if item.state != "open":
             return Answered(item, ANSWERED[item.state])
-        async with self._stores.database.transaction() as tx:
-            if not await self._nights.move(tx, item, "refused"):
+        async with self._stores.placing.settled(), self._stores.database.transaction() as tx:
+            if not await self._stores.decisions.move(tx, item, "refused"):
                 return Answered(item, CHANGED)
-            if "proposal" in item.plan:
-                await self._stores.proposals.decide(tx, item.plan["proposal"], "refused")
             if item.plan.get("do") == FORGET:  # they stay, and are shown again
                 files, lines = self._stores.wiki.files, item.plan["lines"]
                 await to_its_end(partial(shown_again, files, lines))
-        if item.kind == "lines":  # they are written back
+        if item.kind == LINES:  # they are written back
             await self._stores.memories.text(item.scope)
         return Answered(item)
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import PurePosixPath
 
+from wintermute.changes.decisions import FORGOTTEN as FORGOTTEN_REASON
+from wintermute.changes.decisions import Decision
+from wintermute.changes.nights import Night, PhaseTally
 from wintermute.messages import Json
-from wintermute.night.nights import FORGOTTEN as FORGOTTEN_REASON
-from wintermute.night.nights import Night, NightItem, PhaseTally
 from wintermute.prompt.gather import event
 from wintermute.text import counted, one_line, plain
 
@@ -96,7 +97,7 @@ class NightMessage:
     """A message. `asks`: the one question that stands in it whole, which a sign may answer."""
 
     text: str
-    asks: NightItem | None = None
+    asks: Decision | None = None
 
 
 def quoted(texts: Iterable[str]) -> str:
@@ -110,7 +111,7 @@ def cut(text: str) -> str:
     return line if len(line) <= MOST_SHOWN else f"{line[: MOST_SHOWN - 1]}…"
 
 
-def done_words(items: Sequence[NightItem]) -> str:
+def done_words(items: Sequence[Decision]) -> str:
     """`3 memories merged, “Garden” updated`; "" where nothing was done."""
     parts = list[str]()
     for kind, number in Counter(item.kind for item in items if item.state == "done").items():
@@ -127,13 +128,13 @@ def done_words(items: Sequence[NightItem]) -> str:
     return ", ".join(parts)
 
 
-def _pages(item: NightItem) -> list[str]:
+def _pages(item: Decision) -> list[str]:
     """What the pages are called that an item changed; the index is none."""
     paths = [PurePosixPath(name) for kind, name in item.names if kind == "page" and "/" in name]
     return [path.stem.replace("_", " ") for path in paths]
 
 
-def lead(item: NightItem) -> str:
+def lead(item: Decision) -> str:
     """The event or the question in words: `merged:`, `Merge these?`."""
     kind = item.kind
     if kind in ("task", "skill") and not item.after:
@@ -144,40 +145,40 @@ def lead(item: NightItem) -> str:
     return f"{done}:" if item.state in ("done", "planned", "undone") else asked
 
 
-def is_choice(item: NightItem) -> bool:
+def is_choice(item: Decision) -> bool:
     """Say if it asks which of two memories is true (M-087)."""
     return item.kind == "ended" and item.state == "open"
 
 
-def how_to_answer(item: NightItem) -> str:
+def how_to_answer(item: Decision) -> str:
     """Return the commands that answer a question."""
     if is_choice(item):
         return f"`/night {item.id} new`, `old`, `both` or `neither`"
     return f"`/night yes {item.id}` or `/night no {item.id}`"
 
 
-def item_words(item: NightItem) -> str:
+def item_words(item: Decision) -> str:
     """What an item did or asks: what was there, what is there, and why. For a chat."""
     before, after = quoted(item.before), quoted([item.after] if item.after else [])
     joined = (" or " if is_choice(item) else " → ").join(filter(None, (before, after)))
     return _in_words(item, joined, plain)
 
 
-def item_text(item: NightItem) -> str:
+def item_text(item: Decision) -> str:
     """The same for a terminal or a model."""
     before, after = "; ".join(map(cut, item.before)), cut(item.after)
     joined = (" or " if is_choice(item) else " -> ").join(filter(None, (before, after)))
     return _in_words(item, joined, str)
 
 
-def _in_words(item: NightItem, change: str, shown: Callable[[str], str]) -> str:
+def _in_words(item: Decision, change: str, shown: Callable[[str], str]) -> str:
     if is_forgotten(item):
         return f"{lead(item)} {FORGOTTEN}"
     why = f"({shown(one_line(item.reason))})" if item.reason else ""
     return " ".join(part for part in (lead(item), change, why) if part)
 
 
-def for_a_model(item: NightItem) -> NightItem:
+def for_a_model(item: Decision) -> Decision:
     """An item without words from outside: whoever reads them could not answer nights any more."""
     if not item.from_outside:
         return item
@@ -185,17 +186,17 @@ def for_a_model(item: NightItem) -> NightItem:
     return replace(item, before=(), after=instead.format(item.id), reason=why)
 
 
-def is_forgotten(item: NightItem) -> bool:
+def is_forgotten(item: Decision) -> bool:
     """Whether somebody asked for its words to be forgotten."""
     return not item.before and not item.after and item.reason == FORGOTTEN_REASON
 
 
-def is_whole(item: NightItem) -> bool:
+def is_whole(item: Decision) -> bool:
     """Whether nothing of an item is cut where it is shown in a line."""
     return all(len(one_line(text)) <= MOST_SHOWN for text in (*item.before, item.after))
 
 
-def whole(item: NightItem, *, chat: bool) -> list[str]:
+def whole(item: Decision, *, chat: bool) -> list[str]:
     """One item in all its length, in lines."""
 
     def block(text: str) -> list[str]:
@@ -218,7 +219,7 @@ def whole(item: NightItem, *, chat: bool) -> list[str]:
     return [*found, *([f"Source: {evidence}"] if evidence else [])]
 
 
-def item_line(item: NightItem, name: str) -> str:
+def item_line(item: Decision, name: str) -> str:
     """An item under a name and, unless it was simply done, with what became of it."""
     state = f" — {STATES[item.state]}" if item.state in STATES else ""
     return f"- `{name}` {item_words(item)}{state}"
@@ -235,7 +236,7 @@ def told_of(nights: Sequence[Night], today: date) -> str:
 
 
 def message(
-    lead: str, items: Sequence[NightItem], failed: int = 0, *, left: bool = False
+    lead: str, items: Sequence[Decision], failed: int = 0, *, left: bool = False
 ) -> NightMessage:
     """Two or three lines for people; no text where nothing was done and nothing is asked.
 
@@ -262,7 +263,7 @@ def message(
     return NightMessage(f"{line}`/night {name}` shows it whole; {how_to_answer(item)} answers.")
 
 
-def report_event(items: Sequence[NightItem]) -> str:
+def report_event(items: Sequence[Decision]) -> str:
     """What the model is told of nights, with the next message of a person; "" for nothing."""
     if not items:
         return ""
@@ -279,7 +280,7 @@ def report_event(items: Sequence[NightItem]) -> str:
     return event("night_report", items[-1].night, "\n".join(lines)) + "\n\n"
 
 
-def _told(item: NightItem) -> str:
+def _told(item: Decision) -> str:
     state = {"done": "done", "open": "waits for the person's yes", "undone": "taken back"}
     before, after = "; ".join(map(cut, item.before)), cut(item.after)
     change = f"{before} -> {after}" if before and after else before or after
@@ -298,7 +299,7 @@ def failed(night: Night) -> list[PhaseTally]:
     return [tally for tally in night.phases if tally.status == "failed"]
 
 
-def as_json(night: Night, items: Sequence[NightItem]) -> Json:
+def as_json(night: Night, items: Sequence[Decision]) -> Json:
     """A night for programs (M-073)."""
     return {
         "id": night.id,
@@ -322,7 +323,7 @@ def as_json(night: Night, items: Sequence[NightItem]) -> Json:
     }
 
 
-def item_json(item: NightItem) -> Json:
+def item_json(item: Decision) -> Json:
     """An item for programs (M-073)."""
     return {
         "id": item.id,

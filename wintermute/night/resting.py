@@ -8,13 +8,12 @@ from dataclasses import replace
 from datetime import timedelta
 
 from wintermute.changes.change_sets import Change, Reason
+from wintermute.changes.decisions import Decision, Planned, digest_of
 from wintermute.clock import stamp
 from wintermute.config.schema import Dreaming
 from wintermute.db import Transaction
 from wintermute.memory.fact import state_of
 from wintermute.memory.resting import StaleFact, awake_count, rest, stale
-from wintermute.night.deeds import ItemNames
-from wintermute.night.nights import NightItem, Nights, Planned, digest_of
 from wintermute.night.tidying import PhaseWork, TidyStep
 from wintermute.stores import Stores
 
@@ -28,9 +27,8 @@ class Stale:
     name = "stale"
     asks = False
 
-    def __init__(self, stores: Stores, nights: Nights, wanted: Dreaming) -> None:
+    def __init__(self, stores: Stores, wanted: Dreaming) -> None:
         self._stores = stores
-        self._nights = nights
         self._wanted = wanted
 
     async def size(self, scope: str) -> int:
@@ -45,7 +43,7 @@ class Stale:
         found = await stale(database, work.scope, before, least)
         gone = {name for item in work.so_far for name in _named(item)}
         digests = {_digest(fact): fact for fact in found if fact.id not in gone}
-        new = await self._nights.unjudged(work.scope, digests)
+        new = await self._stores.nights.unjudged(work.scope, digests)
         wanted = [fact for digest, fact in digests.items() if digest in new]
         if not wanted:
             return
@@ -58,7 +56,7 @@ class Stale:
         )
 
 
-def _named(item: NightItem) -> Iterator[str]:
+def _named(item: Decision) -> Iterator[str]:
     """The facts that an item is about already."""
     yield from item.evidence
     yield from (each["id"] for each in item.plan.get("members", ()))
@@ -99,19 +97,19 @@ class RestFacts:
         self._stores = stores
         self._least = wanted.stale_min_access
 
-    async def do(self, tx: Transaction, item: NightItem, why: Reason) -> ItemNames | None:
-        """None where all of them were."""
+    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
+        """False where all of them were."""
         facts = self._stores.facts
         before = facts.now() - timedelta(days=item.plan["days"])
         found = {fact.id for fact in await stale(tx, item.scope, before, self._least)}
         still = [name for name in item.plan["facts"] if name in found]
         going = await facts.living(tx, item.scope, still)
         if not going:
-            return None
+            return False
         await rest(tx, [fact.id for fact in going])
         changes = [
             Change("fact", fact.id, state_of(fact), state_of(replace(fact, archived=True)))
             for fact in going
         ]
         await self._stores.changes.record(tx, why, changes)
-        return [("fact", fact.id) for fact in going]
+        return True

@@ -4,31 +4,28 @@ lines ─ one question ─▶ a list ─ nothing lost that must stay? ─▶ rep
 """
 
 import asyncio
-import json
-import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from wintermute.changes.change_sets import Reason
-from wintermute.changes.proposals import Proposal
+from wintermute.changes.decisions import LINES, Decision, DecisionState, Planned, digest_of
 from wintermute.db import Transaction
-from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn
-from wintermute.llm.json_answer import Unfit, proved_answer
+from wintermute.errors import ContextTooLarge, ModelError
+from wintermute.llm.json_answer import Unfit
 from wintermute.llm.tokens import estimate
-from wintermute.memory.fact import Fact, NewFact, Replaced, key, listed, refusal, retirements
+from wintermute.memory.fact import Fact, NewFact, key, listed, refusal, retirements
 from wintermute.memory.resting import awake_count
 from wintermute.memory.review import hand_down_use, is_said_elsewhere
 from wintermute.memory.sense import Heirs, are_made_of, successors
-from wintermute.messages import Reply
+from wintermute.messages import Reply, json_in
 from wintermute.night.dedup import origins_of, sources_of
-from wintermute.night.deeds import ItemNames, named
 from wintermute.night.fact_deeds import merged_fact
-from wintermute.night.nights import ItemState, NightItem, Nights, Planned, digest_of
 from wintermute.night.tidying import (
     ALWAYS_ALLOWED,
     ROLE,
     ChoreDone,
     PhaseWork,
     TidyStep,
+    answer_or_step,
 )
 from wintermute.stores import Stores
 from wintermute.templates import Template, fill
@@ -38,14 +35,12 @@ AGAIN = "That cannot be used: {error}. Answer once more, with the list alone, on
 LARGE = "the list is longer than a model can be shown at once"
 LONGER = 1.5
 """How often its length a list may have that is to be shorter."""
-UNWANTED: tuple[ItemState, ...] = ("undone", "refused")
-OPEN: tuple[ItemState, ...] = ("open",)
+UNWANTED: tuple[DecisionState, ...] = ("undone", "refused")
+OPEN: tuple[DecisionState, ...] = ("open",)
 MOST_NAMED = 5
 """Memories that a notice quotes."""
 FEWEST = 2
 """Lines; of one nothing can be made."""
-
-log = logging.getLogger(__name__)
 
 
 class Export:
@@ -69,7 +64,7 @@ def rewritten(reply: Reply, old: Sequence[Fact]) -> list[str]:
         raise Unfit("it was cut off before its end")
     if problem := refusal([(fact.text, fact.protected) for fact in old], reply.text):
         raise Unfit(problem, "the list would lose what must stay, or is no list")
-    if _is_json(reply.text):
+    if json_in(reply.text, reply) is not reply:
         raise Unfit("it is JSON, not one fact per line")
     lines = listed(reply.text)
     if len(reply.text) > LONGER * sum(len(fact.text) + 1 for fact in old):
@@ -81,23 +76,14 @@ def rewritten(reply: Reply, old: Sequence[Fact]) -> list[str]:
     return lines
 
 
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
 class ListRewriting:
     """Asks for the list of a scope, once for each that it was (M-062)."""
 
     name = "memories"
     asks = True
 
-    def __init__(self, stores: Stores, nights: Nights, template: Template) -> None:
+    def __init__(self, stores: Stores, template: Template) -> None:
         self._stores = stores
-        self._nights = nights
         self._template = template
 
     async def size(self, scope: str) -> int:
@@ -112,36 +98,34 @@ class ListRewriting:
         if not work.dry:
             await self._stores.memories.text(work.scope)  # with what was edited by hand
         held = await self._held(work.scope)
-        if new := await self._nights.unjudged(work.scope, held):
+        if new := await self._stores.nights.unjudged(work.scope, held):
             yield TidyStep(judged=tuple(new))  # it is known longer than the item
-        if await self._stores.proposals.open_in(work.scope, "fact"):
+        if await self._stores.decisions.waiting(work.scope, LINES):
             return  # some of them are about to go, perhaps (M-090)
         live = await self._stores.facts.live(work.scope)
         beside = [fact for fact in live if not _is_apart(fact)]
         whole = [fact.text for fact in beside]
-        if not await self._nights.unjudged(work.scope, [digest := _digest(whole)]):
+        if not await self._stores.nights.unjudged(work.scope, [digest := _digest(whole)]):
             return
-        free = await self._nights.unjudged(work.scope, [_line(text) for text in whole]) - held
+        free = (
+            await self._stores.nights.unjudged(work.scope, [_line(text) for text in whole]) - held
+        )
         old = [fact for fact in beside if _line(fact.text) in free]
         if len(old) < FEWEST:
             return
-        try:
-            lines = await self._asked(work, old)
-        except QuestionWithdrawn:
+        lines = await answer_or_step(self._asked(work, old), (digest,), _unchanged)
+        if isinstance(lines, TidyStep):
+            yield lines
             return
-        except ContextTooLarge:
-            yield TidyStep(judged=(digest,), note=LARGE)
-        except AnswerUnusable as problem:
-            log.warning("memories not rewritten reason=%s", problem)
-            yield TidyStep(judged=(digest,), note=f"the list stays as it is: {problem}")
-        else:
-            # What comes of it is not asked about again.
-            after = [*lines, *(text for text in whole if _line(text) not in free)]
-            yield TidyStep(_item(old, lines, digest), judged=(digest, _digest(after)))
+        # What comes of it is not asked about again.
+        after = [*lines, *(text for text in whole if _line(text) not in free)]
+        yield TidyStep(_item(old, lines, digest), judged=(digest, _digest(after)))
 
     async def _held(self, scope: str) -> set[str]:
         """The lines that an earlier list was to do without, and a person said no to that."""
-        items = await self._nights.items(self._stores.database, scope=scope, states=UNWANTED)
+        items = await self._stores.decisions.listed(
+            self._stores.database, scope=scope, states=UNWANTED
+        )
         return {_line(text) for item in items if item.phase == self.name for text in item.before}
 
     async def _asked(self, work: PhaseWork, old: Sequence[Fact]) -> list[str]:
@@ -149,10 +133,14 @@ class ListRewriting:
         question = fill(self._template.text(), {"content": untagged(shown)})
         if estimate(question) > work.models.window(ROLE):
             raise ContextTooLarge(LARGE)
-        return await proved_answer(
-            *(work.models, ROLE, question, lambda reply: rewritten(reply, old), AGAIN),
+        return await work.models.proved_answer(
+            *(ROLE, question, lambda reply: rewritten(reply, old), AGAIN),
             sources=sources_of(self._stores, old),
         )
+
+
+def _unchanged(problem: ModelError) -> str:
+    return LARGE if isinstance(problem, ContextTooLarge) else f"the list stays as it is: {problem}"
 
 
 def _is_apart(fact: Fact) -> bool:
@@ -220,30 +208,17 @@ class RewriteList:
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
 
-    async def do_alone(self, item: NightItem, why: Reason) -> ItemNames | None:
-        """None where one of them is another by now, or something else says what it would.
-
-        Raises: ToolFailed.
-        """
+    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
+        """False where one of them is another by now, or something else says what it would."""
         stores, old, lines = self._stores, item.plan["old"], item.plan["lines"]
-
-        async def work(tx: Transaction) -> Replaced | None:
-            facts = await stores.facts.living(tx, item.scope, list(old))
-            if not await self._may_stand(tx, item.scope, lines, facts, old):
-                return None
-            fresh, heirs = await asyncio.to_thread(instead, facts, lines)
-            made = await stores.facts.supersede(tx, why, fresh, heirs)
-            for n, heir in enumerate(made.facts):
-                await hand_down_use(tx, heir.id, [old for old, at in heirs.items() if at == n])
-            return made
-
-        done = await stores.memories.change(item.scope, work)
-        if done is None:
-            known = await stores.changes.get(why.into or "")  # a kill came after it was done
-            facts = [change for change in known.changes if change.kind == "fact"] if known else []
-            return named(facts) or None
-        new = [fact for fact in done.facts if fact.id not in old]
-        return [("fact", fact.id) for fact in (*new, *done.retired)]
+        facts = await stores.facts.living(tx, item.scope, list(old))
+        if not await self._may_stand(tx, item.scope, lines, facts, old):
+            return False
+        fresh, heirs = await asyncio.to_thread(instead, facts, lines)
+        made = await stores.facts.supersede(tx, why, fresh, heirs)
+        for n, heir in enumerate(made.facts):
+            await hand_down_use(tx, heir.id, [old for old, at in heirs.items() if at == n])
+        return True
 
     async def _may_stand(
         self,
@@ -255,7 +230,7 @@ class RewriteList:
     ) -> bool:
         if {fact.id: fact.text for fact in facts} != old or any(map(_is_apart, facts)):
             return False
-        if await self._stores.proposals.open_in(scope, "fact", tx):
+        if await self._stores.decisions.waiting(scope, LINES, tx):
             return False
         told = [(fact.text, fact.protected) for fact in facts]  # by now, it may be
         if await asyncio.to_thread(refusal, told, "\n".join(lines)):
@@ -263,22 +238,19 @@ class RewriteList:
         return not any([await is_said_elsewhere(tx, scope, key(line), list(old)) for line in lines])
 
 
-async def ask_about_lines(
-    tx: Transaction, stores: Stores, nights: Nights, wish: Proposal
-) -> NightItem | None:
-    """The question whether memories may go whose lines are missing; None: it is asked already."""
-    now, ids = stores.facts.now(), json.loads(wish.text)
-    texts = [fact.text for fact in await stores.facts.living(tx, wish.scope, ids)]
-    waiting = await nights.items(tx, scope=wish.scope, states=OPEN)
-    if not texts or any(item.plan.get("proposal") == wish.id for item in waiting):
+async def ask_about_lines(tx: Transaction, stores: Stores, wish: Decision) -> Decision | None:
+    """Ask whether memories may go whose lines are missing; None: none of them is there any more."""
+    found = await stores.facts.living(tx, wish.scope, wish.plan["ids"])
+    if not found:
+        await stores.decisions.move(tx, wish, "outdated")
         return None
-    plan = {"do": "lines", "proposal": wish.id, "ids": ids}
-    wanted = Planned("lines", tuple(texts[:MOST_NAMED]), "", wish.reason, plan, question=True)
-    day = now.astimezone(stores.tasks.zone).date()
-    night = await nights.begin(tx, day, "asked", wish.scope, "lines")
+    day = stores.facts.now().astimezone(stores.tasks.zone).date()
+    night = await stores.nights.begin(tx, day, "asked", wish.scope, LINES)
     assert night is not None  # one that is asked for always begins
-    item = await nights.plan(tx, night.id, wish.scope, "lines", wanted, "open")
-    await nights.end(tx, night.id)
+    texts = tuple(fact.text for fact in found[:MOST_NAMED])
+    wanted = Planned(LINES, texts, "", wish.reason, wish.plan)
+    item = await stores.decisions.ask(tx, night.id, LINES, wish, wanted)
+    await stores.nights.end(tx, night.id)
     return item
 
 
@@ -288,15 +260,9 @@ class RemoveLines:
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
 
-    async def do_alone(self, item: NightItem, why: Reason) -> ItemNames | None:
-        """None where some of the lines are back, which is another question."""
+    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
+        """Retire them; lines that were back were another question."""
         stores = self._stores
-        await stores.memories.text(item.scope)  # with what was edited by hand
-        async with stores.database.transaction() as tx:
-            if await stores.proposals.decide(tx, item.plan["proposal"], "taken"):
-                ids = item.plan["ids"]
-                gone = await stores.facts.retire_unrecorded(tx, item.scope, ids, "edit")
-                await stores.changes.record(tx, why, retirements(gone))
-                return [("fact", fact.id) for fact in gone]
-        known = await stores.changes.get(why.into or "")  # a kill came after it was done
-        return (named(known.changes) or None) if known else None
+        gone = await stores.facts.retire_unrecorded(tx, item.scope, item.plan["ids"], "edit")
+        await stores.changes.record(tx, why, retirements(gone))
+        return True

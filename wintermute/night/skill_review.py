@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from wintermute.changes.decisions import Planned, digest_of
 from wintermute.clock import stamp
-from wintermute.errors import AnswerUnusable, ContextTooLarge, ToolFailed
-from wintermute.llm.json_answer import Unfit, answer_in_json, only
+from wintermute.errors import ToolFailed
+from wintermute.llm.json_answer import Unfit, only
 from wintermute.llm.tokens import estimate
 from wintermute.memory.sense import are_made_of, main_words, shared_words
 from wintermute.messages import Json
-from wintermute.night.nights import Nights, Planned, digest_of
-from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
+from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
 from wintermute.skills.skills import ENDING, IN_FOLDER, MOST_DOCUMENTATION, shown, summary_in
 from wintermute.stores import Stores
 from wintermute.templates import Template
@@ -81,10 +81,9 @@ class SkillReview:
     name = "skills"
     asks = True
 
-    def __init__(self, stores: Stores, nights: Nights, template: Template, alike: float) -> None:
+    def __init__(self, stores: Stores, template: Template, alike: float) -> None:
         """`alike`: which part of their words two skills share that are the same."""
         self._stores = stores
-        self._nights = nights
         self._template = template
         self._alike = alike
 
@@ -98,7 +97,9 @@ class SkillReview:
         if work.scope != self._stores.owner.scope:
             return
         skills = await self._skills()
-        new = await self._nights.unjudged(work.scope, [skill.digest for skill in skills.values()])
+        new = await self._stores.nights.unjudged(
+            work.scope, [skill.digest for skill in skills.values()]
+        )
         asked, busy, wait = 0, set[str](), set[str]()
         for group in await asyncio.to_thread(self._groups, skills, new):
             if busy & {skill.name for skill in group}:
@@ -115,7 +116,7 @@ class SkillReview:
             yield TidyStep(judged=tuple(quiet))
         unread = [s for s in await self._unread(skills) if s.name not in busy]
         digests = {digest_of("unread", skill.digest): skill for skill in unread}
-        for digest in sorted(await self._nights.unjudged(work.scope, digests)):
+        for digest in sorted(await self._stores.nights.unjudged(work.scope, digests)):
             yield TidyStep((_going(digests[digest], digest),))
 
     async def _skills(self) -> dict[str, SkillText]:
@@ -155,15 +156,15 @@ class SkillReview:
         template = self._template.text()
         if estimate(template + content) > work.models.window(ROLE):
             return TidyStep(judged=judged, note=f"{shown(group[0].name)} is too long for a model")
-        try:
-            text = await answer_in_json(
-                *(work.models, ROLE, template, {"content": content}),
-                lambda found: proposed(found, group),
-            )
-        except (AnswerUnusable, ContextTooLarge) as problem:
-            names = " and ".join(shown(skill.name) for skill in group)
-            log.warning("nothing proposed skills=%s reason=%s", names, problem)
-            return TidyStep(judged=judged, note=f"nothing is proposed for {names}: {problem}")
+        asked = work.models.answer_in_json(
+            *(ROLE, template, {"content": content}, lambda found: proposed(found, group))
+        )
+        names = " and ".join(shown(skill.name) for skill in group)
+        text = await answer_or_step(
+            asked, judged, lambda problem: f"nothing is proposed for {names}: {problem}"
+        )
+        if isinstance(text, TidyStep):
+            return text
         if not text:
             return TidyStep(judged=judged)
         kept = SkillText(group[0].name, text, group[0].saved)

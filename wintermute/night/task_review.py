@@ -14,17 +14,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from wintermute.changes.change_sets import Reason
+from wintermute.changes.decisions import Decision, Planned, digest_of
 from wintermute.db import Transaction
-from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn, ToolFailed
+from wintermute.errors import ContextTooLarge, ToolFailed
 from wintermute.llm.calls import QuestionSources
-from wintermute.llm.json_answer import Unfit, answer_in_json
+from wintermute.llm.json_answer import Unfit
 from wintermute.llm.tokens import estimate
 from wintermute.memory.sense import TOKENS, Heirs, are_made_of, is_negated, main_words, succeeds
 from wintermute.messages import Json
 from wintermute.night.dedup import LONGER
-from wintermute.night.deeds import ItemNames
-from wintermute.night.nights import NightItem, Nights, Planned, digest_of
-from wintermute.night.tidying import ROLE, PhaseWork, TidyStep
+from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
 from wintermute.prompt.assemble import task_lines
 from wintermute.stores import Stores
 from wintermute.tasks.tasks import (
@@ -160,9 +159,8 @@ class TaskReview:
     name = "tasks"
     asks = True
 
-    def __init__(self, stores: Stores, nights: Nights, template: Template) -> None:
+    def __init__(self, stores: Stores, template: Template) -> None:
         self._stores = stores
-        self._nights = nights
         self._template = template
 
     async def size(self, scope: str) -> int:
@@ -179,27 +177,24 @@ class TaskReview:
         """One at most. Raises: ModelError."""
         tasks = await self._tasks(work.scope)
         digest = _digest(tasks.values())
-        if not tasks or not await self._nights.unjudged(work.scope, [digest]):
+        if not tasks or not await self._stores.nights.unjudged(work.scope, [digest]):
             return
-        try:
-            answer = await self._asked(work, tasks)
-        except QuestionWithdrawn:
+        answer = await answer_or_step(
+            *(self._asked(work, tasks), (digest,)),
+            lambda problem: LARGE if isinstance(problem, ContextTooLarge) else UNUSABLE,
+        )
+        if isinstance(answer, TidyStep):
+            yield answer
             return
-        except ContextTooLarge:
-            yield TidyStep(judged=(digest,), note=LARGE)
-        except AnswerUnusable as problem:
-            log.warning("tasks not tidied reason=%s", problem)
-            yield TidyStep(judged=(digest,), note=UNUSABLE)
-        else:
-            for left_out in answer.ignored:
-                log.warning("action on a task ignored reason=%s", left_out)
-            found = planned(answer, tasks)
-            waiting = f"{counted(found.wait, 'task')} that could end wait for the next night"
-            notes = [*answer.ignored, *([waiting] if found.wait else [])]
-            # What comes of it is not asked about again, unless there was more.
-            known = (digest,) if found.wait else (digest, _digest(found.then))
-            note, left = "; ".join(notes), found.wait > 0
-            yield TidyStep(found.items, judged=known, note=note, left=left)
+        for left_out in answer.ignored:
+            log.warning("action on a task ignored reason=%s", left_out)
+        found = planned(answer, tasks)
+        waiting = f"{counted(found.wait, 'task')} that could end wait for the next night"
+        notes = [*answer.ignored, *([waiting] if found.wait else [])]
+        # What comes of it is not asked about again, unless there was more.
+        known = (digest,) if found.wait else (digest, _digest(found.then))
+        note, left = "; ".join(notes), found.wait > 0
+        yield TidyStep(found.items, judged=known, note=note, left=left)
 
     async def _asked(self, work: PhaseWork, tasks: Mapping[str, Task]) -> TaskAnswer:
         async def stand(tx: Transaction) -> bool:
@@ -208,9 +203,8 @@ class TaskReview:
         shown, template = task_lines(tasks.values()), self._template.text()
         if estimate(template + shown) > work.models.window(ROLE):
             raise ContextTooLarge(LARGE)
-        return await answer_in_json(
-            *(work.models, ROLE, template, {"content": shown}),
-            lambda found: actions_of(found, tasks),
+        return await work.models.answer_in_json(
+            *(ROLE, template, {"content": shown}, lambda found: actions_of(found, tasks)),
             sources=QuestionSources(tuple(tasks), stand),
         )
 
@@ -345,15 +339,15 @@ class ChangeTask:
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
 
-    async def do(self, tx: Transaction, item: NightItem, why: Reason) -> ItemNames | None:
-        """None where somebody changed it meanwhile, or what it relies on was not done."""
+    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
+        """False where somebody changed it meanwhile, or what it relies on was not done."""
         tasks, plan = self._stores.tasks, item.plan
         if await tasks.state(tx, plan["task"]) != plan["was"]:
-            return None
+            return False
         for name, content in plan["beside"].items():
             state = await tasks.state(tx, name)
             if state is None or (state["content"], state["status"]) != (content, "active"):
-                return None
+                return False
         owns = self._stores.owner.owns(item.scope)
         target = Target(plan["task"], item.scope, why, by_owner=owns)
         if plan["ends"]:
@@ -361,4 +355,4 @@ class ChangeTask:
         else:
             content, priority = plan["content"], plan["priority"]
             await tasks.change(tx, target, content=content, priority=priority)
-        return [("task", plan["task"])]
+        return True

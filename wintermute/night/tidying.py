@@ -11,33 +11,37 @@ whoever goes on. A phase that fails is reported, and the next runs.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
+from wintermute.changes.decisions import (
+    PLANNED,
+    Answers,
+    Decision,
+    DecisionState,
+    Planned,
+    as_decision,
+)
+from wintermute.changes.nights import Night, PhaseStatus, PhaseTally
 from wintermute.config.lock import claimed, holder
 from wintermute.db import Transaction
-from wintermute.errors import BudgetSpent, ContextTooLarge, ModelError, StoreBusy, WintermuteError
-from wintermute.llm.backend import UNHEARD, Listener
-from wintermute.llm.calls import QuestionSources
+from wintermute.errors import (
+    AnswerUnusable,
+    BudgetSpent,
+    ContextTooLarge,
+    ModelError,
+    QuestionWithdrawn,
+    StoreBusy,
+    WintermuteError,
+)
+from wintermute.forgetting.deeds import Deeds
 from wintermute.llm.models import Models
+from wintermute.llm.unasked import UnaskedModels
 from wintermute.memory.resting import awake_count
 from wintermute.memory.review import looked_at, scopes_with_news
-from wintermute.messages import Reply, Request, Size
-from wintermute.night.deeds import Deeds
-from wintermute.night.nights import (
-    Answers,
-    ItemState,
-    Night,
-    NightItem,
-    Nights,
-    PhaseStatus,
-    PhaseTally,
-    Planned,
-    as_item,
-)
 from wintermute.stores import Stores
 
 ROLE = "dreaming"
@@ -46,7 +50,6 @@ MOST_TRIES = 2
 """How often a phase may be interrupted by a crash before the night goes on without it."""
 EVERYWHERE = ""
 """The scope of what belongs to nobody alone."""
-PLANNED: tuple[ItemState, ...] = ("planned",)
 OWNERS_SHARE = 0.5
 """Of the budget of a night, at least, however many others wait."""
 LOOKED_BACK = 100
@@ -54,102 +57,8 @@ LOOKED_BACK = 100
 MOST_LOST, ALWAYS_ALLOWED, MOST_LOST_IN_A_WEEK = 0.2, 3, 0.3
 """Which part of its facts a scope may lose in a night, how many in any case, and in seven nights."""
 
-USED_UP = "the tokens of this night are used up (dreaming.budget_tokens)"
-TOO_SMALL = "one question alone may take {size} tokens: raise dreaming.budget_tokens"
-
 log = logging.getLogger(__name__)
-
-
-class NightSpent(BudgetSpent):
-    """What a night may cost is used up; the next one goes on."""
-
-
-class NightModels:
-    """The models as a night asks them: one question at a time, counted, and up to a limit of tokens."""
-
-    def __init__(self, models: Models, most: int | None, night: Night) -> None:
-        """`night`: with what it has cost already."""
-        self._models = models
-        self._most = most
-        self.calls = night.calls
-        self.used = night.tokens
-        self.usd = night.usd
-        self._upto = most
-        self._first = self.calls
-        self.spent = False
-        """Whether something was left out for that."""
-        self.away = ""
-        """Why the last question got no answer; "": it got one, or was too large."""
-
-    def allow(self, share: float) -> None:
-        """Let no more than this part of what is left be used from now on.
-
-        But for one question: so whoever waits longest is asked about, however small the part is.
-        """
-        self._first, self.spent, self.away = self.calls, False, ""
-        if self._most is not None:
-            self._upto = self.used + int(max(0, self._most - self.used) * share)
-
-    async def ask_unasked(
-        self,
-        role: str,
-        request: Request,
-        sources: QuestionSources | None = None,
-        *,
-        backend: str | None = None,
-    ) -> Reply:
-        """Raises: NightSpent; ModelError; QuestionWithdrawn."""
-        size = self._models.tokens(role, request, backend)
-        most = self._most if self.calls == self._first else self._upto
-        if most is not None and self.used + size > most:
-            self.spent, self.away = True, "the tokens of this night are used up"
-            alone = self._most is not None and size > self._most
-            raise NightSpent(TOO_SMALL.format(size=size) if alone else USED_UP, None)
-        try:
-            reply = await self._models.ask_unasked(role, request, sources, backend=backend)
-        except BudgetSpent as problem:
-            self.spent, self.away = True, str(problem)
-            raise
-        except ModelError as problem:
-            self.away = "" if isinstance(problem, ContextTooLarge) else str(problem)
-            raise
-        self.away = ""
-        self.calls += 1
-        self.used += reply.usage.tokens_in + reply.usage.tokens_out
-        self.usd += self._models.cost(reply)
-        return reply
-
-    async def ask(
-        self,
-        role: str,
-        request: Request,
-        *,
-        backend: str | None = None,
-        cast_id: str | None = None,
-        listener: Listener = UNHEARD,
-    ) -> Reply:
-        """As `conversation.asking.ModelClient`: a conversation that is folded now waits for nobody."""
-        return await self.ask_unasked(role, request, backend=backend)
-
-    async def refused(self, role: str, reason: str) -> None:
-        """An answer was of no use."""
-        await self._models.refused(role, reason)
-
-    def tokens(self, role: str, request: Request, backend: str | None = None) -> int:
-        """How many a request has."""
-        return self._models.tokens(role, request, backend)
-
-    def window(self, role: str, backend: str | None = None) -> int:
-        """Tokens that a request may have."""
-        return self._models.window(role, backend)
-
-    def sizes(self, role: str, backend: str | None = None) -> tuple[Size, ...]:
-        """For which sizes of models a request is needed."""
-        return self._models.sizes(role, backend)
-
-    def size_of(self, backend: str) -> Size:
-        """That of one backend."""
-        return self._models.size_of(backend)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +67,8 @@ class PhaseWork:
 
     night: Night
     scope: str
-    models: NightModels
-    so_far: Sequence[NightItem] = ()
+    models: UnaskedModels
+    so_far: Sequence[Decision] = ()
     dry: bool = False
     """Nothing may be changed, not even by taking in what was edited by hand."""
 
@@ -182,6 +91,20 @@ class TidyStep:
     left: bool = False
 
 
+async def answer_or_step(
+    answer: Awaitable[T], judged: Sequence[str], note: Callable[[ModelError], str]
+) -> T | TidyStep:
+    """An answer; where it is of no use, the step that notes so, and that nobody is asked it again."""
+    try:
+        return await answer
+    except QuestionWithdrawn:
+        return TidyStep()
+    except (AnswerUnusable, ContextTooLarge) as problem:
+        step = TidyStep(judged=tuple(judged), note=note(problem))
+        log.warning("question of a night in vain note=%s reason=%s", step.note, problem)
+        return step
+
+
 class NightPhase(Protocol):
     """Looks for what could be tidied. It changes nothing: its items do."""
 
@@ -202,8 +125,14 @@ class NightPhase(Protocol):
         ...
 
 
-ChoreItem = tuple[Planned, ItemState, str | None]
-"""An item that people should know of, with its state and change set."""
+@dataclass(frozen=True, slots=True)
+class ChoreItem:
+    """An item that people should know of. `waits`: it is no new one, and is asked about now."""
+
+    wanted: Planned
+    state: DecisionState = "done"
+    change_set: str | None = None
+    waits: Decision | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +242,7 @@ def unwatched(_scope: str, _phase: str) -> None:
 class DryNight:
     """What a night would do, which is stored nowhere."""
 
-    items: list[NightItem] = field(default_factory=list)
+    items: list[Decision] = field(default_factory=list)
     tallies: list[PhaseTally] = field(default_factory=list)
 
 
@@ -323,7 +252,6 @@ class Tidying:
     def __init__(
         self,
         stores: Stores,
-        nights: Nights,
         programme: Programme,
         deeds: Deeds,
         models: Models,
@@ -331,7 +259,6 @@ class Tidying:
     ) -> None:
         """`budget`: tokens of one night."""
         self._stores = stores
-        self.nights = nights
         self.deeds = deeds
         self._programme = programme
         self._models = models
@@ -342,25 +269,31 @@ class Tidying:
         """Their names, in their order."""
         return self._programme.names
 
+    def _models_of(self, night: Night) -> UnaskedModels:
+        spent = night.calls, night.tokens, night.usd
+        return UnaskedModels(self._models, most=self._budget, spent=spent)
+
     async def tidy(self, night: Night, progress: Progress = unwatched) -> Night:
         """Work until its end; what a kill left half is gone on with. Within `alone`."""
-        asked = NightModels(self._models, self._budget, night)
+        asked = self._models_of(night)
         async for scope in self._in_turn(night, asked):
             await self._in_scope(night, scope, asked, progress)
         for chore in self._programme.closing:
             if night.scope == "" and night.phase in ("", chore.name):
                 await self._chore(night, EVERYWHERE, chore, asked, progress)
-        for item in await self.nights.items(self._stores.database, night.id, states=PLANNED):
+        for item in await self._stores.decisions.listed(
+            self._stores.database, night.id, states=PLANNED
+        ):
             await self._take_back(item)  # of what was interrupted too often
         async with self._stores.database.transaction() as tx:
-            await self.nights.end(tx, night.id)
-        found = await self.nights.named(night.id)
+            await self._stores.nights.end(tx, night.id)
+        found = await self._stores.nights.named(night.id)
         assert found is not None
         return found
 
     async def preview(self, night: Night, progress: Progress = unwatched) -> tuple[Night, DryNight]:
         """What `tidy` would do, without a trace of it: only what is found and can be taken back."""
-        asked, dry = NightModels(self._models, self._budget, night), DryNight()
+        asked, dry = self._models_of(night), DryNight()
         programme = self._programme
         async for scope in self._in_turn(night, asked):
             await self._foreseen(night, scope, programme.first, asked, dry)
@@ -384,7 +317,7 @@ class Tidying:
         night: Night,
         scope: str,
         chores: Sequence[Chore],
-        asked: NightModels,
+        asked: UnaskedModels,
         dry: DryNight,
     ) -> None:
         for chore in _wanted(night, chores):
@@ -396,7 +329,7 @@ class Tidying:
         """Whose turn it is, in this order."""
         return await self._scopes(night, await self._turns(night))
 
-    async def _in_turn(self, night: Night, asked: NightModels) -> AsyncIterator[str]:
+    async def _in_turn(self, night: Night, asked: UnaskedModels) -> AsyncIterator[str]:
         """Each scope, once it is allowed its share: the owner, then who waits longest.
 
         What is left of the tokens is shared by all that are known to wait.
@@ -413,7 +346,7 @@ class Tidying:
     async def _turns(self, night: Night) -> "Turns":
         """When it was whose turn, and who waits: by the nights before, and for what is new."""
         newest, seen, left = dict[str, int](), set[str](), set[str]()
-        for turn in await self.nights.turns(night.id, LOOKED_BACK):
+        for turn in await self._stores.nights.turns(night.id, LOOKED_BACK):
             left |= {turn.scope} if turn.is_left and turn.scope not in seen else set()
             seen.add(turn.scope)
             if not turn.is_left or turn.calls:
@@ -436,7 +369,7 @@ class Tidying:
         return [owner, *sorted(known - {owner}, key=turns.order)]
 
     async def _in_scope(
-        self, night: Night, scope: str, asked: NightModels, progress: Progress
+        self, night: Night, scope: str, asked: UnaskedModels, progress: Progress
     ) -> None:
         programme = self._programme
         for chore in _wanted(night, programme.first):
@@ -454,11 +387,11 @@ class Tidying:
         night: Night,
         scope: str,
         phases: Sequence[NightPhase],
-        asked: NightModels,
+        asked: UnaskedModels,
         progress: Progress,
     ) -> None:
         """Look in all of them, then do what they want, or ask."""
-        known = await self.nights.tallies(night.id, scope)
+        known = await self._stores.nights.tallies(night.id, scope)
         open_ = [phase for phase in phases if not _is_over(known.get(phase.name))]
         found: dict[str, PhaseTally] = {}
         for phase in open_:
@@ -482,11 +415,16 @@ class Tidying:
         if tally.tries > MOST_TRIES:
             tally = replace(tally, status="failed", note="interrupted twice: left out")
         async with self._stores.database.transaction() as tx:
-            await self.nights.note(tx, night.id, tally)
+            await self._stores.nights.note(tx, night.id, tally)
         return tally
 
     async def _looked(
-        self, night: Night, scope: str, phase: NightPhase, asked: NightModels, dry: DryNight | None
+        self,
+        night: Night,
+        scope: str,
+        phase: NightPhase,
+        asked: UnaskedModels,
+        dry: DryNight | None,
     ) -> PhaseTally:
         """Keep what a phase finds, step by step; what became of it."""
         notes: list[str] = []
@@ -495,7 +433,7 @@ class Tidying:
         so_far = dry.items if dry else await self._so_far(night, scope)
         own = [item for item in so_far if item.scope == scope]
         work = PhaseWork(night, scope, asked, own, dry is not None)
-        answers = await self.nights.answered(scope)
+        answers = await self._stores.decisions.answered(scope)
         try:
             async for step in phase.steps(work):
                 await self._keep(work, phase, step, answers, dry)
@@ -523,7 +461,7 @@ class Tidying:
     ) -> None:
         night, scope, asked = work.night, work.scope, work.models
         only_proposes = phase.asks and "small" in self._models.sizes(ROLE)
-        wanted: list[tuple[Planned, ItemState]] = [
+        wanted: list[tuple[Planned, DecisionState]] = [
             (
                 item,
                 "open" if item.question or only_proposes or answers.disputes(item) else "planned",
@@ -534,36 +472,40 @@ class Tidying:
         if dry is not None:
             now = self._stores.facts.now()
             for item, state in wanted:
-                made = as_item(night.id, scope, phase.name, item, now)
+                made = as_decision(night.id, scope, phase.name, item, now)
                 dry.items.append(replace(made, n=len(dry.items) + 1, state=state))
             return
         async with self._stores.database.transaction() as tx:
-            await self.nights.plan_all(tx, (night.id, scope, phase.name), wanted, step.judged)
+            where, now = (night.id, scope, phase.name), self._stores.facts.now()
+            digests = [each.digest for each, _ in wanted if each.digest]
+            await self._stores.decisions.number(tx, where, wanted, now)
+            await self._stores.nights.judge(tx, scope, [*digests, *step.judged], now)
             await looked_at(tx, step.looked_at, step.waiting, step.by_words)
-            await self.nights.spend(tx, night.id, asked.calls, asked.used, asked.usd)
+            await self._stores.nights.spend(tx, night.id, asked.calls, asked.used, asked.usd)
 
-    async def _so_far(self, night: Night, scope: str) -> list[NightItem]:
-        return await self.nights.items(self._stores.database, night.id, scope)
+    async def _so_far(self, night: Night, scope: str) -> list[Decision]:
+        return await self._stores.decisions.listed(self._stores.database, night.id, scope)
 
     async def _settle(self, night: Night, scope: str) -> Mapping[str, str]:
         """Beyond the guard nothing of what is planned is done: all of it becomes questions.
 
         By phase, why it asks.
         """
-        planned = await self.nights.items(self._stores.database, night.id, scope, states=PLANNED)
+        decisions, database = self._stores.decisions, self._stores.database
+        planned = await decisions.listed(database, night.id, scope, PLANNED)
         judged, guard = await self._judged(scope, planned)
         async with self._stores.database.transaction() as tx:
             for before, after in zip(planned, judged, strict=True):
                 if after.state != before.state:
-                    await self.nights.move(tx, before, after.state)
+                    await decisions.move(tx, before, after.state)
         return _by_phase(judged, guard)
 
-    async def _judged(self, scope: str, items: Sequence[NightItem]) -> tuple[list[NightItem], str]:
+    async def _judged(self, scope: str, items: Sequence[Decision]) -> tuple[list[Decision], str]:
         """What becomes of these, and why some are asked instead; "": none is."""
         planned = [item for item in items if item.state == "planned"]
         losses = sum(item.loses for item in planned)
         async with self._stores.database.transaction() as tx:
-            lately = await self.nights.lost(tx, scope)
+            lately = await self._stores.decisions.lost(tx, scope)
         count = await awake_count(self._stores.database, scope)
         if not (reason := guarded(losses, count, lately)):
             return [*items], ""
@@ -583,9 +525,8 @@ class Tidying:
         status = tally.status
         if tally.tries > MOST_TRIES:  # one of them may be what ends the program
             return replace(tally, after=tally.before)
-        for item in await self.nights.items(
-            self._stores.database, night.id, tally.scope, states=PLANNED
-        ):
+        database = self._stores.database
+        for item in await self._stores.decisions.listed(database, night.id, tally.scope, PLANNED):
             if item.phase != phase.name:
                 continue
             try:
@@ -597,27 +538,27 @@ class Tidying:
         note, after = _joined(*notes), await phase.size(tally.scope)
         return replace(tally, status=status, after=after, note=note)
 
-    async def _take_back(self, item: NightItem) -> None:
+    async def _take_back(self, item: Decision) -> None:
         async with self._stores.database.transaction() as tx:
-            await self.nights.take_back(tx, item)
+            await self._stores.nights.take_back(tx, self._stores.decisions, item)
             members = [each["id"] for each in item.plan.get("members", ())]
             await looked_at(tx, (), members)
 
-    async def _note(self, night: Night, tally: PhaseTally, asked: NightModels) -> None:
+    async def _note(self, night: Night, tally: PhaseTally, asked: UnaskedModels) -> None:
         log.info("night phase name=%s status=%s", tally.name, tally.status)
         async with self._stores.database.transaction() as tx:
             await self._noted(tx, night, tally, asked)
 
     async def _noted(
-        self, tx: Transaction, night: Night, tally: PhaseTally, asked: NightModels
+        self, tx: Transaction, night: Night, tally: PhaseTally, asked: UnaskedModels
     ) -> None:
-        await self.nights.note(tx, night.id, tally)
-        await self.nights.spend(tx, night.id, asked.calls, asked.used, asked.usd)
+        await self._stores.nights.note(tx, night.id, tally)
+        await self._stores.nights.spend(tx, night.id, asked.calls, asked.used, asked.usd)
 
     async def _chore(
-        self, night: Night, scope: str, chore: Chore, asked: NightModels, progress: Progress
+        self, night: Night, scope: str, chore: Chore, asked: UnaskedModels, progress: Progress
     ) -> None:
-        known = (await self.nights.tallies(night.id, scope)).get(chore.name)
+        known = (await self._stores.nights.tallies(night.id, scope)).get(chore.name)
         if _is_over(known):
             return
         progress(scope, chore.name)
@@ -637,10 +578,18 @@ class Tidying:
         status: PhaseStatus = "failed" if done.failed else "left" if done.left else "ok"
         tally = replace(tally, status=status, before=done.before, after=done.after, note=done.note)
         async with self._stores.database.transaction() as tx:
-            for wanted, state, set_id in done.items:
-                item = await self.nights.plan(tx, night.id, scope, chore.name, wanted, "planned")
-                await self.nights.move(tx, item, state, wanted.plan.get("names", ()), set_id)
+            for each in done.items:
+                await self._told(tx, (night.id, scope, chore.name), each)
             await self._noted(tx, night, replace(tally, calls=asked.calls - before), asked)
+
+    async def _told(self, tx: Transaction, where: tuple[str, str, str], each: ChoreItem) -> None:
+        decisions, (night, _, name) = self._stores.decisions, where
+        if each.waits is not None:
+            await decisions.ask(tx, night, name, each.waits, each.wanted)
+            return
+        for item in await decisions.number(tx, where, [(each.wanted, each.state)]):
+            if each.change_set is not None:
+                await decisions.hold(tx, item, each.change_set)
 
 
 def _wanted(night: Night, group: Sequence[N]) -> list[N]:
@@ -651,7 +600,7 @@ def _joined(*notes: str) -> str:
     return "; ".join(dict.fromkeys(note for note in notes if note))
 
 
-def _by_phase(items: Sequence[NightItem], guard: str) -> Mapping[str, str]:
+def _by_phase(items: Sequence[Decision], guard: str) -> Mapping[str, str]:
     """What is noted of the phases that ask because of the guard."""
     note = f"asked, not done: {guard}"
     return {item.phase: note for item in items if guard and item.state == "open" and item.loses}

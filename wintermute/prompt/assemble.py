@@ -12,17 +12,11 @@ from zoneinfo import ZoneInfo
 
 from wintermute.clock import in_words
 from wintermute.errors import ConfigurationError
+from wintermute.prompt.tool_names import TOOLS
 from wintermute.skills.skills import Skill
 from wintermute.tasks.tasks import Task
 from wintermute.text import untagged
 from wintermute.wiki.pages import MOST_INDEX_LINES, without_matter
-
-TOOLS = frozenset(
-    {"append_memory", "task", "add_skill", "spawn_sub_session", "call_agent", "call_agent_batch"}
-    | {"read_file", "write_file", "execute_shell", "search_web", "fetch_url", "recall"}
-    | {"search_memory", "send_message", "send_file", "done"}
-)
-"""Every tool of ours, installed or not (L-003)."""
 
 FORM = "write `<!-- section: NAME requires: always -->`, or tools with commas for `always`"
 ALONE = "a section marker is a comment on a line of its own"

@@ -15,15 +15,9 @@ from wintermute.prompt.assemble import (
     inert,
     joined,
 )
+from wintermute.prompt.tool_names import ATTENDED, DELEGATING, PERSONAL, WORKING
 
 START = "Start."
-WORKING = frozenset({"read_file", "write_file", "execute_shell", "search_web", "fetch_url", "done"})
-PERSONAL = frozenset(
-    {"append_memory", "task", "add_skill", "recall", "search_memory", "send_message", "send_file"}
-)
-ATTENDED = frozenset({"night"})
-"""Not for sub-sessions, whatever they are given: they act on a person's word."""
-DELEGATING = frozenset({"spawn_sub_session", "call_agent", "call_agent_batch"})
 
 
 @dataclass(frozen=True, slots=True)

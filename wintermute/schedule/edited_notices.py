@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from wintermute.changes.proposals import Proposal
+from wintermute.changes.decisions import LINES, Decision
 from wintermute.clock import Clock
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
@@ -12,7 +12,6 @@ from wintermute.loom.conversations import Conversation
 from wintermute.memory.core import MEMORIES, Places
 from wintermute.memory.flat_file import KeptLine
 from wintermute.night.morning import SIGNS
-from wintermute.night.nights import Nights
 from wintermute.night.report import item_words, quoted
 from wintermute.night.rewriting import MOST_NAMED, ask_about_lines
 from wintermute.prompt.edited import SKILLS, EditedLook
@@ -46,7 +45,6 @@ class EditedNotices:
         self._speaker = speaker
         self._clock = clock
         self._before: Mapping[str, str] = {}
-        self._asked: set[str] = set()
 
     async def run(self) -> None:
         """Look, until cancelled."""
@@ -62,11 +60,7 @@ class EditedNotices:
         news = [name for name in problems if name in lasting and name not in told]
         known = told & problems.keys()
         kept = await stores.versions.untold()
-        lost = [
-            wish
-            for wish in await stores.proposals.open_in(None, "fact")
-            if wish.id not in self._asked
-        ]
+        lost = [wish for wish in await stores.decisions.waiting(None, LINES) if not wish.night]
         if not news and not kept and not lost and known == told:
             return told
         texts = [
@@ -86,21 +80,20 @@ class EditedNotices:
                     await self._ask(tx, home, wish)
             await stores.edited.tell(tx, known)
         if home is not None:
-            self._asked |= {wish.id for wish in lost}
             self._speaker.speak(home.id)
         return known
 
-    async def _ask(self, tx: Transaction, home: Conversation, wish: Proposal) -> None:
+    async def _ask(self, tx: Transaction, home: Conversation, wish: Decision) -> None:
         """Ask once about lines that are missing: people of other chats hear of it in the morning."""
-        stores, nights = self._stores, Nights(self._stores.database, self._clock)
-        item = await ask_about_lines(tx, stores, nights, wish)
+        stores = self._stores
+        item = await ask_about_lines(tx, stores, wish)
         if item is None or not stores.owner.owns(wish.scope):
             return
         text = LOST.format(asked=item_words(item), id=item.id)
         outbox_id = await stores.outbox.enqueue(
             *(tx, home.id, text), kind="notice", meant_for=wish.scope, signs=SIGNS, unasked=True
         )
-        await nights.tell(tx, item.night, wish.scope, outbox_id, item.n)
+        await stores.nights.tell(tx, item.night, wish.scope, outbox_id, item.n)
 
     async def _problems(self) -> tuple[Mapping[str, str], set[str]]:
         """What is wrong with which file, and which were found so twice: others may be just being saved."""

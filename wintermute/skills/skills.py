@@ -17,6 +17,7 @@ from pathlib import Path
 import yaml
 
 from wintermute.changes.change_sets import KEPT, Change, ChangeSet, ChangeSets, ItemKind, Reason
+from wintermute.changes.placing import Placing
 from wintermute.changes.texts import TextItems, files_prepared, state_of
 from wintermute.changes.undo import Undo, Undone, standing
 from wintermute.clock import stamp
@@ -210,9 +211,11 @@ class Skills:
     in, wherever it was made.
     """
 
-    def __init__(self, folder: Path, database: Database, changes: ChangeSets, scope: str) -> None:
+    def __init__(
+        self, folder: Path, database: Database, changes: ChangeSets, placing: Placing, scope: str
+    ) -> None:
         self._folder = folder
-        self._items = skill_items(folder)
+        self._placing = placing
         self._database = database
         self._changes = changes
         self._scope = scope
@@ -272,7 +275,7 @@ class Skills:
         Raises: ToolFailed when nothing is kept, or a later edit holds on to all of it.
         """
         name = one_line(name)
-        undo = Undo(self._database, self._changes, {}, {"skill": self._items})
+        undo = Undo(self._database, self._changes, {}, self._placing)
         async with self._writing:
             for newest in await self._undoable(name):
                 undone = await undo.run(newest, {name})
@@ -291,18 +294,14 @@ class Skills:
         """The changes that still stand, newest first."""
         item: tuple[ItemKind, str] = ("skill", name)
         steps = (await self._changes.steps(self._database, [item]))[item]
-        now = await self._items.state(name)
+        now = await self._placing.files["skill"].state(name)
         ids = [step.set_id for step in standing(steps, now) if step.cause != "undo"]
         found = [await self._changes.get(set_id) for set_id in ids]
         return [change_set for change_set in found if change_set]
 
     async def _replace(self, why: Reason, name: str, before: str | None, after: str | None) -> None:
         change = Change("skill", name, state_of(before), state_of(after), why.evidence)
-        why = replace(why, scope=self._scope)
-        async with self._items.prepared([change]) as place:
-            async with self._database.transaction() as tx:
-                await self._changes.record(tx, why, [change])
-            await place()
+        await self._placing.write(replace(why, scope=self._scope), [change])
 
 
 def _said(name: str, newest: ChangeSet, undone: Undone) -> str:

@@ -5,6 +5,7 @@ acts on it.
 """
 
 import json
+from functools import cache
 from importlib import resources
 
 from wintermute.changes.change_sets import Reason
@@ -27,34 +28,44 @@ def reason(caller: Caller) -> Reason:
     return Reason("tool", caller.scope, caller.cast_id, evidence, asked=asked)
 
 
-def definition(name: str) -> tuple[str, Json]:
-    """The description of a tool and the JSON schema of its arguments."""
-    words = _words(name)
-    return words["description"], words["parameters"]
+class OwnTool:
+    """A tool of ours: what models are told of it is in the file of its name."""
+
+    name: str
+    for_small = True
+
+    @property
+    def description(self) -> str:
+        """Its use, in the words of its file."""
+        return str(definition(self.name)["description"])
+
+    @property
+    def parameters(self) -> Json:
+        """The JSON schema of its arguments."""
+        schema: Json = definition(self.name)["parameters"]
+        return schema
+
+    @property
+    def brief(self) -> tuple[str, Json] | None:
+        """The same in few words and with few arguments, for small models; it takes all of them."""
+        small = definition(self.name).get("small") if self.for_small else None
+        return (small["description"], small["parameters"]) if small else None
 
 
-def brief(name: str) -> tuple[str, Json]:
-    """The same in few words and with few arguments, for small models; it takes all of them."""
-    words = _words(name)["small"]
-    return words["description"], words["parameters"]
-
-
-def _words(name: str) -> Json:
+@cache
+def definition(name: str) -> Json:
+    """Read the file of a tool: `description` and `parameters`, the same in `small`, `people` for the docs."""
     file = resources.files("wintermute.tools") / "definitions" / f"{name}.json"
     found: Json = json.loads(file.read_text("utf-8"))
     return found
 
 
-class Done:
+class Done(OwnTool):
     """`done(answer)`: the answer is the result of the cast."""
 
     name = "done"
     doing = "finishing"
     durable = True
-
-    def __init__(self) -> None:
-        self.description, self.parameters = definition(self.name)
-        self.brief = brief(self.name)
 
     async def run(self, caller: Caller, args: Json) -> object:
         """The answer as it was given; in one nothing can be recalled any more (W-027)."""

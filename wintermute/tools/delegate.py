@@ -6,28 +6,24 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
-from wintermute.config.schema import SubSessionSettings
-from wintermute.conversation.toolbox import AnyTool, Caller, breach
+from wintermute.conversation.toolbox import Caller, breach
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
 from wintermute.loom.sub_sessions import Order, SubSession
 from wintermute.messages import Json
 from wintermute.prompt.modes import mode_of
 from wintermute.text import one_line
-from wintermute.tools.definition import brief, definition
+from wintermute.tools.definition import OwnTool, definition
 from wintermute.work.delegation import Delegation, failure
 
 
-class SpawnSubSession:
+class SpawnSubSession(OwnTool):
     """`spawn_sub_session(objective, ...)`: its result comes later, as an event (L-058)."""
 
     name = "spawn_sub_session"
     doing = "handing out work"
 
-    brief = None
-
     def __init__(self, delegation: Delegation, timezone: str) -> None:
-        self.description, self.parameters = definition(self.name)
         self._delegation = delegation
         self._zone = ZoneInfo(timezone)
 
@@ -61,7 +57,7 @@ class SpawnSubSession:
             ) from error
 
 
-class CallAgent:
+class CallAgent(OwnTool):
     """`call_agent(intent, ...)`: waits for the result (L-057)."""
 
     name = "call_agent"
@@ -69,8 +65,7 @@ class CallAgent:
     durable = True
 
     def __init__(self, delegation: Delegation, *, for_small: bool) -> None:
-        self.description, self.parameters = definition(self.name)
-        self.brief = brief(self.name) if for_small else None
+        self.for_small = for_small
         self._delegation = delegation
 
     async def run(self, caller: Caller, args: Json) -> object:
@@ -81,17 +76,14 @@ class CallAgent:
         return node.result
 
 
-class CallAgentBatch:
+class CallAgentBatch(OwnTool):
     """`call_agent_batch(calls)`: several at once, their results in the same order (L-057)."""
 
     name = "call_agent_batch"
     doing = "working on several parts"
     durable = True
-    brief = None
 
     def __init__(self, delegation: Delegation, max_parallel: int, max_batch: int) -> None:
-        self.description, self.parameters = definition(self.name)
-        _, self._of_one = definition(CallAgent.name)
         self._delegation = delegation
         self._max_parallel = max_parallel
         self._max_batch = max_batch
@@ -123,20 +115,8 @@ class CallAgentBatch:
         Raises: ToolFailed.
         """
         for n, call in enumerate(calls):
-            if problem := breach(self._of_one, call, f"calls.{n}"):
+            if problem := breach(definition(CallAgent.name)["parameters"], call, f"calls.{n}"):
                 raise ToolFailed(f"calls.{n}: {problem}; nothing was started")
-
-
-def delegating(
-    delegation: Delegation, limits: SubSessionSettings, timezone: str
-) -> Sequence[AnyTool]:
-    """All of them. A small model is offered one, where the configuration asks for delegation."""
-    asked_for = limits.max_depth is not None
-    return (
-        SpawnSubSession(delegation, timezone),
-        CallAgent(delegation, for_small=asked_for),
-        CallAgentBatch(delegation, limits.max_parallel, limits.max_batch),
-    )
 
 
 def _order(args: Json, objective: str) -> Order:

@@ -11,18 +11,17 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path, PurePath
-from typing import Protocol, TextIO
+from typing import TextIO
 
-from wintermute.changes.change_sets import Reason
 from wintermute.conversation.toolbox import Caller
 from wintermute.errors import ConfigurationError, MemoryFileUnusable, ToolFailed
 from wintermute.files import READ, folder_of, replace
 from wintermute.messages import Json
 from wintermute.owner import Owner
 from wintermute.text import clean
-from wintermute.tools.definition import ASK_FIRST, brief, definition, reason
+from wintermute.tools.definition import ASK_FIRST, OwnTool, reason
+from wintermute.tools.memory import MemoriesView
 
 SKILLS = PurePath("data/skills")
 """What the prompt calls the folder of skills, wherever the data folder is (P-040)."""
@@ -150,32 +149,14 @@ REASONS = {
 }
 
 
-class MemoriesFile(Protocol):
-    """The facts of a scope as the one file outside the allowed folders (P-049)."""
-
-    def shown(self, scope: str) -> str:
-        """What prompt and tools call the file, wherever the data folder is."""
-        ...
-
-    async def text(self, scope: str) -> str:
-        """One fact per line."""
-        ...
-
-    async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Json:
-        """Make the facts those of the text; `begun`: newer ones were not in view, and stay."""
-        ...
-
-
-class ReadFile:
+class ReadFile(OwnTool):
     """`read_file(path, offset, limit)`: a text file, or one page of it."""
 
     name = "read_file"
     doing = "reading a file"
     durable = True
 
-    def __init__(self, roots: Roots, memories: MemoriesFile | None = None) -> None:
-        self.description, self.parameters = definition(self.name)
-        self.brief = brief(self.name)
+    def __init__(self, roots: Roots, memories: MemoriesView | None = None) -> None:
         self._roots = roots
         self._memories = memories
 
@@ -206,16 +187,14 @@ class ReadFile:
             return _page(file, place.shown, first, most)
 
 
-class WriteFile:
+class WriteFile(OwnTool):
     """`write_file(path, content)`: a whole text file, new or replaced in one step."""
 
     name = "write_file"
     doing = "writing a file"
     durable = False
 
-    def __init__(self, roots: Roots, memories: MemoriesFile | None = None) -> None:
-        self.description, self.parameters = definition(self.name)
-        self.brief = brief(self.name)
+    def __init__(self, roots: Roots, memories: MemoriesView | None = None) -> None:
         self._roots = roots
         self._memories = memories
 
@@ -247,7 +226,7 @@ class WriteFile:
         return {"path": place.shown, "bytes": len(content_bytes), "created": created}
 
 
-def _shown(memories: MemoriesFile | None, caller: Caller) -> str | None:
+def _shown(memories: MemoriesView | None, caller: Caller) -> str | None:
     return memories.shown(caller.scope) if memories else None
 
 

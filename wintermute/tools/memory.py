@@ -28,7 +28,7 @@ from wintermute.messages import Json
 from wintermute.owner import Owner
 from wintermute.secret_shapes import refuse_secret, secret_kind
 from wintermute.skills.skills import Skills, shown
-from wintermute.tools.definition import ASK_FIRST, brief, definition, reason
+from wintermute.tools.definition import ASK_FIRST, OwnTool, reason
 
 LONGEST_TEXT = 50_000
 """Characters of a text that is taken apart into memories."""
@@ -37,15 +37,13 @@ MOST_FOUND = 50
 """Facts in one result of `search_memory`."""
 
 
-class AppendMemory:
+class AppendMemory(OwnTool):
     """`append_memory(entry, source)`: one fact of the scope in which it is called (M-004)."""
 
     name = "append_memory"
     doing = "remembering"
 
     def __init__(self, facts: Facts, casts: Casts, jobs: Jobs) -> None:
-        self.description, self.parameters = definition(self.name)
-        self.brief = brief(self.name)
         self._facts = facts
         self._casts = casts
         self._jobs = jobs
@@ -80,16 +78,14 @@ class AppendMemory:
         return {"stored": "kept; it is split into single memories in the background"}
 
 
-class SearchMemory:
+class SearchMemory(OwnTool):
     """`search_memory(query, n, when)`: facts of the scope in which it is called (M-009)."""
 
     name = "search_memory"
     doing = "searching my memory"
     durable = True
-    brief: tuple[str, Json] | None = None
 
     def __init__(self, memories: MemoryBackend, facts: Facts, zone: tzinfo, top_k: int) -> None:
-        self.description, self.parameters = definition(self.name)
         self._memories = memories
         self._facts = facts
         self._zone = zone
@@ -128,7 +124,7 @@ class SearchMemory:
 
 
 class MemoriesView:
-    """The memories of a scope as a file, for the file tools (P-049)."""
+    """The memories of a scope as the one file outside the allowed folders (P-049)."""
 
     def __init__(self, memories: MemoryBackend, places: Places) -> None:
         self._memories = memories
@@ -143,7 +139,7 @@ class MemoriesView:
         return await self._memories.text(scope)
 
     async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Json:
-        """What became of the lines, once it is stored."""
+        """What became of the lines, once it is stored; facts newer than `begun` stay."""
         done = await self._memories.replace(scope, text, why, begun)
         return {
             "path": self.shown(scope),
@@ -153,7 +149,7 @@ class MemoriesView:
         }
 
 
-class AddSkill:
+class AddSkill(OwnTool):
     """`add_skill(skill_name, summary, documentation)`: a new skill, or its new text (P-037)."""
 
     name = "add_skill"
@@ -161,8 +157,6 @@ class AddSkill:
     durable = True
 
     def __init__(self, skills: Skills, owner: Owner) -> None:
-        self.description, self.parameters = definition(self.name)
-        self.brief = brief(self.name)
         self._skills = skills
         self._owner = owner
 

@@ -8,7 +8,7 @@ from wintermute.db import Database
 from wintermute.errors import ToolFailed
 from wintermute.loom.casts import Casts
 from wintermute.messages import Json, Origin
-from wintermute.tools.definition import brief, definition
+from wintermute.tools.definition import OwnTool
 
 NIGHT, SHOW = "night", "show"
 UNASKED = "nobody speaks here now: only a person says yes or no to a night, or takes it back"
@@ -39,7 +39,7 @@ class NightAnswers(Protocol):
         ...
 
 
-class NightTool:
+class NightTool(OwnTool):
     """`night(action, item)`: as if the person had typed `/night`, in their scope alone (M-078, M-079)."""
 
     name = NIGHT
@@ -47,8 +47,6 @@ class NightTool:
     durable = True
 
     def __init__(self, nights: NightAnswers, casts: Casts, database: Database) -> None:
-        self.description, self.parameters = definition(self.name)
-        self.brief = brief(self.name)
         self._nights = nights
         self._casts = casts
         self._database = database

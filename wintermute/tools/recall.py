@@ -5,12 +5,12 @@ from wintermute.errors import ToolFailed
 from wintermute.loom.casts import Casts
 from wintermute.messages import Json
 from wintermute.owner import Owner
-from wintermute.tools.definition import brief, definition
+from wintermute.tools.definition import OwnTool
 from wintermute.wiki.recall import RECALL, RecalledPage, not_found, refused
 from wintermute.wiki.store import WikiStore
 
 
-class RecallTool:
+class RecallTool(OwnTool):
     """`recall(title)`: a page, at most three in one cast (W-026 to W-035)."""
 
     name = RECALL
@@ -18,8 +18,6 @@ class RecallTool:
     durable = True
 
     def __init__(self, pages: WikiStore, casts: Casts, owner: Owner) -> None:
-        self.description, self.parameters = definition(self.name)
-        self.brief = brief(self.name)
         self._pages = pages
         self._casts = casts
         self._owner = owner

@@ -13,7 +13,7 @@ from wintermute.tasks.due import upcoming
 from wintermute.tasks.schedules import NOTHING, PlanRequest
 from wintermute.tasks.tasks import EVERYWHERE, Target, Task, Tasks
 from wintermute.text import is_blank
-from wintermute.tools.definition import ASK_FIRST, brief, definition, reason
+from wintermute.tools.definition import ASK_FIRST, OwnTool, reason
 
 TIMES = {field.name for field in fields(PlanRequest)}
 TAKES = {
@@ -50,15 +50,13 @@ BY_ITSELF = (
 )
 
 
-class TaskTool:
+class TaskTool(OwnTool):
     """`task(action, ...)`: one tool for all that can be done with tasks (T-001)."""
 
     name = "task"
     doing = "looking after tasks"
 
     def __init__(self, tasks: Tasks) -> None:
-        self.description, self.parameters = definition(self.name)
-        self.brief = brief(self.name)
         self._tasks = tasks
 
     async def change(self, tx: Transaction, caller: Caller, args: Json) -> object:

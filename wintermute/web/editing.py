@@ -9,11 +9,12 @@ from fastapi import APIRouter, Body
 from fastapi.responses import RedirectResponse, Response
 
 from wintermute.changes.change_sets import Change, Reason
+from wintermute.changes.decisions import Decision
 from wintermute.changes.texts import state_of
-from wintermute.changes.undo import FORGETTING
+from wintermute.db import Transaction
 from wintermute.errors import PageRefused, StoreChanged, StoreUnusable, WintermuteError
+from wintermute.forgetting.forget_jobs import refuse_meanwhile
 from wintermute.messages import Json
-from wintermute.night.nights import follow_undo
 from wintermute.web.parts import WebParts
 from wintermute.web.views import Refusal, Viewing, Views, address
 from wintermute.web.wiki import differences, in_store, page_html
@@ -114,30 +115,27 @@ async def _saved(views: Views, path: str, typed: str, before: str) -> dict[str, 
     raise Refusal(409, *(REMOVED if theirs is None else CHANGED), **more)
 
 
-async def put_page(parts: WebParts, change: Change, why: Reason, proposal: str = "") -> str:
+async def put_page(
+    parts: WebParts, change: Change, why: Reason, wanted: Decision | None = None
+) -> str:
     """Record a change of a page, then make it; the id of its change set, "" in a store alone.
 
-    `proposal`: what it says yes to, in the transaction that records it.
-
-    Raises: StoreChanged, StoreUnusable, StorageBlocked; then the page is as it was.
+    `wanted`: what it says yes to. Raises: StoreChanged, StoreUnusable, StorageBlocked; then the page
+    is as it was.
     """
-    stores, set_id = parts.stores, ""
-    pages, changes = stores.undo.files["page"], stores.changes
-    async with pages.prepared([change]) as place:
-        if parts.rooms is not None:
-            async with stores.database.transaction() as tx:
-                if proposal and not await stores.proposals.decide(tx, proposal, "taken"):
-                    raise StoreChanged(ANSWERED)
-                set_id = await changes.record(tx, why, [change])
-        try:
+    stores = parts.stores
+    if parts.rooms is None:
+        async with stores.placing.files["page"].prepared([change]) as place:
             await place()
-        except WintermuteError:
-            if set_id and await pages.state(change.item) != change.after:
-                async with stores.database.transaction() as tx:
-                    await changes.withdraw(tx, set_id)
-                    await stores.proposals.reopen(tx, proposal)
-            raise
-    return set_id
+        return ""
+
+    async def decided(tx: Transaction, set_id: str) -> None:
+        if wanted is not None and await stores.decisions.current(tx, wanted) is None:
+            raise StoreChanged(ANSWERED)
+        if wanted is not None:
+            await stores.decisions.move(tx, wanted, "open", set_id)
+
+    return await stores.placing.write(why, [change], decided)
 
 
 @router.post("/api/wiki/undo")
@@ -148,12 +146,8 @@ async def undo(views: Viewing, change: ChangeSetId) -> dict[str, list[str]]:
     kinds = {each.kind for each in found.changes} if found else set()
     if found is None or found.scope != stores.owner.scope or kinds != {"page"}:
         raise WintermuteError(UNKNOWN)
-    async with stores.database.transaction() as tx:
-        if await stores.jobs.is_forgetting(tx):
-            raise WintermuteError(FORGETTING)
+    await refuse_meanwhile(stores)
     undone = await stores.undo.run(found)
-    async with stores.database.transaction() as tx:
-        await follow_undo(tx, undone)
     if not undone.back:
         raise WintermuteError(NOT_UNDONE)
     return {"back": [c.item for c in undone.back], "kept": [c.item for c in undone.kept]}

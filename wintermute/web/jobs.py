@@ -13,16 +13,15 @@ from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 
 from wintermute.changes.change_sets import Change, Reason
-from wintermute.changes.texts import state_of
+from wintermute.changes.decisions import Decision
+from wintermute.changes.texts import state_of, text_in
 from wintermute.errors import StoreChanged
-from wintermute.messages import Json
-from wintermute.night.agents import REPORT
-from wintermute.night.consolidation import DIFF, PROPOSED
-from wintermute.night.nights import Nights
 from wintermute.night.programme import deeds
 from wintermute.night.questions import Questions
+from wintermute.pages.agents import REPORT
+from wintermute.pages.consolidation import DIFF, PROPOSED
 from wintermute.text import clean
-from wintermute.web.editing import ANSWERED, put_page
+from wintermute.web.editing import put_page
 from wintermute.web.views import Viewing, Views
 from wintermute.web.wiki import MOST_COMPARED, Difference, differences, in_store, page_html
 from wintermute.wiki.editing import PageSource
@@ -36,7 +35,7 @@ MOST_JOBS = 50
 MOST_QUESTIONS = 20
 MOST_ROWS = 1_000
 """Lines of several differences on one page: so many are rendered within 30 ms."""
-ABOUT_PAGES = ("page changed", "page removed", "page lines")
+PAGE_LINES = "page lines"
 HEAD = re.compile(r"^--- (.*)\n\+\+\+ (.*)\n(?=@@ )", re.MULTILINE)
 LineKind = Literal["new", "gone", "same", "gap"]
 DifferenceRows = Sequence[Difference] | None
@@ -48,7 +47,7 @@ RELOAD = "reload the page to see what is still asked"
 class PageQuestion:
     """A change of a `page` to a `text` that a person may allow; None: the page goes.
 
-    `places`: the lines that would go instead. `proposal`: its id, where a night asked about that.
+    `places`: the lines that would go instead. `wanted`: what asks it.
     """
 
     id: str
@@ -56,8 +55,8 @@ class PageQuestion:
     at: datetime
     page: PageSource
     text: str | None
+    wanted: Decision
     places: Sequence[str] = ()
-    proposal: str = ""
 
 
 def behind(key: str, keys: Sequence[str]) -> int:
@@ -149,33 +148,23 @@ async def question_list(views: Viewing, after: str = "") -> HTMLResponse:
     return await asyncio.to_thread(render)
 
 
-def _questions(views: Views) -> tuple[Questions, Nights]:
-    nights = Nights(views.parts.stores.database, views.parts.clock)
-    return Questions(views.parts.stores, nights), nights
-
-
 async def _asked(views: Views) -> list[PageQuestion]:
     """List what nights ask about pages, and what none has asked yet; of a store alone nothing is known."""
     stores, scope = views.parts.stores, views.parts.stores.owner.scope
     found: list[PageQuestion] = []
     if views.parts.rooms is None:
         return found
-    for item in await _questions(views)[0].open_in(scope):
-        if item.kind in ABOUT_PAGES:
-            none: Json = {"item": "", "was": None, "text": None}
-            of: Json = next(iter(item.plan.get("files", ())), none)
-            places, proposal = () if of["item"] else item.before, item.plan.get("proposal", "")
-            page = PageSource(of["item"], of["was"])
-            found.append(
-                PageQuestion(item.id, item.reason, item.at, page, of["text"], places, proposal)
-            )
-    known = {each.proposal for each in found}
-    for each in await stores.proposals.open_in(scope, "page"):
-        state = await stores.undo.files["page"].state(each.item)
-        page, text = PageSource(each.item, state["text"] if state else None), each.text or None
-        if each.id not in known and page.text != text:
-            found.append(PageQuestion(each.id, each.reason, each.created_at, page, text))
-    return found
+    asked = await Questions(stores).open_in(scope)
+    for item in (*asked, *await stores.decisions.waiting(scope, "page")):
+        known, of = (item.id, item.reason, item.at), item.file
+        if of is None and item.kind == PAGE_LINES:
+            found.append(PageQuestion(*known, PageSource("", None), None, item, item.before))
+        elif of is not None and of["kind"] == "page":
+            state = await stores.placing.files["page"].state(of["item"])
+            now = of["was"] if item.night else text_in(state)
+            if item.night or now != of["text"]:
+                found.append(PageQuestion(*known, PageSource(of["item"], now), of["text"], item))
+    return [*{each.wanted.seq: each for each in found}.values()]
 
 
 @router.post("/api/wiki/answer", status_code=204)
@@ -186,31 +175,27 @@ async def answer(
     before: Annotated[str, Body(max_length=64)] = "",
 ) -> None:
     """Say yes or no to a question about pages, once; `before`: the version that it was shown with."""
-    asked = (each for each in await _asked(views) if question in (each.id, each.proposal))
+    waiting = await _asked(views)
+    asked = (each for each in waiting if question in (each.id, str(each.wanted.seq)))
     found = next(asked, None)
     if found is None:
         raise StoreChanged(f"this was answered already, or is out of date: {RELOAD}")
-    if "#" not in found.id:
-        return await _decide(views, found, before, is_yes=yes)
-    stores, (ask, nights) = views.parts.stores, _questions(views)
-    item = await ask.item(found.id, stores.owner.scope)
-    done = deeds(stores, views.parts.config.dreaming, nights)
-    answered = await ask.follow(item, "yes" if yes else "no", done)
+    if yes and not found.wanted.night:
+        return await _change(views, found, before)
+    stores = views.parts.stores
+    done = deeds(stores, views.parts.config.dreaming)
+    answered = await Questions(stores).follow(found.wanted, "yes" if yes else "no", done)
     if answered.problem:
         raise StoreChanged(f"{answered.problem}: {RELOAD}")
     return None
 
 
-async def _decide(views: Views, found: PageQuestion, before: str, *, is_yes: bool) -> None:
-    """Answer what no night has asked yet. Raises: StoreChanged; StoreUnusable."""
+async def _change(views: Views, found: PageQuestion, before: str) -> None:
+    """Do what no night has asked yet. Raises: StoreChanged; StoreUnusable."""
     stores = views.parts.stores
-    if not is_yes:
-        async with stores.database.transaction() as tx:
-            if not await stores.proposals.decide(tx, found.id, "refused"):
-                raise StoreChanged(ANSWERED)
-        return
     if found.page.version != before:
         raise StoreChanged(f"the page was changed meanwhile: {RELOAD}")
     change = Change("page", found.page.path, state_of(found.page.text), state_of(found.text))
-    why = Reason("command", stores.owner.scope, summary=found.reason)
-    await put_page(views.parts, change, why, found.id)
+    seq = found.wanted.seq
+    why = Reason("command", stores.owner.scope, summary=found.reason, decision=seq)
+    await put_page(views.parts, change, why, found.wanted)

@@ -762,6 +762,7 @@ CREATE TABLE change_sets (
     undoes     TEXT REFERENCES change_sets (id),
     answers    TEXT NOT NULL DEFAULT '',              -- the question of a night that a person said yes to by it
     summary    TEXT NOT NULL DEFAULT '',
+    key        TEXT UNIQUE,                           -- the command that made it: said twice, it is found again
     created_at TEXT NOT NULL
 );
 CREATE INDEX change_sets_by_scope ON change_sets (scope, seq);
@@ -776,23 +777,13 @@ CREATE TABLE changes (
     before        TEXT,                               -- JSON; NULL = did not exist
     after         TEXT,                               -- JSON; NULL = gone
     evidence      TEXT NOT NULL DEFAULT '[]',         -- JSON list of event, turn or change ids
+    decision      INTEGER,                            -- `decisions.seq`: what it did
+    placed        INTEGER NOT NULL DEFAULT 1,         -- 0 while a file may not be in place
     PRIMARY KEY (change_set_id, n)
 ) WITHOUT ROWID;
 CREATE INDEX changes_by_item ON changes (kind, item);
-
--- A change that waits for a person (owner: changes).
-CREATE TABLE proposals (
-    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
-    id         TEXT NOT NULL UNIQUE,
-    scope      TEXT NOT NULL,
-    kind       TEXT NOT NULL,                         -- as of changes
-    item       TEXT NOT NULL DEFAULT '',              -- '': of this kind a scope has one
-    text       TEXT NOT NULL,                         -- what it would become
-    reason     TEXT NOT NULL,                         -- why it was not done
-    created_at TEXT NOT NULL,
-    state      TEXT NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'taken', 'refused', 'outdated'))
-);
-CREATE INDEX proposals_open ON proposals (scope, kind, seq) WHERE state = 'open';
+CREATE INDEX changes_by_decision ON changes (decision) WHERE decision IS NOT NULL;
+CREATE INDEX changes_unplaced ON changes (change_set_id, n) WHERE NOT placed;
 
 -- One run of the nightly jobs (owner: night). An id is the local date, `20260504`, with `-2` and so on for
 -- more of one day.
@@ -828,41 +819,40 @@ CREATE TABLE night_phases (
     UNIQUE (night, scope, name)
 );
 
--- A change that a night wants, by its number (owner: night). One that waits for an answer is open; one that
--- is planned is applied, or becomes a question, before the night is over.
-CREATE TABLE night_items (
+-- A change that is wanted (owner: changes): by a night, under its number, or by what found it. One that waits
+-- for an answer is open; one that is planned is applied, or becomes a question, before its night is over.
+CREATE TABLE decisions (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
-    night      TEXT NOT NULL REFERENCES nights (id),
-    n          INTEGER NOT NULL,
+    night      TEXT REFERENCES nights (id),           -- NULL until a night asks about it
+    n          INTEGER,
     scope      TEXT NOT NULL,
-    phase      TEXT NOT NULL,
+    phase      TEXT NOT NULL DEFAULT '',
     kind       TEXT NOT NULL,
-    state      TEXT NOT NULL CHECK (state IN ('planned', 'done', 'open', 'refused', 'outdated', 'undone')),
+    state      TEXT NOT NULL CHECK (state IN ('planned', 'done', 'open', 'refused', 'outdated')),
     before     TEXT NOT NULL DEFAULT '[]',
     after      TEXT NOT NULL DEFAULT '',
     reason     TEXT NOT NULL DEFAULT '',
     evidence   TEXT NOT NULL DEFAULT '[]',
     plan       TEXT NOT NULL DEFAULT '{}',            -- JSON: what applying it does
     loses      INTEGER NOT NULL DEFAULT 0,            -- facts of its scope that go by it
-    names      TEXT NOT NULL DEFAULT '[]',            -- JSON: what it changed, as kind and id, in `change_set`
+    digest     TEXT NOT NULL DEFAULT '',              -- of what is asked: it is not asked twice
     change_set TEXT,
     at         TEXT NOT NULL,
     UNIQUE (night, n)
 );
-CREATE INDEX night_items_open ON night_items (scope, seq) WHERE state = 'open';
+CREATE INDEX decisions_open ON decisions (scope, seq) WHERE state = 'open';
 
--- A question of a night about a proposal is one as long as the proposal waits.
-CREATE TRIGGER proposals_wait_no_more AFTER UPDATE OF state ON proposals
-WHEN NEW.state IN ('refused', 'outdated')
-BEGIN
-    UPDATE night_items SET state = NEW.state
-    WHERE state = 'open' AND plan ->> '$.proposal' = NEW.id;
-END;
-CREATE TRIGGER proposals_are_gone AFTER DELETE ON proposals WHEN OLD.state = 'open'
-BEGIN
-    UPDATE night_items SET state = 'outdated'
-    WHERE state = 'open' AND plan ->> '$.proposal' = OLD.id;
-END;
+-- A decision with what it changed, as kind and id; undone once an undo has all of it.
+CREATE VIEW answered_decisions AS
+SELECT d.seq, coalesce(d.night, '') AS night, coalesce(d.n, 0) AS n, d.scope, d.phase, d.kind,
+    iif(d.state = 'done' AND EXISTS (SELECT 1 FROM changes WHERE decision = d.seq) AND NOT EXISTS (
+        SELECT 1 FROM changes c WHERE c.decision = d.seq AND NOT EXISTS (
+            SELECT 1 FROM change_sets s JOIN changes u ON u.change_set_id = s.id
+            WHERE s.undoes = c.change_set_id AND (u.kind, u.item) = (c.kind, c.item))),
+        'undone', d.state) AS state,
+    d.before, d.after, d.reason, d.evidence, d.plan, d.loses, d.change_set, d.at,
+    (SELECT json_group_array(json_array(kind, item)) FROM changes WHERE decision = d.seq) AS names
+FROM decisions d;
 
 -- A scope that has its report of a night (owner: night): its people by a message, which may ask for a yes to
 -- one item alone (`asks`), and the model with the message `event_id` of a person.

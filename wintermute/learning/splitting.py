@@ -12,18 +12,17 @@ from wintermute.changes.change_sets import Reason
 from wintermute.db import Transaction
 from wintermute.errors import AnswerUnusable, ModelError, ToolFailed
 from wintermute.jobs import Job
+from wintermute.learning.reconstruction import normalised
 from wintermute.llm.calls import QuestionSources
-from wintermute.llm.json_answer import Unfit, answer_in_json, only, texts
-from wintermute.llm.models import Models
+from wintermute.llm.json_answer import Unfit, only, texts
+from wintermute.llm.unasked import UnaskedModels
 from wintermute.memory.fact import LONGEST, Fact, NewFact, entries, entry, pieces_of, retirements
 from wintermute.memory.sense import Heirs, are_grounded
 from wintermute.messages import Json
-from wintermute.night.quiet import UNTIL_THEN, Quiet
-from wintermute.night.reconstruction import normalised
 from wintermute.secret_shapes import secret_kind
 from wintermute.stores import Stores
 from wintermute.templates import Template
-from wintermute.work.jobs import JobDone, JobPutOff
+from wintermute.work.jobs import JobDone
 
 ROLE = "harvest"
 """Of a transcript the same stage is the harvest."""
@@ -85,8 +84,7 @@ def left_out(part: str, contents: Sequence[str]) -> list[str]:
 class Splitting:
     """Asks a model for the facts of a text."""
 
-    def __init__(self, stores: Stores, models: Models, template: Template) -> None:
-        self._stores = stores
+    def __init__(self, models: UnaskedModels, template: Template) -> None:
         self._models = models
         self._template = template
 
@@ -96,8 +94,8 @@ class Splitting:
         So it is where an answer cannot be used, too (M-045). Raises: ModelError; QuestionWithdrawn.
         """
         try:
-            found = await answer_in_json(
-                *(self._models, ROLE, self._template.text(), {"raw_input": part}),
+            found = await self._models.answer_in_json(
+                *(ROLE, self._template.text(), {"raw_input": part}),
                 lambda answer: contents_of(answer, part),
                 sources=sources,
             )
@@ -123,18 +121,17 @@ class Splitting:
 class SplitLater:
     """Takes apart, while nobody waits, what was too long for one fact and was kept as it is."""
 
-    def __init__(self, stores: Stores, work: Splitting, quiet: Quiet) -> None:
+    def __init__(self, stores: Stores, models: UnaskedModels, template: Template) -> None:
         self._stores = stores
-        self._work = work
-        self._quiet = quiet
+        self._models = models
+        self._work = Splitting(models, template)
 
-    async def take_apart(self, job: Job) -> JobDone | JobPutOff:
+    async def take_apart(self, job: Job) -> JobDone:
         """The facts, and what they leave out, take the place of the text; it stays where there are none.
 
         Raises: ModelError; QuestionWithdrawn.
         """
-        if until := await self._quiet.until(ROLE):
-            return JobPutOff(until, UNTIL_THEN)
+        await self._models.require_quiet(ROLE)
         async with self._stores.database.transaction() as tx:
             whole = await self._stores.facts.living(tx, job.scope, job.args["facts"])
         if not whole:
@@ -168,10 +165,9 @@ class SplitLater:
         gone = await facts.retire_unrecorded(tx, job.scope, names, "tool")
         done = [*(each.change for each in taken if each.change), *retirements(gone)]
         known = await changes.get(job.args["set"] or "")
-        if known is None:
-            await changes.record(tx, Reason("tool", job.scope, evidence=whole[0].origins), done)
-        else:
-            await changes.extend(tx, known.id, done)
+        into = known.id if known else None
+        why = Reason("tool", job.scope, evidence=whole[0].origins, into=into)
+        await changes.record(tx, why, done)
 
 
 def new_facts(like: Fact | NewFact, lines: Sequence[str]) -> list[NewFact]:

@@ -12,17 +12,18 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, Protocol, cast
+from typing import Literal, cast
 
 from wintermute.errors import AnswerUnusable, FileUnusable
 from wintermute.files import to_its_end
 from wintermute.llm.calls import QuestionSources
-from wintermute.llm.json_answer import Unfit, answer_in_json, only, proved_answer
+from wintermute.llm.json_answer import Unfit, only
 from wintermute.llm.tokens import estimate
-from wintermute.messages import Json, Reply, Request
-from wintermute.night.agents import CONVERSATION, PageTask, PageWork
-from wintermute.night.page_lines import LineOrigins, origins, renamed, unmarked
-from wintermute.night.raw_material import Consolidations
+from wintermute.llm.unasked import UnaskedModels
+from wintermute.messages import Json, Reply
+from wintermute.pages.agents import CONVERSATION, PageTask, PageWork
+from wintermute.pages.page_lines import LineOrigins, origins, renamed, unmarked
+from wintermute.pages.raw_material import Consolidations
 from wintermute.secret_shapes import without_secrets
 from wintermute.templates import Template, fill
 from wintermute.text import clean, one_line, shortened, untagged
@@ -86,52 +87,6 @@ class PlannedPage:
     path: str
     action: Literal["create", "update"]
     reason: str
-
-
-class AskedForPages(Protocol):
-    """The models of a program, or those of a night, which has a limit."""
-
-    async def ask_unasked(
-        self,
-        role: str,
-        request: Request,
-        sources: QuestionSources | None = None,
-        *,
-        backend: str | None = None,
-    ) -> Reply:
-        """Raises: ModelError; QuestionWithdrawn."""
-        ...
-
-    async def refused(self, role: str, reason: str) -> None:
-        """An answer was of no use."""
-        ...
-
-    def window(self, role: str, backend: str | None = None) -> int:
-        """Tokens that a request may have."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class PageModel:
-    """The models that make pages: those of the role, or one backend. What `json_answer` asks."""
-
-    models: AskedForPages
-    backend: str | None = None
-
-    async def ask_unasked(
-        self, role: str, request: Request, sources: QuestionSources | None
-    ) -> Reply:
-        """Raises: ModelError; QuestionWithdrawn."""
-        return await self.models.ask_unasked(role, request, sources, backend=self.backend)
-
-    async def refused(self, role: str, reason: str) -> None:
-        """An answer was of no use."""
-        await self.models.refused(role, reason)
-
-    @property
-    def window(self) -> int:
-        """Tokens that a request may have."""
-        return self.models.window(ROLE, self.backend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,13 +232,18 @@ class PageWriter:
 
     def __init__(
         self,
-        model: PageModel,
+        models: UnaskedModels,
         prompts: WriterPrompts,
         kept: Consolidations | None = None,
         progress: Callable[[str], None] = _untold,
+        backend: str | None = None,
     ) -> None:
-        """`kept`: knows whether what was said in a chat still stands. `progress`: told each step."""
-        self._model = model
+        """`kept`: knows whether what was said in a chat still stands. `progress`: told each step.
+
+        `backend`: who is asked instead of the models of the role.
+        """
+        self._models = models
+        self._backend = backend
         self._prompts = prompts
         self._kept = kept
         self._progress = progress
@@ -295,7 +255,8 @@ class PageWriter:
         plan: list[PlannedPage] = []
         failed: dict[str, AnswerUnusable] = {}
         there = task.view.after((), [f"{task.raw}/{name}" for name, _ in task.talk.files])
-        window, known_names = self._model.window, KnownNames(task.view.names)
+        window = self._models.window(ROLE, self._backend)
+        known_names = KnownNames(task.view.names)
         parts = pieces(task.talk.blocks, min(MOST_PIECE, int(SHARE * window)))
         for n, part in enumerate(parts, 1):
             piece = "\n".join(part.values())
@@ -303,7 +264,7 @@ class PageWriter:
             view = there.after(texts.values())
             names = known_names.about(piece, int(NAMES_SHARE * window))
             names += [shortest_link(view.names, path) for path in texts]
-            pages = await self._plan(task, view, piece, list(dict.fromkeys(names)))
+            pages = await self._plan(task, view, piece, list(dict.fromkeys(names)), window)
             plan += pages
             names += [shortest_link(view.names, page.path) for page in pages]
             shown = _Shown(part, tuple(names), view)
@@ -336,7 +297,7 @@ class PageWriter:
         )
 
     async def _plan(
-        self, task: PageTask, view: StoreView, piece: str, names: Sequence[str]
+        self, task: PageTask, view: StoreView, piece: str, names: Sequence[str], window: int
     ) -> tuple[PlannedPage, ...]:
         index = await to_its_end(partial(text_at, task.store.files, INDEX))
         index = task.store.shown(index or "")
@@ -344,13 +305,14 @@ class PageWriter:
         values = {
             "instructions": self._instructions(task),
             "entries": _listed(names),
-            "index": shortened(shown, int(INDEX_SHARE * self._model.window) * 3),
+            "index": shortened(shown, int(INDEX_SHARE * window) * 3),
             "transcript": piece,
         }
         template = self._prompts.plan.text()
-        return await answer_in_json(
-            *(self._model, ROLE, template, values, lambda found: planned(found, view)),
+        return await self._models.answer_in_json(
+            *(ROLE, template, values, lambda found: planned(found, view)),
             sources=self._sources(task),
+            backend=self._backend,
         )
 
     async def _page(
@@ -392,9 +354,8 @@ class PageWriter:
                 raise Unfit(f"[[{dead[0]}]] leads nowhere: {told}", "a link of it leads nowhere")
             return answers[-1]
 
-        text = await proved_answer(
-            *(self._model, ROLE, question, read, AGAIN),
-            sources=self._sources(task),
+        text = await self._models.proved_answer(
+            *(ROLE, question, read, AGAIN), sources=self._sources(task), backend=self._backend
         )
         # Here, as where it is stored (M-083): lines are known by what they say then.
         text, marks = unmarked(without_secrets(text, whole), now, shown.part)

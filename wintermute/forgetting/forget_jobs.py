@@ -9,18 +9,14 @@ import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
 
 from wintermute.changes.change_sets import KEPT, Reason
+from wintermute.changes.decisions import Decision
+from wintermute.changes.undo import FORGETTING
 from wintermute.clock import Clock
-from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
-from wintermute.jobs import FORGET, Job
-from wintermute.memory.fact import Fact
-from wintermute.memory.origins import Origins
-from wintermute.messages import PERSON, Json
-from wintermute.night.deeds import Deeds, ItemNames
-from wintermute.night.forgetting import (
+from wintermute.errors import WintermuteError
+from wintermute.forgetting.forgetting import (
     Forgotten,
     copy_told,
     forget,
@@ -28,10 +24,13 @@ from wintermute.night.forgetting import (
     forget_messages,
     leftover,
 )
-from wintermute.night.harvest import Harvests
-from wintermute.night.nights import NightItem, Nights
+from wintermute.jobs import FORGET, Job
+from wintermute.learning.harvest import Harvests
+from wintermute.memory.fact import Fact
+from wintermute.memory.origins import Origins
+from wintermute.messages import PERSON, Json
 from wintermute.stores import Stores
-from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
+from wintermute.work.jobs import JobDone, JobPutOff
 
 SCRUB = "scrub"
 SOON = timedelta(seconds=2)
@@ -107,16 +106,22 @@ async def forget_at_once(stores: Stores, facts: Sequence[Fact], clock: Clock) ->
     return done
 
 
+async def refuse_meanwhile(stores: Stores) -> None:
+    """Let nothing come back while something is being forgotten. Raises: WintermuteError."""
+    if await stores.jobs.is_forgetting(stores.database):
+        raise WintermuteError(FORGETTING)
+
+
 class ForgetLines:
     """People's lines of pages go for good, for they said yes (M-082): nothing brings them back."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
 
-    async def do(self, tx: Transaction, item: NightItem, _why: Reason) -> ItemNames | None:
+    async def do(self, tx: Transaction, item: Decision, _why: Reason) -> bool:
         """Owe it, as all forgetting is."""
         await owe_forgetting(self._stores, tx, (), lines=item.plan["lines"])
-        return ()
+        return True
 
 
 async def _owe(
@@ -126,17 +131,6 @@ async def _owe(
     if not await stores.jobs.enqueue(tx, FORGET, key, "", args, not_before):
         await stores.jobs.renew(tx, FORGET, key, args, not_before)
     return await stores.jobs.known_by(tx, FORGET, key)
-
-
-def forgetting(
-    stores: Stores, harvests: Harvests | None, speaker: Speaker, clock: Clock
-) -> list[JobKind]:
-    """Both kinds of work. Without `harvests` nothing is derived again from what is left."""
-    policy = JobPolicy(persists=True)  # it holds what must not stay
-    return [
-        JobKind(stores, FORGET, partial(_forget, stores, harvests, clock), policy, speaker, clock),
-        JobKind(stores, SCRUB, partial(_scrub, stores, clock), policy, speaker, clock),
-    ]
 
 
 async def _worked(
@@ -152,8 +146,7 @@ async def _worked(
         async with stores.database.transaction() as tx:
             await stores.jobs.went_on(tx, job.id, job.progress | {"known": sorted(known)})
 
-    deeds = Deeds(stores, Nights(stores.database, clock), {}, {}, stores.undo.files)
-    async with deeds.finished():  # what is forgotten may say what is half in place
+    async with stores.placing.settled():  # what is forgotten may say what is half in place
         if facts:
             by, before = job.args.get("by"), sorted(known)
             done.append(await forget(stores, facts, by=by, scrub=False, known=before, note=note))
@@ -168,9 +161,10 @@ async def _worked(
     return done
 
 
-async def _forget(
+async def forget_owed(
     stores: Stores, harvests: Harvests | None, clock: Clock, job: Job
 ) -> JobDone | JobPutOff:
+    """Do a job; it goes on being owed until nothing of it is still being answered or sent."""
     done = await _worked(stores, harvests, clock, job)
     await stores.database.cut_log()
     if any(each.unfinished for each in done):
@@ -207,7 +201,8 @@ async def _tell(
         await stores.notices.notice_once(tx, name, KEPT, held.id, body, meant_for=held.scope)
 
 
-async def _scrub(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:
+async def scrub(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:
+    """Rewrite the file of the database, once nobody has written for a while."""
     last = await stores.inbox.last_said()
     if last is not None and last + QUIET > clock.now():
         return JobPutOff(last + QUIET, SILENCE)

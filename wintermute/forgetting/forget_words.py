@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from wintermute.db import Row
 from wintermute.db.text_search import Sought
 from wintermute.db.traces import AllWords
+from wintermute.forgetting.forget_pages import lines_in_pages
+from wintermute.forgetting.forgetting import tasks_and_skills
 from wintermute.loom import casts
 from wintermute.loom.conversations import EDITS
 from wintermute.mailbox.inbox import WRITTEN, Waiting
@@ -13,8 +15,6 @@ from wintermute.memory.core import bullets
 from wintermute.memory.fact import Fact
 from wintermute.memory.facts import FACTS
 from wintermute.messages import PERSON
-from wintermute.night.forget_pages import lines_in_pages
-from wintermute.night.forgetting import tasks_and_skills
 from wintermute.stores import Stores
 
 PLACES = (FACTS, WRITTEN, EDITS, casts.FOLDS, casts.TURNS, casts.OBSERVATIONS)

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from zoneinfo import ZoneInfo
 
@@ -33,16 +33,16 @@ from wintermute.db.values import reader
 from wintermute.errors import MemoryUnavailable, QuestionWithdrawn, ToolFailed
 from wintermute.health.health import DROPPED
 from wintermute.jobs import AGAIN, Job
+from wintermute.learning.rewording import retire_unsaid, rewordings
 from wintermute.llm.calls import QuestionSources
-from wintermute.llm.json_answer import UnaskedModels, answer_in_json, only, texts
+from wintermute.llm.json_answer import only, texts
 from wintermute.llm.tokens import estimate
+from wintermute.llm.unasked import UnaskedModels
 from wintermute.memory.fact import NewFact, entry
 from wintermute.memory.grounding import Grounding, Judged, Line, confirmed
 from wintermute.memory.origins import gist, taken_back
 from wintermute.memory.sense import main_words
 from wintermute.messages import PERSON, REFUSED, ROOM, Json
-from wintermute.night.quiet import UNTIL_THEN, Quiet
-from wintermute.night.rewording import retire_unsaid, rewordings
 from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.text import display_name, shortened
@@ -59,6 +59,8 @@ SHARE = 0.5
 MOST_PICKED = 60
 """Texts of one answer; more than any chunk is worth."""
 
+AT_ONCE = datetime.min.replace(tzinfo=UTC)
+
 LEFT_OUT = "[quoted text left out]"
 QUOTE = re.compile(r" {0,3}>(?!:)")
 FENCE_OPENS = re.compile(r" {0,3}(?:(?=(`))`{3,}|(?=(~))~{3,})")
@@ -73,32 +75,39 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a conversation has that was not read yet: how many messages, and when the last came."""
+    """The messages of a conversation that were not read yet, or that are read once more.
+
+    `upto`: how far it was read. `again`: the last of those that are read once more; 0: none of them is.
+    """
 
     conversation_id: str
     scope: str
     upto: int
-    """How far it was read."""
     messages: int
-    newest: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class ReadAgain:
-    """What a conversation has that is to be read once more, up to this number."""
-
-    conversation_id: str
-    scope: str
+    newest: datetime | None
     again: int
 
+    @property
+    def args(self) -> Json:
+        """What a job is told that reads it."""
+        part = {"again": self.again} if self.again else {"upto": self.upto}
+        return {"conversation": self.conversation_id, **part}
 
-def due(backlog: Backlog, settings: MemoryHarvest) -> datetime | None:
-    """When it is to be read; None: not before more is said (M-025)."""
-    if backlog.messages >= settings.message_threshold:
-        return backlog.newest
-    if backlog.messages >= settings.min_messages:
-        return backlog.newest + timedelta(minutes=settings.inactivity_minutes)
-    return None
+    @property
+    def key(self) -> str:
+        """What is owed once."""
+        part = f"again:{self.again}" if self.again else str(self.upto)
+        return f"{self.conversation_id}:{part}"
+
+    def due(self, settings: MemoryHarvest) -> datetime | None:
+        """When it is to be read; None: not before more is said (M-025)."""
+        if self.newest is None:  # what is read once more waits for nothing
+            return AT_ONCE
+        if self.messages >= settings.message_threshold:
+            return self.newest
+        if self.messages >= settings.min_messages:
+            return self.newest + timedelta(minutes=settings.inactivity_minutes)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,19 +348,20 @@ def learnt(chunk: Chunk, contents: Sequence[Judged]) -> list[NewFact]:
 _backlog = reader(Backlog)
 _wording = reader(Wording)
 _cursor = reader(Cursor)
-_again = reader(ReadAgain)
 
 # Nothing is read past a message that is still to be answered.
 BLOCKED = """(SELECT min(w.seq) FROM inbox w WHERE w.conversation_id = i.conversation_id
     AND w.kind = 'message' AND w.state IN ('waiting', 'casting'))"""
 BACKLOGS = f"""
 SELECT c.id AS conversation_id, c.scope, coalesce(h.upto, 0) AS upto, count(*) AS messages,
-       max(i.received_at) AS newest
+       max(i.received_at) AS newest, 0 AS again
 FROM conversations c LEFT JOIN harvests h ON h.conversation_id = c.id
 CROSS JOIN inbox i ON i.conversation_id = c.id AND i.seq > coalesce(h.upto, 0)
 WHERE c.room_id > '' AND i.kind = 'message' AND i.state = 'answered' AND i.body <> '' AND NOT i.by_bot
 AND i.seq < coalesce({BLOCKED}, 9223372036854775807)
 GROUP BY c.id
+UNION ALL SELECT conversation_id, c.scope, 0, 0, NULL, max(a.seq) FROM harvest_repeats a
+JOIN conversations c ON c.id = conversation_id GROUP BY conversation_id
 """
 # What came undecrypted or untrusted keeps its place; if that was passed meanwhile, its cast tells.
 # A message that was worded anew stands where its last wording does; one that was deleted says nothing.
@@ -416,7 +426,7 @@ class Harvests:
         self._clock = clock
 
     async def backlogs(self, tx: Transaction) -> list[Backlog]:
-        """The conversations in which something was said that was not read yet."""
+        """The conversations in which something is to be read, then those to be read once more."""
         return [_backlog(row) for row in await tx.rows(BACKLOGS)]
 
     async def cursor(self, source: Transaction | Database, conversation_id: str) -> Cursor:
@@ -504,14 +514,6 @@ class Harvests:
             )
             await put_single(tx, OFF, None)
 
-    async def owed_again(self, tx: Transaction) -> list[ReadAgain]:
-        """The conversations of which something is to be read once more."""
-        rows = await tx.rows(
-            "SELECT conversation_id, c.scope, max(a.seq) AS again FROM harvest_repeats a"
-            " JOIN conversations c ON c.id = conversation_id GROUP BY conversation_id"
-        )
-        return [_again(row) for row in rows]
-
     async def left_out(self, tx: Transaction, part: Chunk, events: Collection[str]) -> set[str]:
         """The gists of what must not be learnt again from these messages: people took it back."""
         kept = await tx.scalars(
@@ -532,14 +534,12 @@ class Harvest:
         models: UnaskedModels,
         template: Template,
         settings: MemoryHarvest,
-        quiet: Quiet,
         clock: Clock,
     ) -> None:
         self._stores = stores
         self._models = models
         self._template = template
         self._settings = settings
-        self._quiet = quiet
         self._clock = clock
         self._since = clock.now()
         self._harvests = Harvests(stores.database, clock)
@@ -549,49 +549,37 @@ class Harvest:
         await self._harvests.turned_on(tx, self._since)
         now, later = self._clock.now(), list[datetime]()
         for backlog in await self._harvests.backlogs(tx):
-            at = due(backlog, self._settings)
+            at = backlog.due(self._settings)
             if at is not None and at > now:
                 later.append(at)
             elif at is not None:
-                key = f"{backlog.conversation_id}:{backlog.upto}"
-                args = {"conversation": backlog.conversation_id, "upto": backlog.upto}
-                await self._stores.jobs.enqueue(tx, NAME, key, backlog.scope, args)
-        for each in await self._harvests.owed_again(tx):
-            key = f"{each.conversation_id}:again:{each.again}"
-            args = {"conversation": each.conversation_id, "again": each.again}
-            await self._stores.jobs.enqueue(tx, NAME, key, each.scope, args)
+                owed = NAME, backlog.key, backlog.scope, backlog.args
+                await self._stores.jobs.enqueue(tx, *owed)
         return min(later, default=None)
 
     async def harvest(self, job: Job) -> JobDone | JobPutOff:
-        """Read a conversation from where it was left to its end. Raises: ModelError.
-
-        Or only what is to be read once more, if the job is owed for that.
-        """
-        conversation, only_again = job.args["conversation"], "again" in job.args
-        while True:
-            if (until := await self._quiet.until(NAME)) is not None:
-                return JobPutOff(until, UNTIL_THEN)
-            cursor = await self._harvests.cursor(self._stores.database, conversation)
-            if only_again and not cursor.again:
-                return JobDone()
-            rows = await self._harvests.said(self._stores.database, conversation, cursor)
-            if not rows:
-                break
-            with suppress(QuestionWithdrawn):  # what is there now is read
-                await self._read(job.id, conversation, cursor, chunk(rows, self._room()))
-        if cursor.upto == job.args.get("upto"):  # something else is to be answered first by now
+        """Read a conversation, or only what is to be read once more of it. Raises: ModelError."""
+        only_again = "again" in job.args
+        upto = await self.catch_up(job.args["conversation"], job.id, only_again=only_again)
+        if upto == job.args.get("upto"):  # something else is to be answered first by now
             return JobPutOff(self._clock.now() + AGAIN, "something is to be answered first")
         return JobDone()
 
-    async def catch_up(self, conversation: str) -> None:
-        """Read a conversation to its end, for whoever wants all of it now. Raises: ModelError."""
+    async def catch_up(
+        self, conversation: str, job_id: str = "", *, only_again: bool = False
+    ) -> int:
+        """Read a conversation from where it was left to its end; how far it was read then.
+
+        Raises: ModelError.
+        """
         while True:
+            await self._models.require_quiet(NAME)
             cursor = await self._harvests.cursor(self._stores.database, conversation)
             rows = await self._harvests.said(self._stores.database, conversation, cursor)
-            if not rows:
-                return
-            with suppress(QuestionWithdrawn):
-                await self._read("", conversation, cursor, chunk(rows, self._room()))
+            if not rows or (only_again and not cursor.again):
+                return cursor.upto
+            with suppress(QuestionWithdrawn):  # what is there now is read
+                await self._read(job_id, conversation, cursor, chunk(rows, self._room()))
 
     def _room(self) -> int:
         return min(MOST_TOKENS, int(SHARE * self._models.window(NAME)))
@@ -604,8 +592,8 @@ class Harvest:
             sources = QuestionSources(
                 part.events, partial(self._stands, conversation, cursor, part)
             )
-            contents = await answer_in_json(
-                *(self._models, NAME, self._template.text(), shown, picked), sources=sources
+            contents = await self._models.answer_in_json(
+                *(NAME, self._template.text(), shown, picked), sources=sources
             )
             judged = await self._judged(part.messages, contents)
         async with self._stores.database.transaction() as tx:

@@ -15,18 +15,17 @@ from datetime import timedelta
 from functools import partial
 
 from wintermute.changes.change_sets import Reason
-from wintermute.clock import Clock
+from wintermute.changes.decisions import text_wish
 from wintermute.db import Transaction
 from wintermute.errors import MemoryFileUnusable, QuestionWithdrawn
 from wintermute.jobs import Job
 from wintermute.llm.calls import QuestionSources
-from wintermute.llm.json_answer import Unfit, answer_in_json, only
-from wintermute.llm.models import Models
+from wintermute.llm.json_answer import Unfit, only
+from wintermute.llm.unasked import UnaskedModels
 from wintermute.memory.core import EMPTY_CORE, freed, lost, page_problem
 from wintermute.memory.core_pages import CorePage
 from wintermute.memory.fact import Fact
 from wintermute.messages import Json
-from wintermute.night.quiet import UNTIL_THEN, Quiet
 from wintermute.secret_shapes import without_secrets
 from wintermute.stores import Stores
 from wintermute.templates import Template
@@ -65,27 +64,23 @@ class CoreUpdate:
     """A piece of work is a batch: its new facts, by the ids in `args` (M-040, M-046)."""
 
     stores: Stores
-    models: Models
+    models: UnaskedModels
     template: Template
-    quiet: Quiet
-    clock: Clock
 
     async def update(self, job: Job) -> JobDone | JobPutOff:
         """Ask once. Raises: ModelError; AnswerUnusable for a page that is none; QuestionWithdrawn."""
         pages = self.stores.core_pages
-        lives, known = partial(self._lives, job.scope), job.progress.get("set")
-        if known and await pages.complete(known, lives):  # we were killed in between
+        if job.progress.get("set"):  # we were killed after it
             return JobDone()
         facts = await self._new(job)
         if not facts:
             return JobDone()
-        if until := await self.quiet.until(ROLE):
-            return JobPutOff(until, UNTIL_THEN)
+        await self.models.require_quiet(ROLE)
         try:
             page = await pages.found(job.scope)
         except MemoryFileUnusable as problem:
             log.warning("core not updated scope=%s reason=%s", job.scope, problem)
-            return JobPutOff(self.clock.now() + MENDED, "core.md cannot be used as it is")
+            return JobPutOff(self.stores.facts.now() + MENDED, "core.md cannot be used as it is")
         sources = QuestionSources(
             tuple(fact.id for fact in facts), partial(self._is_unchanged, job, page, facts)
         )
@@ -97,16 +92,11 @@ class CoreUpdate:
         await self.stores.model_calls.require(sources)
         return await self._changed(job, page, text, facts, sources)
 
-    async def _lives(self, scope: str, facts: Sequence[str]) -> bool:
-        """Tell if all these are remembered."""
-        found = await self.stores.facts.living(self.stores.database, scope, facts)
-        return len(found) == len(facts)
-
     async def _new(self, job: Job) -> list[Fact]:
         """What is still remembered and true of them, and never what may come from outside."""
         named = job.args.get("facts", [])
         found = await self.stores.facts.living(self.stores.database, job.scope, named)
-        now = self.clock.now()
+        now = self.stores.facts.now()
         return [
             fact
             for fact in found
@@ -138,8 +128,8 @@ class CoreUpdate:
             "current_core_markdown": (page.text or EMPTY_CORE).strip(),
             "candidate_new_memories": "\n".join(f"- {fact.text}" for fact in facts),
         }
-        return await answer_in_json(
-            *(self.models, ROLE, self.template.text(), values, wished), sources=sources
+        return await self.models.answer_in_json(
+            *(ROLE, self.template.text(), values, wished), sources=sources
         )
 
     async def _changed(
@@ -167,7 +157,7 @@ class CoreUpdate:
         async def noted(tx: Transaction, set_id: str) -> None:
             if not await sources.stand(tx):
                 raise QuestionWithdrawn("a fact was taken back while the page was made")
-            await self.stores.proposals.outdate(tx, job.scope, "core")
+            await self.stores.decisions.outdate_text(tx, job.scope, "core", job.scope)
             await self.stores.jobs.went_on(tx, job.id, {"set": set_id})
 
         if await pages.replace(why, text, page, may_go, noted) is None:
@@ -186,5 +176,6 @@ class CoreUpdate:
         if not await sources.stand(tx):
             return
         quoted = "; ".join(f'"{shortened(bullet, SHOWN)}"' for bullet in gone)
-        await self.stores.proposals.outdate(tx, scope, "core", but=text)
-        await self.stores.proposals.offer(tx, scope, "core", text, WOULD_GO.format(bullets=quoted))
+        reason = WOULD_GO.format(bullets=quoted)
+        await self.stores.decisions.outdate_text(tx, scope, "core", scope, but=text)
+        await self.stores.decisions.propose(tx, scope, text_wish("core", scope, text, reason))

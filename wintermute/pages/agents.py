@@ -28,8 +28,8 @@ from typing import Protocol
 from wintermute.config.secrets import Redaction
 from wintermute.errors import ConfigurationError, FileUnusable, WintermuteError
 from wintermute.files import ENTER, READ, locked, to_its_end
-from wintermute.night.page_lines import LineOrigins
-from wintermute.night.raw_material import Talk
+from wintermute.pages.page_lines import LineOrigins
+from wintermute.pages.raw_material import Talk
 from wintermute.templates import Template
 from wintermute.text import clean
 from wintermute.wiki.asked_lines import asked_lines, with_asked, without_asked

@@ -18,13 +18,14 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from wintermute.changes.decisions import text_wish
 from wintermute.db.traces import ERASED, AllWords, Wanted
 from wintermute.errors import FileUnusable, StoreUnusable
 from wintermute.files import mend
 from wintermute.memory.core import goes_with
 from wintermute.memory.sense import beginnings, says_something
-from wintermute.night.agents import REPORT, sweep_copies
-from wintermute.night.page_lines import NOTHING_LOST, LostLines, left_of, pages_of
+from wintermute.pages.agents import REPORT, sweep_copies
+from wintermute.pages.page_lines import NOTHING_LOST, LostLines, left_of, pages_of
 from wintermute.stores import Stores
 from wintermute.wiki.asked_lines import ask_about, digest
 from wintermute.wiki.conversations import listed
@@ -99,7 +100,7 @@ async def forget_in_pages(stores: Stores, unsaid: Unsaid, *, at: str) -> CutPage
     scope = stores.owner.scope
     async with stores.database.transaction() as tx:  # first: once it is cut nobody knows of it
         for path in found.unsourced:
-            await stores.proposals.offer(tx, scope, "page", "", UNSOURCED, path)
+            await stores.decisions.propose(tx, scope, text_wish("page", path, None, UNSOURCED))
         for path in found.again:
             key = f"{path} {at}"
             await stores.jobs.enqueue(tx, CONSOLIDATE_AGAIN, key, scope, {"page": path})

@@ -12,7 +12,8 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from wintermute.changes.change_sets import CHANGES
-from wintermute.changes.proposals import PROPOSALS
+from wintermute.changes.decisions import DECISIONS
+from wintermute.changes.nights import NOTES, TOLD_AGAIN
 from wintermute.clock import stamp
 from wintermute.db import Transaction, UpgradeCopy
 from wintermute.db.eraser import Came, Erased, erase
@@ -20,8 +21,17 @@ from wintermute.db.text_search import Kept, Sought, TextSearch, Traces
 from wintermute.db.traces import AllWords, Wanted
 from wintermute.errors import MemoryFileUnusable
 from wintermute.files import TextFile
+from wintermute.forgetting.forget_pages import (
+    GIT,
+    CutPages,
+    Unsaid,
+    forget_in_pages,
+    lines_in_pages,
+)
 from wintermute.health.health import EDITED
 from wintermute.jobs import ERASED_JOBS, OWED
+from wintermute.learning.core_update import NAME as CORE_UPDATE
+from wintermute.learning.harvest import Harvests
 from wintermute.llm.calls import RECORDED
 from wintermute.loom import casts, conversations
 from wintermute.loom.sub_sessions import SESSIONS
@@ -40,18 +50,8 @@ from wintermute.memory.origins import (
     unlearnt,
 )
 from wintermute.memory.sense import beginnings, main_words
-from wintermute.night.core_update import NAME as CORE_UPDATE
-from wintermute.night.forget_pages import (
-    GIT,
-    CutPages,
-    Unsaid,
-    forget_in_pages,
-    lines_in_pages,
-)
-from wintermute.night.harvest import Harvests
-from wintermute.night.nights import ITEMS, NOTES, TOLD_AGAIN
-from wintermute.night.page_lines import NOTHING_LOST, LostLines, drop_lines, lost_lines
-from wintermute.night.raw_material import raw_files
+from wintermute.pages.page_lines import NOTHING_LOST, LostLines, drop_lines, lost_lines
+from wintermute.pages.raw_material import raw_files
 from wintermute.stores import Stores
 from wintermute.tasks.occurrences import OCCURRENCES
 from wintermute.tasks.tasks import TASKS
@@ -77,7 +77,7 @@ EDITS = 3
 
 SPOKEN: Sequence[Kept] = (
     *(*casts.LOOM, conversations.EDITS, SESSIONS, RECEIVED, ANSWERS),
-    *(OWED, OCCURRENCES, CHANGES, TASKS, PROPOSALS, ITEMS, NOTES),
+    *(OWED, OCCURRENCES, CHANGES, TASKS, DECISIONS, NOTES),
 )
 
 REPEATED: Sequence[Kept] = [
@@ -88,7 +88,7 @@ REPEATED: Sequence[Kept] = [
 ]
 """Where an answer of ours is said again, if not to people."""
 
-WISHES = (PROPOSALS, ITEMS)
+WISHES = (DECISIONS,)
 """Tables with drafts of pages, in which also short lines are found."""
 STEPS: Sequence[Sequence[Kept]] = (
     (RECORDED,),
@@ -96,7 +96,7 @@ STEPS: Sequence[Sequence[Kept]] = (
     casts.PROMPTS,
     (conversations.EDITS, SESSIONS, RECEIVED),
     (
-        *(*ERASED_JOBS, OCCURRENCES, CHANGES, TASKS, PROPOSALS, ITEMS, NOTES),
+        *(*ERASED_JOBS, OCCURRENCES, CHANGES, TASKS, DECISIONS, NOTES),
         replace(ANSWERS, hangs=(*ANSWERS.hangs, *TOLD_AGAIN)),
     ),
 )
@@ -105,7 +105,7 @@ VIEWED = (casts.OBSERVATIONS, casts.FOLDS, *casts.PROMPTS)
 """Tables with pages that a model was shown and is shown again."""
 BY_WORDS: Sequence[Kept] = (
     *(casts.RESULTS, casts.TURNS, casts.OBSERVATIONS, casts.FOLDS, *casts.BLOCKS, SESSIONS),
-    *(MEANT_FOR_THEM, PROPOSALS, ITEMS),
+    *(MEANT_FOR_THEM, DECISIONS),
 )
 """Tables that a search by words covers: our words and notes. People's messages go by event."""
 

@@ -25,8 +25,8 @@ from wintermute.errors import (
     WintermuteError,
 )
 from wintermute.files import to_its_end
-from wintermute.night.agents import REPORT, PageAgent, PageTask, PageWork, sweep_copies
-from wintermute.night.raw_material import Consolidations, RawMaterial, Talk
+from wintermute.pages.agents import REPORT, PageAgent, PageTask, PageWork, sweep_copies
+from wintermute.pages.raw_material import Consolidations, RawMaterial, Talk
 from wintermute.secret_shapes import secret_kind, without_secrets
 from wintermute.wiki.folder import FileChange, StoreFolder
 from wintermute.wiki.links import INDEX, RAW, is_page, name_of

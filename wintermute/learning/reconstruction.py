@@ -16,21 +16,20 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from wintermute.changes.change_sets import Reason
-from wintermute.clock import Clock
 from wintermute.config.schema import Memory
 from wintermute.db import Transaction
 from wintermute.errors import AnswerUnusable, ContextTooLarge, QuestionWithdrawn, ToolFailed
 from wintermute.jobs import Job
 from wintermute.llm.calls import QuestionSources
-from wintermute.llm.json_answer import ATTEMPTS, UnaskedModels, Unfit, answer_in_json, only, texts
+from wintermute.llm.json_answer import Unfit, only, texts
+from wintermute.llm.unasked import ATTEMPTS, UnaskedModels
 from wintermute.memory.fact import EXPLICIT, Fact, NewFact, entry, key, last_said
 from wintermute.memory.related import RelatedFacts
 from wintermute.memory.sense import DENIED, Heirs, are_grounded
 from wintermute.messages import Json
-from wintermute.night.quiet import UNTIL_THEN, Quiet
 from wintermute.stores import Stores
 from wintermute.templates import Template
-from wintermute.work.jobs import JobDone, JobPutOff
+from wintermute.work.jobs import JobDone
 
 ROLE = "reconstruction"
 KIND = "reconstruct"
@@ -219,11 +218,33 @@ class Reconstruction:
         """Without a question: a list is read whole, and a small model may lose what it rewrites."""
         return self._listed or "small" in self._models.sizes(ROLE)
 
+    async def owe(self, tx: Transaction) -> datetime | None:
+        """Enqueue what is due; when the next will be."""
+        now, later = self._stores.facts.now(), []
+        queues = await self._stores.facts.queues(tx)
+        for queue in queues:
+            said = await self._stores.inbox.last_said_in(tx, queue.scope)
+            due = max(queue.newest, said or queue.newest) + SILENCE
+            if queue.facts < ENOUGH and due > now:
+                later.append(due)
+            elif not await self._stores.jobs.is_owed(tx, KIND, queue.scope):
+                name = f"{queue.scope} {int(queue.taint)} {queue.newest.isoformat()}"
+                args = {"taint": queue.taint}
+                await self._stores.jobs.enqueue(tx, KIND, name, queue.scope, args)
+        return min(later, default=None)
+
+    async def reconstruct(self, job: Job) -> JobDone:
+        """Work the queue of a scope until nothing waits. Raises: ModelError."""
+        await self.work(job.scope, taint=bool(job.args.get("taint")))
+        return JobDone()
+
     async def work(self, scope: str, *, taint: bool) -> BatchTally:
         """All batches of a queue. Raises: ModelError; what is not done stays queued.
 
         What is too large for the window is halved; what is so alone is kept as it is.
         """
+        if not self.only_adds:
+            await self._models.require_quiet(ROLE)
         done, most = BatchTally(), MOST
         while batch := await self._stores.facts.queued(scope, most, taint=taint):
             try:
@@ -272,8 +293,8 @@ class Reconstruction:
         refined = f"{template.rstrip()}\n\n{REFINE}\n"
         for question, attempts in ((template, ATTEMPTS), (refined, 1)):
             try:
-                answer = await answer_in_json(
-                    *(self._models, ROLE, question, values),
+                answer = await self._models.answer_in_json(
+                    *(ROLE, question, values),
                     lambda found: rewritten(found, inputs),
                     attempts=attempts,
                     sources=sources,
@@ -336,35 +357,3 @@ class Reconstruction:
 
 def _said(fact: Fact) -> tuple[str, str]:
     return fact.id, fact.text
-
-
-class Reconstructing:
-    """What makes jobs of it: when a queue is due, and when a model may be asked."""
-
-    def __init__(self, stores: Stores, work: Reconstruction, quiet: Quiet, clock: Clock) -> None:
-        self._stores = stores
-        self._work = work
-        self._quiet = quiet
-        self._clock = clock
-
-    async def owe(self, tx: Transaction) -> datetime | None:
-        """Enqueue what is due; when the next will be."""
-        now, later = self._clock.now(), []
-        queues = await self._stores.facts.queues(tx)
-        for queue in queues:
-            said = await self._stores.inbox.last_said_in(tx, queue.scope)
-            due = max(queue.newest, said or queue.newest) + SILENCE
-            if queue.facts < ENOUGH and due > now:
-                later.append(due)
-            elif not await self._stores.jobs.is_owed(tx, KIND, queue.scope):
-                name = f"{queue.scope} {int(queue.taint)} {queue.newest.isoformat()}"
-                args = {"taint": queue.taint}
-                await self._stores.jobs.enqueue(tx, KIND, name, queue.scope, args)
-        return min(later, default=None)
-
-    async def reconstruct(self, job: Job) -> JobDone | JobPutOff:
-        """Work the queue of a scope until nothing waits."""
-        if not self._work.only_adds and (until := await self._quiet.until(ROLE)):
-            return JobPutOff(until, UNTIL_THEN)
-        await self._work.work(job.scope, taint=bool(job.args.get("taint")))
-        return JobDone()

@@ -15,8 +15,6 @@ from wintermute.stores import Stores
 
 NIGHT = timedelta(hours=5)
 SILENCE = timedelta(hours=6)
-UNTIL_THEN = "models are asked for this at night, or after six quiet hours"
-"""Why work waits till then."""
 KNOWN = timedelta(hours=1)
 """How long what a server said of itself is taken for true."""
 

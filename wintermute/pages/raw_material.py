@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Protocol
 
 from wintermute.changes.change_sets import Reason
+from wintermute.changes.decisions import text_wish
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
 from wintermute.db.values import insert, reader
 from wintermute.errors import FileUnusable, QuestionWithdrawn, WintermuteError
 from wintermute.files import to_its_end
+from wintermute.learning.harvest import MOST_ROWS, Cursor, Harvests, Wording, transcript
 from wintermute.messages import FOLDER
-from wintermute.night.harvest import MOST_ROWS, Cursor, Harvests, Wording, transcript
-from wintermute.night.page_lines import LineOrigins, keep_sources
+from wintermute.pages.page_lines import LineOrigins, keep_sources
 from wintermute.stores import Stores
 from wintermute.text import shortened
 from wintermute.wiki.conversations import ConversationFolder, MessageFile
@@ -329,10 +330,9 @@ class Consolidations:
             yield set_id
 
     async def _propose(self, tx: Transaction, page: ProposedPage) -> None:
-        path, text = page.change.path, page.change.after or ""
-        store = self._stores.proposals
-        await store.outdate(tx, self.scope, "page", but=text, item=path)
-        await store.offer(tx, self.scope, "page", text, page.reason, path)
+        path, text, store = page.change.path, page.change.after or None, self._stores.decisions
+        await store.outdate_text(tx, self.scope, "page", path, but=text or "")
+        await store.propose(tx, self.scope, text_wish("page", path, text, page.reason))
 
     @asynccontextmanager
     async def taking_back(
@@ -382,7 +382,7 @@ class Consolidations:
         async with self._stores.database.transaction() as tx:
             if each.change_set_id:
                 await self._stores.changes.withdraw(tx, each.change_set_id)
-            await self._stores.proposals.withdraw_citing(tx, self.scope, "page", each.raw)
+            await self._stores.decisions.outdate_citing(tx, self.scope, each.raw)
             await tx.execute("DELETE FROM consolidations WHERE job = ?", (each.job,))
 
     async def events_of(self, files: Sequence[str]) -> list[tuple[str, str]]:

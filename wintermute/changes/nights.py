@@ -1,0 +1,326 @@
+"""Nights: each run of the nightly work, phase by phase, and who was told of it.
+
+What a night did or asks are decisions, `NIGHT#N`, numbered through it over all scopes.
+"""
+
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Literal
+
+from wintermute.changes.change_sets import KEPT
+from wintermute.changes.decisions import FORGOTTEN, WEEK, Decision, Decisions
+from wintermute.clock import Clock, stamp
+from wintermute.db import Database, Transaction
+from wintermute.db.text_search import GONE, OURS_SINCE, SCOPES, Kept
+from wintermute.db.values import columns, insert, reader
+
+Occasion = Literal["schedule", "late", "asked", "command"]
+"""Why a night runs: its time came, it was missed, somebody asked in a chat, or at the command line."""
+PhaseStatus = Literal["running", "ok", "failed", "left"]
+"""`left`: there is more to do than this night may; the next goes on."""
+JUDGED = timedelta(days=365)
+"""How long it is known what was asked about."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTally:
+    """What became of a phase in one scope. `before`, `after`: what it counts; `note`: what to know.
+
+    `tries`: how often it was begun; `calls`: the questions that it asked at last.
+    """
+
+    scope: str
+    name: str
+    status: PhaseStatus
+    before: int = 0
+    after: int = 0
+    note: str = ""
+    tries: int = 1
+    calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """One night. `scope`, `phase`: what it is about alone; "": everything."""
+
+    id: str
+    date: date
+    why: Occasion
+    state: Literal["running", "done", "stopped"]
+    began_at: datetime
+    scope: str = ""
+    phase: str = ""
+    phases: tuple[PhaseTally, ...] = ()
+    calls: int = 0
+    tokens: int = 0
+    usd: float = 0.0
+    ended_at: datetime | None = None
+    reported_at: datetime | None = None
+
+    def tally(self, scope: str, phase: str) -> PhaseTally | None:
+        """What is known of a phase."""
+        return next((t for t in self.phases if (t.scope, t.name) == (scope, phase)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class PastTurn:
+    """What became of a scope in a night. `age`: how many nights ago; `is_left`: not all was done."""
+
+    age: int
+    scope: str
+    is_left: bool
+    calls: int
+
+
+NOTES = Kept(
+    "night_phases",
+    ("note",),
+    where="note <> ''",
+    of=f"(scope = '' OR scope IN {SCOPES})",
+    ours="EXISTS (SELECT 1 FROM nights WHERE id = night"
+    f" AND {OURS_SINCE.replace('created_at', 'began_at')})",
+    empties=(f"note = '{FORGOTTEN}'",),
+)
+"""What phases noted, which may quote what they could make nothing of."""
+_ERASED_UNSENT = f"(SELECT id FROM outbox WHERE state = 'waiting' AND seq {GONE})"
+TOLD_AGAIN = (  # what hangs on a report that is erased before it is sent: it is made anew
+    "UPDATE nights SET reported_at = NULL WHERE id IN"
+    f" (SELECT night FROM night_reports_sent WHERE outbox_id IN {_ERASED_UNSENT})",
+    "UPDATE night_reports_sent SET outbox_id = NULL, asks = NULL"
+    f" WHERE outbox_id IN {_ERASED_UNSENT}",
+)
+WHOLE = (
+    "SELECT n.*, (SELECT json_group_array(json_object('scope', scope, 'name', name, 'status', status,"
+    " 'before', before, 'after', after, 'note', note, 'tries', tries, 'calls', calls))"
+    " FROM (SELECT * FROM night_phases WHERE night = n.id ORDER BY seq)) AS phases FROM nights n"
+)
+_night = reader(Night)
+_tally = reader(PhaseTally)
+_turn = reader(PastTurn)
+_decision = reader(Decision)
+ONCE = ("schedule", "late")
+
+
+class Nights:
+    """The store of nights, their items, and what was judged."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    # Nights
+
+    async def begin(
+        self, tx: Transaction, day: date, why: Occasion, scope: str = "", phase: str = ""
+    ) -> Night | None:
+        """A new night; None where that of the date was there already, and nobody asked for more."""
+        query = "SELECT 1 FROM nights WHERE date = ? AND why IN ('schedule', 'late')"
+        if why in ONCE and await tx.exists(query, (day.isoformat(),)):
+            return None
+        taken = set(await tx.scalars("SELECT id FROM nights WHERE date = ?", (day.isoformat(),)))
+        name, n = f"{day:%Y%m%d}", 1
+        while name in taken:
+            n += 1
+            name = f"{day:%Y%m%d}-{n}"
+        night = Night(name, day, why, "running", self._clock.now(), scope, phase)
+        await tx.execute(*insert("nights", columns(night, "phases")))
+        return night
+
+    async def named(self, name: str) -> Night | None:
+        """One night by its id."""
+        row = await self._database.row(f"{WHOLE} WHERE id = ?", (name,))
+        return _night(row) if row else None
+
+    async def newest(self, most: int, day: date | None = None) -> list[Night]:
+        """The newest ones, newest first; of a date, if given."""
+        rows = await self._database.rows(
+            f"{WHOLE} WHERE :day IS NULL OR date = :day ORDER BY seq DESC LIMIT :most",
+            {"day": day.isoformat() if day else None, "most": most},
+        )
+        return [_night(row) for row in rows]
+
+    async def has_been(self, day: date, source: Transaction | None = None) -> bool:
+        """Whether the night of this date was begun by itself."""
+        query = "SELECT 1 FROM nights WHERE date = ? AND why IN ('schedule', 'late') LIMIT 1"
+        return bool(await (source or self._database).rows(query, (day.isoformat(),)))
+
+    async def running(self, source: Transaction | Database) -> list[Night]:
+        """What is at work, or was killed at it, oldest first."""
+        rows = await source.rows(f"{WHOLE} WHERE state = 'running' ORDER BY seq")
+        return [_night(row) for row in rows]
+
+    async def note(self, tx: Transaction, name: str, tally: PhaseTally) -> None:
+        """What became of a phase, in the place of what was noted of it before."""
+        statement, values = insert("night_phases", {"night": name, **columns(tally)})
+        await tx.execute(
+            f"{statement} ON CONFLICT (night, scope, name) DO UPDATE SET status = excluded.status,"
+            " before = excluded.before, after = excluded.after, note = excluded.note,"
+            " tries = excluded.tries, calls = excluded.calls",
+            values,
+        )
+
+    async def tallies(self, name: str, scope: str) -> dict[str, PhaseTally]:
+        """What is known of the phases of a night in a scope, by their names."""
+        rows = await self._database.rows(
+            "SELECT * FROM night_phases WHERE (night, scope) = (?, ?)", (name, scope)
+        )
+        return {row["name"]: _tally(row) for row in rows}
+
+    async def turns(self, but: str, most: int) -> list[PastTurn]:
+        """What the newest whole nights came to scope by scope, newest first; `but` one of them."""
+        rows = await self._database.rows(
+            "SELECT age, scope, max(status <> 'ok') AS is_left, sum(calls) AS calls FROM ("
+            "  SELECT id, row_number() OVER (ORDER BY seq DESC) AS age FROM nights"
+            "  WHERE phase = '' AND id <> ? ORDER BY seq DESC LIMIT ?)"
+            " JOIN night_phases ON night = id GROUP BY age, scope ORDER BY age",
+            (but, most),
+        )
+        return [_turn(row) for row in rows]
+
+    async def spend(self, tx: Transaction, name: str, calls: int, tokens: int, usd: float) -> None:
+        """What a night has cost by now."""
+        await tx.execute(
+            "UPDATE nights SET calls = ?, tokens = ?, usd = ? WHERE id = ?",
+            (calls, tokens, usd, name),
+        )
+
+    async def end(
+        self, tx: Transaction, name: str, state: Literal["done", "stopped"] = "done"
+    ) -> None:
+        """It is over. `stopped`: it was killed, and nobody goes on with it."""
+        await tx.execute(
+            "UPDATE nights SET state = ?, ended_at = ? WHERE id = ? AND state = 'running'",
+            (state, stamp(self._clock.now()), name),
+        )
+
+    async def untold(self, source: Transaction | Database) -> list[Night]:
+        """What is over and was not told to all who it is about, oldest first."""
+        rows = await source.rows(
+            f"{WHOLE} WHERE state <> 'running' AND reported_at IS NULL ORDER BY seq"
+        )
+        return [_night(row) for row in rows]
+
+    async def mark_told(self, tx: Transaction, names: Iterable[str]) -> None:
+        """These were told, or nobody is left to be told."""
+        await tx.execute(
+            "UPDATE nights SET reported_at = ? WHERE id IN (SELECT value FROM json_each(?))",
+            (stamp(self._clock.now()), json.dumps(list(names))),
+        )
+
+    # Who was told
+
+    async def untold_items(self, tx: Transaction, night: Night) -> list[Decision]:
+        """What it did or asks in scopes that no message has told of it; nothing after a week."""
+        rows = await tx.rows(
+            "SELECT i.* FROM answered_decisions i LEFT JOIN night_reports_sent t"
+            "  ON (t.night, t.scope) = (i.night, i.scope)"
+            " JOIN nights n ON n.id = i.night AND n.ended_at > ?"
+            " WHERE i.night = ? AND i.scope <> '' AND i.state IN ('done', 'open')"
+            " AND t.outbox_id IS NULL ORDER BY i.seq",
+            (stamp(self._clock.now() - WEEK), night.id),
+        )
+        return [_decision(row) for row in rows]
+
+    async def tell(
+        self, tx: Transaction, night: str, scope: str, outbox_id: str, asks: int | None
+    ) -> None:
+        """Those of a scope are told of a night by this message; `asks`: the one item it asks about."""
+        await tx.execute(
+            "INSERT INTO night_reports_sent (night, scope, outbox_id, asks) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (night, scope) DO UPDATE SET outbox_id = excluded.outbox_id,"
+            " asks = excluded.asks",
+            (night, scope, outbox_id, asks),
+        )
+
+    async def to_report(
+        self, tx: Transaction, scope: str, events: Collection[str]
+    ) -> list[Decision]:
+        """What the model was not told yet of a scope's nights, or was told with these messages."""
+        rows = await tx.rows(
+            "SELECT i.* FROM answered_decisions i JOIN nights n ON n.id = i.night"
+            " LEFT JOIN night_reports_sent t ON t.night = i.night AND t.scope = i.scope"
+            " WHERE i.scope = :scope AND n.state <> 'running' AND n.ended_at > :oldest"
+            " AND i.state IN ('done', 'open', 'undone') AND (t.event_id IS NULL"
+            "  OR t.event_id IN (SELECT value FROM json_each(:events))) ORDER BY i.seq",
+            {
+                "scope": scope,
+                "oldest": stamp(self._clock.now() - WEEK),
+                "events": json.dumps([*events]),
+            },
+        )
+        return [_decision(row) for row in rows]
+
+    async def has_news(self, scope: str) -> bool:
+        """Whether something was done or asked there in the last seven days, or is still asked."""
+        found = await self._database.scalars(
+            "SELECT 1 FROM decisions WHERE scope = ? AND night IS NOT NULL AND state <> 'planned'"
+            " AND (state = 'open' OR at > ?) LIMIT 1",
+            (scope, stamp(self._clock.now() - WEEK)),
+        )
+        return bool(found)
+
+    async def reported(
+        self, tx: Transaction, scope: str, nights: Collection[str], event_id: str
+    ) -> None:
+        """The model is told of these nights with a message."""
+        await tx.execute_many(
+            "INSERT INTO night_reports_sent (night, scope, event_id) VALUES (?, ?, ?)"
+            " ON CONFLICT (night, scope) DO UPDATE SET event_id = excluded.event_id",
+            [(night, scope, event_id) for night in nights],
+        )
+
+    async def take_back(self, tx: Transaction, decisions: Decisions, item: Decision) -> None:
+        """Close what could not be done: the next night finds it again, for its step has judged nothing."""
+        if await decisions.move(tx, item, "outdated"):
+            await tx.execute(
+                "DELETE FROM examined WHERE scope = ? AND at = ?", (item.scope, stamp(item.at))
+            )
+
+    # What was judged
+
+    async def unjudged(self, scope: str, digests: Collection[str]) -> set[str]:
+        """Those that nobody was asked about."""
+        rows = await self._database.scalars(
+            "SELECT digest FROM examined WHERE scope = ?"
+            " AND digest IN (SELECT value FROM json_each(?))",
+            (scope, json.dumps([*digests])),
+        )
+        return {*digests} - {*rows}
+
+    async def judge(
+        self, tx: Transaction, scope: str, digests: Collection[str], at: datetime | None = None
+    ) -> None:
+        """They were asked about, at that moment or now; they are not again."""
+        await tx.execute_many(
+            "INSERT INTO examined (scope, digest, at) VALUES (?, ?, ?)"
+            " ON CONFLICT (scope, digest) DO UPDATE SET at = excluded.at",
+            [(scope, each, stamp(at or self._clock.now())) for each in digests],
+        )
+
+    # What goes
+
+    async def expire(self, tx: Transaction) -> None:
+        """Remove the phases of nights that can no longer be undone; their rows stay."""
+        await tx.execute(
+            "DELETE FROM night_phases WHERE night IN"
+            " (SELECT id FROM nights WHERE state <> 'running' AND began_at <= ?)",
+            (stamp(self._clock.now() - KEPT),),
+        )
+
+    async def expire_judged(self, tx: Transaction) -> int:
+        """What was judged so long ago may be asked again: mostly it is about nothing any more."""
+        return await tx.execute(
+            "DELETE FROM examined WHERE at <= ?", (stamp(self._clock.now() - JUDGED),)
+        )
+
+
+async def asked_by(tx: Transaction, outbox_id: str) -> Decision | None:
+    """The one question that a message asks, while it is open."""
+    row = await tx.row(
+        "SELECT i.* FROM night_reports_sent t JOIN answered_decisions i ON (i.night, i.n) = (t.night, t.asks)"
+        " WHERE t.outbox_id = ? AND i.state = 'open'",
+        (outbox_id,),
+    )
+    return _decision(row) if row else None

@@ -1,0 +1,147 @@
+"""Changes of files: on record first, then in place; all of a change set, or none of it.
+
+    prepared ─▶ recorded, `placed = 0` ─▶ in place ─▶ `placed = 1`, and its question is done
+                        ╰▶ that fails, or a file was saved meanwhile: all back, off record
+
+A kill in between is found by `placed = 0`, and gone on with by whoever places next.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from wintermute.changes.change_sets import Change, ChangeSets, ItemKind, Reason, Unplaced
+from wintermute.db import Database, Transaction
+from wintermute.errors import WintermuteError
+from wintermute.files import LOCK_FILE, entered, locked
+from wintermute.messages import Json
+
+LOCK = "placing.lock"
+PutInPlace = Callable[[], Awaitable[None]]
+Also = Callable[[Transaction, str], Awaitable[None]]
+"""Stores more together with a change set of this id; what it raises leaves all as it was."""
+
+log = logging.getLogger(__name__)
+
+
+class FileItems(Protocol):
+    """Items that are files: prepared before the way back is on record, put in place after."""
+
+    async def state(self, item: str) -> Json | None:
+        """Give the item as it is now; None: it does not exist."""
+        ...
+
+    def prepared(self, changes: Sequence[Change]) -> AbstractAsyncContextManager[PutInPlace]:
+        """Do all that may fail on a full disk; what is given then makes the items what they become.
+
+        Raises: WintermuteError for one that is another than it was `before`: somebody saved it.
+        """
+        ...
+
+
+class Placing:
+    """Puts changes of files in place, one change set at a time, whatever process wants it."""
+
+    def __init__(
+        self,
+        database: Database,
+        changes: ChangeSets,
+        files: Mapping[ItemKind, FileItems],
+        data_dir: Path,
+    ) -> None:
+        self._database = database
+        self._changes = changes
+        self.files = files
+        self._lock = data_dir / LOCK
+        self._placing = asyncio.Lock()
+
+    async def write(self, why: Reason, changes: Sequence[Change], also: Also | None = None) -> str:
+        """Record these changes and make them; the id of their change set.
+
+        Raises: WintermuteError, and nothing is changed: see `are_edited`.
+        """
+
+        async with self.settled(), AsyncExitStack() as stack:
+            places = await self.prepared(stack, changes)
+            async with self._database.transaction() as tx:
+                set_id = await self._changes.record(tx, why, changes, placed=False)
+                if also is not None:
+                    await also(tx, set_id)
+            await self.put(places, set_id)
+        return set_id
+
+    async def are_edited(self, changes: Sequence[Change]) -> bool:
+        """Tell if somebody saved one of these meanwhile, which was why it failed."""
+        return any([await self.state(each) not in (each.before, each.after) for each in changes])
+
+    async def state(self, change: Change) -> Json | None:
+        """Give what a file is now."""
+        return await self.files[change.kind].state(change.item)
+
+    async def prepared(self, stack: AsyncExitStack, changes: Sequence[Change]) -> list[PutInPlace]:
+        """Prepare what is a file among changes: all that may fail, before the first is in place."""
+        return [
+            await stack.enter_async_context(items.prepared(found))
+            for kind, items in self.files.items()
+            if (found := [each for each in changes if each.kind == kind])
+        ]
+
+    async def put(self, places: Sequence[PutInPlace], set_id: str) -> None:
+        """Put what is prepared, and on record in this set, in place; or all of it back.
+
+        Within `settled`. Raises: WintermuteError.
+        """
+        try:
+            for place in places:
+                await place()
+        except WintermuteError:
+            for each in await self._changes.unplaced([set_id]):
+                await self._tried(self._put_back(each))
+            raise
+        async with self._database.transaction() as tx:
+            await self._changes.mark_placed(tx, set_id)
+
+    async def finish(self) -> None:
+        """Go on with what a kill left between its record and its files, or put it back."""
+        async with self.settled():
+            pass
+
+    @asynccontextmanager
+    async def settled(self) -> AsyncIterator[None]:
+        """A block before which that is done, and in which nobody else puts files of items in place."""
+        async with self._placing, entered(locked(self._lock, LOCK_FILE, patience=None)):
+            for each in await self._changes.unplaced():
+                await self._tried(self._finish(each))
+            yield
+
+    async def _tried(self, work: Awaitable[None]) -> None:
+        """Where that fails as well, whoever places next goes on with it."""
+        try:
+            await work
+        except WintermuteError as problem:
+            log.warning("a change is half in place reason=%s", problem)
+
+    async def _finish(self, found: Unplaced) -> None:
+        edited = await self.are_edited(found.changes)
+        if edited or not found.is_wanted:
+            return await self._put_back(found, edited=edited)
+        await self._place([c for c in found.changes if await self.state(c) != c.after])
+        async with self._database.transaction() as tx:
+            await self._changes.mark_placed(tx, found.set_id)
+        return None
+
+    async def _put_back(self, found: Unplaced, *, edited: bool = False) -> None:
+        """Nothing of it is in place, or on record, any more."""
+        back = [replace(c, before=c.after, after=c.before) for c in found.changes[::-1]]
+        await self._place([each for each in back if await self.state(each) == each.before])
+        async with self._database.transaction() as tx:
+            await self._changes.revoke(tx, found.set_id, edited=edited)
+
+    async def _place(self, changes: Sequence[Change]) -> None:
+        async with AsyncExitStack() as stack:
+            for place in await self.prepared(stack, changes):
+                await place()

@@ -1,0 +1,1 @@
+"""Words that somebody wants gone go everywhere: rows, facts, pages, files."""

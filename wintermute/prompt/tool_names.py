@@ -1,0 +1,13 @@
+"""Tools by name, installed or not: who may have which. A new one stands in one of these sets."""
+
+WORKING = frozenset({"read_file", "write_file", "execute_shell", "search_web", "fetch_url", "done"})
+PERSONAL = frozenset(
+    {"append_memory", "task", "add_skill", "recall", "search_memory", "send_message", "send_file"}
+)
+DELEGATING = frozenset({"spawn_sub_session", "call_agent", "call_agent_batch"})
+TOOLS = WORKING | PERSONAL | DELEGATING
+"""Every tool of ours that a section of the instructions may name (L-003)."""
+ATTENDED = frozenset({"night"})
+"""Not for sub-sessions, whatever they are given: they act on a person's word."""
+LOOKING = frozenset({"read_file", "recall", "search_memory", "search_web", "fetch_url", "done"})
+"""Tools that change nothing."""
