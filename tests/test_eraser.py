@@ -45,12 +45,14 @@ OPEN = {
 CAME = {
     "casts": {"id": "cast_gone"},
     "turns": {"cast_id": "cast_gone"},
+    "observations": {"turn_id": "of cast_gone"},
     "edits": {"event_id": "$gone", "edited": "$gone"},
     "sub_sessions": {"root_event": "$gone"},
     "inbox": {"event_id": "$gone"},
     "outbox": {"answers": "$gone"},
     "model_calls": {"cast_id": "cast_gone", "sources": '["fact_gone"]'},
 }
+EMPTY = {"utterance": "", "calls": "[]"}
 RUNNING = ("running", "of a running cast")
 """A cast, and a turn of it."""
 
@@ -91,6 +93,7 @@ async def emptied(
         connection.execute("PRAGMA ignore_check_constraints = ON")
         put(connection, "casts", {"id": RUNNING[0], "state": "running"})
         put(connection, "turns", {"id": RUNNING[1], "cast_id": RUNNING[0]})
+        put(connection, "turns", {"id": "of cast_gone", "cast_id": "cast_gone"} | EMPTY)
         put(connection, "outbox", {"id": "stuck", "state": "stuck"})
         put(
             connection, kept.table, OVER.get(kept.table, {}) | dict.fromkeys(kept.columns, OTHER), 1

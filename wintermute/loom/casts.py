@@ -106,6 +106,7 @@ OBSERVATIONS = Kept(
     *("observations", ("args", "result")),
     of=_SEEN,
     ours=_BEGUN,
+    came=f"turn_id IN (SELECT id FROM turns WHERE cast_id {OF_CASTS})",
     waits=f"({_RUNS} = (SELECT cast_id FROM turns WHERE id = turn_id))",
     empties=("args = NULL", "result = ''"),
 )
@@ -386,7 +387,7 @@ class Casts:
 
     async def unsay(self, tx: Transaction, cast_id: str) -> None:
         """Blank what an ended cast said, and summaries of it: its answer was taken back."""
-        await erase(tx, [RESULTS, TURNS], came=Came(casts=[cast_id]))
+        await erase(tx, [RESULTS, TURNS, OBSERVATIONS], came=Came(casts=[cast_id]))
         events = await tx.scalars("SELECT event_id FROM casts WHERE id = ?", (cast_id,))
         await erase(tx, [FOLDS], came=await self.came_of(tx, events))
 
