@@ -17,12 +17,10 @@ from tests.world.parts import Idle
 from tests.world.person import Person
 from tests.world.proxy import Proxy, pass_before, withhold
 from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
-from tests.world.schema import open_migrated, traces_of
+from tests.world.schema import open_migrated
 from tests.world.user import CLIENT
 from wintermute.conversation.words import FIRST_STAYS, REWORDED, TAKEN_BACK
-from wintermute.db.eraser import Came, Erased, erase
 from wintermute.ids import new_id
-from wintermute.loom.conversations import EDITS
 from wintermute.mailbox.inbox import InboxState
 from wintermute.matrix.inbox import OUTBOX_KEY, RoomView
 from wintermute.matrix.relations import Relations
@@ -262,26 +260,14 @@ async def test_an_edit_whose_key_came_late_has_its_old_place(desk: Desk) -> None
     assert await desk.verdict(edit_of("$2"), seq=3) == "noted"
 
 
-async def test_edits_are_noted_once_kept_and_forgotten(desk: Desk) -> None:
-    """L-048, L-054: forgetting blanks the text of an edit, of its message, or with the words."""
+async def test_an_edit_is_noted_once_and_kept(desk: Desk) -> None:
+    """L-048: who syncs again notes nothing twice."""
     edits, database = desk.stores.edits, desk.stores.database
-    texts = ("my pin is 1234", "some words", "other words", "kept")
     async with database.transaction() as tx:
-        for n, text in enumerate(texts):
-            assert await edits.note(tx, f"$e{n}", f"$m{n}", desk.conversation, ANN, text)
-        assert not await edits.note(tx, "$e0", "$m0", desk.conversation, ANN, "twice")
-    said = await traces_of(database, ["PIN is 1234"])
-    async with database.transaction() as tx:
-        erased = await erase(tx, [EDITS], said, Came(["$e1", "$m2", "$m9"]))
-        assert {key for _, key in erased.rows} == {1, 2, 3}
-        assert await erase(tx, [EDITS], came=Came(["$e1"])) == Erased()
-    rows = await database.rows("SELECT edited, text FROM edits ORDER BY seq")
-    assert [(row["edited"], row["text"]) for row in rows] == [
-        ("$m0", ""),
-        ("$m1", ""),
-        ("$m2", ""),
-        ("$m3", "kept"),
-    ]
+        for text, is_new in (("some words", True), ("twice", False)):
+            assert await edits.note(tx, "$e", "$m", desk.conversation, ANN, text) == is_new
+    rows = await database.rows("SELECT edited, text FROM edits")
+    assert [(row["edited"], row["text"]) for row in rows] == [("$m", "some words")]
 
 
 def rows_of(bot: Bot) -> list[tuple[Any, ...]]:

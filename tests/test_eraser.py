@@ -31,6 +31,7 @@ OVER = {
     "inbox": {"state": "answered"},
     "outbox": {"state": "stuck"},
     "decisions": {"state": "open"},
+    "occurrences": {"state": "claimed", "outbox_id": "stuck"},
 }
 OPEN = {
     "casts": {"state": "running"},
@@ -44,12 +45,14 @@ OPEN = {
 CAME = {
     "casts": {"id": "cast_gone"},
     "turns": {"cast_id": "cast_gone"},
+    "observations": {"turn_id": "of cast_gone"},
     "edits": {"event_id": "$gone", "edited": "$gone"},
     "sub_sessions": {"root_event": "$gone"},
     "inbox": {"event_id": "$gone"},
     "outbox": {"answers": "$gone"},
     "model_calls": {"cast_id": "cast_gone", "sources": '["fact_gone"]'},
 }
+EMPTY = {"utterance": "", "calls": "[]"}
 RUNNING = ("running", "of a running cast")
 """A cast, and a turn of it."""
 
@@ -90,6 +93,8 @@ async def emptied(
         connection.execute("PRAGMA ignore_check_constraints = ON")
         put(connection, "casts", {"id": RUNNING[0], "state": "running"})
         put(connection, "turns", {"id": RUNNING[1], "cast_id": RUNNING[0]})
+        put(connection, "turns", {"id": "of cast_gone", "cast_id": "cast_gone"} | EMPTY)
+        put(connection, "outbox", {"id": "stuck", "state": "stuck"})
         put(
             connection, kept.table, OVER.get(kept.table, {}) | dict.fromkeys(kept.columns, OTHER), 1
         )
@@ -108,7 +113,10 @@ async def emptied(
 
 @pytest.mark.parametrize("kept", PLACES, ids=name)
 async def test_a_row_that_says_it_says_it_no_more(tmp_path: Path, kept: Kept) -> None:
-    """M-030: it is counted once; where only words are cut, the others stay."""
+    """M-030: it is counted once; where only words are cut, the others stay.
+
+    Also one whose message nobody may ever read.
+    """
     over = {"state": "waiting"} if kept.drops else OVER.get(kept.table, {})
     done, left = await emptied(tmp_path, kept, over)
     assert (len(done.rows), done.waiting) == (1, frozenset())

@@ -114,7 +114,7 @@ async def kept_in(
         search = Search(database, memory.facts, meaning)
         backend: MemoryBackend = Listed(memory.database, memory.flat, search)
         if way != "flat_file":
-            parts = (database, memory.facts, memory.places, memory.changes, memory.flat, search)
+            parts = (database, memory.facts, memory.places, memory.flat, search)
             backend = Ranked(*parts, 50)
         yield Kept(memory, backend, meaning, index)
         if index is not None:  # else words alone would have passed for it

@@ -162,7 +162,7 @@ async def test_a_fact_of_another_scope_is_out_of_reach(memory: Memory) -> None:
     async with memory.database.transaction() as tx:
         assert await memory.facts.retire(tx, because(), [fact.id]) == []
         done = await memory.facts.replace(tx, because(), ANN, [fact.id], [("new one", "harvest")])
-        assert (done.retired, await memory.facts.purge(tx, ANN, [fact.id])) == ((), [])
+        assert (done.retired, await memory.facts.purge(tx, ANN, [fact.id])) == ((), 0)
     assert await memory.facts.live(ROOM) == [fact]
 
 

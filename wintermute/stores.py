@@ -296,4 +296,4 @@ def _backend(
     search = Search(database, facts, meaning)
     if memory.backend == "flat_file":
         return Listed(database, flat, search)
-    return Ranked(database, facts, places, changes, flat, search, memory.working_set_size)
+    return Ranked(database, facts, places, flat, search, memory.working_set_size)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from wintermute.db.database import Row, Transaction
 from wintermute.db.text_search import NOWHERE, Kept, RowKeys, Traces
@@ -11,16 +11,23 @@ from wintermute.db.traces import ERASED, Wanted
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """Messages, casts, and sources of recordings: what came of them goes, whatever it says."""
+    """Messages, casts, and sources of recordings: what came of them goes, whatever it says.
+
+    So do the fields of servers that `scopes` have had in view `since` then.
+    """
 
     events: Collection[str] = ()
     casts: Collection[str] = ()
     sources: Collection[str] = ()
+    scopes: Collection[str] = ()
+    since: str = ""
 
     def asked(self) -> dict[str, str]:
-        """Return what `Kept.came` is asked with."""
-        parts = {"events": self.events, "casts": self.casts, "sources": self.sources}
-        return {name: json.dumps([*part]) for name, part in parts.items()}
+        """Return what `Kept.came` and what hangs on it are asked with."""
+        return {
+            name: part if isinstance(part, str) else json.dumps([*part])
+            for name, part in asdict(self).items()
+        }
 
 
 NOTHING_CAME = Came()

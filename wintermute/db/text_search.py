@@ -266,14 +266,16 @@ def _place(kept: Kept, since: Traces, scoped: bool, words: bool) -> list[Any]:
 
 def _look(path: Path, asked: Sequence[Json]) -> dict[str, FoundRows]:
     """For each place the keys of the rows that say one of its texts, and the last key."""
+    found: dict[str, FoundRows] = {}
     with closing(driver.connect(path, read_only=True, extensions=False)) as connection:
-        return {
-            place[0]: _rows(connection, wanted, words, each["given"], *place[1:])
-            for each in asked
-            for wanted in [Wanted(each["texts"])]
-            for words in [AllWords(each["every"]) if each["every"] else Words(each["words"])]
-            for place in each["places"]
-        }
+        for each in asked:
+            wanted = Wanted(each["texts"])
+            words = AllWords(each["every"]) if each["every"] else Words(each["words"])
+            for name, *place in each["places"]:
+                rows, upto = _rows(connection, wanted, words, each["given"], *place)
+                before, _ = found.get(name, ((), None))
+                found[name] = [*before, *rows], upto
+    return found
 
 
 def _rows(

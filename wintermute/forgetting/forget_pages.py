@@ -77,27 +77,15 @@ class CutPages:
     named: tuple[str, ...] = ()
 
 
-async def lines_in_pages(stores: Stores, facts: Sequence[str]) -> list[str]:
-    """The lines that we wrote in pages and that say no more than one of these facts did."""
-    return await asyncio.to_thread(_lines_that_say, stores.wiki, facts) if facts else []
+async def lines_in_pages(stores: Stores, facts: Sequence[str] = (), words: str = "") -> list[str]:
+    """The lines of pages that have all of these words; and ours that say no more than a fact did.
 
-
-async def lines_with(stores: Stores, words: str) -> list[str]:
-    """The lines of pages that have all of these words; links alone are none."""
+    Links alone have none.
+    """
     wanted = AllWords(words)
-    return await asyncio.to_thread(_lines_with, stores.wiki, wanted) if wanted.words else []
-
-
-def _lines_with(wiki: WikiStore, wanted: AllWords) -> list[str]:
-    if not wiki.exists:
+    if not facts and not wanted.words:
         return []
-    with wiki.files.reading():
-        return [
-            _said(line)
-            for _, content in _saying(_contents(wiki.files, pages_of(wiki)), wanted)
-            for line in without_matter(_legible(content)).splitlines()
-            if wanted.are_in(line) and says_something(LINK.sub("", line))
-        ]
+    return await asyncio.to_thread(_lines_that_say, stores.wiki, facts, wanted)
 
 
 async def forget_in_pages(stores: Stores, unsaid: Unsaid, *, at: str) -> CutPages:
@@ -121,19 +109,24 @@ async def forget_in_pages(stores: Stores, unsaid: Unsaid, *, at: str) -> CutPage
     return found
 
 
-def _lines_that_say(wiki: WikiStore, facts: Sequence[str]) -> list[str]:
+def _lines_that_say(wiki: WikiStore, facts: Sequence[str], wanted: AllWords) -> list[str]:
     if not wiki.exists:
         return []
-    stems = _stems(facts)
-    found: list[str] = []
+    stems, found = _stems(facts), list[str]()
     with wiki.files.reading():
-        for path, content in _contents(wiki.files, pages_of(wiki)):
-            if not _has_one(content, stems):
-                continue
-            ours = written_lines(wiki.files, path)
-            lines = without_matter(_legible(content)).splitlines()
-            said = (_said(line) for line in lines if _is_ours(line, ours))
-            found += (line for line in said if goes_with(line, facts, ours=True))
+        for batch in _batches(_contents(wiki.files, pages_of(wiki))):
+            worded = {*wanted.among([content for _, content in batch])}
+            for n, (path, content) in enumerate(batch):
+                ours = written_lines(wiki.files, path) if _has_one(content, stems) else ()
+                seen = content if ours or n in worded else b""
+                for line in without_matter(_legible(seen)).splitlines():
+                    is_worded = (
+                        n in worded and wanted.are_in(line) and says_something(LINK.sub("", line))
+                    )
+                    if is_worded or (
+                        _is_ours(line, ours) and goes_with(_said(line), facts, ours=True)
+                    ):
+                        found.append(_said(line))
     return found
 
 

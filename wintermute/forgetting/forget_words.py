@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from wintermute.db import Row
 from wintermute.db.text_search import Sought
 from wintermute.db.traces import AllWords
-from wintermute.forgetting.forget_pages import lines_with
+from wintermute.forgetting.forget_pages import lines_in_pages
 from wintermute.forgetting.forgetting import tasks_and_skills
 from wintermute.loom import casts
 from wintermute.loom.conversations import EDITS
@@ -82,7 +82,7 @@ async def worded(stores: Stores, row: Waiting, scope: str, said: str, before: in
         len(found.rows.get(casts.FOLDS.name, ())),
         await stores.casts.saying(found, events),
         tuple(filter(words.are_in, bullets(await stores.core.text(scope)))),
-        tuple(await lines_with(stores, said if stores.owner.owns(scope) else "")),
+        tuple(await lines_in_pages(stores, words=said if stores.owner.owns(scope) else "")),
         len(others),
         tuple(await tasks_and_skills(stores, scopes, words.are_in)),
     )

@@ -27,7 +27,6 @@ from wintermute.forgetting.forget_pages import (
     Unsaid,
     forget_in_pages,
     lines_in_pages,
-    lines_with,
 )
 from wintermute.health.health import EDITED
 from wintermute.jobs import ERASED_JOBS, OWED
@@ -337,9 +336,12 @@ async def _erase(
     places: Sequence[Kept] = SPOKEN,
 ) -> Forgotten:
     """Erase every record of it in steps, so that no answer waits for all of them."""
-    worded = await lines_with(stores, gone.words if stores.owner.scope in gone.scopes else "")
-    lines = [line for _, _, _, cut in await _cores(stores, gone) for line in cut]
-    lines += [*await _made_before(stores, gone), *await _page_lines(stores, gone), *worded]
+    is_owners = stores.owner.scope in gone.scopes
+    worded = await lines_in_pages(stores, words=gone.words if is_owners else "")
+    ours = await lines_in_pages(stores, [fact.text for fact in gone.facts] if is_owners else [])
+    made = await _made_before(stores, gone)
+    cut = [line for _, _, _, cut in await _cores(stores, gone, made) for line in cut]
+    lines = [*made, *cut, *ours, *worded]
     lost = await _lost_lines(stores, gone)
     own = await _only_there(stores, look, gone.events, gone.scopes, {*lost.texts})
     told = {*gone.traces(), *filter(_is_recognisable, lines), *known, *(OF_PAGE + o for o in own)}
@@ -348,24 +350,19 @@ async def _erase(
     # What says where to look goes soon: a run after this one, which was killed, has to know it.
     await note(telling)
     said = list(filter(_is_recognisable, await stores.inbox.bodies(gone.events)))
-    recorded = sorted({*telling, *gone.said, *said})
     words = await _own_words(stores, gone, known) if places is SPOKEN else []
-    ours, prompts = (words, await _since(stores, gone)), [*gone.texts, *telling]
+    by_us, prompts = (words, await _since(stores, gone)), [*gone.texts, *telling]
     wanted = dict.fromkeys(places, telling) | dict.fromkeys(casts.PROMPTS, prompts)
+    wanted[RECORDED] = [*telling, *gone.said, *said]
     sought = [
-        Sought([kept], sorted({*texts, *_also(kept, lost)}), gone.scopes, *ours)
-        for kept, texts in ({RECORDED: recorded} | wanted).items()
+        Sought([kept], sorted({*texts, *_also(kept, lost)}), gone.scopes, *by_us)
+        for kept, texts in wanted.items()
     ]
+    sought.append(Sought(BY_WORDS, (), gone.scopes, every=gone.words))
     found = await look.seek(sought)
-    if lost.known or lost.anywhere:
-        async with stores.database.transaction() as tx:  # as pages are cut: an undo fits them
-            await stores.changes.reword(tx, "page", lost.cut)
     # First: pages may say what the messages said, which nobody knows once those are erased.
     pages = await _cut_pages(stores, gone, [*telling, *worded, *said], lost)
     erased = await _erase_found(stores, gone, found)
-    if gone.words:
-        worded_too = await look.seek([Sought(BY_WORDS, (), gone.scopes, every=gone.words)])
-        erased |= await _erase_found(stores, gone, worded_too)
     await _cut_cores(stores, gone, [*lines, *known])
     purged = 0 if (waiting := erased.waiting) else await _purge(stores, gone.facts)
     for file in stores.places.files():
@@ -425,16 +422,9 @@ async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> Erased:
     for step in STEPS:
         async with stores.database.transaction() as tx:
             asked = await stores.casts.of_events(tx, gone.events)
-            done |= await erase(tx, step, found, Came(gone.events, asked, known))
-    async with stores.database.transaction() as tx:
-        await stores.casts.forget_fields(tx, gone.scopes, since)
+            came = Came(gone.events, asked, known, gone.scopes, since)
+            done |= await erase(tx, step, found, came)
     return done
-
-
-async def _page_lines(stores: Stores, gone: _Gone) -> list[str]:
-    """What pages say of it in words of ours, which records of them repeat."""
-    ours = stores.owner.scope in gone.scopes
-    return await lines_in_pages(stores, [fact.text for fact in gone.facts] if ours else [])
 
 
 async def _lost_lines(stores: Stores, gone: _Gone) -> LostLines:
@@ -460,6 +450,9 @@ async def _cut_pages(
     """Erase it from the wiki, where it is the owner's to forget."""
     if stores.owner.scope not in gone.scopes:
         return CutPages()
+    if lost.known or lost.anywhere:
+        async with stores.database.transaction() as tx:  # as pages are cut: an undo fits them
+            await stores.changes.reword(tx, "page", lost.cut)
     telling = [text for text in telling if not text.startswith(OF_PAGE)]
     at = hashlib.sha256("\n".join([*gone.events, *telling]).encode()).hexdigest()[:16]
     facts = [fact.text for fact in gone.facts]
@@ -481,7 +474,7 @@ async def _cut_cores(stores: Stores, gone: _Gone, lines: Sequence[str]) -> None:
 
 
 async def _cores(
-    stores: Stores, gone: _Gone, lines: Sequence[str] = ()
+    stores: Stores, gone: _Gone, lines: Sequence[str]
 ) -> list[tuple[str, bytes | None, str, list[str]]]:
     """Each core by its scope: as it is, as it should be, and what is to be cut out of it.
 
@@ -498,25 +491,20 @@ async def _cores(
         with suppress(MemoryFileUnusable):  # named as what a person must change
             seen = await asyncio.to_thread(file.content)
             text = file.decoded(seen) if seen else ""
-            ours = await stores.core_pages.free(scope, text) if facts and text else frozenset()
-            made = named | {key(bullet) for bullet in bullets(text) if words.are_in(bullet)}
-            made |= await _made_of(stores, gone, scope, text) if text else set()
+            ours = await stores.core_pages.free(scope, text) if text else set()
+            own = await _own_stems(stores, gone, scope) if ours else set()
+            made = named | {
+                name
+                for bullet in bullets(text)
+                for name in [key(bullet)]
+                if words.are_in(bullet) or (name in ours and own & beginnings(bullet))
+            }
             found.append((scope, seen, *without_bullets(text, wanted, facts, ours, made)))
     return found
 
 
-async def _made_of(stores: Stores, gone: _Gone, scope: str, text: str) -> set[str]:
-    """The keys of those bullets that we wrote which have a word that only what is forgotten has."""
-    own = await _own_stems(stores, gone, scope)
-    ours = {key(bullet): bullet for bullet in bullets(text) if own & beginnings(bullet)}
-    if not ours:
-        return set()
-    written = await stores.core_pages.free(scope, text)
-    return ours.keys() & (written | {*await _written(stores, scope)})
-
-
 async def _made_before(stores: Stores, gone: _Gone) -> list[str]:
-    """Such bullets on record that are on no core now: a later one took their place, or a kill."""
+    """The bullets that updates made with a word that only what is forgotten has, now on a core or not."""
     found = list[str]()
     for scope in gone.scopes:
         own = await _own_stems(stores, gone, scope)

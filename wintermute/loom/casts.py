@@ -21,7 +21,6 @@ from wintermute.db.text_search import (
     GONE,
     OF_BRANCHES,
     OF_CASTS,
-    OF_EVENTS,
     OURS_SINCE,
     Kept,
     Traces,
@@ -99,12 +98,15 @@ TURNS = Kept(
     hangs=(
         "UPDATE observations SET args = NULL, result = '' WHERE turn_id IN"
         f" (SELECT id FROM turns WHERE seq {GONE})",
+        "UPDATE turns SET provider_fields = '' WHERE provider_fields <> '' AND"  # seen since (F-040)
+        f" {OURS_SINCE} AND cast_id IN (SELECT id FROM casts WHERE branch_id IN {OF_BRANCHES})",
     ),
 )
 OBSERVATIONS = Kept(
     *("observations", ("args", "result")),
     of=_SEEN,
     ours=_BEGUN,
+    came=f"turn_id IN (SELECT id FROM turns WHERE cast_id {OF_CASTS})",
     waits=f"({_RUNS} = (SELECT cast_id FROM turns WHERE id = turn_id))",
     empties=("args = NULL", "result = ''"),
 )
@@ -383,22 +385,9 @@ class Casts:
         """Return these events with their casts, for the eraser."""
         return Came(events, await self.of_events(tx, events))
 
-    async def take_back(self, tx: Transaction, events: Sequence[str]) -> list[str]:
-        """Blank what these events asked for, and summaries of it, once their casts have ended (F-027).
-
-        What was answered stays. Returns the casts.
-        """
-        rows = await tx.rows(
-            "UPDATE casts SET intent = '' WHERE state <> 'running' AND intent <> ''"
-            f" AND event_id {OF_EVENTS} RETURNING id",
-            {"events": json.dumps(list(events))},
-        )
-        await erase(tx, [FOLDS], came=await self.came_of(tx, events))
-        return [row["id"] for row in rows]
-
     async def unsay(self, tx: Transaction, cast_id: str) -> None:
         """Blank what an ended cast said, and summaries of it: its answer was taken back."""
-        await erase(tx, [RESULTS, TURNS], came=Came(casts=[cast_id]))
+        await erase(tx, [RESULTS, TURNS, OBSERVATIONS], came=Came(casts=[cast_id]))
         events = await tx.scalars("SELECT event_id FROM casts WHERE id = ?", (cast_id,))
         await erase(tx, [FOLDS], came=await self.came_of(tx, events))
 
@@ -490,14 +479,6 @@ class Casts:
         """The ids of the turns for these events."""
         asked = {"events": json.dumps(list(events))}
         return await tx.scalars(f"SELECT id FROM turns WHERE cast_id {_OF_EVENTS}", asked)
-
-    async def forget_fields(self, tx: Transaction, scopes: Sequence[str], since: str) -> None:
-        """Keep none of the fields of turns that were made since then where these scopes talk."""
-        await tx.execute(
-            f"UPDATE turns SET provider_fields = '' WHERE provider_fields <> '' AND {OURS_SINCE} AND cast_id IN"
-            f" (SELECT id FROM casts WHERE branch_id IN {OF_BRANCHES})",
-            {"scopes": json.dumps(list(scopes)), "since": since},
-        )
 
     async def running(self, event_id: str) -> Cast | None:
         """The cast for this event that has begun and not ended, if any."""

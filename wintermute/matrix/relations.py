@@ -20,7 +20,7 @@ from wintermute.db.eraser import Came, erase
 from wintermute.forgetting.forget_jobs import owe_forgetting, owe_unsaying
 from wintermute.forgetting.forgetting import with_reports
 from wintermute.llm.calls import RECORDED
-from wintermute.loom.casts import LOOM
+from wintermute.loom.casts import FOLDS, INTENTS, LOOM
 from wintermute.loom.conversations import Reward
 from wintermute.loom.sub_sessions import SESSIONS
 from wintermute.mailbox.inbox import LAST, Waiting
@@ -254,11 +254,11 @@ class Relations:
         unheard = await stores.outbox.take_back(tx, events)
         await stores.retractions.take_drafts(tx, events)
         unheard += await stores.inbox.take_back(tx, events)
-        touched = await stores.casts.take_back(tx, events)
+        came = await stores.casts.came_of(tx, events)
+        erased = await erase(tx, [INTENTS, FOLDS, SESSIONS, RECORDED], came=came)
+        touched = [*came.casts] if any("casts" in row for row in erased.rows) else []
         if unheard:
             await erase(tx, LOOM, came=await stores.casts.came_of(tx, unheard))
-        came = await stores.casts.came_of(tx, events)
-        await erase(tx, [SESSIONS, RECORDED], came=came)
         for row in rows:
             if not row.direct:
                 touched += await self._cut(tx, row)

@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import partial
 from typing import Protocol
 
-from wintermute.changes.change_sets import ChangeSets, Reason
+from wintermute.changes.change_sets import Reason
 from wintermute.db import Database, Transaction
 from wintermute.errors import MemoryFileUnusable, ToolFailed
 from wintermute.files import to_its_end
@@ -151,7 +151,6 @@ class Ranked:
         database: Database,
         facts: Facts,
         places: Places,
-        changes: ChangeSets,
         flat: FlatFile,
         search: Search,
         size: int,
@@ -160,7 +159,6 @@ class Ranked:
         self._database = database
         self._facts = facts
         self._places = places
-        self._changes = changes
         self._flat = flat
         self._search = search
         self._size = size
@@ -247,9 +245,8 @@ class Ranked:
         await self._written(scope, but=ids)
         async with self._database.transaction() as tx:
             gone = await self._facts.purge(tx, scope, ids)
-            await self._changes.drop(tx, "fact", gone)
         await self.text(scope)
-        return len(gone)
+        return gone
 
     async def refresh(self) -> None:
         """The files of scopes whose facts are others than the last time, of all at first (M-018)."""

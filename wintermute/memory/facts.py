@@ -610,8 +610,8 @@ class Facts:
             )
             await self._tell(tx)
 
-    async def purge(self, tx: Transaction, scope: str, ids: Iterable[str]) -> list[str]:
-        """Delete facts of a scope for good; the ids that were there.
+    async def purge(self, tx: Transaction, scope: str, ids: Iterable[str]) -> int:
+        """Delete facts of a scope for good, with what is recorded of them; how many were there.
 
         Their lines must have left the file, or they would be learnt again: `FlatFile.forget`.
         """
@@ -630,7 +630,8 @@ class Facts:
             (scope, listed),
         )
         await self.words.drop(tx, [row["seq"] for row in rows])
-        return [row["id"] for row in rows]
+        await self._changes.drop(tx, "fact", [row["id"] for row in rows])
+        return len(rows)
 
     async def expire(self, tx: Transaction, before: datetime) -> int:
         """Delete what was retired before a moment and has left the file; how many (M-065)."""

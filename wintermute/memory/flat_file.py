@@ -513,9 +513,7 @@ class FlatFile:
             goes = {row.key for row in rows if row.id in ids}
             lines = await asyncio.to_thread(_without, found.lines or (), goes)
             await self._write(scope, found, lines)
-            gone = await self._facts.purge(tx, scope, ids)
-            await self._changes.drop(tx, "fact", gone)
-            return len(gone)
+            return await self._facts.purge(tx, scope, ids)
 
         async with self._database.transaction() as tx:
             await self._facts.unwrite(tx, scope, ids)

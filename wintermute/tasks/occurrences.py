@@ -112,7 +112,9 @@ OCCURRENCES = Kept(
     ("content", "result"),
     of=OF_TALKS,
     ours="mode <> 'reminder' AND claimed_at >= :since",
-    waits="iif(state = 'claimed', coalesce(outbox_id, cast_id, task_id), NULL)",
+    # One whose message is stuck may never be over.
+    waits="iif(state = 'claimed' AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.id = outbox_id"
+    "  AND o.state <> 'waiting'), coalesce(outbox_id, cast_id, task_id), NULL)",
 )
 _due = reader(Due, "task")
 
