@@ -89,8 +89,8 @@ class Drop:
         live = await self.stores.facts.living(tx, item.scope, wanted)
         if [fact.text for fact in live] != [item.plan["text"]]:
             return None
-        gone = await self.stores.facts.retire(tx, why, wanted)
-        return [("fact", fact.id) for fact in gone]
+        gone = await self.stores.facts.supersede(tx, why, (), dict.fromkeys(wanted))
+        return [("fact", fact.id) for fact in gone.retired]
 
 
 @dataclass
