@@ -1,8 +1,8 @@
 """All stores over one database in one value, which is handed down instead of lists of them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,14 +13,17 @@ from wintermute.changes.nights import Nights
 from wintermute.changes.proposals import Proposals
 from wintermute.changes.undo import FileItems, Undo
 from wintermute.clock import Clock
-from wintermute.config.schema import WIKI, Memory, QuietHours
+from wintermute.config.schema import WIKI, Config, Memory, QuietHours
 from wintermute.config.secrets import UNHIDDEN, Redaction
+from wintermute.config.wiki import WikiSettings, with_model
 from wintermute.db import Database
 from wintermute.files import mend
 from wintermute.health.health import ClockMarks, EditedFiles, Health
 from wintermute.ids import NewId
 from wintermute.jobs import Jobs
 from wintermute.llm.calls import ModelCalls
+from wintermute.llm.embeddings import open_embedder
+from wintermute.llm.models import Models
 from wintermute.llm.tokens import TokenCounts
 from wintermute.llm.vector import Embedder
 from wintermute.loom.casts import Casts
@@ -186,6 +189,31 @@ async def closing(stores: Stores) -> AsyncIterator[Stores]:
     finally:
         if stores.meaning is not None:
             await stores.meaning.aclose()
+
+
+@asynccontextmanager
+async def open_stores(
+    config: Config,
+    wiki: WikiSettings,
+    database: Database,
+    clock: Clock,
+    new_id: NewId,
+    redact: Redaction,
+    starts: Callable[[], None] | None = None,
+) -> AsyncIterator[tuple[Stores, Models]]:
+    """The stores of a configuration, with this wiki, and its models; `starts`: when an embedder does."""
+    llm, memory, zone = with_model(config.llm, wiki.model), config.memory, config.timezone
+    models = Models(llm, database, clock, new_id, zone, redact)
+    stores = Stores.of(
+        *(database, config.data_dir, config.owner, clock, new_id, redact),
+        timezone=zone,
+        memory=memory,
+        embedder=open_embedder(memory, models, clock, starts),
+        wiki=wiki.store,
+        quiet=config.quiet,
+    )
+    async with aclosing(models), closing(stores):
+        yield stores, models
 
 
 async def prepare(stores: Stores) -> None:

@@ -21,7 +21,6 @@ from wintermute.config.schema import Dreaming
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
 from wintermute.forgetting.deeds import Deed, Deeds, ItemNames
-from wintermute.learning.learning import Background
 from wintermute.memory.fact import NewFact
 from wintermute.messages import Request
 from wintermute.night.tidying import (
@@ -34,6 +33,7 @@ from wintermute.night.tidying import (
     TidyStep,
 )
 from wintermute.stores import Stores
+from wintermute.work.data_folder import DataFolder
 
 AGAIN = ", again"
 OLD = "How the fax is fed.\n\nFace down.\n"
@@ -150,7 +150,7 @@ class SmallNight:
     drop: Callable[[Stores], Deed] = Drop
     built: list[Tidying] = field(default_factory=list)
 
-    def __call__(self, own: Background) -> Tidying:
+    def __call__(self, own: DataFolder) -> Tidying:
         stores = own.stores
         deeds = Deeds(stores, {"drop": self.drop(stores)}, {}, stores.undo.files)
         twice = Twice(stores, asks_model=self.asks_model)

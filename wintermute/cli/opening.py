@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -23,17 +23,16 @@ from wintermute.config.document import Problem
 from wintermute.config.read import environment, read_with_gaps, unreadable
 from wintermute.config.schema import Config
 from wintermute.config.secrets import Redaction, secret_values
-from wintermute.config.wiki import WikiSettings, daemon_wiki, with_model
+from wintermute.config.wiki import WikiSettings, daemon_wiki
 from wintermute.db import open_database
 from wintermute.errors import ConfigurationError
 from wintermute.ids import new_id
-from wintermute.llm.embeddings import open_embedder
 from wintermute.llm.models import Models
 from wintermute.matrix.kept_login import load
 from wintermute.matrix.marks import secret_mark_key
 from wintermute.matrix.signing import secret_seeds
 from wintermute.memory.exchange import SCOPE
-from wintermute.stores import Stores, closing
+from wintermute.stores import Stores, open_stores
 
 FORMAT = "%(levelname)s %(message)s part=%(name)s"
 DATABASE = "wintermute.db"
@@ -166,25 +165,16 @@ async def opened_stores(
 
     Raises: ConfigurationError when the data folder is not there.
     """
-    folder, clock, zone = config.data_dir, SystemClock(), config.timezone
+    folder, redact = config.data_dir, Redaction(secret_values(config))
     if not folder.is_dir():
         raise ConfigurationError(
             f"the data folder {folder} does not exist: make it with `wintermute init DIR`,"
             " or correct data_dir"
         )
     async with open_database(folder / DATABASE) as database:
-        redact = Redaction(secret_values(config))
-        llm = with_model(config.llm, settings.model)
-        models = Models(llm, database, clock, new_id, zone, redact)
-        stores = Stores.of(
-            *(database, folder, config.owner, clock, new_id, redact),
-            timezone=zone,
-            memory=config.memory,
-            embedder=open_embedder(config.memory, models, clock, embedder_starts),
-            wiki=settings.store,
-        )
-        async with aclosing(models), closing(stores):
-            yield stores, models
+        known = database, SystemClock(), new_id, redact, embedder_starts
+        async with open_stores(config, settings, *known) as opened:
+            yield opened
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from wintermute.db.text_search import NOWHERE, OF_BRANCHES, OURS_SINCE, Kept, Tr
 from wintermute.db.values import columns, insert, reader
 from wintermute.errors import BudgetSpent, QuestionWithdrawn
 from wintermute.ids import NewId
+from wintermute.llm.failures import NOTHING
 from wintermute.llm.kept import plain
 from wintermute.messages import Json, Reply, Request, Usage
 
@@ -156,6 +157,7 @@ BELOW = (
 """A conversation, and the sub-sessions that it began, with theirs."""
 SettleCall = Callable[[Transaction, str], Awaitable[None]]
 """Stores what belongs to the attempt with this id."""
+UNSAID = Request(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,17 +179,17 @@ class Attempt:
     """
 
     role: str
-    cast_id: str | None
     backend: str
     model: str
     number: int
-    outcome: str
-    detail: str
-    usage: Usage
-    usd: float
-    ms: int
-    request: Request
-    reply: Reply | None
+    outcome: str = "cancelled"
+    detail: str = ""
+    usage: Usage = NOTHING
+    usd: float = 0.0
+    ms: int = 0
+    request: Request = UNSAID
+    cast_id: str | None = None
+    reply: Reply | None = None
     sources: QuestionSources | None = None
 
 
@@ -221,14 +223,15 @@ class Spent:
         return Spent(*(mine + theirs for mine, theirs in pairs))
 
 
-def cost(usage: Usage, price: Price | None) -> float:
-    """USD for these tokens; without a price only tokens count (L-087)."""
+def amount(usage: Usage, price: Price | None) -> Amount:
+    """What these tokens cost; without a price only they count (L-087)."""
+    tokens = usage.tokens_in + usage.tokens_out
     if price is None:
-        return 0.0
+        return Amount(tokens, 0.0)
     cached = price.input if price.cached is None else price.cached
     fresh = usage.tokens_in - usage.tokens_cached
     total = fresh * price.input + usage.tokens_cached * cached + usage.tokens_out * price.output
-    return total / MILLION
+    return Amount(tokens, total / MILLION)
 
 
 OF_RECORD = "(request IS NOT NULL OR detail <> '')"  # as its index has it

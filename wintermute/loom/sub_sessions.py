@@ -17,7 +17,7 @@ from wintermute.db.values import columns, insert, reader
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
 from wintermute.loom.records import PromptMode, Wards
-from wintermute.messages import Json, Origin
+from wintermute.messages import Json, Origin, json_in, mapping
 from wintermute.text import one_line
 
 SubSessionState = Literal[
@@ -181,11 +181,7 @@ def to_be_named(spawns: Spawns, seen: Set[int]) -> set[str]:
 
 def _words(call: Json) -> tuple[str, list[str]]:
     """The name in a call's arguments and what it depends on, whatever stands there."""
-    try:
-        args = json.loads(call["arguments"])
-    except (ValueError, RecursionError):
-        args = None
-    args = args if isinstance(args, dict) else {}
+    args = mapping(json_in(call["arguments"]))
     depends_on = args.get("depends_on")
     words = depends_on if isinstance(depends_on, list) else []
     return one_line(str(args.get("name") or "")), [word for word in words if isinstance(word, str)]

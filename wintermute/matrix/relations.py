@@ -28,12 +28,11 @@ from wintermute.matrix.inbox import (
     bounded,
     is_id,
     is_marked_by,
-    mapping,
     read_event,
     replied_to,
     string,
 )
-from wintermute.messages import PERSON, Incoming, Json
+from wintermute.messages import PERSON, Incoming, Json, mapping
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
 from wintermute.tasks.tasks import SIGNS, Sign

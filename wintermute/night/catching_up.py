@@ -7,7 +7,7 @@ from wintermute.changes.nights import WEEK, Planned, digest_of
 from wintermute.clock import Clock
 from wintermute.config.schema import Config
 from wintermute.errors import AnswerUnusable, BudgetSpent, WintermuteError
-from wintermute.learning.harvest import Backlog, Harvest, Harvests, due
+from wintermute.learning.harvest import Harvest, Harvests
 from wintermute.learning.reconstruction import Reconstruction
 from wintermute.learning.rewording import asked_for
 from wintermute.night.tidying import LOOKED_BACK, ChoreDone, ChoreItem, PhaseWork
@@ -125,20 +125,11 @@ class CatchUp:
     async def _owed(self) -> list[tuple[str, str, str]]:
         """The conversations with enough that is new: scope, id, and what tells that from other news."""
         async with self._stores.database.transaction() as tx:
-            found = [
-                (each.scope, each.conversation_id, _digest(each))
+            return [
+                (each.scope, each.conversation_id, digest_of("read", each.key, f"{each.newest}"))
                 for each in await self._harvests.backlogs(tx)
-                if due(each, self._config.memory_harvest) is not None
+                if each.due(self._config.memory_harvest) is not None
             ]
-            again = [
-                (
-                    each.scope,
-                    each.conversation_id,
-                    digest_of("again", each.conversation_id, str(each.again)),
-                )
-                for each in await self._harvests.owed_again(tx)
-            ]
-        return [*found, *again]
 
     async def _rewrite(self, work: PhaseWork) -> list[str]:
         """As `_read`."""
@@ -157,8 +148,3 @@ def _memories(count: int, which: str = "") -> str:
 def _is_gone(change: Change) -> bool:
     """Whether it takes a fact out, or ends it, in favour of another."""
     return change.kind == "fact" and (change.after is None or bool(change.after.get("replaced_by")))
-
-
-def _digest(backlog: Backlog) -> str:
-    newest = backlog.newest.isoformat()
-    return digest_of("harvest", backlog.conversation_id, str(backlog.upto), newest)

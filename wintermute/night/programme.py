@@ -7,7 +7,6 @@ from wintermute.conversation.asking import Folding
 from wintermute.forgetting.deeds import Deed, Deeds, ListDeed
 from wintermute.forgetting.forget_jobs import ForgetLines
 from wintermute.jobs import FORGET
-from wintermute.learning.learning import Background
 from wintermute.memory.likeness import Likeness
 from wintermute.night.catching_up import CatchUp
 from wintermute.night.contradictions import Contradictions
@@ -23,9 +22,10 @@ from wintermute.night.tidying import Chore, NightPhase, PhaseWork, Programme, Ti
 from wintermute.pages.page_writer import WriterPrompts
 from wintermute.stores import Stores
 from wintermute.templates import Template
+from wintermute.work.data_folder import DataFolder
 
 
-def _of_facts(own: Background) -> Sequence[NightPhase]:
+def _of_facts(own: DataFolder) -> Sequence[NightPhase]:
     """What looks at facts; a list is rewritten whole instead (M-055, M-062)."""
     stores, texts, wanted = own.stores, own.texts, own.config.dreaming
     if not stores.memories.ranked:
@@ -39,7 +39,7 @@ def _of_facts(own: Background) -> Sequence[NightPhase]:
     )
 
 
-def _of_chats(own: Background) -> Sequence[Chore]:
+def _of_chats(own: DataFolder) -> Sequence[Chore]:
     """What is done with conversations in which nobody speaks any more."""
     stores, texts, clock = own.stores, own.texts, own.clock
     plan, page = (
@@ -71,7 +71,7 @@ def deeds(stores: Stores, dreaming: Dreaming) -> Deeds:
     return Deeds(stores, by_word, lists, stores.undo.files)
 
 
-def tidying(own: Background) -> Tidying:
+def tidying(own: DataFolder) -> Tidying:
     """The night of a configuration, built on what is open."""
     stores = own.stores
     programme = Programme(

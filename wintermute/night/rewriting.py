@@ -19,7 +19,7 @@ from wintermute.memory.fact import Fact, NewFact, Replaced, key, listed, refusal
 from wintermute.memory.resting import awake_count
 from wintermute.memory.review import hand_down_use, is_said_elsewhere
 from wintermute.memory.sense import Heirs, are_made_of, successors
-from wintermute.messages import Reply
+from wintermute.messages import Reply, json_in
 from wintermute.night.dedup import origins_of, sources_of
 from wintermute.night.fact_deeds import merged_fact
 from wintermute.night.tidying import (
@@ -67,7 +67,7 @@ def rewritten(reply: Reply, old: Sequence[Fact]) -> list[str]:
         raise Unfit("it was cut off before its end")
     if problem := refusal([(fact.text, fact.protected) for fact in old], reply.text):
         raise Unfit(problem, "the list would lose what must stay, or is no list")
-    if _is_json(reply.text):
+    if json_in(reply.text, reply) is not reply:
         raise Unfit("it is JSON, not one fact per line")
     lines = listed(reply.text)
     if len(reply.text) > LONGER * sum(len(fact.text) + 1 for fact in old):
@@ -77,14 +77,6 @@ def rewritten(reply: Reply, old: Sequence[Fact]) -> list[str]:
     if not all(are_made_of(line, [fact.text for fact in old]) for line in new):
         raise Unfit("a line says what stands in none of the others, or in another language")
     return lines
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 class ListRewriting:
