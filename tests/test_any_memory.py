@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.tiers import examples
 from tests.world.clock import FakeClock
 from tests.world.house import ANN, PROMPTS, House, open_house
+from tests.world.memory import words_are_sound
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Memory
 from wintermute.conversation.toolbox import Caller
@@ -112,7 +113,7 @@ class Life:
                 await stores.facts.add(tx, why, new, "harvest", scope=scope)
                 self.now(scope, self.live[scope] | {new})
             elif what == "retire":
-                await stores.facts.retire(tx, why, ids)
+                await stores.facts.supersede(tx, why, (), dict.fromkeys(ids))
                 self.now(scope, self.live[scope] - {old})
             elif ids:
                 await stores.facts.replace(tx, why, scope, ids, [(new, "harvest")])
@@ -145,7 +146,7 @@ class Life:
         """The rows, the index and the files are what they should be."""
         stores = house.stores
         async with stores.database.transaction() as tx:
-            assert await stores.facts.words.is_sound(tx)
+            assert await words_are_sound(tx)
         for scope in SCOPES:
             live = [fact.text for fact in await stores.facts.live(scope)]
             assert Counter(live) == Counter(self.live[scope])

@@ -359,7 +359,7 @@ async def test_what_cannot_be_undone_any_more_is_purged(tmp_path: Path) -> None:
         async with stores.database.transaction() as tx:
             gone, _ = await stores.facts.add(tx, WHY, "Ann likes tea", "harvest", scope=ANN)
             kept, _ = await stores.facts.add(tx, WHY, "Ann likes jazz", "harvest", scope=ANN)
-            await stores.facts.retire(tx, WHY, [gone.id])
+            await stores.facts.supersede(tx, WHY, (), dict.fromkeys([gone.id]))
         await stores.memories.text(ANN)
         expiry = _expiry(stores, CheckedClock(clock))
         clock.advance((KEPT - timedelta(minutes=1)).total_seconds())

@@ -10,9 +10,9 @@ import pytest
 import pytest_asyncio
 
 from tests.world.clock import FakeClock
-from tests.world.memory import ANN, ROOM, Memory, because, memory_in
+from tests.world.memory import ANN, ROOM, Memory, because, memory_in, words_are_sound
 from tests.world.missing import NO_MEANING
-from tests.world.vectors import IN_MEMORY, at_qdrant, needs_sqlite_vec
+from tests.world.vectors import IN_MEMORY, IndexCheck, at_qdrant, checked, needs_sqlite_vec
 from wintermute.clock import SystemClock
 from wintermute.health.health import Health
 from wintermute.llm.embedded import EmbeddedEmbedder, is_there
@@ -22,7 +22,7 @@ from wintermute.memory.fact import Fact
 from wintermute.memory.meaning import Meaning
 from wintermute.memory.ranking import Query
 from wintermute.memory.search import Search
-from wintermute.memory.vectors import IndexCheck, LocalVectors, Spaces, VectorIndex
+from wintermute.memory.vectors import LocalVectors, Spaces, VectorIndex
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -57,13 +57,13 @@ class Kept:
             assert await self.meaning.owed() == {}
             space = await Spaces(self.memory.database).latest_of(NAME)
             if space is not None:
-                checked = await self.index.check(space)
+                found_in = await checked(self.memory.database, self.index, space)
                 live = await self.memory.database.scalars(
                     "SELECT count(*) FROM facts WHERE retired_at IS NULL AND NOT ended"
                 )
-                assert checked == IndexCheck(live[0], owed=0, stale=0, wrong=0)
+                assert found_in == IndexCheck(live[0], owed=0, stale=0, wrong=0)
         async with self.memory.database.transaction() as tx:
-            return await self.memory.facts.words.is_sound(tx)
+            return await words_are_sound(tx)
 
     async def replace(self, old: Fact, text: str) -> None:
         """Another text stands for a fact, as after a night."""

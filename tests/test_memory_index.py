@@ -10,7 +10,7 @@ from tests.test_ranked_memory import FTS5, SCOPE, opened, remember
 from tests.test_told_once import tell, texts
 from tests.tiers import tiered
 from tests.world.house import PROMPTS, open_house
-from tests.world.memory import ANN, memory_in
+from tests.world.memory import ANN, memory_in, words_are_sound
 from tests.world.model import ModelServer
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.terminal import Terminal
@@ -111,7 +111,7 @@ async def test_a_program_that_runs_mends_it_at_the_first_use(
         assert len(await search.find(ANN, Query("boat"), 5)) == (2 if use == "add" else 1)
         assert len(await search.find(ANN, Query("chess"), 5)) == (use in ("search", "add"))
         async with memory.database.transaction() as tx:
-            assert await facts.words.is_sound(tx)
+            assert await words_are_sound(tx)
 
 
 async def test_what_was_remembered_before_there_was_an_index_is_found(

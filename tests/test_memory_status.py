@@ -10,6 +10,7 @@ import pytest
 from tests.test_ranked_memory import FTS5, SCOPE, opened, remember
 from tests.world.clock import FakeClock
 from tests.world.house import open_house
+from tests.world.memory import words_are_sound
 from tests.world.model import ModelServer
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import Reason
@@ -219,7 +220,7 @@ async def test_an_index_that_lost_its_words_is_filled_by_the_first_search(tmp_pa
         assert part is not None
         assert (part.state, part.detail.split(":")[0]) == ("ok", "built anew from 1 memories")
         async with stores.database.transaction() as tx:
-            assert await stores.facts.words.is_sound(tx)
+            assert await words_are_sound(tx)
 
 
 async def test_the_export_follows_the_facts_without_anybody_asking(
@@ -246,7 +247,9 @@ async def test_the_export_follows_the_facts_without_anybody_asking(
         assert file.stat().st_mtime_ns == written
         async with house.database.transaction() as tx:
             await tx.execute("UPDATE jobs SET state = 'done'")
-            await house.stores.facts.retire(tx, Reason("command", SCOPE), [named])
+            await house.stores.facts.supersede(
+                tx, Reason("command", SCOPE), (), dict.fromkeys([named])
+            )
         assert (await house.one(owed))["n"] == before + 1
         await refresh()
         assert file.read_text() == f"{GENERATED}\nAnn drinks green tea\n"
@@ -261,11 +264,11 @@ async def test_words_follow_what_becomes_of_a_memory(tmp_path: Path) -> None:
 
         async def found(words: str) -> list[str]:
             async with stores.database.transaction() as tx:
-                assert await stores.facts.words.is_sound(tx)
+                assert await words_are_sound(tx)
             return [hit.fact.id for hit in await stores.memories.search(SCOPE, Query(words), 3)]
 
         async with stores.database.transaction() as tx:
-            await stores.facts.retire(tx, why, [tea.id])
+            await stores.facts.supersede(tx, why, (), dict.fromkeys([tea.id]))
         assert (await found("tea"), await found("chess")) == ([], [chess.id])
         last = await stores.changes.newest(("fact",), SCOPE, asked=True)
         assert last is not None

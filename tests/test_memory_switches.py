@@ -16,6 +16,7 @@ import pytest
 
 from tests.world.clock import FakeClock
 from tests.world.house import ANN
+from tests.world.memory import words_are_sound
 from tests.world.schema import open_migrated
 from tests.world.terminal import PASSWORD, Terminal
 from wintermute.changes.change_sets import Reason
@@ -23,7 +24,6 @@ from wintermute.config.schema import Memory
 from wintermute.db import open_database
 from wintermute.ids import new_id
 from wintermute.memory.flat_file import GENERATED
-from wintermute.memory.index import WordIndex
 from wintermute.memory.ranking import Query
 from wintermute.owner import Owner
 from wintermute.stores import Stores
@@ -44,7 +44,7 @@ async def kept(folder: Path, way: str, clock: FakeClock) -> AsyncIterator[Stores
 
 async def is_sound(stores: Stores) -> bool:
     async with stores.database.transaction() as tx:
-        return await stores.facts.words.is_sound(tx)
+        return await words_are_sound(tx)
 
 
 def edit(file: Path, line: str) -> str:
@@ -197,7 +197,7 @@ async def remembered(terminal: Terminal) -> Counter[str]:
         open_database(terminal.data / "wintermute.db") as database,
         database.transaction() as tx,
     ):
-        assert await WordIndex().is_sound(tx)
+        assert await words_are_sound(tx)
         return Counter(await tx.scalars("SELECT text FROM facts WHERE retired_at IS NULL"))
 
 

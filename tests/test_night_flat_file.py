@@ -357,7 +357,9 @@ async def test_what_came_from_outside_and_was_taken_out_meanwhile_does_not_come_
         item = await asked_for_fewer(night, model, NewFact(OWNER, foreign, "harvest", taint=True))
         async with night.house.database.transaction() as tx:
             [row] = await tx.rows("SELECT id FROM facts WHERE taint")
-            await night.house.stores.facts.retire(tx, Reason("night", OWNER), [row["id"]])
+            await night.house.stores.facts.supersede(
+                tx, Reason("night", OWNER), (), dict.fromkeys([row["id"]])
+            )
         assert await night.yes(item)
         assert sorted(lines_of(night)) == sorted(APPLES[:8])
         assert foreign not in item.after

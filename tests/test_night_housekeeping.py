@@ -62,7 +62,7 @@ async def test_what_can_be_undone_no_more_goes(tmp_path: Path, model: ModelServe
             done = await stores.tasks.add(tx, WHY, "Buy tea", scope=OWNER)
             await stores.tasks.add(tx, WHY, "Buy cake", scope=OWNER)
             await stores.tasks.complete(tx, Target(done.id, OWNER, WHY), "done")
-            await stores.facts.retire(tx, WHY, [fact])
+            await stores.facts.supersede(tx, WHY, (), dict.fromkeys([fact]))
         old = '{"name": "x", "agent": "hand", "start": "2020-05-04T10:15:00+00:00", "status": "failed"}'
         shelf.write("sleep/20200504-101500/job.json", old)
         shelf.write("sleep/20200504-101500/diff.patch", "+tea")

@@ -392,7 +392,9 @@ async def test_what_has_changed_meanwhile_is_not_done_and_what_waits_too_long_ex
         await slept(house, clock)
         (car,) = [fact for fact in await house.stores.facts.live(OWNER) if "car" in fact.text]
         async with house.database.transaction() as tx:
-            await house.stores.facts.retire(tx, Reason("command", OWNER), [car.id])
+            await house.stores.facts.supersede(
+                tx, Reason("command", OWNER), (), dict.fromkeys([car.id])
+            )
         assert "has changed since" in await says(house, "/night yes 1")
         clock.advance(14 * 24 * HOUR)
         assert "is no longer open" in await says(house, "/night yes 2")

@@ -14,6 +14,7 @@ from tests.world.vectors import (
     IN_MEMORY,
     SIZE,
     at_qdrant,
+    checked,
     embedded,
     entered,
     found,
@@ -190,7 +191,7 @@ async def test_what_is_ours_is_known_again_after_a_restart(memory: Memory, tmp_p
     async with at_qdrant(memory.database, where) as index:
         await index.send(new, ANN, [])
         assert len(await index.missing(new, 9)) == 2
-        assert (await index.check(new)).is_sound
+        assert (await checked(memory.database, index, new)).is_sound
     client = pytest.importorskip("qdrant_client", reason=NO_QDRANT).AsyncQdrantClient(path=where)
     assert [each.name for each in (await client.get_collections()).collections] == ["memory"]
     await client.close()
@@ -211,8 +212,8 @@ async def test_what_was_sent_before_a_kill_is_sent_again_or_leaves(memory: Memor
         await put(memory, index, space, entries[1:])
         assert await found(index, space, "b") == [entries[1].seq, numbers["x"]]
         await index.send(space, ANN, entries[:1])  # retired before it was sent, and no put either
-        checked = await index.check(space)
-        assert (checked.facts, checked.owed, checked.is_sound) == (2, 0, True)
+        found_in = await checked(memory.database, index, space)
+        assert (found_in.facts, found_in.owed, found_in.is_sound) == (2, 0, True)
 
 
 async def test_a_server_that_lost_everything_gets_it_again(memory: Memory) -> None:
@@ -243,4 +244,4 @@ async def test_a_switch_of_the_index_leaves_nothing_behind(memory: Memory) -> No
         assert await found(local, space, "a") == [numbers["b"]]
         assert await found(remote, space, "a") == [numbers["b"]]
         await remote.settle()
-        assert (await remote.check(space)).is_sound
+        assert (await checked(memory.database, remote, space)).is_sound

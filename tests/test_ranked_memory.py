@@ -142,7 +142,7 @@ async def test_what_is_in_view_and_no_longer_true_is_named(
             if how == "ended":
                 await facts.end(tx, WHY, lyon, house.clock.now(), rome)
             elif how == "retired":
-                await facts.retire(tx, WHY, [lyon])
+                await facts.supersede(tx, WHY, (), dict.fromkeys([lyon]))
             else:
                 await facts.replace(tx, WHY, SCOPE, [lyon], [("Ann lives in Rome", "harvest")])
         await tell(house, "hm", "hm again")
@@ -184,7 +184,7 @@ async def test_another_backend_or_layout_calls_nothing_over_that_is_true(
         await tell(house, "and now?")
         [tea] = [each for each in await house.stores.facts.live(SCOPE) if "tea" in each.text]
         async with house.database.transaction() as tx:
-            await house.stores.facts.retire(tx, WHY, [tea.id])
+            await house.stores.facts.supersede(tx, WHY, (), dict.fromkeys([tea.id]))
         await tell(house, "hm again")
     async with opened(tmp_path, model, memory=before) as house:
         await tell(house, "at last")
@@ -283,7 +283,7 @@ async def test_switching_loses_no_hand_edit(tmp_path: Path, model: ModelServer) 
         assert file.read_text().startswith(GENERATED)
         async with house.database.transaction() as tx:
             [first, *_] = await house.stores.facts.live(SCOPE)
-            await house.stores.facts.retire(tx, WHY, [first.id])
+            await house.stores.facts.supersede(tx, WHY, (), dict.fromkeys([first.id]))
     file.write_text("what nobody reads\n")
     async with opened(tmp_path, model, memory=Memory()) as house:
         assert await house.stores.memories.text(SCOPE) == "three is three\ntwo is two\n"

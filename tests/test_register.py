@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import get_args
 
@@ -13,7 +12,6 @@ from tests.world.model import ModelServer
 from tests.world.pages import FilePages
 from wintermute.changes.change_sets import Change, ItemKind, Reason
 from wintermute.changes.texts import state_of
-from wintermute.changes.undo import all_prepared
 from wintermute.commands.chat import NAMES, UNKNOWN
 from wintermute.commands.tasks import back_lines
 from wintermute.forgetting.forgetting import forget
@@ -39,13 +37,7 @@ async def tell(stores: Stores, kind: ItemKind) -> None:
     """Something of this kind says it from now on."""
     if kind in FILES:
         item, text = FILES[kind]
-        changes = [Change(kind, item, None, state_of(text))]
-        async with AsyncExitStack() as stack:
-            places = await all_prepared(stack, stores.undo.files, changes)
-            async with stores.database.transaction() as tx:
-                await stores.changes.record(tx, WHY, changes)
-            for place in places:
-                await place()
+        await stores.placing.write(WHY, [Change(kind, item, None, state_of(text))])
         return
     async with stores.database.transaction() as tx:
         if kind == "fact":
@@ -56,7 +48,7 @@ async def tell(stores: Stores, kind: ItemKind) -> None:
 
 async def state(stores: Stores, kind: ItemKind, item: str) -> Json | None:
     if kind in FILES:
-        return await stores.undo.files[kind].state(item)
+        return await stores.placing.files[kind].state(item)
     async with stores.database.transaction() as tx:
         return await (stores.facts if kind == "fact" else stores.tasks).state(tx, item)
 

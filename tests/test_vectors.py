@@ -16,6 +16,7 @@ from tests.world.vectors import (
     SIZE,
     at_qdrant,
     at_server,
+    checked,
     cosine,
     embedded,
     entered,
@@ -81,7 +82,7 @@ async def test_the_nearest_come_first_with_their_cosine(memory: Memory, index: V
         assert all(each.likeness == pytest.approx(likenesses[each.seq], abs=0.01) for each in near)
     assert (await index.nearest(space, ANN, some("7"), 1))[0].seq == numbers["7"]
     assert await index.nearest(space, ANN, some("7"), 0) == []
-    assert await index.count(space) == 60
+    assert (await checked(memory.database, index, space)).facts == 60
 
 
 async def test_a_scope_is_searched_alone(memory: Memory, index: VectorIndex) -> None:
@@ -101,7 +102,7 @@ async def test_a_vector_is_stored_in_the_scope_of_its_fact_only(
     fact, _ = await memory.add("likes tea", scope=ROOM)
     await put(memory, index, space, [await embedded(memory, fact, some("tea"))], scope=ANN)
     assert [each.id for each in await index.missing(space, 9)] == [fact.id]
-    assert (await index.check(space)).facts == 0
+    assert (await checked(memory.database, index, space)).facts == 0
 
 
 async def test_a_long_text_is_found_once_by_its_best_piece(
@@ -121,7 +122,7 @@ async def test_a_long_text_is_found_once_by_its_best_piece(
     await index.settle()
     near = await index.nearest(space, ANN, some("c"), 5)
     assert {each.seq: each.likeness for each in near}[story.seq] < 0.9
-    assert (await index.check(space)).is_sound
+    assert (await checked(memory.database, index, space)).is_sound
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ async def test_a_vector_of_no_use_is_refused_before_anything_is_stored(
         await put(memory, index, space, entries)
     with pytest.raises(MemoryUnavailable, match="model"):
         await index.nearest(space, ANN, wrong, 5)
-    assert await index.count(space) == 1
+    assert (await checked(memory.database, index, space)).facts == 1
     assert [each.id for each in await index.missing(space, 9)] == [bad.id, good.id]
 
 
@@ -169,8 +170,8 @@ async def test_what_leaves_the_facts_leaves_the_index(memory: Memory, index: Vec
     await index.settle()
     assert await found(index, space, "a") == [numbers["e"]]
     assert [each.seq for each in await index.missing(space, 9)] == [numbers["c"]]
-    checked = await index.check(space)
-    assert (checked.facts, checked.owed, checked.is_sound) == (1, 1, True)
+    found_in = await checked(memory.database, index, space)
+    assert (found_in.facts, found_in.owed, found_in.is_sound) == (1, 1, True)
 
 
 async def test_what_comes_back_is_embedded_again(memory: Memory, index: VectorIndex) -> None:
@@ -225,8 +226,8 @@ async def test_what_was_retired_while_it_was_embedded_is_not_stored(
         await index.put(tx, space, ANN, entries)
     assert await found(index, space, "a") == [numbers["b"]]
     await index.settle()
-    checked = await index.check(space)
-    assert (checked.facts, checked.is_sound) == (1, True)
+    found_in = await checked(memory.database, index, space)
+    assert (found_in.facts, found_in.is_sound) == (1, True)
 
 
 async def test_what_is_missing_comes_newest_first_and_in_parts(
@@ -253,8 +254,8 @@ async def test_a_text_without_a_word_is_dealt_with_and_never_found(
     await put(memory, index, space, [await embedded(memory, fact)])
     assert await index.missing(space, 9) == []
     assert await found(index, space, "a") == []
-    checked = await index.check(space)
-    assert (checked.facts, checked.owed, checked.is_sound) == (1, 0, True)
+    found_in = await checked(memory.database, index, space)
+    assert (found_in.facts, found_in.owed, found_in.is_sound) == (1, 0, True)
 
 
 async def test_another_model_is_another_space(memory: Memory, index: VectorIndex) -> None:
@@ -274,7 +275,7 @@ async def test_another_model_is_another_space(memory: Memory, index: VectorIndex
     assert await Spaces(memory.database).latest_of("model") is None
     with pytest.raises(MemoryUnavailable, match="still being made"):
         await found(index, old, "a")
-    assert (await index.check(new)).is_sound
+    assert (await checked(memory.database, index, new)).is_sound
 
 
 async def test_what_likenesses_mean_stands_with_the_model(memory: Memory) -> None:
@@ -297,7 +298,7 @@ async def test_a_rebuilt_index_is_sound_and_says_what_it_lacks(
     names = [str(n) for n in range(30)]
     numbers = await learnt(memory, index, space, names)
     await index.rebuild(space)
-    assert (await index.check(space)).is_sound
+    assert (await checked(memory.database, index, space)).is_sound
     owed = {each.seq: each.id for each in await index.missing(space, 99)}
     entries = [
         Embedded(numbers[name], owed[numbers[name]], b"d", (some(name),))
@@ -306,7 +307,7 @@ async def test_a_rebuilt_index_is_sound_and_says_what_it_lacks(
     ]
     await put(memory, index, space, entries)
     assert (await found(index, space, "7"))[0] == numbers["7"]
-    assert await index.count(space) == 30
+    assert (await checked(memory.database, index, space)).facts == 30
 
 
 # In our own database
@@ -361,9 +362,9 @@ async def test_a_damaged_row_is_noticed_and_embedded_anew(
     numbers = await learnt(memory, local, space, ["a", "b"])
     async with memory.database.transaction() as tx:
         await tx.execute(f"UPDATE fact_vectors SET {damage} WHERE seq = ?", (numbers["a"],))
-    assert not (await local.check(space)).is_sound
+    assert not (await checked(memory.database, local, space)).is_sound
     await local.rebuild(space)
-    assert (await local.check(space)).is_sound
+    assert (await checked(memory.database, local, space)).is_sound
     assert [each.seq for each in await local.missing(space, 9)] == [numbers["a"]]
     assert await found(local, space, "b") == [numbers["b"]]
 
@@ -380,7 +381,7 @@ async def test_without_sqlite_vec_all_but_the_search_goes_on(
     async with open_database(file, extensions=False) as database:
         plain = LocalVectors(database)
         assert not database.knows_vectors
-        for call in (plain.check(space), plain.nearest(space, ANN, some("a"), 5)):
+        for call in (plain.rebuild(space), plain.nearest(space, ANN, some("a"), 5)):
             with pytest.raises(MemoryUnavailable, match="sqlite-vec cannot be loaded"):
                 await call
         async with database.transaction() as tx:
@@ -388,7 +389,7 @@ async def test_without_sqlite_vec_all_but_the_search_goes_on(
     assert await memory.database.scrub()
     assert trace not in b"".join(each.read_bytes() for each in files_of(file))
     assert await found(local, space, "a") == [numbers["b"]]
-    assert (await local.check(space)).is_sound
+    assert (await checked(memory.database, local, space)).is_sound
 
 
 def files_of(file: Path) -> list[Path]:
@@ -441,8 +442,8 @@ async def test_a_kill_in_the_middle_leaves_all_vectors_of_a_time_or_none(
     child.send_signal(signal.SIGKILL)
     await child.wait()
     async with open_database(file) as database:
-        checked = await LocalVectors(database).check(space)
-        assert (checked.facts, checked.owed, checked.is_sound) == (40, 0, True)
+        found_in = await checked(database, LocalVectors(database), space)
+        assert (found_in.facts, found_in.owed, found_in.is_sound) == (40, 0, True)
         assert len(await database.scalars("SELECT DISTINCT digest FROM fact_vectors")) == 1
         (rows,) = await database.scalars("SELECT count(*) FROM fact_vectors")
         assert rows == 80

@@ -11,7 +11,7 @@ from wintermute.changes.change_sets import Cause, ChangeSets, Reason
 from wintermute.changes.decisions import Decisions
 from wintermute.changes.placing import Placing
 from wintermute.changes.undo import Undo, Undone
-from wintermute.db import Database
+from wintermute.db import Database, Error, Transaction, is_broken
 from wintermute.ids import new_id
 from wintermute.memory.core import Places
 from wintermute.memory.fact import AddOutcome, Fact, Source
@@ -62,7 +62,7 @@ class Memory:
         """Retire facts by their text."""
         ids = [fact.id for fact in await self.facts.live(scope) if fact.text in texts]
         async with self.database.transaction() as tx:
-            await self.facts.retire(tx, because(scope=scope), ids)
+            await self.facts.supersede(tx, because(scope=scope), (), dict.fromkeys(ids))
 
     async def texts(self, scope: str = ANN) -> list[str]:
         """What is live."""
@@ -87,3 +87,15 @@ async def memory_in(folder: Path, clock: FakeClock | None = None) -> AsyncIterat
         flat = FlatFile(database, facts, places, changes, decisions)
         undo = Undo(database, changes, {"fact": facts}, Placing(database, changes, {}, folder))
         yield Memory(database, clock, changes, facts, places, flat, undo, decisions)
+
+
+async def words_are_sound(tx: Transaction) -> bool:
+    """Whether the index of words is in order and has exactly the facts that are kept."""
+    kept, there = "SELECT seq FROM facts WHERE retired_at IS NULL", "SELECT rowid FROM facts_fts"
+    try:
+        await tx.execute("INSERT INTO facts_fts (facts_fts) VALUES ('integrity-check')")
+        return {*await tx.scalars(kept)} == {*await tx.scalars(there)}
+    except Error as problem:
+        if is_broken(problem):
+            return False
+        raise

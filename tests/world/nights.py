@@ -89,7 +89,7 @@ class Drop:
         live = await self.stores.facts.living(tx, item.scope, wanted)
         if [fact.text for fact in live] != [item.plan["text"]]:
             return False
-        await self.stores.facts.retire(tx, why, wanted)
+        await self.stores.facts.supersede(tx, why, (), dict.fromkeys(wanted))
         return True
 
 

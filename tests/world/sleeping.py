@@ -186,7 +186,9 @@ class Sleep:
 
     async def retire(self, fact_id: str) -> None:
         async with self.house.database.transaction() as tx:
-            await self.house.stores.facts.retire(tx, Reason("command", SCOPE), [fact_id])
+            await self.house.stores.facts.supersede(
+                tx, Reason("command", SCOPE), (), dict.fromkeys([fact_id])
+            )
 
 
 @asynccontextmanager

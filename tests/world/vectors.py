@@ -5,6 +5,7 @@ import random
 import struct
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import pytest
 
@@ -14,7 +15,7 @@ from wintermute.db import Database
 from wintermute.ids import new_id
 from wintermute.memory.fact import Fact
 from wintermute.memory.qdrant import COLLECTION, QdrantVectors
-from wintermute.memory.vectors import Embedded, Space, Spaces, VectorIndex
+from wintermute.memory.vectors import NOT_LIVE, WRONG, Embedded, Space, Spaces, VectorIndex
 
 SIZE = 20  # no multiple of eight
 IN_MEMORY = ":memory:"
@@ -38,10 +39,58 @@ def cosine(one: bytes, other: bytes) -> float:
     return product / (math.hypot(*a) * math.hypot(*b))
 
 
+@dataclass(frozen=True)
+class IndexCheck:
+    """How an index stands to the facts. Facts that lack vectors are owed, the rest is wrong.
+
+    `stale`: vectors of facts that are not live. `wrong`: what is not as it was stored.
+    """
+
+    facts: int
+    owed: int
+    stale: int
+    wrong: int
+
+    @property
+    def is_sound(self) -> bool:
+        return not (self.stale or self.wrong)
+
+
+class CountedQdrant(QdrantVectors):
+    """One that says how many points the server has."""
+
+    async def points(self, space: Space) -> int:
+        server = await self._ready(space)
+        return int((await server.ask(server.client.count(COLLECTION, exact=True))).count)
+
+
+async def checked(database: Database, index: VectorIndex, space: Space) -> IndexCheck:
+    """All of an index compared with the facts."""
+    numbers = {"space": space.id, "size": -(-space.dimension // 8) * 8}
+
+    async def count(rows: str) -> int:
+        (found,) = await database.scalars(f"SELECT count(*) FROM {rows}", numbers)
+        return int(found)
+
+    owed, points = sum((await index.owed(space)).values()), "qdrant_points WHERE space = :space"
+    if isinstance(index, CountedQdrant):
+        there, known = await index.points(space), await count(f"{points} AND sent = 1")
+        stale, facts = (
+            await count("qdrant_gone"),
+            await count(f"{points} AND chunk = 0 AND sent > 0"),
+        )
+        return IndexCheck(facts, owed, stale, 0 if stale or owed else abs(there - 1 - known))
+    problems = await database.scalars("PRAGMA integrity_check('fact_vectors')")
+    rows = "fact_vectors v WHERE v.space = :space AND"
+    wrong = await count(f"{rows} ({WRONG})") + sum(each != "ok" for each in problems)
+    stale = await count(f"{rows} {NOT_LIVE}")
+    return IndexCheck(await count(f"{rows} v.chunk = 0"), owed, stale, wrong)
+
+
 @asynccontextmanager
 async def at_qdrant(database: Database, where: str) -> AsyncIterator[QdrantVectors]:
     pytest.importorskip("qdrant_client", reason=NO_QDRANT)
-    index = QdrantVectors(database, new_id, where)
+    index = CountedQdrant(database, new_id, where)
     try:
         yield index
     finally:

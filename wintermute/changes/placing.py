@@ -16,7 +16,7 @@ from typing import Protocol
 
 from wintermute.changes.change_sets import Change, ChangeSets, ItemKind, Reason, Unplaced
 from wintermute.db import Database, Transaction
-from wintermute.errors import WintermuteError
+from wintermute.errors import StoreBusy, WintermuteError
 from wintermute.files import LOCK_FILE, entered, locked
 from wintermute.messages import Json
 

@@ -272,13 +272,6 @@ class Facts:
             await self._changes.record(tx, why, [taken.change])
         return taken.fact, taken.outcome
 
-    async def retire(self, tx: Transaction, why: Reason, ids: Iterable[str]) -> list[Fact]:
-        """Take facts of `why.scope` out of use; those that were live, in order."""
-        gone = await self.retire_unrecorded(tx, why.scope, ids, why.cause)
-        if gone:
-            await self._changes.record(tx, why, await asyncio.to_thread(retirements, gone))
-        return gone
-
     async def end(
         self, tx: Transaction, why: Reason, fact_id: str, until: datetime, heir: str | None = None
     ) -> Fact | None:

@@ -104,23 +104,6 @@ class WordIndex:
                 return {}
             raise
 
-    async def is_sound(self, tx: Transaction) -> bool:
-        """Whether it is in order and has exactly the facts that are kept."""
-        kept, there = (
-            "SELECT seq FROM facts WHERE retired_at IS NULL",
-            "SELECT rowid FROM facts_fts",
-        )
-        try:
-            await tx.execute("INSERT INTO facts_fts (facts_fts) VALUES ('integrity-check')")
-            return not (
-                await tx.exists(f"{kept} EXCEPT {there}")
-                or await tx.exists(f"{there} EXCEPT {kept}")
-            )
-        except Error as problem:
-            if is_broken(problem):
-                return False
-            raise
-
     async def rebuild(self, tx: Transaction) -> int:
         """Build all of it anew; of how many facts."""
         if await tx.exists("SELECT 1 FROM sqlite_schema WHERE name = 'facts_fts'"):

@@ -23,7 +23,6 @@ from wintermute.ids import NewId
 from wintermute.memory.vectors import (
     LIVE,
     Embedded,
-    IndexCheck,
     Near,
     Space,
     Unembedded,
@@ -185,11 +184,6 @@ class QdrantVectors:
         """By the record."""
         return await is_complete(tx, HAVE, space, "qdrant")
 
-    async def count(self, space: Space) -> int:
-        """Facts on record as there, those without a word among them."""
-        (count,) = await self._database.scalars(f"{COUNT} AND chunk = 0 AND sent > 0", (space.id,))
-        return int(count)
-
     async def owed(self, space: Space) -> dict[str, int]:
         """Facts that are not known to be there."""
         return await are_owed(self._database, HAVE, space)
@@ -198,20 +192,6 @@ class QdrantVectors:
         """The server answers; what it has is not looked at."""
         server = await self._server()
         await server.ask(server.client.collection_exists(COLLECTION))
-
-    async def check(self, space: Space) -> IndexCheck:
-        """The record with the facts, and the number of points at the server with the record."""
-        async with self._lock:
-            server = await self._ready(space)
-        there = await server.ask(server.client.count(COLLECTION, exact=True))
-        (known,) = await self._database.scalars(f"{COUNT} AND sent = 1", (space.id,))
-        (stale,) = await self._database.scalars("SELECT count(*) FROM qdrant_gone")
-        (owed,) = await self._database.scalars(
-            f"SELECT count(*) FROM facts f WHERE {LIVE} AND NOT EXISTS ({HAVE})",
-            {"space": space.id},
-        )
-        wrong = 0 if stale or owed else abs(there.count - 1 - known)
-        return IndexCheck(await self.count(space), owed, stale, wrong)
 
     async def rebuild(self, space: Space) -> None:
         """An empty collection: nothing else can be known to be right."""

@@ -79,24 +79,6 @@ class Near:
     likeness: float
 
 
-@dataclass(frozen=True, slots=True)
-class IndexCheck:
-    """How an index stands to the facts. Facts that lack vectors are owed, the rest is wrong.
-
-    `stale`: vectors of facts that are not live. `wrong`: what is not as it was stored.
-    """
-
-    facts: int
-    owed: int
-    stale: int
-    wrong: int
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether nothing is there but what should be."""
-        return not (self.stale or self.wrong)
-
-
 class VectorIndex(Protocol):
     """Where vectors are kept and compared. What it cannot do now is MemoryUnavailable (M-023)."""
 
@@ -137,20 +119,12 @@ class VectorIndex(Protocol):
         """Whether every live fact had its vectors once; then nothing of other models is kept."""
         ...
 
-    async def count(self, space: Space) -> int:
-        """How many facts have been dealt with."""
-        ...
-
     async def owed(self, space: Space) -> dict[str, int]:
         """How many facts of each scope lack vectors, as our own database has it."""
         ...
 
     async def prove_usable(self) -> None:
         """See that vectors can be compared now. Raises: MemoryUnavailable."""
-        ...
-
-    async def check(self, space: Space) -> IndexCheck:
-        """Compare the index with the facts: it reads all of it."""
         ...
 
     async def rebuild(self, space: Space) -> None:
@@ -277,12 +251,6 @@ class LocalVectors:
         """Looks for one that lacks its vectors, unless none did before."""
         return await is_complete(tx, HAVE_LOCAL, space, "local")
 
-    async def count(self, space: Space) -> int:
-        """Facts with a row, those without a word among them."""
-        query = "SELECT count(*) FROM fact_vectors WHERE space = ? AND chunk = 0"
-        (count,) = await self._database.scalars(query, (space.id,))
-        return int(count)
-
     async def owed(self, space: Space) -> dict[str, int]:
         """Facts without a row."""
         return await are_owed(self._database, HAVE_LOCAL, space)
@@ -290,21 +258,6 @@ class LocalVectors:
     async def prove_usable(self) -> None:
         """It is, wherever sqlite-vec is loaded."""
         self._prove_usable()
-
-    async def check(self, space: Space) -> IndexCheck:
-        """Every row with its fact and its signs, and SQLite's own look at the index."""
-        self._prove_usable()
-        owed, stale, wrong = (
-            f"SELECT count(*) FROM facts f WHERE {LIVE} AND NOT EXISTS ({HAVE_LOCAL})",
-            f"SELECT count(*) FROM fact_vectors v WHERE v.space = :space AND {NOT_LIVE}",
-            f"SELECT count(*) FROM fact_vectors v WHERE v.space = :space AND ({WRONG})",
-        )
-        numbers = {"space": space.id, "size": _size(space)}
-        counts = [await self._database.scalars(query, numbers) for query in (owed, stale, wrong)]
-        problems = await self._database.scalars("PRAGMA integrity_check('fact_vectors')")
-        broken = len([problem for problem in problems if problem != "ok"])
-        facts = await self.count(space)
-        return IndexCheck(facts, counts[0][0], counts[1][0], counts[2][0] + broken)
 
     async def rebuild(self, space: Space) -> None:
         """In one transaction: until its end, and when the disk is full, the old index is used."""
