@@ -205,6 +205,25 @@ async def test_a_restoration_that_was_killed_is_done_again(world: World, steps: 
         assert await world.restored() == text
 
 
+async def test_an_undo_that_was_killed_before_its_answer_says_what_it_did(world: World) -> None:
+    """M-091, P-039: the command finds the change set that it has made."""
+    texts = [await world.taught() for _ in range(2)]
+    (newest,) = world.bot.rows("SELECT id FROM change_sets ORDER BY seq DESC LIMIT 1")
+    await world.bot.start(
+        {"logger": "aiosqlite", "steps": ((AFTER, "UPDATE changes SET placed"), (AFTER, "COMMIT"))}
+    )
+    await world.ann.send(world.room, f"/undo {newest['id']}")
+    assert await world.bot.ended() == -signal.SIGKILL
+    assert world.skill.read_text() == texts[0]
+    await world.bot.start()
+    await world.ann.wait_for(world.room, lambda message: "as it was before" in message.body)
+    await world.bot.said_all()
+    assert await world.bot.stop() == 0
+    assert world.skill.read_text() == texts[0]
+    undone = "SELECT 1 FROM change_sets WHERE undoes = ?"
+    assert len(world.bot.rows(undone, newest["id"])) == 1
+
+
 @pytest.mark.parametrize("steps", tiered(REWRITTEN, ("after-file", *MATTER_MOST)))
 async def test_a_memories_file_is_rewritten_whole_or_not_at_all(world: World, steps: Steps) -> None:
     """P-049, M-015: what did not change keeps id and source, and nothing counts as a hand edit."""

@@ -62,7 +62,7 @@ class Reason:
 
     `into`: the change set that it belongs to, where there is one already, as in a night.
     `answers`: the question of a night that a person said yes to by it. `decision`: the `seq` of what
-    wanted it. `asked`: by a person.
+    wanted it. `key`: the command that makes it, by which it is found again. `asked`: by a person.
     """
 
     cause: Cause
@@ -73,6 +73,7 @@ class Reason:
     into: str | None = None
     answers: str = ""
     decision: int | None = None
+    key: str | None = None
     asked: bool = field(default=True, compare=False)
 
     @property
@@ -185,6 +186,12 @@ class ChangeSets:
         """One change set, while it can be undone."""
         query = "SELECT * FROM change_sets WHERE id = ? AND created_at > ?"
         found = await self._whole(await self._database.rows(query, (set_id, self._oldest())))
+        return found[0] if found else None
+
+    async def by_key(self, key: str) -> ChangeSet | None:
+        """The change set that a command made before it was killed; None: it made none."""
+        query = "SELECT * FROM change_sets WHERE key = ?"
+        found = await self._whole(await self._database.rows(query, (key,)))
         return found[0] if found else None
 
     async def asked_by(self, tx: Transaction, events: Collection[str]) -> list[str]:

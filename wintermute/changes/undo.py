@@ -212,14 +212,16 @@ class Undo:
         self._rows = rows
         self._placing = placing
 
-    async def run(self, wanted: ChangeSet, items: Collection[str] | None = None) -> Undone:
-        """Undo a change set, or only some of its items, in one transaction.
+    async def run(
+        self, wanted: ChangeSet, items: Collection[str] | None = None, key: str | None = None
+    ) -> Undone:
+        """Undo a change set, or only some of its items, in one transaction. `key`: see `Reason`.
 
         Raises: WintermuteError for a file that cannot be put in place: it is as it was.
         """
         async with self._placing.settled(), AsyncExitStack() as stack:
             async with self._database.transaction() as tx:
-                undone = await self.within(tx, wanted, items)
+                undone = await self.within(tx, wanted, items, key)
                 places = await self._placing.prepared(stack, undone.back)
             if places and undone.set_id:
                 await self._placing.put(places, undone.set_id)
@@ -241,7 +243,11 @@ class Undo:
         return any(change.kind in self._placing.files for change in wanted.changes)
 
     async def within(
-        self, tx: Transaction, wanted: ChangeSet, items: Collection[str] | None = None
+        self,
+        tx: Transaction,
+        wanted: ChangeSet,
+        items: Collection[str] | None = None,
+        key: str | None = None,
     ) -> Undone:
         """The part of `run` that lies in the database.
 
@@ -249,7 +255,7 @@ class Undo:
         (M-076); so is what had ended for an item that goes.
         """
         merges = await self._unmerged(tx, wanted, items)
-        undone = await self._undone(tx, wanted, items)
+        undone = await self._undone(tx, wanted, items, key)
         return replace(undone, merges=tuple(merges))
 
     async def _unmerged(
@@ -331,9 +337,13 @@ class Undo:
         return {item: heir for item, heir in heirs.items() if item not in gone}
 
     async def _undone(
-        self, tx: Transaction, wanted: ChangeSet, items: Collection[str] | None
+        self,
+        tx: Transaction,
+        wanted: ChangeSet,
+        items: Collection[str] | None,
+        key: str | None = None,
     ) -> Undone:
-        why = Reason("undo", wanted.scope, evidence=(wanted.id,))
+        why = Reason("undo", wanted.scope, evidence=(wanted.id,), key=key)
         back: list[Change] = []
         kept: list[Conflict] = []
         histories = await self._changes.steps(tx, {(c.kind, c.item) for c in wanted.changes})

@@ -10,7 +10,7 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from wintermute.changes.change_sets import ChangeSet, ItemKind
-from wintermute.changes.undo import FORGETTING
+from wintermute.changes.undo import FORGETTING, Undone
 from wintermute.clock import Clock
 from wintermute.commands.forgetting import YES, Forgetting, after_word, named_in, offered
 from wintermute.commands.memories import Remembered
@@ -247,6 +247,8 @@ class ChatCommands:
 
     async def _undo_files(self, row: Waiting, scope: str) -> str | None:
         """Ask first, or take back what changed a file as well, which no transaction holds (M-091)."""
+        if done := await self._stores.changes.by_key(row.event_id):  # we were killed after it
+            return back_words(Undone(done.id, done.changes))
         await self._stores.memories.text(scope)  # with what was edited by hand
         async with self._stores.database.transaction() as tx:
             wanted = await self._wanted(tx, row, scope)
@@ -269,7 +271,7 @@ class ChatCommands:
             if row.edits is None:  # else its earlier wording is undone first
                 self._agreed[row.event_id] = wanted.id
             return None
-        return back_words(await self._stores.undo.run(wanted))
+        return back_words(await self._stores.undo.run(wanted, key=row.event_id))
 
     async def _wanted(self, tx: Transaction, row: Waiting, scope: str) -> ChangeSet | None:
         """The change set that is named, if it is of this scope; else the last one that was asked for."""

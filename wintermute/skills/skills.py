@@ -277,6 +277,10 @@ class Skills:
         name = one_line(name)
         undo = Undo(self._database, self._changes, {}, self._placing)
         async with self._writing:
+            was = await self._placing.files["skill"].state(name)
+            await self._placing.finish()
+            if await self._placing.files["skill"].state(name) != was:
+                return f"{shown(name)} is changed: what was interrupted before is done now"
             for newest in await self._undoable(name):
                 undone = await undo.run(newest, {name})
                 if undone.back or undone.kept:
