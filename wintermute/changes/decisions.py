@@ -32,6 +32,7 @@ PLANNED: tuple[DecisionState, ...] = ("planned",)
 WAITS = timedelta(days=14)
 """How long a question waits for an answer (M-079)."""
 WEEK = timedelta(days=7)
+MERGED, LIST, PAGE_LINES = "merged", "list", "page lines"
 LINES = "lines"
 """The kind of question about memories whose lines went all at once (M-090)."""
 FORGOTTEN = "forgotten"
@@ -42,9 +43,10 @@ FORGOTTEN = "forgotten"
 class Planned:
     """A change that is wanted.
 
-    `plan`: what is done, by the word `do`, or the `files` that get another text. `loses`: how many
-    facts of the scope go by it. `question`: only a person may say yes. `digest`: what is not to be
-    asked again. `outside`: its words may come from a page, a file, a stranger (L-037).
+    `plan`: what its kind does it with, or the `files` that get another text. `loses`: how many facts
+    of the scope go by it. `question`: only a person may say yes. `digest`: what is not to be asked
+    again. `outside`: its words may come from a page, a file, a stranger (L-037). `change_set`: it was
+    made already, by this one. `waits`: it is no new one, and gets a number now.
     """
 
     kind: str
@@ -57,6 +59,8 @@ class Planned:
     question: bool = False
     digest: str = ""
     outside: bool = False
+    change_set: str | None = None
+    waits: "Decision | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +181,18 @@ class Decisions:
     ) -> list[Decision]:
         """Keep and number what a step of a night wants. `where`: the night, the scope, and the phase."""
         night, scope, phase = where
-        safe = [(safe, state) for each, state in wanted if (safe := _safe(each))]
-        first, now = await self._free(tx, night), at or self._clock.now()
-        found = list[Decision]()
-        for n, (each, state) in enumerate(safe, first):
-            made = replace(as_decision(night, scope, phase, each, now), n=n, state=state)
-            found.append(await self._kept(tx, made, each.digest))
+        found, now = list[Decision](), at or self._clock.now()
+        for each, state in wanted:
+            if each.waits is not None:
+                found.append(await self.ask(tx, night, phase, each.waits, each))
+            elif safe := _safe(each):
+                n = await self._free(tx, night)
+                made = replace(as_decision(night, scope, phase, safe, now), n=n, state=state)
+                found.append(made := await self._kept(tx, made, each.digest))
+                query = (
+                    "UPDATE changes SET decision = ? WHERE change_set_id = ? AND decision IS NULL"
+                )
+                await tx.execute(query, (made.seq, made.change_set))
         return found
 
     async def propose(self, tx: Transaction, scope: str, wanted: Planned) -> None:
@@ -302,12 +312,6 @@ class Decisions:
         )
         return await tx.execute(query, (state, change_set, item.seq, item.state)) == 1
 
-    async def hold(self, tx: Transaction, item: Decision, change_set: str) -> None:
-        """Tie a change set that was made before to what tells of it."""
-        query = "UPDATE changes SET decision = ? WHERE change_set_id = ? AND decision IS NULL"
-        await tx.execute(query, (item.seq, change_set))
-        await self.move(tx, item, item.state, change_set)
-
     async def set_of(self, source: Transaction | Database, night: str, scope: str) -> str | None:
         """The change set of a scope in a night, once there is one."""
         found = await source.rows(
@@ -395,7 +399,7 @@ def _safe(wanted: Planned) -> Planned | None:
     """The same without a secret that was not there before; None: a fact would hold it (M-083)."""
     plan, files = wanted.plan, wanted.plan.get("files", ())
     theirs = [*wanted.before, *plan.get("old", {}).values(), *(each["was"] or "" for each in files)]
-    if plan.get("do") in ("merge", "list"):
+    if wanted.kind in (MERGED, LIST):
         facts = {*plan.get("lines", [wanted.after])} - {*theirs}
         return None if any(map(secret_kind, facts)) else wanted
     hide = partial(without_secrets, theirs="\n".join(theirs))
@@ -416,6 +420,6 @@ def as_decision(night: str, scope: str, phase: str, wanted: Planned, at: datetim
         plan=_plan(wanted),
         loses=wanted.loses,
         names=(),
-        change_set=None,
+        change_set=wanted.change_set,
         at=at,
     )

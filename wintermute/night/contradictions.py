@@ -10,19 +10,28 @@ pairs that are near ─ the nearest 20 ─▶ one question each ─▶ keep one 
 from collections.abc import AsyncIterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import date, tzinfo
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
-from wintermute.changes.decisions import Planned
+from wintermute.changes.change_sets import Reason
+from wintermute.changes.decisions import Decision, Planned
+from wintermute.db import Transaction
+from wintermute.forgetting.deeds import DecisionKind, Kinds
+from wintermute.learning.learning import Background
 from wintermute.llm.json_answer import Unfit, only
 from wintermute.memory.fact import Fact
-from wintermute.memory.likeness import Compared, FactPair, Likeness
+from wintermute.memory.likeness import Compared, FactPair
 from wintermute.memory.sense import Heirs
 from wintermute.memory.values import differ_in_a_value
 from wintermute.messages import Json
 from wintermute.night.dedup import (
     Clusters,
+    are_apart,
+    are_as_known,
     clusters_of,
     going,
+    is_overtaken,
+    may_end,
+    member_texts,
     merging,
     origins_of,
     pair_digest,
@@ -31,7 +40,6 @@ from wintermute.night.dedup import (
 )
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
 from wintermute.stores import Stores
-from wintermute.templates import Template
 
 MOST = 20
 """Pairs of a scope in a night (M-058)."""
@@ -81,13 +89,6 @@ def may_settle(loser: Fact, winner: Fact) -> bool:
     return may_end(loser, winner) and differ_in_a_value(loser.text, winner.text)
 
 
-def may_end(loser: Fact, winner: Fact) -> bool:
-    """Whether the newer evidence wins: what the person said yields only to what they said later."""
-    if loser.protected:
-        return winner.protected and winner.last_said > loser.last_said
-    return winner.last_said >= loser.last_said
-
-
 def day_of(fact: Fact, zone: tzinfo) -> date:
     """The day on which it was said, there."""
     return fact.last_said.astimezone(zone).date()
@@ -99,18 +100,47 @@ def shown(fact: Fact, zone: tzinfo) -> str:
     return f"{day_of(fact, zone)}, {who}: {fact.text}"
 
 
+async def end_facts(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
+    """End what is true no longer, and say what is since, if anything is (M-074).
+
+    False where one of the two is another by now, or has an end.
+    """
+    facts, texts = stores.facts, member_texts(item)
+    stays = {each["id"]: each["text"] for each in [item.plan["winner"]] if each}
+    if not await are_as_known(stores, tx, item.scope, texts | stays):
+        return False
+    losers = await facts.living(tx, item.scope, list(texts))
+    heirs = await facts.living(tx, item.scope, list(stays))
+    if are_apart([*losers, *heirs]):
+        return False
+    if await is_overtaken(stores, tx, item, why, losers, heirs):
+        return False
+    now = facts.now()
+    for loser in losers:
+        until, heir = next(((each.last_said, each.id) for each in heirs), (now, None))
+        until = until if loser.valid_from < until <= now else now
+        await facts.end(tx, why, loser.id, until, heir)
+    return True
+
+
+END = DecisionKind(
+    *("ended", "contradiction settled", "contradictions settled"),
+    leads=("no longer true", "Which of these is true?"),
+    deed=end_facts,
+)
+
+
 class Contradictions:
     """The second look at what is new of the facts of a scope."""
 
-    name = "contradictions"
-    asks = True
+    name: ClassVar = "contradictions"
+    use: ClassVar = "settle contradictions"
+    kinds: ClassVar[Kinds] = (END,)
 
-    def __init__(self, stores: Stores, likeness: Likeness, template: Template, same: float) -> None:
-        """`same`: the likeness from which on dedup is asked first."""
-        self._stores = stores
-        self._likeness = likeness
-        self._template = template
-        self._same = same
+    def __init__(self, own: Background) -> None:
+        self._stores = own.stores
+        self._template = own.texts.dream_contradiction
+        self._same = own.config.dreaming.dedup_similarity
 
     async def size(self, scope: str) -> int:
         """Facts."""
@@ -119,7 +149,7 @@ class Contradictions:
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """One pair each; then what was looked at is known. Raises: ModelError."""
         night = work.night
-        async with self._likeness.compared(
+        async with work.likeness.compared(
             night.id, work.scope, night.began_at, last=True, dry=work.dry
         ) as found:
             async for step in self._steps_of(work, found):
@@ -213,7 +243,6 @@ class Contradictions:
             *("ended", (loser.text,), winner.text),
             f"they contradict each other: {days}" if free else f"said {days}",
             plan={
-                "do": "end",
                 "members": [member],
                 "winner": {"id": winner.id, "text": winner.text},
             },

@@ -5,24 +5,26 @@ What forgetting has left incomplete is made anew, and what waits for a person's 
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import ClassVar
 
 from wintermute.changes.change_sets import ItemKind
-from wintermute.changes.decisions import OPEN, Planned, digest_of
+from wintermute.changes.decisions import OPEN, PAGE_LINES, Planned, digest_of
 from wintermute.changes.texts import text_in
 from wintermute.clock import Clock, stamp
-from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import Folding
 from wintermute.db.traces import ERASED
 from wintermute.errors import StorageBlocked, StoreBusy, WintermuteError
 from wintermute.files import to_its_end
+from wintermute.forgetting.deeds import DecisionKind, Kinds
+from wintermute.forgetting.forget_jobs import forget_lines
 from wintermute.forgetting.forget_pages import CONSOLIDATE_AGAIN, GONE
-from wintermute.jobs import FORGET
+from wintermute.learning.learning import Background
 from wintermute.loom.records import BranchView
-from wintermute.night.tidying import ChoreDone, ChoreItem, PhaseWork
+from wintermute.night.tidying import PhaseWork, TidyStep
 from wintermute.pages.agents import BUILTIN
 from wintermute.pages.consolidation import Consolidation
 from wintermute.pages.page_lines import asked_places
@@ -35,6 +37,7 @@ from wintermute.pages.raw_material import (
     RawMaterial,
 )
 from wintermute.stores import Stores
+from wintermute.templates import Template
 from wintermute.text import counted
 from wintermute.wiki.conversations import ConversationFolder, MessageFile
 from wintermute.wiki.links import RAW, is_page, links_in
@@ -49,6 +52,33 @@ HALF = 0.5
 BEFORE = "done before the night was interrupted"
 ASKED: tuple[ItemKind, ...] = ("page", "core")
 SHARED = "they share words with a deleted message, and I do not read them until you answer"
+WRITTEN = DecisionKind(
+    *("page", "page updated", "pages updated", ("pages written", "Write these pages?")),
+    is_named=True,
+)
+LINES_GO = DecisionKind(
+    *(PAGE_LINES, "question about your lines answered", "questions about your lines answered"),
+    leads=("lines of yours removed", "Remove these lines from your pages?"),
+    deed=forget_lines,
+)
+FILES_CHANGE = (
+    DecisionKind(
+        *("page changed", "page changed", "pages changed"),
+        leads=("page changed", "Change this page?"),
+    ),
+    DecisionKind(
+        *("page removed", "page removed", "pages removed"),
+        leads=("page removed", "Remove this page?"),
+    ),
+    DecisionKind(
+        *("core changed", "core memory changed", "core memories changed"),
+        leads=("core memory changed", "Change the core memory?"),
+    ),
+)
+SUMMED_UP = DecisionKind(
+    *("fold", "conversation summed up", "conversations summed up"),
+    leads=("long conversation summed up", "Sum up this conversation?"),
+)
 
 log = logging.getLogger(__name__)
 
@@ -66,35 +96,30 @@ async def idle(stores: Stores, scope: str, clock: Clock) -> list[str]:
 class Pages:
     """Makes pages of the owner's idle chats (W-058)."""
 
-    name = "pages"
+    name: ClassVar = "pages"
+    use: ClassVar = "update pages"
+    kinds: ClassVar[Kinds] = (WRITTEN, LINES_GO, *FILES_CHANGE)
 
-    def __init__(
-        self,
-        stores: Stores,
-        prompts: WriterPrompts,
-        backend: str | None,
-        redact: Redaction,
-        clock: Clock,
-    ) -> None:
-        """`backend`: who is asked instead of the models of the role."""
-        self._stores = stores
-        self._prompts = prompts
-        self._backend = backend
-        self._redact = redact
-        self._clock = clock
-        self._kept = Consolidations(stores, clock)
-
-    async def do(self, work: PhaseWork) -> ChoreDone:
-        """The number of pages; then what waits for a person is asked, that of this night as well."""
-        if work.scope != self._stores.owner.scope or not self._stores.wiki.exists:
-            return ChoreDone(items=tuple(await self._asked(work.scope)))
-        kept = Consolidations(self._stores, self._clock, work.night.id)
-        before, run, asked = (
-            await self._count(),
-            _Run(self._consolidation(work, kept)),
-            list[ChoreItem](),
+    def __init__(self, own: Background) -> None:
+        self._stores = own.stores
+        plan, page = (
+            Template(own.stores.prompts, f"consolidation/{name}.md", own.texts.kept)
+            for name in ("plan", "page")
         )
-        after = before
+        self._prompts = WriterPrompts(own.texts.consolidation, plan, page)
+        self._backend = own.config.wiki.model  # it is asked instead of the models of the role
+        self._redact = own.redact
+        self._clock = own.clock
+        self._kept = Consolidations(own.stores, own.clock)
+
+    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+        """The number of pages; then what waits for a person is asked, that of this night as well."""
+        if not self._has_pages(work.scope):
+            yield TidyStep(told=await self._asked(work.scope))
+            return
+        kept = Consolidations(self._stores, self._clock, work.night.id)
+        before, asked = await self._count(), list[Planned]()
+        run, after = _Run(self._consolidation(work, kept)), before
         try:
             await self._work(run, work.scope)
             asked = await self._asked(work.scope)
@@ -103,11 +128,16 @@ class Pages:
             run.ended_by(problem)
         # By what the store says: a kill may have come after some of it.
         made = await to_its_end(partial(self._applied, await kept.of_night()))
-        items, note = [*made, *asked], "; ".join(dict.fromkeys(run.notes))
-        return ChoreDone(
-            *(before, after, note, run.left, tuple(items)),
+        yield TidyStep(
+            told=[*made, *asked],
+            note="; ".join(dict.fromkeys(run.notes)),
+            left=run.left,
+            counts=(before, after),
             failed=run.failed and not work.models.spent,
         )
+
+    def _has_pages(self, scope: str) -> bool:
+        return scope == self._stores.owner.scope and self._stores.wiki.exists
 
     async def _work(self, run: "_Run", scope: str) -> None:
         """All of it. Raises: WintermuteError for what is wrong with more than one of them."""
@@ -122,7 +152,7 @@ class Pages:
 
     async def foreseen(self, work: PhaseWork) -> str:
         """How many chats would become pages, and how many pages would be made anew."""
-        if work.scope != self._stores.owner.scope or not self._stores.wiki.exists:
+        if not self._has_pages(work.scope):
             return ""
         parts = [
             await self._kept.unread(name)
@@ -145,7 +175,7 @@ class Pages:
             async with self._stores.database.transaction() as tx:
                 await self._stores.nights.judge(tx, scope, [digest])
 
-    def _applied(self, names: Sequence[str]) -> list[ChoreItem]:
+    def _applied(self, names: Sequence[str]) -> list[Planned]:
         """Those of these jobs whose pages are in place, as `names` has them."""
         wiki = self._stores.wiki
         found = [read_job(wiki.files, name) for name in names]
@@ -196,9 +226,9 @@ class Pages:
 
         return await to_its_end(counted)
 
-    async def _asked(self, scope: str) -> list[ChoreItem]:
+    async def _asked(self, scope: str) -> list[Planned]:
         """What waits for a person's word and was not asked by a night before."""
-        found: list[ChoreItem] = []
+        found = list[Planned]()
         for kind in ASKED:
             for each in await self._stores.decisions.waiting(scope, kind):
                 if (file := each.file) is None or each.night:
@@ -210,17 +240,13 @@ class Pages:
                         partial(self._stores.wiki.is_outside, item, text or "")
                     )
                     plan = {"files": [file | {"was": now}]}
-                    wanted = Planned(
-                        *(each.kind, each.before, each.after, each.reason, plan),
-                        question=True,
-                        outside=outside,
-                    )
-                    found.append(ChoreItem(wanted, "open", waits=each))
-        if scope == self._stores.owner.scope and self._stores.wiki.exists:
+                    said = (each.kind, each.before, each.after, each.reason)
+                    found.append(Planned(*said, plan, question=True, outside=outside, waits=each))
+        if self._has_pages(scope):
             found += await self._asked_lines(scope)
         return found
 
-    async def _asked_lines(self, scope: str) -> list[ChoreItem]:
+    async def _asked_lines(self, scope: str) -> list[Planned]:
         """One question for all lines that are withheld and that no open one asks about (M-082)."""
         places = await to_its_end(partial(asked_places, self._stores.wiki))
         open_ = await self._stores.decisions.listed(self._stores.database, scope=scope, states=OPEN)
@@ -228,9 +254,8 @@ class Pages:
         said = tuple(place for place, name in places if name not in waiting)
         if not said:
             return []
-        plan = {"do": FORGET, "lines": sorted({name for _, name in places} - waiting)}
-        asked = Planned("page lines", said, "", SHARED, plan, question=True)
-        return [ChoreItem(asked, "open")]
+        plan = {"lines": sorted({name for _, name in places} - waiting)}
+        return [Planned(PAGE_LINES, said, "", SHARED, plan, question=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,36 +315,40 @@ def _source(conversation: str) -> str:
     return "what was said in a chat" if conversation.startswith("conv_") else conversation
 
 
-def _of_job(job: WikiJob, outside: bool) -> ChoreItem:
+def _of_job(job: WikiJob, outside: bool) -> Planned:
     pages = [path for path in job.changed_files if is_page(path)]
-    wanted = Planned(
-        "page",
+    return Planned(
+        WRITTEN.name,
         (),
         ", ".join(pages or job.changed_files),
         f"from {_source(job.conversation)}; {job.folder}/report.md tells how",
         {},
         evidence=(job.raw_copy,),
         outside=outside,
+        change_set=job.change_set,
     )
-    return ChoreItem(wanted, change_set=job.change_set)
 
 
 class FoldIdle:
     """Folds idle conversations that fill more than half of what makes an answer fold them first."""
 
-    name = "folds"
+    name: ClassVar = "folds"
+    use: ClassVar = "sum up long conversations"
+    kinds: ClassVar[Kinds] = (SUMMED_UP,)
 
-    def __init__(
-        self,
-        stores: Stores,
-        folding: Callable[[PhaseWork], Folding],
-        clock: Clock,
-    ) -> None:
-        self._stores = stores
-        self._folding = folding
-        self._clock = clock
+    def __init__(self, own: Background) -> None:
+        self._stores = own.stores
+        self._own = own
+        self._clock = own.clock
 
-    async def do(self, work: PhaseWork) -> ChoreDone:
+    def _folding(self, work: PhaseWork) -> Folding:
+        template, config = self._own.texts.compaction, self._own.config
+        hidden = config.tools.ephemeral
+        return Folding(
+            *(self._stores, work.models, template, config.context, hidden, work.night.id)
+        )
+
+    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """How many were too long, and still are. A summary of no use is not asked for again."""
         folding, broken = self._folding(work), ""
         # What a kill came after: nobody was told of it.
@@ -332,13 +361,12 @@ class FoldIdle:
                     done[branch] = told
         except WintermuteError as problem:  # what was done before it is told all the same
             broken = str(problem)
-        items: list[ChoreItem] = [
-            ChoreItem(Planned("fold", (), "", told, {})) for told in done.values()
-        ]
         away, spent = work.models.away, work.models.spent
-        note = "; ".join(filter(None, (away, broken)))
-        return ChoreDone(
-            *(len(found), len(found) - len(done), note, spent, tuple(items)),
+        yield TidyStep(
+            told=[Planned(SUMMED_UP.name, (), "", told, {}) for told in done.values()],
+            note="; ".join(filter(None, (away, broken))),
+            left=spent,
+            counts=(len(found), len(found) - len(done)),
             failed=bool(broken) or (bool(away) and not spent),
         )
 

@@ -12,18 +12,19 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import ClassVar
 
 from wintermute.changes.decisions import Planned, digest_of
 from wintermute.clock import stamp
 from wintermute.errors import ToolFailed
+from wintermute.forgetting.deeds import DecisionKind, Kinds
+from wintermute.learning.learning import Background
 from wintermute.llm.json_answer import Unfit, only
 from wintermute.llm.tokens import estimate
 from wintermute.memory.sense import are_made_of, main_words, shared_words
 from wintermute.messages import Json
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
 from wintermute.skills.skills import ENDING, IN_FOLDER, MOST_DOCUMENTATION, shown, summary_in
-from wintermute.stores import Stores
-from wintermute.templates import Template
 
 LONG = 4_000
 """Characters; of a longer one a shorter text is proposed."""
@@ -75,17 +76,25 @@ def proposed(found: Json, old: Sequence[SkillText]) -> str:
     return text.rstrip() + "\n"
 
 
+CHANGED = DecisionKind(
+    *("skill", "skill changed", "skills changed"),
+    leads=("skill changed", "Change this skill?"),
+    ends=("skill removed", "Remove this skill?"),
+    joins=("skills merged", "Merge these skills?"),
+)
+
+
 class SkillReview:
     """Looks at the skills, which are everybody's, with the owner's scope."""
 
-    name = "skills"
-    asks = True
+    name: ClassVar = "skills"
+    use: ClassVar = "review skills"
+    kinds: ClassVar[Kinds] = (CHANGED,)
 
-    def __init__(self, stores: Stores, template: Template, alike: float) -> None:
-        """`alike`: which part of their words two skills share that are the same."""
-        self._stores = stores
-        self._template = template
-        self._alike = alike
+    def __init__(self, own: Background) -> None:
+        self._stores = own.stores
+        self._template = own.texts.dream_skills
+        self._alike = own.config.dreaming.dedup_similarity
 
     async def size(self, scope: str) -> int:
         """Skills."""

@@ -11,12 +11,14 @@ import re
 import unicodedata
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from wintermute.changes.change_sets import Reason
 from wintermute.changes.decisions import Decision, Planned, digest_of
 from wintermute.db import Transaction
 from wintermute.errors import ContextTooLarge, ToolFailed
+from wintermute.forgetting.deeds import DecisionKind, Kinds
+from wintermute.learning.learning import Background
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import Unfit
 from wintermute.llm.tokens import estimate
@@ -34,7 +36,6 @@ from wintermute.tasks.tasks import (
     checked_text,
     state_of,
 )
-from wintermute.templates import Template
 from wintermute.text import counted
 
 BY_ASSISTANT = "tool"
@@ -153,15 +154,45 @@ def _reason(each: Json, otherwise: str = "") -> str:
     return checked_text(words, "the reason of an action")
 
 
+async def change_task(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
+    """Give a task another wording or priority, or end it, if it is what it was (T-060).
+
+    False where somebody changed it meanwhile, or what it relies on was not done.
+    """
+    tasks, plan = stores.tasks, item.plan
+    if await tasks.state(tx, plan["task"]) != plan["was"]:
+        return False
+    for name, content in plan["beside"].items():
+        state = await tasks.state(tx, name)
+        if state is None or (state["content"], state["status"]) != (content, "active"):
+            return False
+    owns = stores.owner.owns(item.scope)
+    target = Target(plan["task"], item.scope, why, by_owner=owns)
+    if plan["ends"]:
+        await tasks.complete(tx, target, plan["ends"])
+    else:
+        content, priority = plan["content"], plan["priority"]
+        await tasks.change(tx, target, content=content, priority=priority)
+    return True
+
+
+TIDIED = DecisionKind(
+    *("task", "task tidied", "tasks tidied", ("task changed", "Change this task?")),
+    deed=change_task,
+    ends=("task completed", "Is this task done?"),
+)
+
+
 class TaskReview:
     """Asks about the tasks of a scope, once for each state that they are in (T-056)."""
 
-    name = "tasks"
-    asks = True
+    name: ClassVar = "tasks"
+    use: ClassVar = "review tasks"
+    kinds: ClassVar[Kinds] = (TIDIED,)
 
-    def __init__(self, stores: Stores, template: Template) -> None:
-        self._stores = stores
-        self._template = template
+    def __init__(self, own: Background) -> None:
+        self._stores = own.stores
+        self._template = own.texts.dream_tasks
 
     async def size(self, scope: str) -> int:
         """Active ones."""
@@ -316,7 +347,6 @@ def _item(action: TaskAction, beside: Mapping[str, str], *, question: bool) -> P
         after="" if action.ends else task_lines([after]),
         reason=f"done: {action.reason}" if action.ends else action.reason,
         plan={
-            "do": "task",
             "task": action.task.id,
             "was": state_of(action.task),
             "content": action.content,
@@ -331,28 +361,3 @@ def _item(action: TaskAction, beside: Mapping[str, str], *, question: bool) -> P
 
 def _digest(tasks: Iterable[Task]) -> str:
     return digest_of("tasks", *(task_lines([task]) for task in tasks))
-
-
-class ChangeTask:
-    """Gives a task another wording or priority, or ends it, if it is what it was (T-060)."""
-
-    def __init__(self, stores: Stores) -> None:
-        self._stores = stores
-
-    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
-        """False where somebody changed it meanwhile, or what it relies on was not done."""
-        tasks, plan = self._stores.tasks, item.plan
-        if await tasks.state(tx, plan["task"]) != plan["was"]:
-            return False
-        for name, content in plan["beside"].items():
-            state = await tasks.state(tx, name)
-            if state is None or (state["content"], state["status"]) != (content, "active"):
-                return False
-        owns = self._stores.owner.owns(item.scope)
-        target = Target(plan["task"], item.scope, why, by_owner=owns)
-        if plan["ends"]:
-            await tasks.complete(tx, target, plan["ends"])
-        else:
-            content, priority = plan["content"], plan["priority"]
-            await tasks.change(tx, target, content=content, priority=priority)
-        return True
