@@ -29,6 +29,8 @@ from tests.world.prefixes import CAUSES
 from tests.world.schema import traces_of
 from wintermute.config.schema import Context
 from wintermute.conversation.toolbox import Caller
+from wintermute.db.eraser import erase
+from wintermute.loom.casts import LOOM
 from wintermute.messages import Json
 
 CONTEXT, ANSWER = 3000, 600
@@ -136,7 +138,8 @@ class Drive:
         elif deed == "forget" and newest:
             said = await traces_of(house.database, ["a summary"])
             async with house.database.transaction() as tx:
-                await house.casts.forget(tx, [newest[0]["event_id"]], said)
+                came = await house.casts.came_of(tx, [newest[0]["event_id"]])
+                await erase(tx, LOOM, said, came)
         else:
             words = {"long": "word " * 200, "huge": "word " * 5000}
             await house.incoming(f"{deed} {self._said} {words.get(deed, '')}")

@@ -1,15 +1,9 @@
-"""What a turn's calls say about who depends on whom, and what is forgotten of it."""
+"""What a turn's calls say about who depends on whom."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from tests.world.delegating import all_over, behave, spawn
-from tests.world.house import open_house
-from tests.world.model import ModelServer
-from tests.world.schema import traces_of
-from wintermute.config.schema import SubSessionSettings
 from wintermute.loom.sub_sessions import spawns_of, to_be_named
 from wintermute.messages import Json
 
@@ -35,20 +29,3 @@ def test_what_a_turn_will_depend_on_is_seen_in_its_calls(
     calls: list[Json], seen: set[int], names: set[str]
 ) -> None:
     assert to_be_named(spawns_of(calls), seen) == names
-
-
-async def test_what_is_over_can_be_forgotten(tmp_path: Path, model: ModelServer) -> None:
-    """DESIGN §5: by the words in it, or by the message that led to it."""
-    behave(model, [spawn("a well kept secret"), spawn("another")])
-    async with (
-        open_house(tmp_path, model.url, sub_sessions=SubSessionSettings()) as house,
-        house.working(),
-    ):
-        event = await house.incoming("go")
-        await all_over(house, 2)
-        said = await traces_of(house.database, ["Well *kept* secret"])
-        async with house.database.transaction() as tx:
-            assert await house.stores.sub_sessions.forget(tx, [], said) == 1
-            assert await house.stores.sub_sessions.forget(tx, [event]) == 1
-        rows = await house.rows("SELECT DISTINCT objective, context, result FROM sub_sessions")
-        assert rows == [{"objective": "", "context": "", "result": ""}]

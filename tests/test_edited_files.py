@@ -16,11 +16,10 @@ from tests.world.model import ModelServer, Text
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import ComponentSizeLimits
-from wintermute.db.text_search import Sought
 from wintermute.errors import ConfigurationError, FileUnusable
 from wintermute.files import decoded
 from wintermute.forgetting.forgetting import forget
-from wintermute.health.health import EDITED, EditedFiles
+from wintermute.health.health import EditedFiles
 from wintermute.messages import Json
 from wintermute.prompt.edited import EditedLook, unusable_files
 from wintermute.schedule.edited_notices import PAUSE, EditedNotices
@@ -383,18 +382,6 @@ async def test_a_status_in_the_chat_names_the_files(watched: Watched) -> None:
     await watched.house.incoming("/status")
     (status,) = await watched.house.said(1)
     assert "**files** (warn): data/core.md is not UTF-8 at byte 1: save it as UTF-8" in status
-
-
-async def test_what_a_file_last_held_can_be_forgotten(memory: Memory) -> None:
-    """F-034: a copy is no place for what nobody may keep."""
-    edited = EditedFiles(memory.database)
-    await edited.keep([("data/core.md", "- a canary"), ("data/prompts/A.txt", "b")])
-    async with memory.database.looking() as look:
-        found = await look.seek([Sought([EDITED], ["a canary"])])
-    async with memory.database.transaction() as tx:
-        assert await edited.erase(tx, found) == 1
-    assert await edited.text("data/core.md") is None
-    assert await edited.texts("data/prompts") == {"A.txt": "b"}
 
 
 def _database_bytes(folder: Path) -> bytes:

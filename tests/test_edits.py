@@ -20,8 +20,9 @@ from tests.world.scene import JS, NIO, NewAnybody, NewBot, NewPerson, NewRoom
 from tests.world.schema import open_migrated, traces_of
 from tests.world.user import CLIENT
 from wintermute.conversation.words import FIRST_STAYS, REWORDED, TAKEN_BACK
-from wintermute.db.text_search import NOWHERE
+from wintermute.db.eraser import Came, Erased, erase
 from wintermute.ids import new_id
+from wintermute.loom.conversations import EDITS
 from wintermute.mailbox.inbox import InboxState
 from wintermute.matrix.inbox import OUTBOX_KEY, RoomView
 from wintermute.matrix.relations import Relations
@@ -271,8 +272,9 @@ async def test_edits_are_noted_once_kept_and_forgotten(desk: Desk) -> None:
         assert not await edits.note(tx, "$e0", "$m0", desk.conversation, ANN, "twice")
     said = await traces_of(database, ["PIN is 1234"])
     async with database.transaction() as tx:
-        assert await edits.forget(tx, ["$e1", "$m2", "$m9"], said) == 3
-        assert await edits.forget(tx, ["$e1"], NOWHERE) == 0
+        erased = await erase(tx, [EDITS], said, Came(["$e1", "$m2", "$m9"]))
+        assert {key for _, key in erased.rows} == {1, 2, 3}
+        assert await erase(tx, [EDITS], came=Came(["$e1"])) == Erased()
     rows = await database.rows("SELECT edited, text FROM edits ORDER BY seq")
     assert [(row["edited"], row["text"]) for row in rows] == [
         ("$m0", ""),

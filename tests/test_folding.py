@@ -29,6 +29,8 @@ from wintermute.conversation.asking import FoldedTurn as Old
 from wintermute.conversation.asking import chunk, foldable, useless
 from wintermute.conversation.toolbox import Caller
 from wintermute.conversation.view import is_shown, turn_messages
+from wintermute.db.eraser import erase
+from wintermute.loom.casts import LOOM
 from wintermute.loom.records import Cast, Turn, Wards
 from wintermute.messages import Json, Reply, Usage
 from wintermute.prompt.block import Layout
@@ -249,7 +251,7 @@ async def test_a_new_branch_has_no_summary(tmp_path: Path, model: ModelServer) -
 async def forget(house: House, events: Sequence[str] = (), texts: Sequence[str] = ()) -> None:
     said = await traces_of(house.database, texts)
     async with house.database.transaction() as tx:
-        await house.casts.forget(tx, events, said)
+        await erase(tx, LOOM, said, await house.casts.came_of(tx, events))
 
 
 @pytest.mark.breaks("fold")

@@ -30,6 +30,8 @@ from tests.world.model import (
 from tests.world.schema import traces_of
 from wintermute.config.schema import Backend, BudgetSettings, Context, Llm, Price, Roles
 from wintermute.conversation.toolbox import Caller
+from wintermute.db.eraser import erase
+from wintermute.loom.casts import LOOM
 from wintermute.loom.records import Wards
 from wintermute.messages import Json
 
@@ -295,7 +297,7 @@ async def test_what_is_forgotten_while_it_is_summed_up_is_in_no_summary(
         events, texts = ([event], []) if what == "a message" else ([], ["summary 1 of it all"])
         said = await traces_of(house.database, texts)
         async with house.database.transaction() as tx:
-            await house.casts.forget(tx, events, said)
+            await erase(tx, LOOM, said, await house.casts.came_of(tx, events))
         go_on.set()
         await tell(house, "e")
         stored = [row["summary"] for row in await folds(house)]

@@ -20,12 +20,13 @@ from wintermute.cli.night_report import tidying_of
 from wintermute.clock import Clock
 from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
+from wintermute.db.eraser import erase
 from wintermute.errors import BudgetSpent, HomeserverUnavailable, ModelUnavailable, ToolFailed
-from wintermute.jobs import KEPT, Job
+from wintermute.jobs import ERASED_JOBS, KEPT, Job
 from wintermute.messages import Json
-from wintermute.night.report import STEPS
+from wintermute.night.programme import USES
 from wintermute.stores import Stores
-from wintermute.work.jobs import COULD_NOT, JobDone, JobFailed, JobKind, JobPolicy
+from wintermute.work.jobs import JobDone, JobFailed, JobKind, JobPolicy
 from wintermute.work.runner import Kind
 
 OWNER = f"person:{ANN}"
@@ -86,9 +87,9 @@ async def test_people_hear_of_each_job_and_step_in_their_own_words(
 ) -> None:
     """U-014: there are words for all of them."""
     async with opened(tmp_path, model, Bench(well)) as house:
-        kinds = {kind.name for kind in house.runner.kinds if isinstance(kind, JobKind)}
-        assert kinds == {*COULD_NOT, "tidy"}
-        assert {*tidying_of(house.stores, house.config, house.models).phases} <= {*STEPS}
+        kinds = [kind for kind in house.runner.kinds if isinstance(kind, JobKind)]
+        assert [kind.name for kind in kinds if kind.policy.use == JobPolicy().use] == ["tidy"]
+        assert {*tidying_of(house.stores, house.config, house.models).phases} <= {*USES}
 
 
 async def test_three_equal_failures_stop_a_series_and_only_that(
@@ -443,7 +444,7 @@ async def test_nothing_follows_from_what_was_forgotten_while_it_was_done(
         await begun(house, bench, 1)
         said = await traces_of(house.database, [args["text"]])
         async with house.database.transaction() as tx:
-            await house.stores.jobs.erase(tx, said)
+            await erase(tx, ERASED_JOBS, said)
         forgotten.set()
         await owe(house, "b")
         await became(house, b="done")
@@ -451,18 +452,6 @@ async def test_nothing_follows_from_what_was_forgotten_while_it_was_done(
             row["value"]
             for row in await house.rows("SELECT value FROM single_values WHERE name = 'learnt'")
         ] == [1]
-
-
-async def test_what_is_forgotten_is_owed_no_more(tmp_path: Path, model: ModelServer) -> None:
-    async with opened(tmp_path, model, Bench(well)) as house:
-        async with house.database.transaction() as tx:
-            jobs = house.stores.jobs
-            await jobs.enqueue(tx, "tidy", "a", OWNER, {"text": "the shed opens with 4711"})
-            await jobs.enqueue(tx, "tidy", "b", OWNER, {"text": "a garden gnome"})
-        said = await traces_of(house.database, ["the shed opens with 4711"])
-        async with house.database.transaction() as tx:
-            assert await jobs.erase(tx, said) == 1
-        assert await house.rows("SELECT key FROM jobs") == [{"key": "b"}]
 
 
 async def test_what_was_done_long_ago_goes(tmp_path: Path, model: ModelServer) -> None:

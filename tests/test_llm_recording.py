@@ -7,7 +7,9 @@ import pytest
 from tests.test_llm_models import HELLO, asking, backend, saying
 from tests.world.model import Calls, ContextTooLarge, Fail, ModelServer, Use
 from tests.world.schema import traces_of
+from wintermute.db.eraser import erase
 from wintermute.errors import ModelError
+from wintermute.llm.calls import RECORDED
 from wintermute.messages import Usage
 
 
@@ -54,7 +56,7 @@ async def test_what_is_to_be_forgotten_leaves_the_record(tmp_path: Path) -> None
                 await world.models.ask("base", HELLO)
             said = await traces_of(world.database, ['ann "LIKES" bees'])
             async with world.database.transaction() as tx:
-                assert await world.calls.forget(tx, [], said) == 2
+                assert len((await erase(tx, [RECORDED], said)).rows) == 2
             rows = await world.rows()
             (kept,) = await world.calls.recorded("cast_1")
     assert kept.request == saying("Bob likes goats")

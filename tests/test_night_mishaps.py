@@ -17,7 +17,7 @@ from tests.test_harvest import say
 from tests.test_night_pages import chats
 from tests.world.clock import FakeClock
 from tests.world.model import ModelServer
-from tests.world.nights import OWNER, Drop, SmallNight, opened, remember
+from tests.world.nights import OWNER, SmallNight, drop, opened, remember
 from tests.world.shelf import Shelf
 from tests.world.sleeping import sleeping
 from tests.world.tidied import Tidied, open_nights, tally
@@ -30,7 +30,7 @@ from wintermute.db import Transaction
 from wintermute.errors import DatabaseLocked, ToolFailed
 from wintermute.forgetting.deeds import Deeds
 from wintermute.messages import Json
-from wintermute.night.fact_deeds import MergeFacts
+from wintermute.night.dedup import merge_facts
 from wintermute.stores import Stores
 
 TWO = {"one": "How the fax is fed.\n\nFace down.\n", "two": "How the fax is fed, again.\n\nUp.\n"}
@@ -168,21 +168,20 @@ async def test_what_is_half_in_place_is_put_back_where_it_is_not_wanted_any_more
 class LockedDrop:
     """Cannot retire one of the facts the first time."""
 
-    stores: Stores
     failed: list[str] = field(default_factory=list)
 
-    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
+    async def __call__(self, stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
         if not self.failed and "tea" in item.plan["text"]:
             self.failed.append(item.id)
             raise DatabaseLocked(LOCKED)
-        return await Drop(self.stores).do(tx, item, why)
+        return await drop(stores, tx, item, why)
 
 
 async def test_what_failed_is_said_and_found_again_the_next_night(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """Issue 21, bad input: that phase fails, what else it wanted is done, and nothing is forgotten."""
-    small = SmallNight(drop=LockedDrop)
+    small = SmallNight(drop=LockedDrop())
     async with opened(tmp_path, model, FakeClock(), night=small) as house:
         await remember(house, "Likes tea", "Likes tea, again", "Has a dog", "Has a dog, again")
         night = Tidied(house, FakeClock(), small.built[0])
@@ -216,8 +215,7 @@ async def test_facts_that_could_not_be_merged_are_merged_the_next_night(
     """M-056: a cluster counts as asked about only once something came of it."""
     async with sleeping(tmp_path, model) as sleep:
         stores = sleep.house.stores
-        deed = {"merge": MergeFacts(stores)}
-        sleep.tidying.deeds = LockedDeeds(stores, deed)
+        sleep.tidying.deeds = LockedDeeds(stores, {"merged": merge_facts})
         sleep.merge = lambda texts: max(texts, key=len)
         await sleep.told("Ann drinks tea", "Ann drinks green tea", "Ann plays chess")
         first = await sleep.night("dedup")

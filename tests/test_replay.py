@@ -31,8 +31,9 @@ from wintermute.config.schema import Context
 from wintermute.config.schema import SubSessionSettings as Limits
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.conversation.toolbox import Caller
+from wintermute.db.eraser import erase
 from wintermute.errors import ToolFailed
-from wintermute.llm.calls import ModelCalls, Recorded
+from wintermute.llm.calls import RECORDED, Recorded
 from wintermute.loom.records import MODES, Cast, PromptMode, Turn
 from wintermute.messages import Json, Reply, Request, Usage
 from wintermute.prompt.assemble import Parts, again, assemble
@@ -253,7 +254,7 @@ async def test_what_was_not_recorded_cannot_be_run_again(
         assert (found.casts, found.unrecorded, found.divergence) == (2, 1, None)
         said = await traces_of(house.database, ["echo: another word"])
         async with house.database.transaction() as tx:
-            await ModelCalls(house.database, house.clock, str).forget(tx, [], said)
+            await erase(tx, [RECORDED], said)
         assert (await replayed(house, prompts)).unrecorded == 2
 
 

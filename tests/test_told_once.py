@@ -28,7 +28,9 @@ from wintermute.changes.change_sets import Reason
 from wintermute.config.schema import Backend, Context, Llm, Roles
 from wintermute.config.schema import SubSessionSettings as Limits
 from wintermute.conversation.toolbox import Caller
+from wintermute.db.eraser import erase
 from wintermute.forgetting.forgetting import forget
+from wintermute.loom.casts import LOOM
 from wintermute.messages import Json
 
 SCOPE = f"person:{ANN}"
@@ -531,7 +533,7 @@ async def test_what_was_told_behind_a_forgotten_turn_is_told_again(
         await house.settled()
         assert "# User Memories\nAnn is 40.\n" in texts(model.requests[-1])[-1]
         async with house.database.transaction() as tx:
-            await house.casts.forget(tx, [event])
+            await erase(tx, LOOM, came=await house.casts.came_of(tx, [event]))
         await tell(house, "on")
     assert "# User Memories\nAnn is 40.\n" in texts(model.requests[-1])[-1]
 

@@ -21,7 +21,7 @@ from wintermute.db import driver
 from wintermute.db.values import columns, insert, insert_many, reader, stored
 from wintermute.health.health import PartHealth
 from wintermute.jobs import Job
-from wintermute.learning.harvest import Backlog, Cursor, ReadAgain, Wording
+from wintermute.learning.harvest import Backlog, Cursor, Wording
 from wintermute.llm.calls import Recorded, Spent
 from wintermute.loom.conversations import Conversation
 from wintermute.loom.reading import Spot
@@ -50,7 +50,6 @@ READ: dict[type[Any], tuple[str, ...]] = {
     ChangeSet: ("changes", "undone"),
     Conversation: (),
     Cursor: (),
-    ReadAgain: (),
     Device: (),
     Due: ("task",),
     Fact: (),

@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from wintermute.clock import CheckedClock, Clock
 from wintermute.commands.chat import ChatCommands, Verifier
 from wintermute.commands.models import ModelVerbs
 from wintermute.commands.night import NightVerbs
 from wintermute.config.schema import Backend, Config
-from wintermute.config.secrets import Redaction
 from wintermute.config.wiki import WikiSettings
 from wintermute.conversation.asking import Asking, Folding
 from wintermute.conversation.cast import Loop
-from wintermute.conversation.casting import AGAIN, Branching, Casting
+from wintermute.conversation.casting import Branching, Casting
 from wintermute.conversation.folder_chat import FolderChat, FolderPrompt
 from wintermute.conversation.gates import Gates
 from wintermute.conversation.rooms import Rooms
@@ -24,19 +22,14 @@ from wintermute.conversation.state import CastSettings, Prompt, Speaker, Watch
 from wintermute.conversation.telling import Telling
 from wintermute.conversation.toolbox import AnyTool, Toolbox
 from wintermute.conversation.trouble import Trouble
-from wintermute.errors import ConfigurationError, MemoryUnavailable
-from wintermute.forgetting.forget_jobs import SCRUB, forgetting
-from wintermute.jobs import FORGET, Job
-from wintermute.learning.learning import Background, learning
+from wintermute.errors import ConfigurationError
+from wintermute.forgetting.forget_jobs import SCRUB
+from wintermute.jobs import FORGET
 from wintermute.llm.fixed import fits
-from wintermute.llm.models import Models
 from wintermute.llm.windows import Judgement, compared, server_window
 from wintermute.loom.records import Wards
-from wintermute.memory.meaning import OWED
-from wintermute.memory.meaning import PART as MEANING
 from wintermute.messages import Request, Size
 from wintermute.night.morning import NightReports
-from wintermute.night.night_jobs import nightly
 from wintermute.night.programme import tidying
 from wintermute.night.tidying import Tidying
 from wintermute.prompt.assemble import (
@@ -49,24 +42,19 @@ from wintermute.prompt.assemble import (
     runtime_text,
     wiki_text,
 )
-from wintermute.prompt.gather import Gather, Instructions, Oversize, Texts
+from wintermute.prompt.gather import Gather, Instructions, Oversize
+from wintermute.register import jobs_of, tools_of
 from wintermute.schedule.backend_notices import BackendNotices
 from wintermute.schedule.edited_notices import EditedNotices
 from wintermute.schedule.firing import Firing
 from wintermute.schedule.promises import Promises
 from wintermute.stores import Stores
 from wintermute.templates import read_template
-from wintermute.tools.definition import Done
-from wintermute.tools.delegate import delegating
-from wintermute.tools.files import ReadFile, Roots, WriteFile
-from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView, SearchMemory
-from wintermute.tools.night_tool import NightTool
 from wintermute.tools.recall import RecallTool
-from wintermute.tools.task import TaskTool
 from wintermute.wiki.conversations import ConversationFolder
 from wintermute.wiki.recall import RECALL
+from wintermute.work.data_folder import DataFolder
 from wintermute.work.delegation import Bounds, Delegation, WorkerTexts
-from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
 from wintermute.work.runner import Kind, Runner
 from wintermute.work.runs import Runs, RunSettings
 
@@ -108,67 +96,38 @@ class Answering:
                 group.create_task(part.run())
 
 
-def tools_of(config: Config, stores: Stores) -> tuple[AnyTool, ...]:
-    """All tools there are, but those that hand out work."""
-    roots = Roots(config.data_dir, config.tools.files.roots, stores.owner)
-    view = MemoriesView(stores.memories, stores.places)
-    return (
-        Done(),
-        ReadFile(roots, view),
-        WriteFile(roots, view),
-        AppendMemory(stores.facts, stores.casts, stores.jobs),
-        SearchMemory(stores.memories, stores.facts, stores.tasks.zone, config.memory.top_k),
-        TaskTool(stores.tasks),
-        AddSkill(stores.skills, stores.owner),
-        RecallTool(stores.wiki, stores.casts, stores.owner),
-    )
-
-
 def answering(
-    config: Config,
-    stores: Stores,
-    models: Models,
-    texts: Texts,
+    own: DataFolder,
     speaker: Speaker,
-    clock: CheckedClock,
-    redact: Redaction,
     verifier: Verifier | None = None,
     *,
     kinds: Iterable[Kind[Any]] = (),
-    tools: Iterable[AnyTool] | None = None,
+    tools: Callable[[Iterable[AnyTool]], Iterable[AnyTool]] = tuple,
     prompt: Prompt | None = None,
-    night: Callable[[Background], Tidying] = tidying,
+    night: Callable[[DataFolder], Tidying] = tidying,
 ) -> Answering:
-    """Build it on what is open, with more `kinds` of work. `tools` instead of all, a `prompt` for
+    """Build it on what is open, with more `kinds` of work. `tools` of all, a `prompt` for
     rooms, and another `night` are for tests.
     """
-    limits, hidden = config.sub_sessions, config.tools.ephemeral
+    config, stores, models, texts, clock = own.config, own.stores, own.models, own.texts, own.clock
+    limits = config.sub_sessions
     max_tokens, own_models = config.loop.max_tokens, bool(config.llm.roles.sub_sessions)
     layout, small = config.context.layout, texts.small
     top_k = config.memory.top_k
     gather = Gather(stores, texts.instructions, clock, layout, small, top_k, texts.runtime)
-    folding = Folding(stores, models, texts.compaction, config.context, hidden)
-    asking = Asking(models, folding, Telling(stores, hidden), hidden)
-    loop = Loop(stores, asking, Gates(stores, redact.tree, config.llm.small), folding, clock)
+    folding, loop = _loop(own)
 
     workers = WorkerTexts(gather, texts.worker, texts.small_worker)
     bounds = Bounds(limits, max_tokens, tuple(config.llm.backends), own_models)
     delegation = Delegation(stores, loop, workers, bounds, speaker, clock)
-    own = tools_of(config, stores) if tools is None else tools
-    handing = delegating(delegation, limits, config.timezone) if config.levels else ()
-    background = Background(config, stores, models, texts, clock, redact)
-    tidied = night(background)
+    tidied = night(own)
     verbs = NightVerbs(stores, tidied, config.dreaming, clock)
-    toolbox = Toolbox([*own, *handing, NightTool(verbs, stores.casts, stores.database)])
+    toolbox = Toolbox(tools(tools_of(config, stores, delegation, verbs)))
     of_run = RunSettings.of(limits, config.levels, max_tokens, own_models=own_models)
     runs = Runs(stores, loop, workers, texts.task_run, of_run, speaker, clock)
-    embedding = JobKind(stores, OWED, partial(_embed, stores, clock), JobPolicy(), speaker, clock)
-    unasked = learning(background, speaker) + forgetting(background, speaker)
-    unasked += nightly(stores, tidied, config.nights, speaker, clock)
-    runner = Runner(
-        stores, toolbox, speaker, clock, [delegation, runs, embedding, *unasked, *kinds]
-    )
-    rung = (runs.bell, embedding.bell, *(kind.bell for kind in unasked))
+    unasked: list[Kind[Any]] = [runs, *jobs_of(own, tidied, speaker)]
+    runner = Runner(stores, toolbox, speaker, clock, [delegation, *unasked, *kinds])
+    rung = [kind.bell for kind in unasked]
     promises = Promises(stores, Firing(stores, speaker, clock), rung, speaker, clock)
 
     trouble = Trouble(stores, models, speaker, clock)
@@ -177,7 +136,7 @@ def answering(
     wards, news, seen = Wards.of(config.loop), NightReports(stores.nights), prompt or gather
     settings = CastSettings(toolbox, seen, depth=config.levels, wards=wards, unasked=news)
     casting = Casting(stores, loop, settings, branching, oversize, speaker, trouble, clock)
-    ceilings, judge = config.llm.budget, partial(_judge, config, stores, texts, toolbox)
+    ceilings, judge = config.llm.budget, partial(_judge, own, toolbox)
     chosen = ModelVerbs(stores, config.llm, judge, clock)
     commands = ChatCommands(stores, branching, folding, clock, ceilings, verifier, verbs, chosen)
     rooms = Rooms(stores, casting, commands, runner, speaker, trouble, clock)
@@ -185,37 +144,24 @@ def answering(
     return Answering(rooms, runner, promises, notices, toolbox)
 
 
-def folder_chat(
-    config: Config,
-    stores: Stores,
-    models: Models,
-    texts: Texts,
-    clock: CheckedClock,
-    redact: Redaction,
-    model: str | None,
-) -> FolderChat:
-    """What answers in conversations that are folders; `model`: a backend instead of those of chats."""
-    hidden = config.tools.ephemeral
-    folding = Folding(stores, models, texts.compaction, config.context, hidden)
-    asking = Asking(models, folding, Telling(stores, hidden), hidden)
-    loop = Loop(stores, asking, Gates(stores, redact.tree, config.llm.small), folding, clock)
-    tools = Toolbox([RecallTool(stores.wiki, stores.casts, stores.owner)])
-    wards = replace(Wards.of(config.loop), require_done=False)
-    settings = CastSettings(tools, FolderPrompt(""), backend=model, wards=wards)
-    return FolderChat(stores, loop, settings, redact, clock)
+def _loop(own: DataFolder) -> tuple[Folding, Loop]:
+    """The loop, and what sums up what is too long for it."""
+    stores, hidden = own.stores, own.config.tools.ephemeral
+    folding = Folding(stores, own.models, own.texts.compaction, own.config.context, hidden)
+    asking = Asking(own.models, folding, Telling(stores, hidden), hidden)
+    gates = Gates(stores, own.redact.tree, own.config.llm.small)
+    return folding, Loop(stores, asking, gates, folding, own.clock)
 
 
 def folder_answers(
-    config: Config,
-    stores: Stores,
-    models: Models,
-    texts: Texts,
-    clock: CheckedClock,
-    redact: Redaction,
-    settings: WikiSettings,
+    own: DataFolder, settings: WikiSettings
 ) -> Callable[[ConversationFolder, Watch], Awaitable[str]]:
-    """Build what answers the last message of such a conversation, within `held` (W-072)."""
-    chat = folder_chat(config, stores, models, texts, clock, redact, settings.model)
+    """Build what answers the last message of a conversation that is a folder, within `held` (W-072)."""
+    stores, (_, loop) = own.stores, _loop(own)
+    tools = Toolbox([RecallTool(stores.wiki, stores.casts, stores.owner)])
+    wards = replace(Wards.of(own.config.loop), require_done=False)
+    of_cast = CastSettings(tools, FolderPrompt(""), backend=settings.model, wards=wards)
+    chat = FolderChat(stores, loop, of_cast, own.redact, own.clock)
 
     async def answer(folder: ConversationFolder, watch: Watch) -> str:
         prompt = settings.runtime_prompt
@@ -224,21 +170,6 @@ def folder_answers(
         return await chat.answer(folder, runtime_text(runtime, index, has_pages=has_pages), watch)
 
     return answer
-
-
-async def _embed(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:
-    """Bring files up to the facts, and make the vectors that are owed; who makes or keeps those
-    may be away for a while (M-023).
-    """
-    await stores.memories.refresh()
-    if stores.meaning is not None:
-        try:
-            await stores.meaning.make()
-        except MemoryUnavailable as problem:
-            log.warning("vectors not made reason=%s", problem)
-            await stores.health.note(MEANING, "warn", f"embeddings are missing: {problem}")
-            return JobPutOff(clock.now() + AGAIN, "what makes vectors is away")
-    return JobDone()
 
 
 class Windows:
@@ -283,25 +214,23 @@ async def _fitting(name: str, settings: Backend, stores: Stores, fixed: Request)
     return fits(name, settings, fixed, counted)
 
 
-async def _judge(
-    config: Config, stores: Stores, texts: Texts, toolbox: Toolbox, name: str
-) -> Judgement:
+async def _judge(own: DataFolder, toolbox: Toolbox, name: str) -> Judgement:
     """Judge a model that somebody chooses by what a start is judged by (L-090)."""
-    fixed = await fixed_part(config, stores, texts, toolbox)
-    return await _fitting(name, config.llm.backends[name], stores, fixed)
+    fixed = await fixed_part(own, toolbox)
+    return await _fitting(name, own.config.llm.backends[name], own.stores, fixed)
 
 
 def _told(found: Iterable[tuple[str, Judgement]]) -> tuple[str, ...]:
     return tuple(f"{name}: {one.text}" for name, one in found if one.state != "ok")
 
 
-async def fixed_part(config: Config, stores: Stores, texts: Texts, toolbox: Toolbox) -> Request:
+async def fixed_part(own: DataFolder, toolbox: Toolbox) -> Request:
     """What every question in the owner's chats has, and next to nothing else."""
-    scope = stores.owner.scope
+    stores, texts, scope = own.stores, own.texts, own.stores.owner.scope
     core, toolbox = core_text(await stores.core.text(scope)), await toolbox.within(scope)
     index = await stores.wiki.index_text() if RECALL in toolbox.names else None
     wiki = wiki_text(texts.runtime.text(), index)
-    done = config.loop.require_done_tool
+    done = own.config.loop.require_done_tool
 
     def asked(instructions: Instructions, size: Size, small: Request | None = None) -> Request:
         told = chosen(instructions.sections(), toolbox.offered(size), index)

@@ -59,6 +59,7 @@ from wintermute.web.door import WebDoor
 from wintermute.web.parts import WebParts
 from wintermute.web.sessions import door_token
 from wintermute.web.speaker import WebSpeaker
+from wintermute.work.data_folder import DataFolder
 
 log = logging.getLogger(__name__)
 
@@ -275,8 +276,9 @@ async def open_wintermute(
         web = WebSpeaker(stores.outbox, clock)
         speakers = Speakers(speaker, web)
         verifications = Verifications(client, stores, policy, clock)
-        answers = answering(config, stores, models, texts, speakers, clock, redact, verifications)
-        windows = Windows(config, stores, await fixed_part(config, stores, texts, answers.toolbox))
+        opened = DataFolder(config, stores, models, texts, clock, redact, ids)
+        answers = answering(opened, speakers, verifications)
+        windows = Windows(config, stores, await fixed_part(opened, answers.toolbox))
         await windows.prove()
         if outdated := texts.outdated(config.context.layout, config.llm.sizes):
             log.warning("prompt outdated reason=%s", outdated)
@@ -293,8 +295,7 @@ async def open_wintermute(
             pulse,
             (clock, WatchedClock(clock, pulse)),
         )
-        opened = _Opened(config, stores, models, texts, clock, ids, redact)
-        pages = opened.door(web, answers.rooms, daemon_wiki(config))
+        pages = _door(opened, web, answers.rooms, daemon_wiki(config))
         await pages.prepare()
         if config.web.enabled:
             with suppress(WebUnavailable):  # which the door tells of when it would open
@@ -302,45 +303,32 @@ async def open_wintermute(
         yield Wintermute(door, answers, windows, Expiry(stores, clock), web, pages, session, config)
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """An open data folder, and what answers with it."""
+async def _answering(
+    own: DataFolder, speaker: Speaker, warn: Callable[[str], None]
+) -> tuple[Answering, Windows]:
+    """Build what answers; `warn` is told what is wrong, by lines. Raises: ConfigurationError."""
+    answers, config = answering(own, speaker), own.config
+    windows = Windows(config, own.stores, await fixed_part(own, answers.toolbox))
+    outdated = own.texts.outdated(config.context.layout, config.llm.sizes)
+    for line in (*await windows.prove(), outdated):
+        if line:
+            warn(line)
+    return answers, windows
 
-    config: Config
-    stores: Stores
-    models: Models
-    texts: Texts
-    clock: CheckedClock
-    new_id: NewId
-    redact: Redaction
 
-    async def answering(
-        self, speaker: Speaker, warn: Callable[[str], None]
-    ) -> tuple[Answering, Windows]:
-        """Build what answers; `warn` is told what is wrong, by lines. Raises: ConfigurationError."""
-        config, stores, texts = self.config, self.stores, self.texts
-        answers = answering(config, stores, self.models, texts, speaker, self.clock, self.redact)
-        windows = Windows(config, stores, await fixed_part(config, stores, texts, answers.toolbox))
-        outdated = texts.outdated(config.context.layout, config.llm.sizes)
-        for line in (*await windows.prove(), outdated):
-            if line:
-                warn(line)
-        return answers, windows
-
-    def door(
-        self, speaker: WebSpeaker, rooms: Rooms | None, wiki: WikiSettings, notice: str = ""
-    ) -> WebDoor:
-        """Build the web door; `rooms` None: of the wiki alone."""
-        known = self.config, self.stores, self.models, self.texts, self.clock, self.redact
-        parts = WebParts(
-            *(self.config, self.stores, self.clock, self.new_id, self.redact, speaker, rooms),
-            *(folder_answers(*known, wiki), notice),
-        )
-        return WebDoor(parts)
+def _door(
+    own: DataFolder, speaker: WebSpeaker, rooms: Rooms | None, wiki: WikiSettings, notice: str = ""
+) -> WebDoor:
+    """Build the web door; `rooms` None: of the wiki alone."""
+    parts = WebParts(
+        *(own.config, own.stores, own.clock, own.new_id, own.redact, speaker, rooms),
+        *(folder_answers(own, wiki), notice),
+    )
+    return WebDoor(parts)
 
 
 @asynccontextmanager
-async def _open_alone(config: Config) -> AsyncIterator[_Opened]:
+async def _open_alone(config: Config) -> AsyncIterator[DataFolder]:
     """Open the data folder, which is ours until the block is left; without Matrix.
 
     Raises: ConfigurationError; DataFolderInUse while a daemon uses the data folder.
@@ -355,7 +343,7 @@ async def _open_alone(config: Config) -> AsyncIterator[_Opened]:
             async with aclosing(models), closing(stores):
                 await models.recall()
                 await prepare(stores)
-                yield _Opened(config, stores, models, texts, clock, new_id, redact)
+                yield DataFolder(config, stores, models, texts, clock, redact)
 
 
 @asynccontextmanager
@@ -376,7 +364,7 @@ async def open_chat(
     """
     async with _open_alone(config) as alone:
         stores, clock, speaker = alone.stores, alone.clock, TerminalSpeaker(screen, page)
-        answers, windows = await alone.answering(speaker, warn)
+        answers, windows = await _answering(alone, speaker, warn)
         chat = Chat(stores, answers.rooms, speaker, clock, new_id)
         async with asyncio.TaskGroup() as group:
             parts = [chat.run(), answers.run(), speaker.count(clock), windows.run()]
@@ -404,8 +392,8 @@ async def serve_alone(
     """
     async with _open_alone(config) as opened:
         speaker = WebSpeaker(opened.stores.outbox, opened.clock)
-        answers, windows = await opened.answering(speaker, warn)
-        door = opened.door(speaker, answers.rooms, daemon_wiki(config), NO_DAEMON)
+        answers, windows = await _answering(opened, speaker, warn)
+        door = _door(opened, speaker, answers.rooms, daemon_wiki(config), NO_DAEMON)
         async with asyncio.TaskGroup() as group:
             works = [answers.run(), speaker.run(), windows.run(), answers.finish_forgetting()]
             tasks = [group.create_task(work) for work in works]
@@ -429,8 +417,8 @@ async def serve_store(
     """
     redact, clock = Redaction(secret_values(config)), CheckedClock(SystemClock())
     texts = read_texts(config.data_dir / "prompts", config.opening, wiki=config.wiki)
-    store = _Opened(config, *opened, texts, clock, new_id, redact)
-    door = store.door(WebSpeaker(store.stores.outbox, clock), None, settings)
+    store = DataFolder(config, *opened, texts, clock, redact)
+    door = _door(store, WebSpeaker(store.stores.outbox, clock), None, settings)
     await door.serve_until(leaving, listener, invite)
 
 

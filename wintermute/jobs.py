@@ -11,13 +11,13 @@ wrong with one is wrong with the next. One that crashes is put off ever longer (
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Transaction
-from wintermute.db.text_search import SCOPES, Kept, Traces
+from wintermute.db.text_search import SCOPES, Kept
 from wintermute.db.values import insert, reader
 from wintermute.ids import NewId
 from wintermute.messages import Json
@@ -57,6 +57,28 @@ class Job:
 OWED = Kept(
     *("jobs", ("args", "progress", "last_error"), "rowid"), of=f"scope = '' OR scope IN {SCOPES}"
 )
+FACTS_LEFT = (
+    "(SELECT json_group_array(value) FROM json_each(args, '$.facts')"
+    " WHERE value NOT IN (SELECT value FROM json_each(:texts)))"
+)
+ERASED_JOBS = (
+    # What is owed for several facts and tells none of them is owed for the others.
+    replace(
+        OWED,
+        where=f"{NAMES_FACTS} AND state <> 'done'",
+        empties=(f"args = json_object('facts', {FACTS_LEFT})",),
+    ),
+    replace(
+        OWED,
+        where=f"state <> 'done' AND name <> '{FORGET}'"
+        f" AND NOT ({NAMES_FACTS} AND args ->> '$.facts[0]' IS NOT NULL)",
+        drops=True,
+    ),
+    replace(
+        OWED, where="state = 'done'", empties=("args = '{}'", "progress = '{}'", "last_error = ''")
+    ),
+)
+"""What becomes of those that are found, in this order."""
 _job = reader(Job)
 
 
@@ -237,28 +259,3 @@ class Jobs:
     async def emptied(self, tx: Transaction, job_id: str) -> None:
         """Nothing is kept of what it was to do."""
         await tx.execute("UPDATE jobs SET args = '{}', progress = '{}' WHERE id = ?", (job_id,))
-
-    async def erase(self, tx: Transaction, traces: Traces) -> int:
-        """Drop what is owed, or stopped, and holds one of the `traces`, and blank what is done.
-
-        One that only names facts goes on with the others.
-        """
-        found = OWED.rows()
-        asked = traces.asked(OWED) | {"texts": json.dumps(traces.texts)}
-        # What is owed for several facts and tells none of them is owed for the others.
-        await tx.execute(
-            "UPDATE jobs SET args = json_object('facts', (SELECT json_group_array(value)"
-            "  FROM json_each(args, '$.facts') WHERE value NOT IN (SELECT value FROM json_each(:texts))))"
-            f" WHERE {NAMES_FACTS} AND state <> 'done' AND {found}",
-            asked,
-        )
-        dropped = await tx.execute(
-            f"DELETE FROM jobs WHERE state <> 'done' AND name <> '{FORGET}' AND {found}"
-            f" AND NOT ({NAMES_FACTS} AND args ->> '$.facts[0]' IS NOT NULL)",
-            asked,
-        )
-        return dropped + await tx.execute(
-            "UPDATE jobs SET args = '{}', progress = '{}', last_error = ''"
-            f" WHERE state = 'done' AND {found}",
-            asked,
-        )

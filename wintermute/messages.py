@@ -1,5 +1,6 @@
 """The values that travel between doors, stores and the loop."""
 
+import json
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -27,6 +28,19 @@ PERSON = "person:"
 """How the scope of a person begins, followed by their id."""
 ROOM = "room:"
 """How the scope of a room begins: it is called after the room in which it began, wherever it lives."""
+
+
+def mapping(value: object) -> Json:
+    """The value if it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def json_in(text: str | bytes, otherwise: Any = None) -> Any:
+    """The value that a text says as JSON; `otherwise` where it says none, or one too deep."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return otherwise
 
 
 FOLDER = "wiki:"

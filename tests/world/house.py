@@ -11,9 +11,10 @@ of prompt files, there are the real prompt and the tools of memory, tasks and sk
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tests.world.pages import FilePages
 from tests.world.parts import Gate as Gate
 from tests.world.parts import SilentSpeaker as SilentSpeaker
 from tests.world.schema import open_migrated
-from wintermute.answering import Answering, answering, tools_of
+from wintermute.answering import Answering, answering
 from wintermute.clock import CheckedClock, Clock
 from wintermute.config.schema import (
     Backend,
@@ -52,7 +53,6 @@ from wintermute.conversation.toolbox import DONE, AnyTool
 from wintermute.db import Database
 from wintermute.health.health import Health
 from wintermute.ids import new_id
-from wintermute.learning.learning import Background
 from wintermute.llm.models import Models
 from wintermute.llm.vector import Embedder
 from wintermute.loom.casts import Casts
@@ -65,11 +65,13 @@ from wintermute.night.programme import tidying
 from wintermute.night.tidying import Tidying
 from wintermute.prompt.block import Changing, Layout
 from wintermute.prompt.gather import Gather, Recall, read_texts
+from wintermute.prompt.tool_names import ATTENDED, DELEGATING
 from wintermute.schedule.promises import Promises
 from wintermute.stores import Stores, closing, prepare
 from wintermute.web.speaker import WebSpeaker
 from wintermute.wiki.recall import RECALL
 from wintermute.wiki.store import WikiStore
+from wintermute.work.data_folder import DataFolder
 from wintermute.work.delegation import Delegation
 from wintermute.work.runner import Kind, Runner
 from wintermute.work.runs import Runs
@@ -333,7 +335,7 @@ async def open_house(
     sub_sessions: Limits | None = None,
     pages: FilePages | None = None,
     kinds: Sequence[Callable[[Stores, Speaker, Clock], Kind[Any]]] = (),
-    night: Callable[[Background], Tidying] = tidying,
+    night: Callable[[DataFolder], Tidying] = tidying,
     zone: str = ZONE,
     **backend: Any,
 ) -> AsyncIterator[House]:
@@ -355,9 +357,9 @@ async def open_house(
         speakers = Speakers(speaker, web := WebSpeaker(stores.outbox, checked))
         async with aclosing(models), _prepared(stores):
             answers = answering(
-                *(config, stores, models, texts, speakers, checked, redact),
+                *(DataFolder(config, stores, models, texts, checked, redact), speakers),
                 kinds=[kind(stores, speakers, checked) for kind in kinds],
-                tools=_tools(tools_of(config, stores), gates, done=done, all_of=bool(prompts)),
+                tools=partial(_tools, gates=gates, done=done, all_of=bool(prompts)),
                 prompt=_prompt(prompt, prompts, context.layout),
                 night=night,
             )
@@ -378,10 +380,11 @@ def _read(stores: Stores, prompts: Path, pages: FilePages | None) -> Stores:
 
 
 def _tools(
-    own: Sequence[AnyTool], gates: Sequence[AnyTool], *, done: bool, all_of: bool
+    own: Iterable[AnyTool], gates: Sequence[AnyTool], *, done: bool, all_of: bool
 ) -> list[AnyTool]:
     """The gates of a test, and of our own tools those that it wants and has not replaced."""
-    wanted = {DONE: done, RECALL: True} | {gate.name: False for gate in gates}
+    wanted = {DONE: done, **dict.fromkeys((RECALL, *DELEGATING, *ATTENDED), True)}
+    wanted |= {gate.name: False for gate in gates}
     return [*gates, *(tool for tool in own if wanted.get(tool.name, all_of))]
 
 

@@ -24,12 +24,12 @@ from wintermute.changes.decisions import Decision
 from wintermute.changes.nights import Night, Nights
 from wintermute.changes.undo import Undone
 from wintermute.config.schema import Dreaming, Memory
-from wintermute.learning.learning import Background
 from wintermute.memory.exchange import exported
 from wintermute.memory.fact import Fact, NewFact, Source, state_of
 from wintermute.memory.resting import rest
 from wintermute.night.programme import tidying
-from wintermute.night.tidying import DryNight, Tidying
+from wintermute.night.tidying import Tidying
+from wintermute.work.data_folder import DataFolder
 
 SCOPE = f"person:{ANN}"
 FTS = Memory(backend="fts5")
@@ -127,7 +127,7 @@ class Sleep:
         assert night is not None
         return night
 
-    async def preview(self) -> tuple[Night, DryNight]:
+    async def preview(self) -> tuple[Night, list[Decision]]:
         now = self.clock.now()
         return await self.tidying.preview(Night("dry", date.min, "asked", "running", now))
 
@@ -200,7 +200,7 @@ async def sleeping(
     """A house at night; nothing is at work in it but what a test begins."""
     clock, built = HeldClock(), list[Tidying]()
 
-    def night(own: Background) -> Tidying:
+    def night(own: DataFolder) -> Tidying:
         built.append(tidying(own))
         return built[-1]
 

@@ -14,10 +14,10 @@ from wintermute.changes.decisions import Decision, DecisionState
 from wintermute.changes.nights import Night, PhaseTally
 from wintermute.clock import stamp
 from wintermute.config.schema import Memory
-from wintermute.learning.learning import Background
 from wintermute.memory.fact import NewFact, Source
 from wintermute.night.programme import tidying
 from wintermute.night.tidying import Tidying, alone
+from wintermute.work.data_folder import DataFolder
 
 OWNER = f"person:{ANN}"
 RANKED = Memory(backend="fts5")
@@ -30,7 +30,7 @@ class Programmed:
 
     built: list[Tidying] = field(default_factory=list)
 
-    def __call__(self, own: Background) -> Tidying:
+    def __call__(self, own: DataFolder) -> Tidying:
         self.built.append(tidying(own))
         return self.built[-1]
 

@@ -24,6 +24,7 @@ from wintermute.templates import RUNTIME
 from wintermute.web.door import WebDoor
 from wintermute.web.parts import WebParts
 from wintermute.web.sessions import TOKEN, DoorStore
+from wintermute.work.data_folder import DataFolder
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,8 @@ async def web_served(house: House, *, is_store: bool = False, **web: Any) -> Asy
     wiki = replace(daemon_wiki(config), runtime_prompt=PROMPTS / RUNTIME)
     texts = read_texts(PROMPTS, config.seed)
     redact = Redaction(())
-    folders = folder_answers(
-        *(config, house.stores, house.models, texts, house.checked, redact, wiki)
-    )
+    opened = DataFolder(config, house.stores, house.models, texts, house.checked, redact)
+    folders = folder_answers(opened, wiki)
     rooms = None if is_store else house.rooms
     parts = WebParts(
         *(config, house.stores, house.checked, new_id, redact, house.web, rooms), folders

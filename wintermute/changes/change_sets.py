@@ -9,8 +9,7 @@ from typing import Literal, get_args
 
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import SCOPES, Kept, Traces
-from wintermute.db.traces import ERASED, Wanted
+from wintermute.db.text_search import SCOPES, Kept
 from wintermute.db.values import columns, insert, insert_many, reader
 from wintermute.ids import NewId
 from wintermute.messages import Json
@@ -117,6 +116,7 @@ STATES = ("before", "after")
 CHANGES = Kept(
     *("changes", STATES, "change_set_id, n"),
     where="kind <> 'fact'",
+    cuts="json",  # what else an item said can still be undone
     # Skills are everybody's, though in one history.
     of="kind = 'skill' OR"
     f" (SELECT s.scope FROM change_sets s WHERE s.id = change_set_id) IN {SCOPES}",
@@ -354,25 +354,6 @@ class ChangeSets:
             (kind, json.dumps(list(items))),
         )
 
-    async def erase(self, tx: Transaction, traces: Traces) -> int:
-        """Take these words out of what tasks, skills and cores were; how many changes said them.
-
-        What else an item said can still be undone.
-        """
-        rows = await tx.rows(
-            f"SELECT change_set_id, n, before, after FROM changes WHERE {CHANGES.rows()}",
-            traces.asked(CHANGES),
-        )
-        wanted = Wanted(traces.texts)
-        await tx.execute_many(
-            "UPDATE changes SET before = ?, after = ? WHERE change_set_id = ? AND n = ?",
-            [
-                (*(_erased(wanted, row[name]) for name in STATES), row["change_set_id"], row["n"])
-                for row in rows
-            ],
-        )
-        return len(rows)
-
     async def reword(self, tx: Transaction, kind: ItemKind, cut: Callable[[str, str], str]) -> None:
         """Say the texts of a kind otherwise, each by its item: so that no undo brings back the rest."""
         query = "SELECT change_set_id, n, item, before, after FROM changes WHERE kind = ?"
@@ -430,7 +411,3 @@ class ChangeSets:
 
 def _json(state: Json | None) -> str | None:
     return None if state is None else json.dumps(state, ensure_ascii=False, sort_keys=True)
-
-
-def _erased(wanted: Wanted, state: str | None) -> str | None:
-    return None if state is None else _json(wanted.cut_all(json.loads(state), ERASED))

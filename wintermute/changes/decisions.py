@@ -21,7 +21,7 @@ from wintermute.changes.change_sets import KEPT, Change, ItemKind
 from wintermute.changes.texts import state_of
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
-from wintermute.db.text_search import OURS_SINCE, SCOPES, Kept, Traces
+from wintermute.db.text_search import OURS_SINCE, SCOPES, Kept
 from wintermute.db.values import columns, insert, reader, stored
 from wintermute.messages import Json
 from wintermute.secret_shapes import secret_kind, without_secrets
@@ -161,6 +161,10 @@ DECISIONS = Kept(
     ("before", "after", "reason", "plan"),
     of=f"scope IN {SCOPES}",
     ours=OURS_SINCE.replace("created_at", "at"),
+    empties=(
+        *("before = '[]'", "after = ''", f"reason = '{FORGOTTEN}'", "plan = '{}'"),
+        "state = iif(state IN ('open', 'planned'), 'outdated', state)",
+    ),
 )
 _decision = reader(Decision)
 
@@ -356,15 +360,6 @@ class Decisions:
             "DELETE FROM decisions WHERE at <= ? AND state NOT IN ('open', 'planned')"
             " AND NOT EXISTS (SELECT 1 FROM change_sets WHERE id = change_set)",
             (self._before(KEPT),),
-        )
-
-    async def erase(self, tx: Transaction, traces: Traces) -> int:
-        """Let none tell any of these words; how many did."""
-        return await tx.execute(
-            f"UPDATE decisions SET before = '[]', after = '', reason = '{FORGOTTEN}', plan = '{{}}',"
-            " state = CASE WHEN state IN ('open', 'planned') THEN 'outdated' ELSE state END"
-            f" WHERE {DECISIONS.rows()}",
-            traces.asked(DECISIONS),
         )
 
     async def _free(self, tx: Transaction, night: str) -> int:

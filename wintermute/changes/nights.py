@@ -10,10 +10,10 @@ from datetime import date, datetime, timedelta
 from typing import Literal
 
 from wintermute.changes.change_sets import KEPT
-from wintermute.changes.decisions import WEEK, Decision, Decisions
+from wintermute.changes.decisions import FORGOTTEN, WEEK, Decision, Decisions
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
-from wintermute.db.text_search import OURS_SINCE, SCOPES, Kept, Traces
+from wintermute.db.text_search import GONE, OURS_SINCE, SCOPES, Kept
 from wintermute.db.values import columns, insert, reader
 
 Occasion = Literal["schedule", "late", "asked", "command"]
@@ -81,8 +81,16 @@ NOTES = Kept(
     of=f"(scope = '' OR scope IN {SCOPES})",
     ours="EXISTS (SELECT 1 FROM nights WHERE id = night"
     f" AND {OURS_SINCE.replace('created_at', 'began_at')})",
+    empties=(f"note = '{FORGOTTEN}'",),
 )
 """What phases noted, which may quote what they could make nothing of."""
+_ERASED_UNSENT = f"(SELECT id FROM outbox WHERE state = 'waiting' AND seq {GONE})"
+TOLD_AGAIN = (  # what hangs on a report that is erased before it is sent: it is made anew
+    "UPDATE nights SET reported_at = NULL WHERE id IN"
+    f" (SELECT night FROM night_reports_sent WHERE outbox_id IN {_ERASED_UNSENT})",
+    "UPDATE night_reports_sent SET outbox_id = NULL, asks = NULL"
+    f" WHERE outbox_id IN {_ERASED_UNSENT}",
+)
 WHOLE = (
     "SELECT n.*, (SELECT json_group_array(json_object('scope', scope, 'name', name, 'status', status,"
     " 'before', before, 'after', after, 'note', note, 'tries', tries, 'calls', calls))"
@@ -316,23 +324,3 @@ async def asked_by(tx: Transaction, outbox_id: str) -> Decision | None:
         (outbox_id,),
     )
     return _decision(row) if row else None
-
-
-async def tell_again(tx: Transaction, unsaid: Collection[str]) -> None:
-    """Have people told anew, without what was forgotten, where a report was erased before it was sent."""
-    nights = await tx.scalars(
-        "UPDATE night_reports_sent SET outbox_id = NULL, asks = NULL"
-        " WHERE outbox_id IN (SELECT value FROM json_each(?)) RETURNING night",
-        (json.dumps([*unsaid]),),
-    )
-    await tx.execute(
-        "UPDATE nights SET reported_at = NULL WHERE id IN (SELECT value FROM json_each(?))",
-        (json.dumps(nights),),
-    )
-
-
-async def erase_notes(tx: Transaction, traces: Traces) -> int:
-    """Let no phase of a night quote any of these words; how many did."""
-    return await tx.execute(
-        f"UPDATE night_phases SET note = 'forgotten' WHERE {NOTES.rows()}", traces.asked(NOTES)
-    )

@@ -58,6 +58,7 @@ from wintermute.web.door import PART as WEB
 from wintermute.web.sessions import TOKEN, door_token
 from wintermute.wiki.finding import wiki_finding
 from wintermute.wiki.store import WikiStore
+from wintermute.work.data_folder import DataFolder
 
 
 def show(ctx: click.Context, facts: Iterable[Finding], *, as_json: bool) -> None:
@@ -289,8 +290,8 @@ async def _fixed(config: Config) -> Request | None:
                 )
                 speaker, checked = TerminalSpeaker(Output(lambda: None)), CheckedClock(clock)
                 async with aclosing(Models(config.llm, opened, clock, new_id, zone)) as models:
-                    answers = answering(config, stores, models, texts, speaker, checked, redact)
-                    fixed = await fixed_part(config, stores, texts, answers.toolbox)
+                    own = DataFolder(config, stores, models, texts, checked, redact)
+                    fixed = await fixed_part(own, answering(own, speaker).toolbox)
     except (WintermuteError, OSError):
         return None
     return dataclasses.replace(fixed, messages=tuple(redact.tree(fixed.messages, FRAME)))

@@ -14,7 +14,6 @@ from wintermute.clock import CheckedClock, SystemClock
 from wintermute.commands.tasks import NOTHING_TO_UNDO, back_lines
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
-from wintermute.learning.learning import Background
 from wintermute.llm.models import Models
 from wintermute.messages import Json
 from wintermute.night.night_undo import NightUndone, is_old, require_kept, undo_items
@@ -26,6 +25,7 @@ from wintermute.night.tidying import Tidying
 from wintermute.prompt.gather import read_texts
 from wintermute.stores import Stores
 from wintermute.text import EMPTY_AT_SHELL, counted, one_line
+from wintermute.work.data_folder import DataFolder
 
 DRY = "dry-run"
 """What a night is called that is only tried."""
@@ -36,7 +36,7 @@ def tidying_of(stores: Stores, config: Config, models: Models) -> Tidying:
     """What works at nights, with nobody to talk to."""
     clock = CheckedClock(SystemClock())
     texts = read_texts(stores.prompts, config.opening, wiki=config.wiki)
-    return tidying(Background(config, stores, models, texts, clock))
+    return tidying(DataFolder(config, stores, models, texts, clock))
 
 
 def phase_lines(night: Night) -> list[str]:

@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from wintermute.answering import tools_of
 from wintermute.cli.opening import with_stores
 from wintermute.cli.options import REDACT, reporting, say
 from wintermute.cli.script import (
@@ -48,6 +47,7 @@ from wintermute.prompt.assemble import SUMMARY, TIME, again, chosen, pieces
 from wintermute.prompt.block import Changing, Layout
 from wintermute.prompt.gather import FILE_SMALL, Instructions, Recall
 from wintermute.prompt.tool_names import DELEGATING
+from wintermute.register import plain_tools
 from wintermute.stores import Stores
 from wintermute.templates import Template
 from wintermute.text import counted, harmless
@@ -351,7 +351,7 @@ def described(config: Config, stores: Stores) -> tuple[AnyTool, ...]:
     handing = sorted(DELEGATING) if config.levels else ()
     asked_for = config.sub_sessions.max_depth is not None
     others = (Described(name, for_small=asked_for) for name in handing)
-    return (*tools_of(config, stores), *others)
+    return (*plain_tools(config, stores), *others)
 
 
 class Described(OwnTool):

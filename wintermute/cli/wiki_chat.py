@@ -20,6 +20,7 @@ from wintermute.stores import Stores
 from wintermute.wiki.conversations import ConversationFolder
 from wintermute.wiki.pages import MOST_BYTES
 from wintermute.wiki.store import WikiStore
+from wintermute.work.data_folder import DataFolder
 
 conversation_option = click.option(
     "--conversation",
@@ -78,7 +79,7 @@ def _answer(ctx: click.Context, settings: WikiSettings, folder: ConversationFold
         prompts = config.data_dir / "prompts"
         texts = read_texts(prompts, config.opening, wiki=config.wiki)
         redact, clock = ctx.meta.get(REDACT) or Redaction(()), CheckedClock(SystemClock())
-        answers = folder_answers(config, stores, models, texts, clock, redact, settings)
+        answers = folder_answers(DataFolder(config, stores, models, texts, clock, redact), settings)
         return await answers(folder, Unwatched())
 
     return with_models(ctx, work, lambda _: settings, level="error")

@@ -14,7 +14,7 @@ from typing import Any
 from wintermute.llm.kept import KEPT
 from wintermute.loom.records import BranchView, Cast, Fold, Observation, Turn
 from wintermute.memory.ranking import Query
-from wintermute.messages import BROKEN_OFF, CLOSED, OPENED, REFUSED, Call, Json
+from wintermute.messages import BROKEN_OFF, CLOSED, OPENED, REFUSED, Call, Json, json_in, mapping
 from wintermute.prompt.assemble import (
     CORE,
     DIVIDER,
@@ -332,10 +332,7 @@ def _tag(call: Call) -> str | None:
     """What stood in the text of an utterance to recall a page; None: it is another call."""
     if call.via != "tag" or call.name != RECALL:
         return None
-    try:
-        title = json.loads(call.arguments).get("title")
-    except (ValueError, RecursionError, AttributeError):  # written as markup of another kind
-        return None
+    title = mapping(json_in(call.arguments)).get("title")  # none in markup of another kind
     return f"<{RECALL}>{title}</{RECALL}>" if isinstance(title, str) else None
 
 

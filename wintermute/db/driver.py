@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from wintermute.db.traces import says
-
 try:
     import pysqlite3 as sqlite3
 except ImportError:  # no wheel for this platform: the Python's own library
@@ -64,7 +62,6 @@ def connect(path: Path, *, read_only: bool, patience: float = 10.0, extensions: 
     except Error:
         connection.close()
         raise
-    connection.create_function("says", 2, says, deterministic=True)
     if extensions:
         _load_vectors(connection)
     connection.row_factory = sqlite3.Row

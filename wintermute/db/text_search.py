@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from wintermute.db import driver
 from wintermute.db.traces import AllWords, Wanted, Words
@@ -39,6 +39,10 @@ TALKS = (
 """SQL: the conversations that are of these scopes, or were once."""
 # A plus keeps the planner from an index: the rows are known by their keys.
 OURS_SINCE = "created_at >= :since"
+OF_EVENTS = "IN (SELECT value FROM json_each(:events))"
+OF_CASTS = "IN (SELECT value FROM json_each(:casts))"
+GONE = "IN (SELECT value ->> 0 FROM json_each(:gone))"
+"""SQL: the key of a row that is emptied."""
 OF_TALKS = f"+conversation_id IN {TALKS}"
 OF_BRANCHES = f"(SELECT id FROM branches WHERE conversation_id IN {TALKS})"
 ONLY_THEIRS = f"(SELECT id FROM branches WHERE scope IN {SCOPES})"
@@ -56,6 +60,12 @@ class Kept:
     later, so that only new ones need another look. `of`: SQL for those that belong to some
     `:scopes`; what has none is looked at for everybody. `ours`: SQL for those that we said or noted
     ourselves since `:since`.
+
+    The rest says how the eraser empties them. `came`: SQL for those that came of the `:events`, or
+    of `:casts`, or were made of `:sources`. `waits`: SQL for the name of what still needs a row; NULL:
+    it can go. `empties`: the columns that change; none: these, to ''. `cuts`: only the words go, out
+    of texts or of JSON. `drops`: the whole row goes. `hangs`: before it, what else is changed, for the
+    keys `:gone`.
     """
 
     table: str
@@ -65,6 +75,12 @@ class Kept:
     fixed: bool = False
     of: str = "TRUE"
     ours: str = "FALSE"
+    came: str = ""
+    waits: str = ""
+    empties: tuple[str, ...] = ()
+    cuts: Literal["", "text", "json"] = ""
+    drops: bool = False
+    hangs: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -78,9 +94,10 @@ class Kept:
 
     def rows(self) -> str:
         """SQL: its key is one of those that were found (`Traces.asked`)."""
-        return self._among(self.name)
+        return self.among(self.name)
 
-    def _among(self, name: str) -> str:
+    def among(self, name: str) -> str:
+        """SQL: its key is in this JSON list."""
         parts = ", ".join(f"value ->> {n}" for n in range(self.width))
         return f"(({self.key}) IN (SELECT {parts} FROM json_each(:{name})))"
 
@@ -102,7 +119,26 @@ class Kept:
         of = f"({self.of})" if scoped else "TRUE"
         ours = "TRUE" if words else self.ours
         of = of.replace(OF_BRANCHES, ONLY_THEIRS) if words else of
-        return f"SELECT {self.key}, {ours} FROM {self.table} WHERE {self._among('found')} AND {of}"
+        return f"SELECT {self.key}, {ours} FROM {self.table} WHERE {self.among('found')} AND {of}"
+
+    def meant(self) -> str:
+        """Select what is to be emptied and is not yet: the keys, and what each `waits` for."""
+        changes = [each.replace(" = ", " IS NOT ", 1) for each in self._changes()]
+        is_full = "TRUE" if self.cuts or self.drops else f"({' OR '.join(changes)})"
+        is_meant = f"({self.rows()} OR {self.came})" if self.came else self.rows()
+        is_open = f"({self.waits}) IS NOT NULL OR " if self.waits else ""
+        return (
+            f"SELECT {self.key}, {self.waits or 'NULL'} AS waits FROM {self.table}"
+            f" WHERE {is_meant} AND ({is_open}{self.where} AND {is_full})"
+        )
+
+    def emptying(self) -> str:
+        """Empty the rows `:gone`."""
+        change = f"UPDATE {self.table} SET {', '.join(self._changes())}"
+        return f"{f'DELETE FROM {self.table}' if self.drops else change} WHERE {self.among('gone')}"
+
+    def _changes(self) -> Sequence[str]:
+        return self.empties or [f"{column} = ''" for column in self.columns]
 
 
 RowKeys = Sequence[Sequence[Any]]

@@ -109,22 +109,6 @@ Rewrite = tuple[re.Pattern[str], Instead]
 Span = tuple[int, int]
 
 
-def holds(*columns: str, texts: str = ":traces") -> str:
-    """SQL: one of the columns says one of the texts that are this JSON list."""
-    whole = " || char(10) || ".join(f"coalesce({column}, '')" for column in columns)
-    return f"says({texts}, CAST({whole} AS BLOB))"  # bytes: most need not be decoded
-
-
-def says(texts: str, columns: bytes) -> bool:
-    """The function of that name in SQL."""
-    return _wanted(texts).said_in(columns)
-
-
-@lru_cache(maxsize=8)
-def _wanted(texts: str) -> "Wanted":
-    return Wanted(json.loads(texts))
-
-
 def _unescaped(found: re.Match[str]) -> str:
     if found["high"]:
         pair = bytes.fromhex(found["high"] + found["low"])

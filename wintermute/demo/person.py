@@ -20,11 +20,11 @@ from wintermute.demo.homeserver import write
 from wintermute.errors import HomeserverUnavailable, SendRefused, WintermuteError
 from wintermute.ids import new_id
 from wintermute.matrix.client import MatrixClient, open_client
-from wintermute.matrix.inbox import OUTBOX_KEY, mapping
+from wintermute.matrix.inbox import OUTBOX_KEY
 from wintermute.matrix.kept_login import Session
 from wintermute.matrix.login import logged_in
 from wintermute.matrix.people import People
-from wintermute.messages import Json
+from wintermute.messages import Json, mapping
 from wintermute.terminal.keyboard import LEAVES
 from wintermute.text import harmless
 

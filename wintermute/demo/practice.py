@@ -20,9 +20,8 @@ from zoneinfo import ZoneInfo
 from wintermute.conversation.words import EDITED
 from wintermute.demo.background import USER, background_answer, ended, statements
 from wintermute.errors import ToolFailed
-from wintermute.matrix.inbox import mapping
 from wintermute.memory.sense import beginnings
-from wintermute.messages import OPENED, Json
+from wintermute.messages import OPENED, Json, mapping
 from wintermute.prompt.assemble import DIVIDER, SKILLS, SUMMARY, TASKS, TIME, WIKI
 from wintermute.prompt.block import of_result, time_told, told, without_blocks
 from wintermute.secret_shapes import secret_kind

@@ -9,12 +9,10 @@ import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
 
 from wintermute.changes.change_sets import KEPT, Reason
 from wintermute.changes.decisions import Decision
 from wintermute.clock import Clock
-from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.forgetting.forgetting import (
     Forgotten,
@@ -26,12 +24,11 @@ from wintermute.forgetting.forgetting import (
 )
 from wintermute.jobs import FORGET, Job
 from wintermute.learning.harvest import Harvests
-from wintermute.learning.learning import Background
 from wintermute.memory.fact import Fact
 from wintermute.memory.origins import Origins
 from wintermute.messages import PERSON, Json
 from wintermute.stores import Stores
-from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
+from wintermute.work.jobs import JobDone, JobPutOff
 
 SCRUB = "scrub"
 SOON = timedelta(seconds=2)
@@ -122,17 +119,6 @@ async def _owe(
     return await stores.jobs.known_by(tx, FORGET, key)
 
 
-def forgetting(own: Background, speaker: Speaker) -> list[JobKind]:
-    """Both kinds of work. Where nothing is harvested, nothing is derived again from what is left."""
-    stores, clock = own.stores, own.clock
-    harvests = Harvests(stores.database, clock) if own.config.memory_harvest.enabled else None
-    policy = JobPolicy(persists=True)  # it holds what must not stay
-    return [
-        JobKind(stores, FORGET, partial(_forget, stores, harvests, clock), policy, speaker, clock),
-        JobKind(stores, SCRUB, partial(_scrub, stores, clock), policy, speaker, clock),
-    ]
-
-
 async def _worked(
     stores: Stores, harvests: Harvests | None, clock: Clock, job: Job
 ) -> list[Forgotten]:
@@ -161,9 +147,10 @@ async def _worked(
     return done
 
 
-async def _forget(
+async def forget_owed(
     stores: Stores, harvests: Harvests | None, clock: Clock, job: Job
 ) -> JobDone | JobPutOff:
+    """Do a job; it goes on being owed until nothing of it is still being answered or sent."""
     done = await _worked(stores, harvests, clock, job)
     await stores.database.cut_log()
     if any(each.unfinished for each in done):
@@ -200,7 +187,8 @@ async def _tell(
         await stores.notices.notice_once(tx, name, KEPT, held.id, body, meant_for=held.scope)
 
 
-async def _scrub(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:
+async def scrub(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:
+    """Rewrite the file of the database, once nobody has written for a while."""
     last = await stores.inbox.last_said()
     if last is not None and last + QUIET > clock.now():
         return JobPutOff(last + QUIET, SILENCE)

@@ -13,9 +13,10 @@ from zoneinfo import ZoneInfo
 
 from wintermute.changes.change_sets import CHANGES
 from wintermute.changes.decisions import DECISIONS
-from wintermute.changes.nights import NOTES, erase_notes, tell_again
+from wintermute.changes.nights import NOTES, TOLD_AGAIN
 from wintermute.clock import stamp
 from wintermute.db import Transaction, UpgradeCopy
+from wintermute.db.eraser import Came, Erased, erase
 from wintermute.db.text_search import Kept, Sought, TextSearch, Traces
 from wintermute.db.traces import AllWords, Wanted
 from wintermute.errors import MemoryFileUnusable
@@ -29,7 +30,7 @@ from wintermute.forgetting.forget_pages import (
     lines_with,
 )
 from wintermute.health.health import EDITED
-from wintermute.jobs import OWED
+from wintermute.jobs import ERASED_JOBS, OWED
 from wintermute.learning.core_update import NAME as CORE_UPDATE
 from wintermute.learning.harvest import Harvests
 from wintermute.llm.calls import RECORDED
@@ -76,8 +77,7 @@ EDITS = 3
 """Times a core is read anew where somebody saves it at the same moment."""
 
 SPOKEN: Sequence[Kept] = (
-    *(casts.INTENTS, casts.RESULTS, casts.TURNS, casts.OBSERVATIONS, casts.FOLDS),
-    *(conversations.EDITS, SESSIONS, RECEIVED, ANSWERS),
+    *(*casts.LOOM, conversations.EDITS, SESSIONS, RECEIVED, ANSWERS),
     *(OWED, OCCURRENCES, CHANGES, TASKS, DECISIONS, NOTES),
 )
 
@@ -91,6 +91,17 @@ REPEATED: Sequence[Kept] = [
 
 WISHES = (DECISIONS,)
 """Tables with drafts of pages, in which also short lines are found."""
+STEPS: Sequence[Sequence[Kept]] = (
+    (RECORDED,),
+    casts.LOOM,
+    casts.PROMPTS,
+    (conversations.EDITS, SESSIONS, RECEIVED),
+    (
+        *(*ERASED_JOBS, OCCURRENCES, CHANGES, TASKS, DECISIONS, NOTES),
+        replace(ANSWERS, hangs=(*ANSWERS.hangs, *TOLD_AGAIN)),
+    ),
+)
+"""Places in the order in which they are emptied, in steps, so that no answer waits for all of them."""
 VIEWED = (casts.OBSERVATIONS, casts.FOLDS, *casts.PROMPTS)
 """Tables with pages that a model was shown and is shown again."""
 BY_WORDS: Sequence[Kept] = (
@@ -174,12 +185,12 @@ async def forget(
 
     Raises: MemoryFileUnusable when a memories file cannot be rewritten.
     """
-    facts = await stores.facts.lineage((fact.id for fact in wanted), RECOGNISABLE)
-    texts = {fact.text for fact in facts} | await _wordings(stores, {fact.id for fact in facts})
-    async with stores.database.transaction() as tx:
-        events = await with_reports(stores, tx, await _tellings(stores, tx, facts, by))
-        scopes = await stores.conversations.scopes_of(tx, (), {fact.scope for fact in facts})
     async with stores.database.looking() as look:
+        facts = await _lineage(stores, look, wanted)
+        texts = {fact.text for fact in facts} | await _wordings(stores, {fact.id for fact in facts})
+        async with stores.database.transaction() as tx:
+            events = await with_reports(stores, tx, await _tellings(stores, tx, facts, by))
+            scopes = await stores.conversations.scopes_of(tx, (), {fact.scope for fact in facts})
         if by is not None:
             texts = await _only_there(stores, look, events, scopes, texts, but=by)
         gone = _Gone(tuple(facts), frozenset(texts), tuple(events), tuple(scopes))
@@ -240,6 +251,20 @@ async def forget_answers(
         only = await _only_there(stores, look, (), whose, set(texts))
         gone = _Gone((), frozenset(only), (), tuple(whose))
         return await _erase(stores, look, gone, known, note, REPEATED)
+
+
+async def _lineage(stores: Stores, look: TextSearch, wanted: Sequence[Fact]) -> list[Fact]:
+    """These facts, what is the same at another time, and retired ones there that hold their text."""
+    facts, known = await stores.facts.lineage(fact.id for fact in wanted), 0
+    while len(facts) > known:
+        known, ids = len(facts), [fact.id for fact in facts]
+        for scope in sorted({fact.scope for fact in facts}):
+            texts = [fact.text for fact in facts if fact.scope == scope]
+            named = sorted(filter(_is_recognisable, texts))
+            said = await look.seek([Sought([FACTS], named, [scope])])
+            ids += [fact.id for fact in await stores.facts.saying(said) if fact.retired_at]
+        facts = await stores.facts.lineage(ids)
+    return facts
 
 
 async def _tellings(
@@ -337,40 +362,32 @@ async def _erase(
             await stores.changes.reword(tx, "page", lost.cut)
     # First: pages may say what the messages said, which nobody knows once those are erased.
     pages = await _cut_pages(stores, gone, [*telling, *worded, *said], lost)
-    records, unfinished = await _erase_found(stores, gone, found)
-    more, waiting = await _erase_worded(stores, look, gone)
-    records, unfinished = records + more, max(unfinished, waiting)
+    erased = await _erase_found(stores, gone, found)
+    if gone.words:
+        worded_too = await look.seek([Sought(BY_WORDS, (), gone.scopes, every=gone.words)])
+        erased |= await _erase_found(stores, gone, worded_too)
     await _cut_cores(stores, gone, [*lines, *known])
-    purged = 0 if unfinished else await _purge(stores, gone.facts)
+    purged = 0 if (waiting := erased.waiting) else await _purge(stores, gone.facts)
     for file in stores.places.files():
         await asyncio.to_thread(file.drop_parts)
-    if not unfinished:  # what was written since, by a question that still knew it
-        found = await look.seek(sought, since=found)
-        late, unfinished = await _erase_found(stores, gone, found)
-        records += late
+    if not waiting:  # what was written since, by a question that still knew it
+        late = await _erase_found(stores, gone, await look.seek(sought, since=found))
+        erased, waiting = erased | late, late.waiting
     quoted = (*await _quoted(stores, look, gone, telling), *pages.named)
     # Last: looking at a file keeps what it holds.
     edited = await look.seek([Sought([EDITED], sorted({*gone.texts, *telling}))])
     async with stores.database.transaction() as tx:
-        await stores.edited.erase(tx, edited)
+        await erase(tx, [EDITED], edited)
         await drop_lines(tx, lost.known)
     return Forgotten(
         facts=purged,
-        records=records + len(pages.edits),
-        unfinished=unfinished,
+        records=len(erased.rows) + len(pages.edits),
+        unfinished=len(waiting),
         short=(),
         quoted=quoted,
         copies=tuple(await stores.database.copies()),
         scrubbed=False,
     )
-
-
-async def _erase_worded(stores: Stores, look: TextSearch, gone: _Gone) -> tuple[int, int]:
-    """Erase what has all words that somebody wants forgotten; as `_erase_found`."""
-    if not gone.words:
-        return 0, 0
-    found = await look.seek([Sought(BY_WORDS, (), gone.scopes, every=gone.words)])
-    return await _erase_found(stores, gone, found)
 
 
 async def _own_words(stores: Stores, gone: _Gone, known: Sequence[str]) -> list[str]:
@@ -399,35 +416,19 @@ async def _since(stores: Stores, gone: _Gone) -> str:
     return at or min((stamp(fact.created_at) for fact in gone.facts), default="")
 
 
-async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> tuple[int, int]:
-    """Erase what was found and what came of the messages; how many records, and how many wait."""
-    transaction, events = stores.database.transaction, gone.events
+async def _erase_found(stores: Stores, gone: _Gone, found: Traces) -> Erased:
+    """Erase what was found and what came of the messages."""
     short = [text for text in gone.texts if text and not _is_recognisable(text)]
     found = found.also(ANSWERS, await stores.retractions.lists(short, gone.scopes))
-    async with transaction() as tx:
-        asked = await stores.casts.of_events(tx, events)
-        known = [*events, *found.texts]  # ids of facts are looked for, too
-        records = await stores.model_calls.forget(tx, asked, found, known)
-    async with transaction() as tx:
-        blanked, running = await stores.casts.forget(tx, events, found)
-    since = await _since(stores, gone)
-    async with transaction() as tx:
+    known = [*gone.events, *found.texts]  # ids of facts are looked for, too
+    since, done = await _since(stores, gone), Erased()
+    for step in STEPS:
+        async with stores.database.transaction() as tx:
+            asked = await stores.casts.of_events(tx, gone.events)
+            done |= await erase(tx, step, found, Came(gone.events, asked, known))
+    async with stores.database.transaction() as tx:
         await stores.casts.forget_fields(tx, gone.scopes, since)
-        records += blanked + await stores.casts.forget_prompts(tx, found)
-    async with transaction() as tx:
-        records += await stores.edits.forget(tx, events, found)
-        records += await stores.sub_sessions.forget(tx, events, found)
-        received, unanswered = await stores.inbox.forget(tx, events, found)
-    async with transaction() as tx:
-        records += await stores.jobs.erase(tx, found)
-        records += await stores.occurrences.erase(tx, found)
-        records += await stores.changes.erase(tx, found)
-        records += await stores.tasks.erase(tx, found)
-        records += await stores.decisions.erase(tx, found)
-        records += await erase_notes(tx, found)
-        said_by_us, unsent, unsaid = await stores.outbox.forget(tx, events, found)
-        await tell_again(tx, unsaid)
-    return records + received + said_by_us, max(running, unanswered) + unsent
+    return done
 
 
 async def _page_lines(stores: Stores, gone: _Gone) -> list[str]:

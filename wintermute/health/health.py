@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 from wintermute.clock import Clock, ClockReading, boot_id, moment, stamp
 from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.db import Database, Row, Transaction, add_to, counters, put_single, single
-from wintermute.db.text_search import Kept, Traces
+from wintermute.db.text_search import Kept
 from wintermute.db.values import reader
 from wintermute.ids import new_id
 from wintermute.llm.calls import Amount, Budget, ModelCalls, Spent
@@ -95,7 +95,7 @@ class Health:
         return next((part for part in await self.parts() if part.part == name), None)
 
 
-EDITED = Kept("edited_files", ("text",), "name")
+EDITED = Kept("edited_files", ("text",), "name", empties=("text = NULL",))
 AGAIN = "begin again with your client or /verify"
 UNFIT = (
     f"what the client sent does not fit -> {AGAIN}; if that fails as well, use another client, or"
@@ -355,12 +355,6 @@ class EditedFiles:
             "INSERT INTO edited_files (name, notified) SELECT value, 1 FROM json_each(?) WHERE true"
             " ON CONFLICT (name) DO UPDATE SET notified = 1",
             (listed,),
-        )
-
-    async def erase(self, tx: Transaction, traces: Traces) -> int:
-        """Drop what holds one of the `traces`; how many. The files themselves are a person's."""
-        return await tx.execute(
-            f"UPDATE edited_files SET text = NULL WHERE {EDITED.rows()}", traces.asked(EDITED)
         )
 
 

@@ -16,7 +16,6 @@ from functools import partial
 
 from wintermute.changes.change_sets import Reason
 from wintermute.changes.decisions import text_wish
-from wintermute.clock import Clock
 from wintermute.db import Transaction
 from wintermute.errors import MemoryFileUnusable, QuestionWithdrawn
 from wintermute.jobs import Job
@@ -67,7 +66,6 @@ class CoreUpdate:
     stores: Stores
     models: UnaskedModels
     template: Template
-    clock: Clock
 
     async def update(self, job: Job) -> JobDone | JobPutOff:
         """Ask once. Raises: ModelError; AnswerUnusable for a page that is none; QuestionWithdrawn."""
@@ -82,7 +80,7 @@ class CoreUpdate:
             page = await pages.found(job.scope)
         except MemoryFileUnusable as problem:
             log.warning("core not updated scope=%s reason=%s", job.scope, problem)
-            return JobPutOff(self.clock.now() + MENDED, "core.md cannot be used as it is")
+            return JobPutOff(self.stores.facts.now() + MENDED, "core.md cannot be used as it is")
         sources = QuestionSources(
             tuple(fact.id for fact in facts), partial(self._is_unchanged, job, page, facts)
         )
@@ -98,7 +96,7 @@ class CoreUpdate:
         """What is still remembered and true of them, and never what may come from outside."""
         named = job.args.get("facts", [])
         found = await self.stores.facts.living(self.stores.database, job.scope, named)
-        now = self.clock.now()
+        now = self.stores.facts.now()
         return [
             fact
             for fact in found

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from zoneinfo import ZoneInfo
 
@@ -59,6 +59,8 @@ SHARE = 0.5
 MOST_PICKED = 60
 """Texts of one answer; more than any chunk is worth."""
 
+AT_ONCE = datetime.min.replace(tzinfo=UTC)
+
 LEFT_OUT = "[quoted text left out]"
 QUOTE = re.compile(r" {0,3}>(?!:)")
 FENCE_OPENS = re.compile(r" {0,3}(?:(?=(`))`{3,}|(?=(~))~{3,})")
@@ -73,32 +75,39 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a conversation has that was not read yet: how many messages, and when the last came."""
+    """The messages of a conversation that were not read yet, or that are read once more.
+
+    `upto`: how far it was read. `again`: the last of those that are read once more; 0: none of them is.
+    """
 
     conversation_id: str
     scope: str
     upto: int
-    """How far it was read."""
     messages: int
-    newest: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class ReadAgain:
-    """What a conversation has that is to be read once more, up to this number."""
-
-    conversation_id: str
-    scope: str
+    newest: datetime | None
     again: int
 
+    @property
+    def args(self) -> Json:
+        """What a job is told that reads it."""
+        part = {"again": self.again} if self.again else {"upto": self.upto}
+        return {"conversation": self.conversation_id, **part}
 
-def due(backlog: Backlog, settings: MemoryHarvest) -> datetime | None:
-    """When it is to be read; None: not before more is said (M-025)."""
-    if backlog.messages >= settings.message_threshold:
-        return backlog.newest
-    if backlog.messages >= settings.min_messages:
-        return backlog.newest + timedelta(minutes=settings.inactivity_minutes)
-    return None
+    @property
+    def key(self) -> str:
+        """What is owed once."""
+        part = f"again:{self.again}" if self.again else str(self.upto)
+        return f"{self.conversation_id}:{part}"
+
+    def due(self, settings: MemoryHarvest) -> datetime | None:
+        """When it is to be read; None: not before more is said (M-025)."""
+        if self.newest is None:  # what is read once more waits for nothing
+            return AT_ONCE
+        if self.messages >= settings.message_threshold:
+            return self.newest
+        if self.messages >= settings.min_messages:
+            return self.newest + timedelta(minutes=settings.inactivity_minutes)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,19 +348,20 @@ def learnt(chunk: Chunk, contents: Sequence[Judged]) -> list[NewFact]:
 _backlog = reader(Backlog)
 _wording = reader(Wording)
 _cursor = reader(Cursor)
-_again = reader(ReadAgain)
 
 # Nothing is read past a message that is still to be answered.
 BLOCKED = """(SELECT min(w.seq) FROM inbox w WHERE w.conversation_id = i.conversation_id
     AND w.kind = 'message' AND w.state IN ('waiting', 'casting'))"""
 BACKLOGS = f"""
 SELECT c.id AS conversation_id, c.scope, coalesce(h.upto, 0) AS upto, count(*) AS messages,
-       max(i.received_at) AS newest
+       max(i.received_at) AS newest, 0 AS again
 FROM conversations c LEFT JOIN harvests h ON h.conversation_id = c.id
 CROSS JOIN inbox i ON i.conversation_id = c.id AND i.seq > coalesce(h.upto, 0)
 WHERE c.room_id > '' AND i.kind = 'message' AND i.state = 'answered' AND i.body <> '' AND NOT i.by_bot
 AND i.seq < coalesce({BLOCKED}, 9223372036854775807)
 GROUP BY c.id
+UNION ALL SELECT conversation_id, c.scope, 0, 0, NULL, max(a.seq) FROM harvest_repeats a
+JOIN conversations c ON c.id = conversation_id GROUP BY conversation_id
 """
 # What came undecrypted or untrusted keeps its place; if that was passed meanwhile, its cast tells.
 # A message that was worded anew stands where its last wording does; one that was deleted says nothing.
@@ -416,7 +426,7 @@ class Harvests:
         self._clock = clock
 
     async def backlogs(self, tx: Transaction) -> list[Backlog]:
-        """The conversations in which something was said that was not read yet."""
+        """The conversations in which something is to be read, then those to be read once more."""
         return [_backlog(row) for row in await tx.rows(BACKLOGS)]
 
     async def cursor(self, source: Transaction | Database, conversation_id: str) -> Cursor:
@@ -504,14 +514,6 @@ class Harvests:
             )
             await put_single(tx, OFF, None)
 
-    async def owed_again(self, tx: Transaction) -> list[ReadAgain]:
-        """The conversations of which something is to be read once more."""
-        rows = await tx.rows(
-            "SELECT conversation_id, c.scope, max(a.seq) AS again FROM harvest_repeats a"
-            " JOIN conversations c ON c.id = conversation_id GROUP BY conversation_id"
-        )
-        return [_again(row) for row in rows]
-
     async def left_out(self, tx: Transaction, part: Chunk, events: Collection[str]) -> set[str]:
         """The gists of what must not be learnt again from these messages: people took it back."""
         kept = await tx.scalars(
@@ -547,17 +549,12 @@ class Harvest:
         await self._harvests.turned_on(tx, self._since)
         now, later = self._clock.now(), list[datetime]()
         for backlog in await self._harvests.backlogs(tx):
-            at = due(backlog, self._settings)
+            at = backlog.due(self._settings)
             if at is not None and at > now:
                 later.append(at)
             elif at is not None:
-                key = f"{backlog.conversation_id}:{backlog.upto}"
-                args = {"conversation": backlog.conversation_id, "upto": backlog.upto}
-                await self._stores.jobs.enqueue(tx, NAME, key, backlog.scope, args)
-        for each in await self._harvests.owed_again(tx):
-            key = f"{each.conversation_id}:again:{each.again}"
-            args = {"conversation": each.conversation_id, "again": each.again}
-            await self._stores.jobs.enqueue(tx, NAME, key, each.scope, args)
+                owed = NAME, backlog.key, backlog.scope, backlog.args
+                await self._stores.jobs.enqueue(tx, *owed)
         return min(later, default=None)
 
     async def harvest(self, job: Job) -> JobDone | JobPutOff:

@@ -4,7 +4,7 @@ The worst case of a call is reserved before it is sent, and settled after.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
@@ -13,10 +13,11 @@ from wintermute.clock import Clock, stamp
 from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.config.schema import Price
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import NOWHERE, OF_BRANCHES, OURS_SINCE, Kept, Traces
+from wintermute.db.text_search import OF_BRANCHES, OF_CASTS, OURS_SINCE, Kept
 from wintermute.db.values import columns, insert, reader
 from wintermute.errors import BudgetSpent, QuestionWithdrawn
 from wintermute.ids import NewId
+from wintermute.llm.failures import NOTHING
 from wintermute.llm.kept import plain
 from wintermute.messages import Json, Reply, Request, Usage
 
@@ -156,6 +157,7 @@ BELOW = (
 """A conversation, and the sub-sessions that it began, with theirs."""
 SettleCall = Callable[[Transaction, str], Awaitable[None]]
 """Stores what belongs to the attempt with this id."""
+UNSAID = Request(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,17 +179,17 @@ class Attempt:
     """
 
     role: str
-    cast_id: str | None
     backend: str
     model: str
     number: int
-    outcome: str
-    detail: str
-    usage: Usage
-    usd: float
-    ms: int
-    request: Request
-    reply: Reply | None
+    outcome: str = "cancelled"
+    detail: str = ""
+    usage: Usage = NOTHING
+    usd: float = 0.0
+    ms: int = 0
+    request: Request = UNSAID
+    cast_id: str | None = None
+    reply: Reply | None = None
     sources: QuestionSources | None = None
 
 
@@ -221,14 +223,15 @@ class Spent:
         return Spent(*(mine + theirs for mine, theirs in pairs))
 
 
-def cost(usage: Usage, price: Price | None) -> float:
-    """USD for these tokens; without a price only tokens count (L-087)."""
+def amount(usage: Usage, price: Price | None) -> Amount:
+    """What these tokens cost; without a price only they count (L-087)."""
+    tokens = usage.tokens_in + usage.tokens_out
     if price is None:
-        return 0.0
+        return Amount(tokens, 0.0)
     cached = price.input if price.cached is None else price.cached
     fresh = usage.tokens_in - usage.tokens_cached
     total = fresh * price.input + usage.tokens_cached * cached + usage.tokens_out * price.output
-    return total / MILLION
+    return Amount(tokens, total / MILLION)
 
 
 OF_RECORD = "(request IS NOT NULL OR detail <> '')"  # as its index has it
@@ -241,6 +244,8 @@ RECORDED = Kept(
     of="cast_id IS NULL OR"
     f" (SELECT c.branch_id FROM casts c WHERE c.id = model_calls.cast_id) IN {OF_BRANCHES}",
     ours=OURS_SINCE,
+    came=f"cast_id {OF_CASTS} OR rowid IN {MADE_OF}",
+    empties=("request = NULL", "answer = NULL", "detail = ''", "sources = NULL"),
 )
 _recorded = reader(Recorded)
 _spent = reader(Spent)
@@ -311,27 +316,6 @@ class ModelCalls:
             f"SELECT DISTINCT cast_id FROM model_calls WHERE cast_id IS NOT NULL AND {OF_RECORD}"
         )
         return await tx.scalars(query)
-
-    async def forget(
-        self,
-        tx: Transaction,
-        cast_ids: Sequence[str],
-        traces: Traces = NOWHERE,
-        sources: Collection[str] = (),
-    ) -> int:
-        """Blank what was kept of the questions of these casts, of those made of one of these
-        `sources`, and of what holds one of the `traces`.
-
-        Returns how many that was.
-        """
-        asked = {"casts": json.dumps(list(cast_ids)), "sources": json.dumps(list(sources))}
-        return await tx.execute(
-            "UPDATE model_calls SET request = NULL, answer = NULL, detail = '', sources = NULL"
-            f" WHERE {OF_RECORD} AND"
-            " (cast_id IN (SELECT value FROM json_each(:casts))"
-            f" OR rowid IN {MADE_OF} OR {RECORDED.rows()})",
-            asked | traces.asked(RECORDED),
-        )
 
     async def usage_since(
         self, moment: datetime, until: datetime | None = None

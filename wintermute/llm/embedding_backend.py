@@ -3,17 +3,16 @@
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from wintermute.clock import Clock
 from wintermute.config.schema import Embeddings
 from wintermute.config.secrets import Redaction
-from wintermute.db import Transaction
 from wintermute.errors import BudgetSpent, EmbeddingsUnavailable
 from wintermute.llm.backend import Endpoint
-from wintermute.llm.calls import NO_ROOM, Amount, Attempt, Budget, ModelCalls, Reservation, cost
+from wintermute.llm.calls import NO_ROOM, Attempt, Budget, ModelCalls, amount
 from wintermute.llm.failures import (
     LONGEST_WISH,
     NOTHING,
@@ -27,7 +26,7 @@ from wintermute.llm.failures import (
 from wintermute.llm.tokens import believed, estimate
 from wintermute.llm.usage import reported
 from wintermute.llm.vector import Vector, embeddable, vector
-from wintermute.messages import Json, Request, Usage
+from wintermute.messages import Json, Usage
 
 log = logging.getLogger(__name__)
 
@@ -46,15 +45,6 @@ class EmbeddingReply:
 
     vectors: tuple[Vector, ...]
     usage: Usage | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """How one request ended. `outcome` as in `Attempt`."""
-
-    outcome: str
-    detail: str = ""
-    usage: Usage = NOTHING
 
 
 class RecordedEmbeddings:
@@ -88,58 +78,32 @@ class RecordedEmbeddings:
 
         Raises: Failed; BudgetSpent before anything is sent.
         """
-        estimated = Usage(sum(map(estimate, texts)))
-        planned = self._budget.planned(ROLE, self.backend, self._amount(estimated))
-        began, made = self._clock.monotonic(), _Made("cancelled")
+        settings, estimated = self._endpoint.settings, Usage(sum(map(estimate, texts)))
+        planned = self._budget.planned(ROLE, self.backend, amount(estimated, settings.price))
+        began, attempt = self._clock.monotonic(), Attempt(ROLE, self.backend, model, number)
         try:
             await self._budget.reserve(planned)
-            made = _Made("cancelled", "", estimated)
+            attempt = replace(attempt, usage=estimated)
             body: Json = {"model": model, "input": list(texts), "encoding_format": "float"}
             read = partial(answer_of, count=len(texts))
             reply = await self._endpoint.fetch("/embeddings", body, seconds, read)
-            window = self._endpoint.settings.context_tokens * len(texts)
-            made = _Made("ok", "", believed(reply.usage, estimated, window))
-        except Failed as failure:
-            usage = estimated if failure.outcome == "timeout" else failure.usage
-            made = _Made(failure.outcome, str(failure), usage)
-            told = (self.backend, failure.outcome, number, len(texts))
-            log.warning("embedding failed backend=%s outcome=%s attempt=%d texts=%d", *told)
-            raise
-        except BudgetSpent as problem:
-            made = _Made(NO_ROOM, str(problem))
+            usage = believed(reply.usage, estimated, settings.context_tokens * len(texts))
+            attempt = replace(attempt, outcome="ok", usage=usage)
+        except (Failed, BudgetSpent) as problem:
+            outcome, usage = NO_ROOM, NOTHING
+            if isinstance(problem, Failed):
+                outcome = problem.outcome
+                usage = estimated if outcome == "timeout" else problem.usage
+                told = (self.backend, outcome, number, len(texts))
+                log.warning("embedding failed backend=%s outcome=%s attempt=%d texts=%d", *told)
+            attempt = replace(attempt, outcome=outcome, detail=str(problem), usage=usage)
             raise
         finally:
-            await self._record(model, made, planned, number, began)
+            spent = amount(attempt.usage, settings.price)
+            ms = round((self._clock.monotonic() - began) * 1000)
+            settle = partial(self._budget.settle, planned, spent)
+            await self._calls.record(replace(attempt, usd=spent.usd, ms=ms), settle)
         return reply.vectors
-
-    async def _record(
-        self, model: str, made: _Made, planned: Reservation, number: int, began: float
-    ) -> None:
-        spent = self._amount(made.usage)
-        attempt = Attempt(
-            role=ROLE,
-            cast_id=None,
-            backend=self.backend,
-            model=model,
-            number=number,
-            outcome=made.outcome,
-            detail=made.detail,
-            usage=made.usage,
-            usd=spent.usd,
-            ms=round((self._clock.monotonic() - began) * 1000),
-            request=Request(()),
-            reply=None,
-        )
-
-        async def settle(tx: Transaction, call_id: str) -> None:
-            await self._budget.settle(planned, spent, tx, call_id)
-
-        await self._calls.record(attempt, settle)
-
-    def _amount(self, usage: Usage) -> Amount:
-        return Amount(
-            usage.tokens_in + usage.tokens_out, cost(usage, self._endpoint.settings.price)
-        )
 
 
 class BackendEmbedder:

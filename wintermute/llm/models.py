@@ -38,7 +38,7 @@ from wintermute.llm.calls import (
     ModelCalls,
     QuestionSources,
     Reservation,
-    cost,
+    amount,
 )
 from wintermute.llm.embedding_backend import BackendEmbedder, RecordedEmbeddings
 from wintermute.llm.failures import (
@@ -232,7 +232,7 @@ class Attempts:
 
     async def _record(self, trial: _Trial, planned: Reservation) -> None:
         question, endpoint, usage = trial.question, trial.endpoint, trial.usage
-        spent = Amount(usage.tokens_in + usage.tokens_out, cost(usage, endpoint.settings.price))
+        spent = amount(usage, endpoint.settings.price)
         attempt = Attempt(
             role=question.role,
             cast_id=question.cast_id,
@@ -265,7 +265,7 @@ def _worst(endpoint: Endpoint, question: Question) -> Amount:
     """The whole prompt at the price of an uncached one, and the longest answer."""
     settings = endpoint.settings
     worst = Usage(endpoint.measure.worst(question.tokens), settings.longest_answer)
-    return Amount(worst.tokens_in + worst.tokens_out, cost(worst, settings.price))
+    return amount(worst, settings.price)
 
 
 class Models:
@@ -364,9 +364,9 @@ class Models:
             await self._quiet.wait()
             return await self._ask(role, request, backend, None, UNHEARD, sources)
 
-    def cost(self, reply: Reply) -> float:
-        """USD for an answer; without a price only tokens count (L-087)."""
-        return cost(reply.usage, self._endpoints[reply.backend].settings.price)
+    def cost(self, reply: Reply) -> Amount:
+        """What an answer cost."""
+        return amount(reply.usage, self._endpoints[reply.backend].settings.price)
 
     async def refused(self, role: str, reason: str) -> None:
         """An answer was of no use: counted, with the reason, which has none of its words."""

@@ -6,7 +6,6 @@ Texts of the request that a server repeats are passed over: nobody may be taken 
 because somebody wrote about one. Of a long body only both ends are read, so that it costs nothing.
 """
 
-import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from importlib import resources
 from itertools import islice
 from typing import Any
 
-from wintermute.messages import Json
+from wintermute.messages import Json, json_in
 from wintermute.text import clean
 
 LONGEST_PARSED = 32_000
@@ -115,7 +114,8 @@ def _parts(body: Any) -> Iterator[tuple[str, str]]:
     while left and seen < MOST_PARTS:
         key, value = left.pop(0)
         seen += 1
-        value = _decoded(value)  # also in a field of a gateway: what it was told itself
+        if isinstance(value, str) and len(value) <= LONGEST_PARSED:
+            value = json_in(value, value)  # also in a field of a gateway: what it was told itself
         if isinstance(value, dict):
             fields = islice(value.items(), MOST_PARTS)
             left += [(name, "" if name in ECHOED else each) for name, each in fields]
@@ -127,13 +127,6 @@ def _parts(body: Any) -> Iterator[tuple[str, str]]:
                 text, *rest = text.split(begins)
                 text += "".join(each[each.rfind(ends) :] for each in rest if ends in each)
             yield key, text
-
-
-def _decoded(body: Any) -> Any:
-    try:
-        return json.loads(body) if isinstance(body, str) and len(body) <= LONGEST_PARSED else body
-    except (ValueError, RecursionError):
-        return body
 
 
 def _ends(text: str, most: int = END) -> str:

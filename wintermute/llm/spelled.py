@@ -17,7 +17,7 @@ from typing import Any, Literal
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database
 from wintermute.llm.wording import repaired, unaliased
-from wintermute.messages import Json
+from wintermute.messages import Json, mapping
 
 HabitColumn = Literal["text_tool_calls", "thinks_aloud"]
 """Writes its calls as text · ends reasoning that it never began (F-020)."""
@@ -130,10 +130,6 @@ def json_values(body: str) -> list[Any]:
     return found
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def calls_in(value: Any, missing: Json | None = None) -> Iterator[tuple[str, str]]:
     """The calls that a JSON value is. `missing`: arguments where it has none. Raises: ValueError."""
     if isinstance(value, dict) and set(value) == {"tool_calls"}:
@@ -146,7 +142,7 @@ def calls_in(value: Any, missing: Json | None = None) -> Iterator[tuple[str, str
         raise ValueError
     function = value.get("function", value)
     function = function if isinstance(function, dict) else {**value, "name": function}
-    if not set(function) <= WORDS or "properties" in _mapping(function.get("parameters")):
+    if not set(function) <= WORDS or "properties" in mapping(function.get("parameters")):
         raise ValueError  # the definition of a tool, which somebody wanted to see
     name = function.get("name", function.get("tool_name"))
     arguments = function.get("arguments", function.get("parameters", missing))

@@ -103,8 +103,9 @@ class UnaskedModels:
             raise
         self.away = ""
         self.calls += 1
-        self.used += reply.usage.tokens_in + reply.usage.tokens_out
-        self.usd += self._models.cost(reply)
+        cost = self._models.cost(reply)
+        self.used += cost.tokens
+        self.usd += cost.usd
         return reply
 
     async def ask(

@@ -5,7 +5,7 @@ Everybody counts what was read from a cache among the tokens read, except Anthro
 
 from typing import Any
 
-from wintermute.messages import Json, Usage
+from wintermute.messages import Json, Usage, mapping
 
 MOST_TOKENS = 10**9
 """A count beyond this is none."""
@@ -23,7 +23,7 @@ READ, WRITTEN = "cache_read_input_tokens", "cache_creation_input_tokens"
 
 def reported(document: Json) -> Usage | None:
     """What one part of an answer tells; None: nothing, or nothing that can be true."""
-    usage = _mapping(document.get("usage")) or _of_choice(document.get("choices"))
+    usage = mapping(document.get("usage")) or _of_choice(document.get("choices"))
     tokens_in = count(usage.get("prompt_tokens"))
     tokens_out = count(usage.get("completion_tokens"))
     if not (tokens_in or tokens_out):
@@ -33,7 +33,7 @@ def reported(document: Json) -> Usage | None:
     if read + written > tokens_in or ("prompt_tokens" not in usage and not cached):
         tokens_in += read + written  # it was told without them
     found = Usage(tokens_in, tokens_out, max(cached, read))
-    return _checked(_with_timings(found, _mapping(document.get("timings"))))
+    return _checked(_with_timings(found, mapping(document.get("timings"))))
 
 
 def _with_timings(usage: Usage, timings: Json) -> Usage:
@@ -57,20 +57,16 @@ def _checked(usage: Usage) -> Usage | None:
 def _of_choice(choices: Any) -> Json:
     """Moonshot tells it within the last choice of a stream."""
     first = choices[0] if isinstance(choices, list) and choices else None
-    return _mapping(_mapping(first).get("usage"))
+    return mapping(mapping(first).get("usage"))
 
 
 def _at(usage: Json, path: tuple[str, ...]) -> Any:
     *sections, name = path
     for section in sections:
-        usage = _mapping(usage.get(section))
+        usage = mapping(usage.get(section))
     return usage.get(name)
 
 
 def count(value: Any) -> int:
     """A number of tokens that can be one; else none."""
     return value if type(value) is int and 0 < value <= MOST_TOKENS else 0
-
-
-def _mapping(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}

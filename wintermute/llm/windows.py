@@ -18,6 +18,7 @@ from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from wintermute.config.schema import Backend
+from wintermute.messages import mapping
 
 SURE = 0.6
 """Even the shortest tokens of the models that were measured make this much of our estimates."""
@@ -299,8 +300,7 @@ def _num_ctx(shown: Any) -> int | None:
 
 def _lengths(shown: Any) -> list[Any]:
     """What Ollama knows of the model itself, under a name that begins with its kind."""
-    info = _at(shown, "model_info")
-    known = info if isinstance(info, dict) else {}
+    known = mapping(_at(shown, "model_info"))
     return [value for key, value in known.items() if str(key).endswith(".context_length")]
 
 

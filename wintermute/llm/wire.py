@@ -14,7 +14,7 @@ from wintermute.llm.spelled import may_be_calls, spelled_calls
 from wintermute.llm.usage import count, reported
 from wintermute.llm.wording import parsed, repaired, unaliased
 from wintermute.llm.written import CallContext, known_name, settled, typed
-from wintermute.messages import BROKEN_OFF, CUT, ENDLESS, Call, Json, Usage
+from wintermute.messages import BROKEN_OFF, CUT, ENDLESS, Call, Json, Usage, mapping
 from wintermute.text import clean, is_blank
 
 NOTHING_SEEN = CallContext()
@@ -78,7 +78,7 @@ class _Call:
         known = len(self.id), len(self.name), len(self.arguments)
         gather(self.fields, delta, OF_CALL)
         self.id = self.id or _string(delta.get("id"))
-        function = _mapping(delta.get("function"))
+        function = mapping(delta.get("function"))
         name = _string(function.get("name"))
         if name != self.name:  # some servers repeat the name in every part
             self.name += name
@@ -88,7 +88,7 @@ class _Call:
 
     def is_followed_by(self, delta: Json) -> bool:
         """Whether a part with this call's index is another call: some servers number all of them 0."""
-        given, function = _string(delta.get("id")), _mapping(delta.get("function"))
+        given, function = _string(delta.get("id")), mapping(delta.get("function"))
         if given and self.id:  # some servers give each part an id of its own, but no name again
             return given != self.id and bool(_string(function.get("name")))
         # Nor do some give ids: where these arguments are whole, others can only be of another call.
@@ -279,7 +279,7 @@ class Gathering:
 
     def _take_document(self, raw: bytes, part: str) -> None:
         try:
-            document = _mapping(json.loads(raw.decode("utf-8", "replace")))
+            document = mapping(json.loads(raw.decode("utf-8", "replace")))
             told = document if document.get("object") == "error" else document.get("error")
             error = self._redact.tree(told)
         except (ValueError, RecursionError):
@@ -294,7 +294,7 @@ class Gathering:
         self.progress = _progress(document.get("prompt_progress")) or self.progress
         choices = document.get("choices")
         if isinstance(choices, list) and choices:
-            self._take_choice(_mapping(choices[0]), part)
+            self._take_choice(mapping(choices[0]), part)
 
     def _take_choice(self, choice: Json, part: str) -> None:
         self._chose = True
@@ -302,7 +302,7 @@ class Gathering:
             raise of_error(error)
         known, self._finish = self._finish, _string(choice.get("finish_reason")) or self._finish
         self.heard += self._finish != known
-        message = _mapping(choice.get(part) or choice.get("message"))
+        message = mapping(choice.get(part) or choice.get("message"))
         said, refusal = _texts(message.get("content")), _texts(message.get("refusal"))
         for text in said:
             self._markup.feed(text)
@@ -316,7 +316,7 @@ class Gathering:
 
     def _take_calls(self, deltas: Any) -> None:
         for position, item in enumerate(deltas if isinstance(deltas, list) else ()):
-            delta = _mapping(item)
+            delta = mapping(item)
             index = delta.get("index")
             slot = index if isinstance(index, int) else position
             call = self._slots.get(slot)
@@ -381,7 +381,7 @@ def _texts(content: Any) -> list[str]:
 
 
 def _progress(told: Any) -> tuple[int, int] | None:
-    progress = _mapping(told)
+    progress = mapping(told)
     total = count(progress.get("total"))
     return (min(count(progress.get("processed")), total), total) if total else None
 
@@ -392,7 +392,3 @@ def _name(given: str) -> str:
 
 def _string(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _mapping(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}

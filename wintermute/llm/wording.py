@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from wintermute.messages import Json
+from wintermute.messages import Json, json_in
 
 ALIASES = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}
 FENCE = re.compile(r"\A```(?:json)?[ \t]*\n(.*)```\Z", re.DOTALL | re.IGNORECASE)
@@ -44,10 +44,7 @@ def unaliased(name: str, arguments: str) -> tuple[str, str]:
     """Names from the loop's older vocabulary become ours (L-004, L-010)."""
     if name != "submit_answer":
         return ALIASES.get(name, name), arguments
-    try:
-        given = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return "done", arguments
+    given = json_in(arguments, {})
     if isinstance(given, dict) and (not given or "answer" in given):
         return "done", arguments
     if isinstance(given, dict) and len(given) == 1:

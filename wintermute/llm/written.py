@@ -15,7 +15,7 @@ from wintermute.llm import call_marks as marks
 from wintermute.llm.markup import TURN_ENDS, Written, restored
 from wintermute.llm.spelled import calls_in, json_values, spelled_calls
 from wintermute.llm.wording import parsed, repaired, unaliased
-from wintermute.messages import CLOSED, OPENED, UNREADABLE, Json, Request
+from wintermute.messages import CLOSED, OPENED, UNREADABLE, Json, Request, json_in
 
 MOST_CALLS = 100
 MOST_WRITTEN = 1_000_000
@@ -256,8 +256,5 @@ def _given(name: str, inside: str, offered: Mapping[str, Json]) -> str:
 
 
 def _bare(value: str, types: set[str]) -> Any:
-    try:
-        found = json.loads(value)
-    except (ValueError, RecursionError):
-        return value
+    found = json_in(value, value)
     return found if not types or KINDS[type(found)] & types else value

@@ -8,7 +8,7 @@ The path of a branch: the branches it was forked from, each up to its fork, then
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -16,7 +16,16 @@ from typing import Any
 from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import NOWHERE, OF_BRANCHES, OURS_SINCE, Kept, Traces
+from wintermute.db.eraser import Came, erase
+from wintermute.db.text_search import (
+    GONE,
+    OF_BRANCHES,
+    OF_CASTS,
+    OF_EVENTS,
+    OURS_SINCE,
+    Kept,
+    Traces,
+)
 from wintermute.db.values import columns, insert, reader
 from wintermute.ids import NewId
 from wintermute.loom.records import BranchView, Cast, CastStatus, Fold, Observation, Turn
@@ -36,8 +45,6 @@ _OF_EVENTS = (  # and what was handed out for them
     "  JOIN conversations v ON v.parent_cast = told.id JOIN branches o ON o.conversation_id = v.id"
     "  JOIN casts k ON k.branch_id = o.id) SELECT id FROM told)"
 )
-_OURS = "IN (SELECT value FROM json_each(:casts))"
-_ENDED = "EXISTS (SELECT 1 FROM casts c WHERE c.id = cast_id AND c.state <> 'running')"
 _BEGUN = "started_at >= :since"
 _CASTS = f"+branch_id IN {OF_BRANCHES}"
 _TURNS = f"(SELECT c.branch_id FROM casts c WHERE c.id = turns.cast_id) IN {OF_BRANCHES}"
@@ -49,11 +56,84 @@ _BY_US = (  # what we handed out, and what was told of it
     f"{_BEGUN} AND (event_id IS NULL OR EXISTS"
     " (SELECT 1 FROM inbox i WHERE i.event_id = casts.event_id AND i.kind = 'event'))"
 )
-INTENTS = Kept("casts", ("intent",), where="intent <> ''", fixed=True, of=_CASTS, ours=_BY_US)
-RESULTS = Kept("casts", ("result",), where="result <> ''", of=_CASTS, ours=_BEGUN)
-TURNS = Kept("turns", ("utterance", "calls", "error"), fixed=True, of=_TURNS, ours=OURS_SINCE)
-OBSERVATIONS = Kept("observations", ("args", "result"), of=_SEEN, ours=_BEGUN)
-FOLDS = Kept("folds", ("summary",), fixed=True, of=_CASTS, ours=OURS_SINCE)
+_RUNS = "SELECT coalesce(c.event_id, c.id) FROM casts c WHERE c.state = 'running' AND c.id"
+_SUMMED = (  # the casts with what is summed up: one without a turn with the turns that follow
+    "(SELECT o.id AS conversation_id, c.seq,"
+    "  (SELECT max(t.seq) FROM turns t WHERE t.cast_id = c.id) AS last_turn FROM casts c"
+    " JOIN branches b ON b.id = c.branch_id JOIN conversations v ON v.id = b.conversation_id"
+    f" JOIN conversations o ON o.id = v.id OR o.room_id = v.room_id WHERE c.id {OF_CASTS})"
+)
+INTENTS = Kept(
+    *("casts", ("intent",)),
+    where="intent <> ''",
+    fixed=True,
+    of=_CASTS,
+    ours=_BY_US,
+    came=f"id {OF_CASTS}",
+    waits="iif(state = 'running', coalesce(event_id, id), NULL)",
+    hangs=(
+        "UPDATE prompt_parts SET text = '' WHERE hash IN (SELECT part.value ->> 1 FROM turns t"
+        " JOIN prompts p ON p.hash = t.prompt_hash JOIN json_each(p.parts) part"
+        f" WHERE t.cast_id {OF_CASTS} AND part.value ->> 0 IN ('Task Context', 'Objective'))",
+    ),
+)
+RESULTS = Kept(
+    *("casts", ("result",)),
+    where="result <> ''",
+    of=_CASTS,
+    ours=_BEGUN,
+    came=f"id {OF_CASTS}",
+    waits=INTENTS.waits,
+)
+TURNS = Kept(
+    *("turns", ("utterance", "calls", "error")),
+    fixed=True,
+    of=_TURNS,
+    ours=OURS_SINCE,
+    came=f"cast_id {OF_CASTS}",
+    waits=f"({_RUNS} = cast_id)",
+    empties=(
+        *("utterance = ''", "calls = '[]'", "context_block = ''", "provider_fields = ''"),
+        "error = iif(error IS NULL, NULL, '')",
+    ),
+    hangs=(
+        "UPDATE observations SET args = NULL, result = '' WHERE turn_id IN"
+        f" (SELECT id FROM turns WHERE seq {GONE})",
+    ),
+)
+OBSERVATIONS = Kept(
+    *("observations", ("args", "result")),
+    of=_SEEN,
+    ours=_BEGUN,
+    waits=f"({_RUNS} = (SELECT cast_id FROM turns WHERE id = turn_id))",
+    empties=("args = NULL", "result = ''"),
+)
+# What it sums up is said there in other words; and where the prompts of its conversation repeat it,
+# in the fields made since (F-040), and in the other conversations of its room, which go on from it.
+FOLDS = Kept(
+    *("folds", ("summary",)),
+    fixed=True,
+    of=_CASTS,
+    ours=OURS_SINCE,
+    came=f"EXISTS (SELECT 1 FROM {_SUMMED} e JOIN branches b ON b.id = folds.branch_id"
+    "  WHERE e.conversation_id = b.conversation_id AND (e.last_turn IS NULL"
+    "   OR e.last_turn >= (SELECT seq FROM turns WHERE id = from_turn))"
+    "   AND e.seq <= (SELECT c.seq FROM turns t JOIN casts c ON c.id = t.cast_id"
+    "    WHERE t.id = to_turn))",
+    hangs=(
+        "UPDATE turns SET provider_fields = '' WHERE provider_fields <> '' AND cast_id IN"
+        f" (SELECT c.id FROM {_SUMMED} e JOIN branches b ON b.conversation_id = e.conversation_id"
+        "  JOIN casts c ON c.branch_id = b.id AND c.seq >= e.seq)",
+        "UPDATE prompt_parts SET text = '' WHERE hash IN (SELECT x.hash FROM folds f"
+        " JOIN branches b ON b.id = f.branch_id"
+        " JOIN branches o ON o.conversation_id = b.conversation_id"
+        " JOIN casts c ON c.branch_id = o.id JOIN turns t ON t.cast_id = c.id"
+        " JOIN prompts p ON p.hash = t.prompt_hash"
+        " JOIN json_each(p.parts) part JOIN prompt_parts x ON x.hash = part.value ->> 1"
+        f" WHERE f.seq {GONE} AND instr(x.text, '[Folded: turns 1-' || f.turns || ']'))",
+    ),
+)
+LOOM = (INTENTS, RESULTS, TURNS, OBSERVATIONS, FOLDS)
 BLOCKS = (
     Kept("casts", ("context_block",), where="context_block <> ''", of=_CASTS, ours=_BEGUN),
     Kept("turns", ("context_block",), where="context_block <> ''", of=_TURNS, ours=OURS_SINCE),
@@ -299,82 +379,28 @@ class Casts:
         """Whether a cast has seen text from outside."""
         return await tx.exists("SELECT 1 FROM casts WHERE id = ? AND taint", (cast_id,))
 
-    async def forget(
-        self, tx: Transaction, events: Sequence[str], traces: Traces = NOWHERE
-    ) -> tuple[int, int]:
-        """Blank the ended casts of these events, and whatever else holds one of the `traces`.
-
-        Rows, ids and links stay (DESIGN §4), and running casts as they are. Returns how many casts
-        and turns were blanked, and how many running casts should be.
-        """
-        ours = await tx.scalars(
-            f"SELECT id FROM casts WHERE id {_OF_EVENTS}", {"events": json.dumps(list(events))}
-        )
-        asked = {"events": json.dumps(list(events)), "casts": json.dumps(ours)}
-        asked |= traces.asked(INTENTS, RESULTS, TURNS, OBSERVATIONS, FOLDS)
-        casts = await tx.execute(
-            f"UPDATE casts SET intent = iif(id {_OURS} OR {INTENTS.rows()}, '', intent),"
-            f" result = iif(id {_OURS} OR {RESULTS.rows()}, '', result)"
-            f" WHERE state <> 'running' AND intent || result <> ''"
-            f" AND (id {_OURS} OR {INTENTS.rows()} OR {RESULTS.rows()})",
-            asked,
-        )
-        turns = await tx.execute(
-            "UPDATE turns SET utterance = '', calls = '[]', context_block = '', provider_fields = '',"
-            f" error = iif(error IS NULL, NULL, '') WHERE {_ENDED}"
-            " AND (utterance, calls, coalesce(error, '')) <> ('', '[]', '')"
-            f" AND (cast_id {_OURS} OR {TURNS.rows()})",
-            asked,
-        )
-        await tx.execute(
-            "UPDATE observations SET args = NULL, result = '' WHERE (turn_id IN"
-            f" (SELECT id FROM turns WHERE cast_id {_OURS} OR {TURNS.rows()})"
-            f" OR {OBSERVATIONS.rows()})"
-            f" AND EXISTS (SELECT 1 FROM turns t WHERE t.id = turn_id AND {_ENDED})",
-            asked,
-        )
-        await self._forget_folds(tx, asked)
-        await tx.execute(
-            "UPDATE prompt_parts SET text = '' WHERE hash IN (SELECT part.value ->> 1 FROM turns t"
-            " JOIN prompts p ON p.hash = t.prompt_hash JOIN json_each(p.parts) part"
-            f" WHERE t.cast_id {_OURS} AND part.value ->> 0 IN ('Task Context', 'Objective'))",
-            asked,
-        )
-        (running,) = await tx.scalars(
-            f"SELECT count(*) FROM casts WHERE state = 'running' AND (id {_OURS}"
-            f" OR {INTENTS.rows()} OR id IN (SELECT cast_id FROM turns WHERE {TURNS.rows()}"
-            "  OR id IN (SELECT turn_id FROM observations WHERE"
-            f"   {OBSERVATIONS.rows()})))",
-            asked,
-        )
-        return casts + turns, running
+    async def came_of(self, tx: Transaction, events: Collection[str]) -> Came:
+        """Return these events with their casts, for the eraser."""
+        return Came(events, await self.of_events(tx, events))
 
     async def take_back(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """Blank what these events asked for, and summaries of it, once their casts have ended (F-027).
 
         What was answered stays. Returns the casts.
         """
-        asked = {"events": json.dumps(list(events))}
         rows = await tx.rows(
             "UPDATE casts SET intent = '' WHERE state <> 'running' AND intent <> ''"
-            " AND event_id IN (SELECT value FROM json_each(:events)) RETURNING id",
-            asked,
+            f" AND event_id {OF_EVENTS} RETURNING id",
+            {"events": json.dumps(list(events))},
         )
-        await self._forget_folds(tx, asked)
+        await erase(tx, [FOLDS], came=await self.came_of(tx, events))
         return [row["id"] for row in rows]
 
     async def unsay(self, tx: Transaction, cast_id: str) -> None:
         """Blank what an ended cast said, and summaries of it: its answer was taken back."""
-        for change in (
-            "UPDATE casts SET result = '' WHERE id = ? AND state <> 'running'",
-            "UPDATE turns SET utterance = '', calls = '[]', context_block = '', provider_fields = '',"
-            f" error = iif(error IS NULL, NULL, '') WHERE cast_id = ? AND {_ENDED}",
-            "UPDATE observations SET args = NULL, result = '' WHERE turn_id IN (SELECT id FROM turns"
-            f" WHERE cast_id = ? AND {_ENDED})",
-        ):
-            await tx.execute(change, (cast_id,))
+        await erase(tx, [RESULTS, TURNS], came=Came(casts=[cast_id]))
         events = await tx.scalars("SELECT event_id FROM casts WHERE id = ?", (cast_id,))
-        await self._forget_folds(tx, {"events": json.dumps(events)})
+        await erase(tx, [FOLDS], came=await self.came_of(tx, events))
 
     async def in_groups(
         self, tx: Transaction, conversation_id: str, sender: str
@@ -408,7 +434,7 @@ class Casts:
         events = await tx.scalars(  # the database allows nothing else
             "UPDATE casts SET intent = ? WHERE id = ? RETURNING event_id", (intent, cast_id)
         )
-        await self._forget_folds(tx, {"events": json.dumps(events)})
+        await erase(tx, [FOLDS], came=await self.came_of(tx, events))
 
     async def from_first(
         self, tx: Transaction, conversation_id: str, casts: Sequence[str], among: Sequence[str]
@@ -430,7 +456,7 @@ class Casts:
             },
         )
 
-    async def of_events(self, tx: Transaction, events: Sequence[str]) -> list[str]:
+    async def of_events(self, tx: Transaction, events: Collection[str]) -> list[str]:
         """The ids of the casts for these events."""
         asked = {"events": json.dumps(list(events))}
         return await tx.scalars(f"SELECT id FROM casts WHERE id {_OF_EVENTS}", asked)
@@ -464,56 +490,6 @@ class Casts:
         """The ids of the turns for these events."""
         asked = {"events": json.dumps(list(events))}
         return await tx.scalars(f"SELECT id FROM turns WHERE cast_id {_OF_EVENTS}", asked)
-
-    async def _forget_folds(self, tx: Transaction, asked: Mapping[str, str]) -> None:
-        """Blank the summaries of what is forgotten, which may say it in other words.
-
-        Also where the prompts of their conversations repeat them, and the fields made since (F-040),
-        and in the other conversations of their rooms: a thread may go on from them.
-        """
-        of_events = (  # a cast without a turn is summed up with the turns that follow
-            "(SELECT o.id AS conversation_id, c.seq,"
-            "  (SELECT max(t.seq) FROM turns t WHERE t.cast_id = c.id) AS last_turn FROM casts c"
-            " JOIN branches b ON b.id = c.branch_id JOIN conversations v ON v.id = b.conversation_id"
-            f" JOIN conversations o ON o.id = v.id OR o.room_id = v.room_id WHERE c.id {_OF_EVENTS})"
-        )
-        await tx.execute(
-            f"UPDATE turns SET provider_fields = '' WHERE provider_fields <> '' AND cast_id IN (SELECT c.id FROM {of_events} e"
-            " JOIN branches b ON b.conversation_id = e.conversation_id"
-            " JOIN casts c ON c.branch_id = b.id AND c.seq >= e.seq)",
-            asked,
-        )
-        asked = {**NOWHERE.asked(FOLDS), **asked}
-        rows = await tx.rows(
-            f"UPDATE folds SET summary = '' WHERE summary <> '' AND ({FOLDS.rows()} OR EXISTS"
-            f" (SELECT 1 FROM {of_events} e JOIN branches b ON b.id = folds.branch_id"
-            "  WHERE e.conversation_id = b.conversation_id AND (e.last_turn IS NULL"
-            "   OR e.last_turn >= (SELECT seq FROM turns WHERE id = from_turn))"
-            "   AND e.seq <= (SELECT c.seq FROM turns t JOIN casts c ON c.id = t.cast_id"
-            "    WHERE t.id = to_turn))) RETURNING id",
-            asked,
-        )
-        await tx.execute(
-            "UPDATE prompt_parts SET text = '' WHERE hash IN (SELECT x.hash FROM folds f"
-            " JOIN branches b ON b.id = f.branch_id"
-            " JOIN branches o ON o.conversation_id = b.conversation_id"
-            " JOIN casts c ON c.branch_id = o.id JOIN turns t ON t.cast_id = c.id"
-            " JOIN prompts p ON p.hash = t.prompt_hash"
-            " JOIN json_each(p.parts) part JOIN prompt_parts x ON x.hash = part.value ->> 1"
-            " WHERE f.id IN (SELECT value FROM json_each(?))"
-            "  AND instr(x.text, '[Folded: turns 1-' || f.turns || ']'))",
-            (json.dumps([row["id"] for row in rows]),),
-        )
-
-    async def forget_prompts(self, tx: Transaction, traces: Traces) -> int:
-        """Blank the system prompts and the blocks that hold one of the `traces`; how many that was."""
-        asked, gone = traces.asked(*PROMPTS), 0
-        for kept in PROMPTS:
-            (text,) = kept.columns
-            gone += await tx.execute(
-                f"UPDATE {kept.table} SET {text} = '' WHERE {kept.rows()}", asked
-            )
-        return gone
 
     async def forget_fields(self, tx: Transaction, scopes: Sequence[str], since: str) -> None:
         """Keep none of the fields of turns that were made since then where these scopes talk."""

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import OF_TALKS, Kept, Traces
+from wintermute.db.text_search import OF_EVENTS, OF_TALKS, Kept, Traces
 from wintermute.db.values import insert, reader
 from wintermute.ids import NewId
 from wintermute.loom.casts import PATH
@@ -39,7 +39,12 @@ class Conversation:
     scope: str
 
 
-EDITS = Kept("edits", ("text",), fixed=True, of=OF_TALKS)
+EDITS = Kept(
+    *("edits", ("text",)),
+    fixed=True,
+    of=OF_TALKS,
+    came=f"event_id {OF_EVENTS} OR edited {OF_EVENTS}",
+)
 _conversation = reader(Conversation)
 _fold = reader(Fold)
 
@@ -421,15 +426,6 @@ class Edits:
         said = await tx.rows(f"SELECT event_id, text FROM edits WHERE {meant}", asked)
         await tx.execute(f"UPDATE edits SET text = '' WHERE {meant}", asked)
         return {row["event_id"]: row["text"] for row in said}
-
-    async def forget(self, tx: Transaction, events: Sequence[str], traces: Traces) -> int:
-        """Blank the edits of these events and what holds one of the `traces`; how many that was."""
-        return await tx.execute(
-            "UPDATE edits SET text = '' WHERE text <> '' AND ("
-            "event_id IN (SELECT value FROM json_each(:events))"
-            f" OR edited IN (SELECT value FROM json_each(:events)) OR {EDITS.rows()})",
-            {"events": json.dumps(list(events))} | traces.asked(EDITS),
-        )
 
 
 Reward = Literal[-1, 1]

@@ -12,12 +12,12 @@ from typing import Literal
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import NOWHERE, OURS_SINCE, SCOPES, Kept, Traces
+from wintermute.db.text_search import OF_EVENTS, OURS_SINCE, SCOPES, Kept
 from wintermute.db.values import columns, insert, reader
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
 from wintermute.loom.records import PromptMode, Wards
-from wintermute.messages import Json, Origin
+from wintermute.messages import Json, Origin, json_in, mapping
 from wintermute.text import one_line
 
 SubSessionState = Literal[
@@ -181,11 +181,7 @@ def to_be_named(spawns: Spawns, seen: Set[int]) -> set[str]:
 
 def _words(call: Json) -> tuple[str, list[str]]:
     """The name in a call's arguments and what it depends on, whatever stands there."""
-    try:
-        args = json.loads(call["arguments"])
-    except (ValueError, RecursionError):
-        args = None
-    args = args if isinstance(args, dict) else {}
+    args = mapping(json_in(call["arguments"]))
     depends_on = args.get("depends_on")
     words = depends_on if isinstance(depends_on, list) else []
     return one_line(str(args.get("name") or "")), [word for word in words if isinstance(word, str)]
@@ -198,6 +194,9 @@ SESSIONS = Kept(
     *("sub_sessions", ("name", "objective", "context", "result")),
     of=f"scope IN {SCOPES}",
     ours=OURS_SINCE,
+    came=f"root_event {OF_EVENTS}",
+    waits=f"iif({OPEN}, coalesce(cast_id, id), NULL)",
+    empties=("objective = ''", "context = ''", "result = ''", "name = NULL"),
 )
 _settings = reader(WorkSettings)
 _node = reader(SubSession, "settings")
@@ -533,16 +532,6 @@ class SubSessions:
             {"id": sub_id},
         )
         return tuple(map(_sub_session, rows))
-
-    async def forget(self, tx: Transaction, events: Sequence[str], traces: Traces = NOWHERE) -> int:
-        """Blank what came from these events or holds one of the `traces`, once it is over."""
-        return await tx.execute(
-            "UPDATE sub_sessions SET objective = '', context = '', result = '', name = NULL"
-            f" WHERE NOT {OPEN} AND objective || context || result <> '' AND"
-            f" (root_event IN (SELECT value FROM json_each(:events))"
-            f" OR {SESSIONS.rows()})",
-            {"events": json.dumps(list(events))} | traces.asked(SESSIONS),
-        )
 
 
 async def sweep(tx: Transaction, now: datetime) -> None:

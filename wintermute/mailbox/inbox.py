@@ -9,7 +9,7 @@ from typing import Literal
 from wintermute.clock import Clock, moment, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Row, Transaction, put_single, single
-from wintermute.db.text_search import OF_TALKS, Kept, Traces
+from wintermute.db.text_search import OF_EVENTS, OF_TALKS, Kept, Traces
 from wintermute.db.values import columns, insert, reader, stored
 from wintermute.messages import InboxKind, Incoming, Json, Origin
 
@@ -118,6 +118,8 @@ RECEIVED = Kept(
     fixed=True,
     of=OF_TALKS,
     ours="kind = 'event' AND received_at >= :since",
+    came=f"event_id {OF_EVENTS}",
+    waits="iif(state IN ('answered', 'ignored'), NULL, event_id)",
 )
 WRITTEN = Kept(  # by anybody but us
     *("inbox", ("body",)),
@@ -629,24 +631,6 @@ class Inbox:
             "  AND received_at < ? ORDER BY seq LIMIT ?)",
             (conversation_id, upto, stamp(before), limit),
         )
-
-    async def forget(
-        self, tx: Transaction, events: Sequence[str], traces: Traces
-    ) -> tuple[int, int]:
-        """Blank these events and what else holds one of the `traces`, unless it is yet to be done.
-
-        Returns how many were blanked, and how many are yet to be done.
-        """
-        asked = {"events": json.dumps(list(events))} | traces.asked(RECEIVED)
-        meant = f"(event_id IN (SELECT value FROM json_each(:events)) OR {RECEIVED.rows()})"
-        blanked = await tx.execute(
-            "UPDATE inbox SET body = '', raw = '' WHERE state IN ('answered', 'ignored')"
-            f" AND body || raw <> '' AND {meant}",
-            asked,
-        )
-        query = "SELECT count(*) FROM inbox WHERE state IN ('waiting', 'casting', 'locked', 'untrusted')"
-        (waiting,) = await tx.scalars(f"{query} AND {meant}", asked)
-        return blanked, waiting
 
     async def bot_streak(self, tx: Transaction, conversation_id: str) -> int:
         """Count the messages of bots taken in a room, in whatever thread, since a person last spoke (X-004)."""

@@ -9,7 +9,7 @@ from typing import Literal
 from wintermute.clock import Clock, stamp
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.db import Database, Transaction
-from wintermute.db.text_search import OF_TALKS, OURS_SINCE, SCOPES, Kept, Traces
+from wintermute.db.text_search import GONE, OF_EVENTS, OF_TALKS, OURS_SINCE, SCOPES, Kept
 from wintermute.db.values import columns, insert, reader
 from wintermute.ids import NewId
 from wintermute.mailbox.growing import ENDED, REFUSED_EDIT, drop_draft, former_row, taken_over
@@ -149,7 +149,19 @@ class Spoken:
     meant_for: str
 
 
-ANSWERS = Kept("outbox", ("body",), fixed=True, of=OF_TALKS, ours=OURS_SINCE)
+ANSWERS = Kept(
+    *("outbox", ("body",)),
+    fixed=True,
+    of=OF_TALKS,
+    ours=OURS_SINCE,
+    came=f"answers {OF_EVENTS}",
+    waits=f"iif(state <> 'waiting' OR {HELD}, NULL, id)",
+    empties=("body = ''", "state = iif(state = 'waiting', 'sent', state)"),
+    hangs=(
+        "UPDATE outbox_parts SET content = '{}' WHERE outbox_id IN"
+        f" (SELECT id FROM outbox WHERE seq {GONE})",
+    ),
+)
 MEANT_FOR_THEM = replace(ANSWERS, of=f"meant_for IN {SCOPES}")
 _part = reader(OutboxPart, "of")
 _late = reader(Late)
@@ -339,30 +351,6 @@ class Outbox:
             " ('waiting', 'stuck') AND NOT EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id)",
             (event_id,),
         )
-
-    async def forget(
-        self, tx: Transaction, events: Sequence[str], traces: Traces
-    ) -> tuple[int, int, list[str]]:
-        """Blank what was said in answer to these events or holds one of the `traces`.
-
-        What waits to be sent soon is left alone. Returns counts of both, and what is never said now.
-        """
-        asked = {"events": json.dumps(list(events))} | traces.asked(ANSWERS)
-        meant = f"(answers IN (SELECT value FROM json_each(:events)) OR {ANSWERS.rows()})"
-        waits = f"FROM outbox WHERE state = 'waiting' AND {meant}"
-        unsaid = await tx.scalars(f"SELECT id {waits} AND {HELD}", asked)
-        blanked = await tx.rows(
-            "UPDATE outbox SET body = '', state = iif(state = 'waiting', 'sent', state)"
-            f" WHERE (state <> 'waiting' OR {HELD}) AND body <> '' AND {meant} RETURNING id",
-            asked,
-        )
-        await tx.execute(
-            "UPDATE outbox_parts SET content = '{}' WHERE outbox_id IN"
-            " (SELECT value FROM json_each(?))",
-            (json.dumps([row["id"] for row in blanked]),),
-        )
-        (waiting,) = await tx.scalars(f"SELECT count(*) {waits}", asked)
-        return len(blanked), waiting, unsaid
 
     async def take_back(self, tx: Transaction, events: Sequence[str]) -> list[str]:
         """What waits to be said in answer to these events is not said; which of them had an answer.

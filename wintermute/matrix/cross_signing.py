@@ -25,7 +25,6 @@ from wintermute.errors import (
 )
 from wintermute.health.health import HealthState
 from wintermute.matrix.http import call, path
-from wintermute.matrix.inbox import mapping
 from wintermute.matrix.people import (
     Device,
     People,
@@ -52,7 +51,7 @@ from wintermute.matrix.signing import (
     unsigned,
     with_signature,
 )
-from wintermute.messages import Json
+from wintermute.messages import Json, mapping
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from nio import AsyncClient, AsyncClientConfig
 from wintermute.config.schema import URL, Matrix, is_loopback, proxied
 from wintermute.errors import HomeserverUnavailable, LoginRefused, SendRefused
 from wintermute.matrix.http import fetch
-from wintermute.matrix.inbox import mapping
+from wintermute.messages import mapping
 
 VERSIONS = "/_matrix/client/versions"
 WELL_KNOWN = "/.well-known/matrix/client"

@@ -29,7 +29,7 @@ from wintermute.errors import (
     LoginRefused,
     SendRefused,
 )
-from wintermute.messages import Json
+from wintermute.messages import Json, json_in, mapping
 from wintermute.text import no_answer
 
 NO_ANSWER = (
@@ -206,13 +206,10 @@ def date_of(header: str) -> datetime | None:
 
 
 def _answer(response: ClientResponse, content: bytes) -> Json:
-    try:
-        answer: Any = json.loads(content)
-    except (ValueError, RecursionError):
-        answer = None
+    answer = json_in(content)
     if response.status < 300 and isinstance(answer, dict):
         return answer
-    refuse(response.status, answer if isinstance(answer, dict) else {})
+    refuse(response.status, mapping(answer))
     told = f"the homeserver answered {response.status} without JSON"
     raise HomeserverUnavailable(told, status=response.status)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from wintermute import text
-from wintermute.messages import PERSON, ROOM, InboxKind, Incoming, Json
+from wintermute.messages import PERSON, ROOM, InboxKind, Incoming, Json, mapping
 from wintermute.owner import Owner
 
 OUTBOX_KEY = "dev.wintermute.outbox"
@@ -436,11 +436,6 @@ def is_invitation(source: object, user_id: str) -> bool:
         and string(event, "state_key") == user_id
         and string(mapping(event.get("content")), "membership") == "invite"
     )
-
-
-def mapping(value: object) -> Json:
-    """The value if it is a JSON object, else an empty one."""
-    return value if isinstance(value, dict) else {}
 
 
 def string(values: Json, key: str) -> str:

@@ -12,8 +12,8 @@ from datetime import timedelta
 from wintermute.clock import Clock
 from wintermute.errors import AnotherCopyRuns, SendRefused
 from wintermute.health.health import Health
-from wintermute.matrix.inbox import mapping
 from wintermute.matrix.key_store import AT_WORK, Epochs
+from wintermute.messages import mapping
 
 log = logging.getLogger(__name__)
 

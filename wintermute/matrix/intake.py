@@ -18,7 +18,6 @@ from wintermute.matrix.inbox import (
     Policy,
     RoomView,
     inviter,
-    mapping,
     may_read,
     read_event,
     scope_of,
@@ -52,7 +51,7 @@ from wintermute.matrix.trust import (
 )
 from wintermute.matrix.verifications import Verifications
 from wintermute.memory.origins import is_reworded
-from wintermute.messages import PERSON, Incoming, Json
+from wintermute.messages import PERSON, Incoming, Json, mapping
 from wintermute.stores import Stores
 from wintermute.text import plain
 

@@ -23,8 +23,7 @@ from peewee import DatabaseError, OperationalError, PeeweeException, SqliteDatab
 
 from wintermute.errors import KeyStoreBlocked, SendRefused
 from wintermute.matrix.http import call, path
-from wintermute.matrix.inbox import mapping
-from wintermute.messages import Json
+from wintermute.messages import Json, mapping
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,6 @@ from wintermute.health.health import Finding
 from wintermute.matrix.cross_signing import NOT_SERVED, are_others, foreign_text, served_key
 from wintermute.matrix.discovery import anonymous, find
 from wintermute.matrix.http import LOGIN_EXPIRED, call, path
-from wintermute.matrix.inbox import mapping
 from wintermute.matrix.kept_login import FILE, Session, load, save, store_file
 from wintermute.matrix.key_store import blocked
 from wintermute.matrix.people import NOBODY, cross_signing_key, fingerprint, identities
@@ -40,7 +39,7 @@ from wintermute.matrix.signing import (
     open_to_others,
     write_private,
 )
-from wintermute.messages import Json
+from wintermute.messages import Json, mapping
 
 PROBE = "session.room"
 ENOUGH = 1 << 14

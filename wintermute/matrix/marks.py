@@ -25,11 +25,11 @@ from pathlib import Path
 
 from wintermute.errors import ConfigurationError
 from wintermute.mailbox.outbox import Purpose
-from wintermute.matrix.inbox import HEAD_MOST, OUTBOX_KEY, is_marked_by, mapping
+from wintermute.matrix.inbox import HEAD_MOST, OUTBOX_KEY, is_marked_by
 from wintermute.matrix.kept_login import load
 from wintermute.matrix.signing import FILE as SEEDS
 from wintermute.matrix.signing import MARKS, key_stores, load_seeds, unpadded, write_private
-from wintermute.messages import Json
+from wintermute.messages import Json, mapping
 
 log = logging.getLogger(__name__)
 

@@ -28,9 +28,9 @@ from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.content import EDIT_MOST, LIVE, content, edit, parts
 from wintermute.matrix.copies import Copies
 from wintermute.matrix.drafts import DraftRow, Drafts, GrowingAnswer
-from wintermute.matrix.inbox import OUTBOX_KEY, Policy, RoomView, mapping, may_read
+from wintermute.matrix.inbox import OUTBOX_KEY, Policy, RoomView, may_read
 from wintermute.matrix.marks import Mark
-from wintermute.messages import Json
+from wintermute.messages import Json, mapping
 from wintermute.stores import Stores
 
 BURST = 10

@@ -21,9 +21,9 @@ from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Transaction
 from wintermute.db.values import columns, insert, reader
 from wintermute.errors import WintermuteError
-from wintermute.matrix.inbox import mapping, string
+from wintermute.matrix.inbox import string
 from wintermute.matrix.signing import ED25519, is_key, is_signed, unsigned
-from wintermute.messages import Json
+from wintermute.messages import Json, mapping
 from wintermute.text import display_name
 
 Verdict = Literal["good", "unsigned", "changed", "unseen", "foreign", "replayed"]

@@ -16,9 +16,13 @@ from wintermute.commands.chat import NAMES
 from wintermute.conversation.casting import without, without_quote
 from wintermute.conversation.rooms import REDONE
 from wintermute.db import Transaction
+from wintermute.db.eraser import Came, erase
 from wintermute.forgetting.forget_jobs import owe_forgetting, owe_unsaying
 from wintermute.forgetting.forgetting import with_reports
+from wintermute.llm.calls import RECORDED
+from wintermute.loom.casts import LOOM
 from wintermute.loom.conversations import Reward
+from wintermute.loom.sub_sessions import SESSIONS
 from wintermute.mailbox.inbox import LAST, Waiting
 from wintermute.mailbox.retractions import Retracted
 from wintermute.matrix.inbox import (
@@ -28,12 +32,11 @@ from wintermute.matrix.inbox import (
     bounded,
     is_id,
     is_marked_by,
-    mapping,
     read_event,
     replied_to,
     string,
 )
-from wintermute.messages import PERSON, Incoming, Json
+from wintermute.messages import PERSON, Incoming, Json, mapping
 from wintermute.owner import is_owner
 from wintermute.stores import Stores
 from wintermute.tasks.tasks import SIGNS, Sign
@@ -269,12 +272,12 @@ class Relations:
         unheard += await stores.inbox.take_back(tx, events)
         touched = await stores.casts.take_back(tx, events)
         if unheard:
-            await stores.casts.forget(tx, unheard)
-        await stores.sub_sessions.forget(tx, events)
+            await erase(tx, LOOM, came=await stores.casts.came_of(tx, unheard))
+        came = await stores.casts.came_of(tx, events)
+        await erase(tx, [SESSIONS, RECORDED], came=came)
         for row in rows:
             if not row.direct:
                 touched += await self._cut(tx, row)
-        await stores.model_calls.forget(tx, await stores.casts.of_events(tx, events))
         return await self._ask_anew(tx, conversation_id, touched)
 
     async def _ask_anew(
@@ -289,7 +292,7 @@ class Relations:
             self._work.ask_anew(each)
         kept = await self._stores.model_calls.of_record(tx)
         shown = await self._stores.casts.from_first(tx, conversation_id, casts, kept)
-        await self._stores.model_calls.forget(tx, shown)
+        await erase(tx, [RECORDED], came=Came(casts=shown))
         return beside
 
     async def _cut(self, tx: Transaction, line: Waiting) -> list[str]:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, TypeGuard
 
-from wintermute.matrix.inbox import mapping
 from wintermute.matrix.instances import Installation
 from wintermute.matrix.people import Device
-from wintermute.messages import Json
+from wintermute.messages import Json, mapping
 
 MOST_ID_BYTES = 255  # Matrix spec, appendices: identifiers
 MOST_KEYS = 10_000  # one-time keys a homeserver may say it has of us

@@ -17,8 +17,7 @@ from wintermute.clock import Clock
 from wintermute.config.lock import NO_ROOM
 from wintermute.errors import ConfigurationError, DiskFull, StorageBlocked
 from wintermute.files import replace, sync_folder_of
-from wintermute.matrix.inbox import mapping
-from wintermute.messages import Json
+from wintermute.messages import Json, mapping
 
 SEED_BYTES = 32
 ED25519 = "ed25519:"

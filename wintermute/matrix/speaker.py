@@ -16,12 +16,12 @@ from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import is_matrix
 from wintermute.matrix.client import MatrixClient
 from wintermute.matrix.drafts import Drafts
-from wintermute.matrix.inbox import Policy, mapping, may_read, readable, string, time_sent
+from wintermute.matrix.inbox import Policy, may_read, readable, string, time_sent
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import NOT_THEIRS
 from wintermute.matrix.sieve import well_formed
 from wintermute.matrix.trust import worth
-from wintermute.messages import Json, Quote
+from wintermute.messages import Json, Quote, mapping
 from wintermute.stores import Stores
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,6 @@ from wintermute.changes.change_sets import KEPT, Cause, Change, ChangeSets, Reas
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Transaction
 from wintermute.db.text_search import SCOPES, Kept, Traces
-from wintermute.db.traces import holds
 from wintermute.db.values import insert_many, reader, stored
 from wintermute.errors import ToolFailed
 from wintermute.health.health import Health
@@ -156,20 +155,14 @@ class Facts:
         )
         return fact_of(row) if row else None
 
-    async def lineage(self, ids: Iterable[str], recognisable: int) -> list[Fact]:
-        """These facts, live or retired, with all that is the same at another time.
-
-        That is: what they replaced, equal facts of their scope, and retired ones there that hold
-        their text, if it has so many characters.
-        """
+    async def lineage(self, ids: Iterable[str]) -> list[Fact]:
+        """These facts, live or retired, with what they replaced and equal facts of their scope."""
         rows = await self._database.rows(
             "WITH RECURSIVE found (id) AS (SELECT value FROM json_each(?) UNION"
             "  SELECT f.id FROM found JOIN facts o ON o.id = found.id JOIN facts f"
-            "  ON f.replaced_by = o.id AND f.retired_at IS NOT NULL OR (f.scope = o.scope AND"
-            "   (f.key = o.key OR f.retired_at IS NOT NULL AND length(o.text) >= ?"
-            f"   AND {holds('f.text', texts='json_array(o.text)')})))"
+            "  ON f.replaced_by = o.id AND f.retired_at IS NOT NULL OR (f.scope = o.scope AND f.key = o.key))"
             " SELECT * FROM facts WHERE id IN (SELECT id FROM found) ORDER BY seq",
-            (json.dumps(list(ids)), recognisable),
+            (json.dumps(list(ids)),),
         )
         return [fact_of(row) for row in rows]
 

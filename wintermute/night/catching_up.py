@@ -8,12 +8,12 @@ from wintermute.changes.change_sets import Change
 from wintermute.changes.decisions import WEEK, Planned, digest_of
 from wintermute.errors import AnswerUnusable, WintermuteError
 from wintermute.forgetting.deeds import DecisionKind, Kinds
-from wintermute.learning.harvest import Backlog, Harvest, Harvests, due
-from wintermute.learning.learning import Background
+from wintermute.learning.harvest import Harvest, Harvests
 from wintermute.learning.reconstruction import Reconstruction
 from wintermute.learning.rewording import asked_for
 from wintermute.night.tidying import LOOKED_BACK, PhaseWork, TidyStep
 from wintermute.text import counted
+from wintermute.work.data_folder import DataFolder
 
 MOST_SETS = 10_000
 """Change sets that are looked through for those of a night."""
@@ -35,7 +35,7 @@ class CatchUp:
     use: ClassVar = "look for memories in messages"
     kinds: ClassVar[Kinds] = (EDITED,)
 
-    def __init__(self, own: Background) -> None:
+    def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
         self._config = own.config
         self._texts = own.texts
@@ -125,20 +125,11 @@ class CatchUp:
     async def _owed(self) -> list[tuple[str, str, str]]:
         """The conversations with enough that is new: scope, id, and what tells that from other news."""
         async with self._stores.database.transaction() as tx:
-            found = [
-                (each.scope, each.conversation_id, _digest(each))
+            return [
+                (each.scope, each.conversation_id, digest_of("read", each.key, f"{each.newest}"))
                 for each in await self._harvests.backlogs(tx)
-                if due(each, self._config.memory_harvest) is not None
+                if each.due(self._config.memory_harvest) is not None
             ]
-            again = [
-                (
-                    each.scope,
-                    each.conversation_id,
-                    digest_of("again", each.conversation_id, str(each.again)),
-                )
-                for each in await self._harvests.owed_again(tx)
-            ]
-        return [*found, *again]
 
     async def _rewrite(self, work: PhaseWork) -> list[str]:
         """As `_read`."""
@@ -157,8 +148,3 @@ def _memories(count: int, which: str = "") -> str:
 def _is_gone(change: Change) -> bool:
     """Whether it takes a fact out, or ends it, in favour of another."""
     return change.kind == "fact" and (change.after is None or bool(change.after.get("replaced_by")))
-
-
-def _digest(backlog: Backlog) -> str:
-    newest = backlog.newest.isoformat()
-    return digest_of("harvest", backlog.conversation_id, str(backlog.upto), newest)

@@ -16,7 +16,6 @@ from wintermute.changes.change_sets import Reason
 from wintermute.changes.decisions import Decision, Planned
 from wintermute.db import Transaction
 from wintermute.forgetting.deeds import DecisionKind, Kinds
-from wintermute.learning.learning import Background
 from wintermute.llm.json_answer import Unfit, only
 from wintermute.memory.fact import Fact
 from wintermute.memory.likeness import Compared, FactPair
@@ -40,6 +39,7 @@ from wintermute.night.dedup import (
 )
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
 from wintermute.stores import Stores
+from wintermute.work.data_folder import DataFolder
 
 MOST = 20
 """Pairs of a scope in a night (M-058)."""
@@ -137,7 +137,7 @@ class Contradictions:
     use: ClassVar = "settle contradictions"
     kinds: ClassVar[Kinds] = (END,)
 
-    def __init__(self, own: Background) -> None:
+    def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
         self._template = own.texts.dream_contradiction
         self._same = own.config.dreaming.dedup_similarity

@@ -15,7 +15,6 @@ from wintermute.changes.nights import Nights
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
 from wintermute.forgetting.deeds import DecisionKind, Kinds
-from wintermute.learning.learning import Background
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import Unfit, only
 from wintermute.memory.fact import Fact, NewFact, entry, key, last_said
@@ -25,6 +24,7 @@ from wintermute.memory.sense import Heirs, are_made_of
 from wintermute.messages import Json
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
 from wintermute.stores import Stores
+from wintermute.work.data_folder import DataFolder
 
 MOST = 8
 """Facts of a cluster."""
@@ -275,7 +275,7 @@ class Dedup:
     use: ClassVar = "merge similar memories"
     kinds: ClassVar[Kinds] = (MERGE,)
 
-    def __init__(self, own: Background) -> None:
+    def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
         self._template = own.texts.dream_dedup
         self._least = own.config.dreaming.dedup_similarity

@@ -13,7 +13,6 @@ from wintermute.changes.change_sets import KEPT
 from wintermute.clock import stamp
 from wintermute.files import to_its_end
 from wintermute.forgetting.deeds import Kinds
-from wintermute.learning.learning import Background
 from wintermute.night.expiry import purge_expired
 from wintermute.night.tidying import PhaseWork, TidyStep
 from wintermute.tasks.occurrences import purge_completed
@@ -21,6 +20,7 @@ from wintermute.text import counted
 from wintermute.wiki.folder import StoreFolder
 from wintermute.wiki.links import JOBS
 from wintermute.wiki.page_jobs import discard, listed_jobs, names_in
+from wintermute.work.data_folder import DataFolder
 
 LEAST_HOLES, PART_HOLES = 16_000_000, 0.25
 """Bytes, and which part of the database, from which on its holes are worth rewriting it."""
@@ -37,7 +37,7 @@ class Housekeeping:
     use: ClassVar = "clean up old files"
     kinds: ClassVar[Kinds] = ()
 
-    def __init__(self, own: Background) -> None:
+    def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
         self._clock = own.clock
 

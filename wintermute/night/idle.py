@@ -22,7 +22,6 @@ from wintermute.files import to_its_end
 from wintermute.forgetting.deeds import DecisionKind, Kinds
 from wintermute.forgetting.forget_jobs import forget_lines
 from wintermute.forgetting.forget_pages import CONSOLIDATE_AGAIN, GONE
-from wintermute.learning.learning import Background
 from wintermute.loom.records import BranchView
 from wintermute.night.tidying import PhaseWork, TidyStep
 from wintermute.pages.agents import BUILTIN
@@ -42,6 +41,7 @@ from wintermute.text import counted
 from wintermute.wiki.conversations import ConversationFolder, MessageFile
 from wintermute.wiki.links import RAW, is_page, links_in
 from wintermute.wiki.page_jobs import WikiJob, read_job, text_at
+from wintermute.work.data_folder import DataFolder
 
 QUIET = timedelta(hours=6)
 MEANWHILE = "meanwhile"
@@ -100,7 +100,7 @@ class Pages:
     use: ClassVar = "update pages"
     kinds: ClassVar[Kinds] = (WRITTEN, LINES_GO, *FILES_CHANGE)
 
-    def __init__(self, own: Background) -> None:
+    def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
         plan, page = (
             Template(own.stores.prompts, f"consolidation/{name}.md", own.texts.kept)
@@ -336,7 +336,7 @@ class FoldIdle:
     use: ClassVar = "sum up long conversations"
     kinds: ClassVar[Kinds] = (SUMMED_UP,)
 
-    def __init__(self, own: Background) -> None:
+    def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
         self._own = own
         self._clock = own.clock

@@ -13,19 +13,17 @@ from zoneinfo import ZoneInfo
 from wintermute.changes.nights import Night, Occasion
 from wintermute.clock import CheckedClock
 from wintermute.config.schema import Dreaming
-from wintermute.conversation.state import Speaker
 from wintermute.db import Transaction
 from wintermute.errors import StoreBusy
 from wintermute.jobs import Job
 from wintermute.mailbox.inbox import Waiting
-from wintermute.night.morning import MORNING, Morning
+from wintermute.night.morning import Morning
 from wintermute.night.tidying import Progress, Tidying, alone, is_at_work, unwatched
 from wintermute.stores import Stores
 from wintermute.tasks.due import instant
-from wintermute.work.jobs import JobDone, JobKind, JobPolicy, JobPutOff
+from wintermute.work.jobs import JobDone, JobPutOff
 
 NIGHT = "night"
-MOST_SECONDS = 12 * 3600.0
 ON_TIME = timedelta(minutes=10)
 """So long after its hour a night is not late."""
 SILENCE = timedelta(minutes=10)
@@ -182,18 +180,3 @@ async def owe_asked(stores: Stores, tx: Transaction, row: Waiting, now: datetime
     day = now.astimezone(stores.tasks.zone).date()
     args = {"date": day.isoformat(), "why": "asked", "conversation": row.conversation_id}
     return await stores.jobs.enqueue(tx, NIGHT, row.event_id, "", args)
-
-
-def nightly(
-    stores: Stores, tidying: Tidying, dreaming: Dreaming, speaker: Speaker, clock: CheckedClock
-) -> list[JobKind]:
-    """Both kinds of work."""
-    morning = Morning(stores, dreaming, speaker, clock)
-    watch = NightWatch(stores, tidying, morning, dreaming, clock)
-    policy = JobPolicy(max_seconds=MOST_SECONDS, persists=True)  # a phase that crashes is left out
-    return [
-        JobKind(stores, NIGHT, watch.work, policy, speaker, clock, watch.owe),
-        JobKind(
-            stores, MORNING, morning.work, JobPolicy(persists=True), speaker, clock, morning.owe
-        ),
-    ]

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from wintermute.changes.decisions import Decision
 from wintermute.forgetting.deeds import DecisionKind, Deeds
-from wintermute.learning.learning import Background
 from wintermute.night.catching_up import CatchUp
 from wintermute.night.contradictions import Contradictions
 from wintermute.night.dedup import Dedup
@@ -16,6 +15,7 @@ from wintermute.night.skill_review import SkillReview
 from wintermute.night.task_review import TaskReview
 from wintermute.night.tidying import NightPhase, Tidying
 from wintermute.stores import Stores
+from wintermute.work.data_folder import DataFolder
 
 Phases = Sequence[type[NightPhase]]
 OF_FACTS: Phases = (Dedup, Contradictions, Stale)
@@ -52,7 +52,7 @@ def deeds(stores: Stores) -> Deeds:
     return Deeds(stores, {kind.name: kind.deed for kind in KINDS.values() if kind.deed})
 
 
-def tidying(own: Background) -> Tidying:
+def tidying(own: DataFolder) -> Tidying:
     """The night of a configuration, built on what is open."""
     left_out = OF_A_LIST if own.stores.memories.ranked else OF_FACTS
     groups = [[phase(own) for phase in group] for group in IN_A_SCOPE if group is not left_out]

@@ -13,11 +13,11 @@ from wintermute.changes.decisions import Decision, Planned, digest_of
 from wintermute.clock import stamp
 from wintermute.db import Transaction
 from wintermute.forgetting.deeds import DecisionKind, Kinds
-from wintermute.learning.learning import Background
 from wintermute.memory.fact import state_of
 from wintermute.memory.resting import StaleFact, awake_count, rest, stale
 from wintermute.night.tidying import PhaseWork, TidyStep
 from wintermute.stores import Stores
+from wintermute.work.data_folder import DataFolder
 
 FEW, AT_ONCE, MOST = 10, 50, 1_000
 """Up to so many each is an item; of more so many together are one; and so many a night."""
@@ -59,7 +59,7 @@ class Stale:
     use: ClassVar = "set unused memories aside"
     kinds: ClassVar[Kinds] = (REST,)
 
-    def __init__(self, own: Background) -> None:
+    def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
         self._wanted = own.config.dreaming
 

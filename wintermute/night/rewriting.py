@@ -4,7 +4,6 @@ lines ─ one question ─▶ a list ─ nothing lost that must stay? ─▶ rep
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Sequence
 from typing import ClassVar
 
@@ -13,19 +12,19 @@ from wintermute.changes.decisions import LINES, LIST, Decision, DecisionState, P
 from wintermute.db import Transaction
 from wintermute.errors import ContextTooLarge, ModelError
 from wintermute.forgetting.deeds import DecisionKind, Kinds
-from wintermute.learning.learning import Background
 from wintermute.llm.json_answer import Unfit
 from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import Fact, NewFact, key, listed, refusal, retirements
 from wintermute.memory.resting import awake_count
 from wintermute.memory.review import hand_down_use, is_said_elsewhere
 from wintermute.memory.sense import Heirs, are_made_of, successors
-from wintermute.messages import Reply
+from wintermute.messages import Reply, json_in
 from wintermute.night.dedup import merged_fact, origins_of, sources_of
 from wintermute.night.tidying import ALWAYS_ALLOWED, ROLE, PhaseWork, TidyStep, answer_or_step
 from wintermute.stores import Stores
 from wintermute.templates import fill
 from wintermute.text import untagged
+from wintermute.work.data_folder import DataFolder
 
 AGAIN = "That cannot be used: {error}. Answer once more, with the list alone, one fact per line."
 LARGE = "the list is longer than a model can be shown at once"
@@ -45,7 +44,7 @@ class Export:
     use: ClassVar = "write the list of memories"
     kinds: ClassVar[Kinds] = ()
 
-    def __init__(self, own: Background) -> None:
+    def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
@@ -61,7 +60,7 @@ def rewritten(reply: Reply, old: Sequence[Fact]) -> list[str]:
         raise Unfit("it was cut off before its end")
     if problem := refusal([(fact.text, fact.protected) for fact in old], reply.text):
         raise Unfit(problem, "the list would lose what must stay, or is no list")
-    if _is_json(reply.text):
+    if json_in(reply.text, reply) is not reply:
         raise Unfit("it is JSON, not one fact per line")
     lines = listed(reply.text)
     if len(reply.text) > LONGER * sum(len(fact.text) + 1 for fact in old):
@@ -71,14 +70,6 @@ def rewritten(reply: Reply, old: Sequence[Fact]) -> list[str]:
     if not all(are_made_of(line, [fact.text for fact in old]) for line in new):
         raise Unfit("a line says what stands in none of the others, or in another language")
     return lines
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 async def rewrite_list(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
@@ -134,7 +125,7 @@ class ListRewriting:
     use: ClassVar = "tidy the list of memories"
     kinds: ClassVar[Kinds] = (SHORTER, REMOVED)
 
-    def __init__(self, own: Background) -> None:
+    def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
         self._template = own.texts.dream_memories
 

@@ -18,13 +18,13 @@ from wintermute.changes.decisions import Planned, digest_of
 from wintermute.clock import stamp
 from wintermute.errors import ToolFailed
 from wintermute.forgetting.deeds import DecisionKind, Kinds
-from wintermute.learning.learning import Background
 from wintermute.llm.json_answer import Unfit, only
 from wintermute.llm.tokens import estimate
 from wintermute.memory.sense import are_made_of, main_words, shared_words
 from wintermute.messages import Json
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
 from wintermute.skills.skills import ENDING, IN_FOLDER, MOST_DOCUMENTATION, shown, summary_in
+from wintermute.work.data_folder import DataFolder
 
 LONG = 4_000
 """Characters; of a longer one a shorter text is proposed."""
@@ -91,7 +91,7 @@ class SkillReview:
     use: ClassVar = "review skills"
     kinds: ClassVar[Kinds] = (CHANGED,)
 
-    def __init__(self, own: Background) -> None:
+    def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
         self._template = own.texts.dream_skills
         self._alike = own.config.dreaming.dedup_similarity

@@ -18,7 +18,6 @@ from wintermute.changes.decisions import Decision, Planned, digest_of
 from wintermute.db import Transaction
 from wintermute.errors import ContextTooLarge, ToolFailed
 from wintermute.forgetting.deeds import DecisionKind, Kinds
-from wintermute.learning.learning import Background
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import Unfit
 from wintermute.llm.tokens import estimate
@@ -37,6 +36,7 @@ from wintermute.tasks.tasks import (
     state_of,
 )
 from wintermute.text import counted
+from wintermute.work.data_folder import DataFolder
 
 BY_ASSISTANT = "tool"
 """What made a task that the assistant may end by itself (T-058)."""
@@ -190,7 +190,7 @@ class TaskReview:
     use: ClassVar = "review tasks"
     kinds: ClassVar[Kinds] = (TIDIED,)
 
-    def __init__(self, own: Background) -> None:
+    def __init__(self, own: DataFolder) -> None:
         self._stores = own.stores
         self._template = own.texts.dream_tasks
 

@@ -38,12 +38,12 @@ from wintermute.errors import (
     StoreBusy,
     WintermuteError,
 )
-from wintermute.forgetting.deeds import DecisionKind, Deeds
-from wintermute.learning.learning import Background
+from wintermute.forgetting.deeds import Deeds, Kinds
 from wintermute.llm.unasked import UnaskedModels
 from wintermute.memory.likeness import Likeness
 from wintermute.memory.resting import awake_count
 from wintermute.memory.review import looked_at, scopes_with_news
+from wintermute.work.data_folder import DataFolder
 
 ROLE = "dreaming"
 LOCK = "night.lock"
@@ -119,7 +119,7 @@ class NightPhase(Protocol):
     kinds: ClassVar[Kinds]
     """Kinds of decisions that it brings with it."""
 
-    def __init__(self, own: Background) -> None: ...
+    def __init__(self, own: DataFolder) -> None: ...
 
     def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """Raises: WintermuteError; what came before it counts."""
@@ -208,7 +208,7 @@ class Tidying:
 
     def __init__(
         self,
-        own: Background,
+        own: DataFolder,
         groups: Sequence[Sequence[NightPhase]],
         closing: Sequence[NightPhase],
         deeds: Deeds,

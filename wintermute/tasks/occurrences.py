@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Transaction
-from wintermute.db.text_search import OF_TALKS, Kept, Traces
+from wintermute.db.text_search import OF_TALKS, Kept
 from wintermute.db.values import insert_many, reader, stored
 from wintermute.messages import ROOM
 from wintermute.tasks.due import missed, next_due
@@ -112,6 +112,7 @@ OCCURRENCES = Kept(
     ("content", "result"),
     of=OF_TALKS,
     ours="mode <> 'reminder' AND claimed_at >= :since",
+    waits="iif(state = 'claimed', coalesce(outbox_id, cast_id, task_id), NULL)",
 )
 _due = reader(Due, "task")
 
@@ -317,14 +318,6 @@ class Occurrences:
             (conversation_id, stamp(since), limit),
         )
         return [occurrence(row) for row in rows]
-
-    async def erase(self, tx: Transaction, traces: Traces) -> int:
-        """Blank what holds one of the `traces`, unless it is yet to be said; how many."""
-        return await tx.execute(
-            "UPDATE occurrences SET content = '', result = '' WHERE state <> 'claimed'"
-            f" AND content || result <> '' AND {OCCURRENCES.rows()}",
-            traces.asked(OCCURRENCES),
-        )
 
 
 NO_ACTION = "[NO_ACTION]"

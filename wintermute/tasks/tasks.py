@@ -13,8 +13,7 @@ from zoneinfo import ZoneInfo
 from wintermute.changes.change_sets import KEPT, Change, ChangeSets, Reason
 from wintermute.clock import Clock, moment, stamp
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import OF_TALKS, SCOPES, Kept, Traces
-from wintermute.db.traces import ERASED, Wanted
+from wintermute.db.text_search import OF_TALKS, SCOPES, Kept
 from wintermute.db.values import columns, insert, reader, stored
 from wintermute.errors import ToolFailed
 from wintermute.ids import NewId
@@ -164,7 +163,9 @@ TASKS = Kept(
     *("tasks", ("content", "reason", "ai_prompt")),
     where="status = 'deleted'",
     of=f"scope IN {SCOPES} OR {OF_TALKS}",
+    cuts="text",
 )
+"""Deleted ones: others are a person's to change."""
 ORDER = "ORDER BY priority, seq"
 ID_LENGTH = len("task_") + 8
 """Short enough to be typed; a name that was given before is not given again."""
@@ -420,19 +421,6 @@ class Tasks:
                 )
                 counted += 1
         return counted
-
-    async def erase(self, tx: Transaction, traces: Traces) -> int:
-        """Take these words out of deleted tasks; how many said them. Others are a person's to change."""
-        rows = await tx.rows(
-            f"SELECT id, content, reason, ai_prompt FROM tasks WHERE {TASKS.where} AND {TASKS.rows()}",
-            traces.asked(TASKS),
-        )
-        wanted = Wanted(traces.texts)
-        await tx.execute_many(
-            "UPDATE tasks SET content = ?, reason = ?, ai_prompt = ? WHERE id = ?",
-            [(*(wanted.cut(row[n], ERASED) for n in (1, 2, 3)), row["id"]) for row in rows],
-        )
-        return len(rows)
 
     async def state(self, tx: Transaction, item: str) -> Json | None:
         """What a change set holds of a task; a deleted one is as none."""

@@ -6,8 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
-from wintermute.config.schema import SubSessionSettings
-from wintermute.conversation.toolbox import AnyTool, Caller, breach
+from wintermute.conversation.toolbox import Caller, breach
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
 from wintermute.loom.sub_sessions import Order, SubSession
@@ -118,18 +117,6 @@ class CallAgentBatch(OwnTool):
         for n, call in enumerate(calls):
             if problem := breach(definition(CallAgent.name)["parameters"], call, f"calls.{n}"):
                 raise ToolFailed(f"calls.{n}: {problem}; nothing was started")
-
-
-def delegating(
-    delegation: Delegation, limits: SubSessionSettings, timezone: str
-) -> Sequence[AnyTool]:
-    """All of them. A small model is offered one, where the configuration asks for delegation."""
-    asked_for = limits.max_depth is not None
-    return (
-        SpawnSubSession(delegation, timezone),
-        CallAgent(delegation, for_small=asked_for),
-        CallAgentBatch(delegation, limits.max_parallel, limits.max_batch),
-    )
 
 
 def _order(args: Json, objective: str) -> Order:

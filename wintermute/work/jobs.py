@@ -26,19 +26,6 @@ from wintermute.stores import Stores
 from wintermute.work.deliveries import Deliveries
 from wintermute.work.runner import MOST_CRASHES, Look
 
-COULD_NOT: Mapping[str, str] = {
-    "harvest": "look for memories in {your} messages",
-    "reconstruct": "combine {your} new memories with older ones",
-    "core": "update my notes about {you}",
-    "split": "split {your} long memories into single facts",
-    "embeddings": "prepare new memories for search by meaning",
-    "night": "tidy up at night",
-    "morning": "send the report of the night",
-    "forget": "forget everything I was asked to forget",
-    "scrub": "erase the last traces of what was forgotten",
-}
-"""The use of each job for people, behind "I couldn't"."""
-OTHER = "finish some work in the background"
 STOPPED = "it failed {often}. I'll try again after the next restart; `/status` has details."
 CRASHED = "it made me crash three times. I'll try again in an hour, then in a day, then every week."
 GOES_ON = "it failed {often}. I'll keep trying; `/status` has details."
@@ -84,11 +71,15 @@ class JobFailed:
 
 @dataclass(frozen=True, slots=True)
 class JobPolicy:
-    """How jobs of one name are run. `persists`: whatever befalls one, it goes on being owed."""
+    """How jobs of one name are run. `persists`: whatever befalls one, it goes on being owed.
+
+    `use`: what they are for, in words for people behind "I couldn't".
+    """
 
     at_once: int = 1
     max_seconds: float = 3600.0
     persists: bool = False
+    use: str = "finish some work in the background"
 
 
 Function = Callable[[Job], Awaitable[JobDone | JobPutOff | JobFailed]]
@@ -119,7 +110,7 @@ class JobKind:
         self.underway: dict[str, Stop] = {}
         self._stores = stores
         self._function = function
-        self._policy = policy
+        self.policy = policy
         self._speaker = speaker
         self._clock = clock
         self._owe = owe
@@ -131,11 +122,11 @@ class JobKind:
         for job in found:
             if job.crashes < MOST_CRASHES:
                 continue
-            pauses = LATER[:1] if self._policy.persists else LATER
+            pauses = LATER[:1] if self.policy.persists else LATER
             pause = pauses[min(job.crashes - MOST_CRASHES, len(pauses) - 1)]
             await jobs.put_off(tx, job.id, self._clock.now() + pause, AFTER_CRASHES)
             if job.crashes == MOST_CRASHES:
-                text = INTERRUPTED if self._policy.persists else CRASHED
+                text = INTERRUPTED if self.policy.persists else CRASHED
                 news |= {*await self._tell_owner(tx, job, text)}
         return Look([job for job in found if job.crashes < MOST_CRASHES], news)
 
@@ -153,12 +144,12 @@ class JobKind:
     async def do(self, piece: Job, stop: Stop, toolbox: Toolbox) -> JobDone | JobPutOff | JobFailed:
         """The function, for as long as it may take."""
         try:
-            async with stop.within(self._policy.max_seconds) as limit:
+            async with stop.within(self.policy.max_seconds) as limit:
                 return await self._function(piece)
         except TimeoutError:
             if not limit.expired():
                 raise
-            return JobFailed(f"it took longer than {self._policy.max_seconds:.0f} seconds")
+            return JobFailed(f"it took longer than {self.policy.max_seconds:.0f} seconds")
         except (ModelUnavailable, BudgetSpent, HomeserverUnavailable) as error:
             until = error.until if isinstance(error, BudgetSpent) else None
             why = next(why for kind, why in AWAY.items() if isinstance(error, kind))
@@ -188,7 +179,7 @@ class JobKind:
             else:
                 error = result.error if result else BUG
                 log.warning("job failed name=%s id=%s error=%s", self.name, piece.id, error)
-                persists = self._policy.persists
+                persists = self.policy.persists
                 if often := await jobs.failed(tx, piece, error, persists=persists):
                     text = GOES_ON if persists else STOPPED
                     news = await self._tell_owner(tx, piece, text, often)
@@ -200,7 +191,7 @@ class JobKind:
         owner = self._stores.owner.scope
         whom = "a group" if job.scope.startswith(ROOM) else job.scope.removeprefix(PERSON)
         you, your = ("you", "your") if job.scope in ("", owner) else (whom, f"{whom}'s")
-        work = COULD_NOT.get(self.name, OTHER).format(you=you, your=your)
+        work = self.policy.use.format(you=you, your=your)
         told = f"I couldn't {work}: {text.format(often=often)}"
         home = await (await Deliveries.now(tx, self._stores, self._speaker)).home(tx, owner, None)
         if home is None:

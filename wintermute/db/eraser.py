@@ -1,0 +1,85 @@
+"""Empties rows that hold what is forgotten, as their tables declare it (`Kept`, M-030)."""
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from wintermute.db.database import Row, Transaction
+from wintermute.db.text_search import NOWHERE, Kept, RowKeys, Traces
+from wintermute.db.traces import ERASED, Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """Messages, casts, and sources of recordings: what came of them goes, whatever it says."""
+
+    events: Collection[str] = ()
+    casts: Collection[str] = ()
+    sources: Collection[str] = ()
+
+    def asked(self) -> dict[str, str]:
+        """Return what `Kept.came` is asked with."""
+        parts = {"events": self.events, "casts": self.casts, "sources": self.sources}
+        return {name: json.dumps([*part]) for name, part in parts.items()}
+
+
+NOTHING_CAME = Came()
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """The rows that were emptied, by table and key, and the names of what still needs some."""
+
+    rows: frozenset[tuple[object, ...]] = frozenset()
+    waiting: frozenset[str] = frozenset()
+
+    def __or__(self, other: "Erased") -> "Erased":
+        return Erased(self.rows | other.rows, self.waiting | other.waiting)
+
+
+async def erase(
+    tx: Transaction, places: Iterable[Kept], traces: Traces = NOWHERE, came: Came = NOTHING_CAME
+) -> Erased:
+    """Empty the rows of these places that were found or came of this, but for those still needed."""
+    done = Erased()
+    for kept in places:
+        asked = came.asked() | traces.asked(kept) | {"texts": json.dumps(traces.texts)}
+        found = await tx.rows(kept.meant(), asked)
+        gone = [_key(row, kept) for row in found if row["waits"] is None]
+        asked["gone"] = json.dumps(gone)
+        for change in kept.hangs:
+            await tx.execute(change, asked)
+        if gone and kept.cuts:
+            await _cut(tx, kept, gone, traces.texts)
+        elif gone:
+            await tx.execute(kept.emptying(), asked)
+        rows = frozenset((kept.table, *key) for key in gone)
+        done |= Erased(rows, frozenset(row["waits"] for row in found) - {None})
+    return done
+
+
+async def _cut(tx: Transaction, kept: Kept, gone: RowKeys, texts: Sequence[str]) -> None:
+    """Take the words out, and leave what else is said."""
+    wanted = Wanted(texts)
+    rows = await tx.rows(
+        f"SELECT {kept.key}, {', '.join(kept.columns)} FROM {kept.table} WHERE {kept.among('gone')}",
+        {"gone": json.dumps(gone)},
+    )
+    new = ", ".join(f"{column} = ?" for column in kept.columns)
+    of = f"({kept.key}) = ({', '.join('?' * kept.width)})"
+    left = [
+        (*(_without(wanted, row[name], kept) for name in kept.columns), *_key(row, kept))
+        for row in rows
+    ]
+    await tx.execute_many(f"UPDATE {kept.table} SET {new} WHERE {of}", left)
+
+
+def _key(row: Row, kept: Kept) -> list[object]:
+    return [row[n] for n in range(kept.width)]
+
+
+def _without(wanted: Wanted, text: str | None, kept: Kept) -> str | None:
+    if text is None or kept.cuts == "text":
+        return text and wanted.cut(text, ERASED)
+    left = wanted.cut_all(json.loads(text), ERASED)
+    return json.dumps(left, ensure_ascii=False, sort_keys=True)

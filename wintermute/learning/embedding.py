@@ -1,0 +1,28 @@
+"""Vectors are made while nobody waits."""
+
+import logging
+
+from wintermute.clock import Clock
+from wintermute.conversation.casting import AGAIN
+from wintermute.errors import MemoryUnavailable
+from wintermute.jobs import Job
+from wintermute.memory.meaning import PART
+from wintermute.stores import Stores
+from wintermute.work.jobs import JobDone, JobPutOff
+
+log = logging.getLogger(__name__)
+
+
+async def embed(stores: Stores, clock: Clock, _: Job) -> JobDone | JobPutOff:
+    """Bring files up to the facts, and make the vectors that are owed; who makes or keeps those
+    may be away for a while (M-023).
+    """
+    await stores.memories.refresh()
+    if stores.meaning is not None:
+        try:
+            await stores.meaning.make()
+        except MemoryUnavailable as problem:
+            log.warning("vectors not made reason=%s", problem)
+            await stores.health.note(PART, "warn", f"embeddings are missing: {problem}")
+            return JobPutOff(clock.now() + AGAIN, "what makes vectors is away")
+    return JobDone()

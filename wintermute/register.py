@@ -1,0 +1,118 @@
+"""The register: every tool and every job. A new one is a file of its own and a line here.
+
+What lower folders must know of stands there: names of tools in `prompt/tool_names.py`, embedders in
+`llm/embeddings.py`, kinds of items in `stores.py`, commands in `commands/chat.py`, steps of a night
+in `night/programme.py`.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+from wintermute.config.schema import Config
+from wintermute.conversation.state import Speaker
+from wintermute.conversation.toolbox import AnyTool
+from wintermute.forgetting.forget_jobs import SCRUB, forget_owed, scrub
+from wintermute.jobs import FORGET, Job
+from wintermute.learning.core_update import NAME as CORE
+from wintermute.learning.core_update import CoreUpdate
+from wintermute.learning.embedding import embed
+from wintermute.learning.harvest import NAME as HARVEST
+from wintermute.learning.harvest import Harvest, Harvests
+from wintermute.learning.quiet import Quiet
+from wintermute.learning.reconstruction import KIND, Reconstruction
+from wintermute.learning.splitting import SplitLater
+from wintermute.llm.unasked import UnaskedModels
+from wintermute.memory.facts import SPLIT
+from wintermute.memory.meaning import OWED
+from wintermute.night.morning import MORNING, Morning
+from wintermute.night.night_jobs import NIGHT, NightWatch
+from wintermute.night.tidying import Tidying
+from wintermute.stores import Stores
+from wintermute.tools.definition import Done
+from wintermute.tools.delegate import CallAgent, CallAgentBatch, SpawnSubSession
+from wintermute.tools.files import ReadFile, Roots, WriteFile
+from wintermute.tools.memory import AddSkill, AppendMemory, MemoriesView, SearchMemory
+from wintermute.tools.night_tool import NightAnswers, NightTool
+from wintermute.tools.recall import RecallTool
+from wintermute.tools.task import TaskTool
+from wintermute.work.data_folder import DataFolder
+from wintermute.work.delegation import Delegation
+from wintermute.work.jobs import Function, JobDone, JobKind, JobPolicy, OweDue
+
+LONG = 6 * 3600.0
+"""Seconds for one piece of what is learnt: a slow machine, and many chunks."""
+A_NIGHT = 12 * 3600.0
+
+
+def plain_tools(config: Config, stores: Stores) -> tuple[AnyTool, ...]:
+    """All tools that need nothing but what is stored."""
+    roots = Roots(config.data_dir, config.tools.files.roots, stores.owner)
+    view = MemoriesView(stores.memories, stores.places)
+    return (
+        Done(),
+        ReadFile(roots, view),
+        WriteFile(roots, view),
+        AppendMemory(stores.facts, stores.casts, stores.jobs),
+        SearchMemory(stores.memories, stores.facts, stores.tasks.zone, config.memory.top_k),
+        TaskTool(stores.tasks),
+        AddSkill(stores.skills, stores.owner),
+        RecallTool(stores.wiki, stores.casts, stores.owner),
+    )
+
+
+def tools_of(
+    config: Config, stores: Stores, delegation: Delegation, nights: NightAnswers
+) -> tuple[AnyTool, ...]:
+    """All tools there are. A small model may hand out work where the configuration asks for it."""
+    limits = config.sub_sessions
+    handing = (
+        SpawnSubSession(delegation, config.timezone),
+        CallAgent(delegation, for_small=limits.max_depth is not None),
+        CallAgentBatch(delegation, limits.max_parallel, limits.max_batch),
+    )
+    return (
+        *plain_tools(config, stores),
+        *(handing if config.levels else ()),
+        NightTool(nights, stores.casts, stores.database),
+    )
+
+
+def jobs_of(own: DataFolder, tidying: Tidying, speaker: Speaker) -> list[JobKind]:
+    """All work that nobody waits for: its name, its words behind "I couldn't", and its function."""
+    stores, texts, config, clock = own.stores, own.texts, own.config, own.clock
+    models = UnaskedModels(own.models, Quiet(stores, own.models, config.dreaming, clock).until)
+    reads, harvests = config.memory_harvest.enabled, Harvests(stores.database, clock)
+    harvest = Harvest(stores, models, texts.harvest, config.memory_harvest, clock)
+    harvesting = (harvest.harvest, harvest.owe) if reads else (_nothing, harvests.turned_off)
+    work = Reconstruction(stores, models, texts.reconstruction, config.memory)
+    merging = work.reconstruct, work.owe
+    splitting = SplitLater(stores, models, texts.split).take_apart
+    core = CoreUpdate(stores, models, texts.core_update).update
+    # Where nothing is harvested, nothing is derived again from what is left.
+    forgetting = partial(forget_owed, stores, harvests if reads else None, clock)
+    embedding, scrubbing = partial(embed, stores, clock), partial(scrub, stores, clock)
+    morning = Morning(stores, config.nights, speaker, clock)
+    night = NightWatch(stores, tidying, morning, config.nights, clock)
+    once, learns, stays = JobPolicy(), JobPolicy(max_seconds=LONG), JobPolicy(persists=True)
+    tidies = JobPolicy(max_seconds=A_NIGHT, persists=True)  # a phase that crashes is left out
+
+    def kind(
+        name: str, use: str, policy: JobPolicy, function: Function, owe: OweDue | None = None
+    ) -> JobKind:
+        return JobKind(stores, name, function, replace(policy, use=use), speaker, clock, owe)
+
+    return [
+        kind(OWED, "prepare new memories for search by meaning", once, embedding),
+        kind(HARVEST, "look for memories in {your} messages", learns, *harvesting),
+        kind(KIND, "combine {your} new memories with older ones", learns, *merging),
+        kind(SPLIT, "split {your} long memories into single facts", learns, splitting),
+        kind(CORE, "update my notes about {you}", learns, core),
+        kind(FORGET, "forget everything I was asked to forget", stays, forgetting),
+        kind(SCRUB, "erase the last traces of what was forgotten", stays, scrubbing),
+        kind(NIGHT, "tidy up at night", tidies, night.work, night.owe),
+        kind(MORNING, "send the report of the night", stays, morning.work, morning.owe),
+    ]
+
+
+async def _nothing(_: Job) -> JobDone:
+    return JobDone()  # it was owed before it was turned off
