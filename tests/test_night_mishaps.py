@@ -22,7 +22,7 @@ from tests.world.shelf import Shelf
 from tests.world.sleeping import sleeping
 from tests.world.tidied import Tidied, open_nights, tally
 from wintermute.changes.change_sets import Cause, Change, Reason
-from wintermute.changes.decisions import Decision, Planned, text_wish
+from wintermute.changes.decisions import Decision, text_wish
 from wintermute.changes.nights import Night, PhaseTally
 from wintermute.changes.placing import FileItems, Placing, PutInPlace
 from wintermute.config.schema import Llm, Roles
@@ -83,13 +83,13 @@ async def asked_to_merge(night: Tidied) -> Decision:
         {"kind": "skill", "item": "two", "was": TWO["two"], "text": None},
         {"kind": "skill", "item": "one", "was": TWO["one"], "text": ONE},
     ]
-    wanted = Planned("skill", (*TWO.values(),), ONE, "alike", {"files": files}, question=True)
+    wanted = Decision("skill", (*TWO.values(),), ONE, "alike", {"files": files}, state="open")
     nights = night.house.stores.nights
     async with night.house.database.transaction() as tx:
         begun = await nights.begin(tx, night.clock.now().date(), "command")
         assert begun is not None
         where = (begun.id, OWNER, "skills")
-        [item] = await night.house.stores.decisions.number(tx, where, [(wanted, "open")])
+        [item] = await night.house.stores.decisions.number(tx, where, [wanted])
         await nights.end(tx, begun.id)
     return item
 
@@ -339,10 +339,10 @@ async def test_a_question_waits_from_the_end_of_its_night_on(
                 await night.house.stores.decisions.outdate(tx)
             return await states(night)
 
-        wanted = Planned("skill", ("x",), "", "why", {"files": []}, question=True)
+        wanted = Decision("skill", ("x",), "", "why", {"files": []}, state="open")
         async with night.house.database.transaction() as tx:
             where = (begun.id, OWNER, "skills")
-            await night.house.stores.decisions.number(tx, where, [(wanted, "open")])
+            await night.house.stores.decisions.number(tx, where, [wanted])
         assert await waiting(10) == ["open"]
         async with night.house.database.transaction() as tx:
             await nights.end(tx, begun.id)

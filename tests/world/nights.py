@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from tests.world.house import ANN, House, open_house
 from tests.world.model import ModelServer
 from wintermute.changes.change_sets import Reason
-from wintermute.changes.decisions import Decision, Planned, digest_of
+from wintermute.changes.decisions import Decision, digest_of
 from wintermute.clock import Clock
 from wintermute.config.schema import Dreaming
 from wintermute.db import Transaction
@@ -57,7 +57,7 @@ class Twice:
             if self.asks_model:
                 said = {"role": "user", "content": f"Is it so?\n<entries>\n{text}\n</entries>"}
                 await work.models.ask_unasked("dreaming", Request((said,)))
-            item = Planned(
+            item = Decision(
                 kind="rest" if question else "merged",
                 before=(text,) if question or other is None else (other.text, text),
                 after="" if question or other is None else other.text,
@@ -65,7 +65,7 @@ class Twice:
                 plan={"facts": [fact.id], "text": text},
                 evidence=(fact.id,),
                 loses=1,
-                question=question,
+                state="open" if question else "planned",
                 digest=digest,
             )
             yield TidyStep((item,))
@@ -95,7 +95,7 @@ class OldSkill:
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         files = [{"kind": "skill", "item": "old", "was": OLD, "text": None}]
         yield TidyStep(
-            (Planned("skill", (OLD,), "", "not read for 90 days", {"files": files}, question=True),)
+            (Decision("skill", (OLD,), "", "not read for 90 days", {"files": files}, state="open"),)
         )
 
 

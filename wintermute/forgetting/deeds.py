@@ -25,16 +25,17 @@ False: it cannot be done any more.
 class DecisionKind:
     """Kind of a decision, with its words for people, and what is done for it.
 
-    `one`, `many`: what it did, as it is counted. `leads`: what stands before it, once it was done and
-    as a question; `ends`: where nothing takes its place; `joins`: where it is about several.
-    `deed`: None where files are put in place, or all is done already. `counts_members`: what it was
-    made of is counted. `is_named`: few are called by their names.
+    `one`, `many`: what it did, as it is counted. `asks`, `did`: what stands before it, as a question and
+    once it was done (as `one`, unless it says so); `ends`: both where nothing takes its place; `joins`:
+    where it is about several. `deed`: None where files are put in place, or all is done already.
+    `counts_members`: what it was made of is counted. `is_named`: few are called by their names.
     """
 
     name: str
     one: str
     many: str
-    leads: tuple[str, str]
+    asks: str
+    did: str = ""
     deed: Deed | None = None
     ends: tuple[str, str] | None = None
     joins: tuple[str, str] | None = None
@@ -42,10 +43,11 @@ class DecisionKind:
     is_named: bool = False
 
     def lead(self, item: Decision) -> tuple[str, str]:
-        """What stands before this one, once it was done and as a question."""
+        """What stands before this one, as a question and once it was done."""
         if self.ends and not item.after:
             return self.ends
-        return self.joins if self.joins and len(item.before) > 1 else self.leads
+        found = self.joins if len(item.before) > 1 else None
+        return found or (self.asks, self.did or self.one)
 
 
 Kinds = Sequence[DecisionKind]

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import ClassVar
 
 from wintermute.changes.change_sets import Change
-from wintermute.changes.decisions import WEEK, Planned, digest_of
+from wintermute.changes.decisions import WEEK, Decision, digest_of
 from wintermute.errors import AnswerUnusable, WintermuteError
 from wintermute.forgetting.deeds import DecisionKind, Kinds
 from wintermute.learning.harvest import Harvest, Harvests
@@ -22,7 +22,8 @@ YOURS = "it stays until you change it"
 EDITED = DecisionKind(
     *("edited", "edited message that something came from"),
     many="edited messages that things came from",
-    leads=("you edited the message that this came from", ""),
+    asks="",
+    did="you edited the message that this came from",
 )
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class CatchUp:
         told += [f"{gone} {TOGETHER}"] if gone else []
         return ", ".join(told)
 
-    async def _edited(self, work: PhaseWork) -> list[Planned]:
+    async def _edited(self, work: PhaseWork) -> list[Decision]:
         """Name the things that people asked for in messages that they edited since (M-089)."""
         looked = [
             each.began_at
@@ -79,7 +80,7 @@ class CatchUp:
         ]
         since = max([work.night.began_at - WEEK, *looked])
         found = await asked_for(self._stores, work.scope, since)
-        return [Planned(EDITED.name, (text,), "", YOURS, {}) for text in found]
+        return [Decision(EDITED.name, (text,), "", YOURS, {}, state="done") for text in found]
 
     async def foreseen(self, work: PhaseWork) -> str:
         """How much would be read, and brought together with what is known."""

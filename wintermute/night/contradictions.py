@@ -13,7 +13,7 @@ from datetime import date, tzinfo
 from typing import ClassVar, Literal, get_args
 
 from wintermute.changes.change_sets import Reason
-from wintermute.changes.decisions import Decision, Planned
+from wintermute.changes.decisions import Decision
 from wintermute.db import Transaction
 from wintermute.forgetting.deeds import DecisionKind, Kinds
 from wintermute.llm.json_answer import Unfit, only
@@ -125,8 +125,7 @@ async def end_facts(stores: Stores, tx: Transaction, item: Decision, why: Reason
 
 END = DecisionKind(
     *("ended", "contradiction settled", "contradictions settled"),
-    leads=("no longer true", "Which of these is true?"),
-    deed=end_facts,
+    *("Which of these is true?", "no longer true", end_facts),
 )
 
 
@@ -165,18 +164,14 @@ class Contradictions:
         yield _looked_at(found, new - named)
         own = [item for item in work.so_far if item.phase == self.name]
         room, questions = MOST - len(own), sum(item.state == "open" for item in own)
-        proposes, answers = (
-            "small" in work.models.sizes(ROLE),
-            await self._stores.decisions.answered(work.scope),
-        )
         asked: set[FactPair] = set()
         for pair in open_:
             facts = older, newer = in_order([found.facts[name] for name in pair])
-            settles = may_settle(older, newer) and not proposes
+            settles = may_settle(older, newer) and not work.is_small
             if room and not gone & {*pair} and (settles or questions < MOST_ASKED):
                 room -= 1
                 step = await self._asked(work, facts)
-                asks = any(i.question or proposes or answers.disputes(i) for i in step.items)
+                asks = any(map(work.asks, step.items))
                 if asks and questions >= MOST_ASKED:
                     continue  # it waits, and the model is asked again
                 questions += asks
@@ -229,28 +224,28 @@ class Contradictions:
         free = answer.action == "keep_second" and may_settle(older, newer)
         return TidyStep((self._ended(older, newer, digest, free=free),))
 
-    def _merged(self, older: Fact, newer: Fact, answer: PairAnswer, digest: str) -> Planned:
+    def _merged(self, older: Fact, newer: Fact, answer: PairAnswer, digest: str) -> Decision:
         over = answer.ended
         if over and not (over == (older.id,) and may_settle(older, newer)):
             return self._ended(older, newer, digest, free=False)
         reason = "what one of them says is over" if over else "they add to each other"
         return merging((older, newer), answer.text, reason, digest, over)
 
-    def _ended(self, loser: Fact, winner: Fact, digest: str, *, free: bool) -> Planned:
+    def _ended(self, loser: Fact, winner: Fact, digest: str, *, free: bool) -> Decision:
         days = _in_turn(loser, winner, self._stores.tasks.zone)
         member = {"id": loser.id, "text": loser.text}
-        return Planned(
+        return Decision(
             *("ended", (loser.text,), winner.text),
             f"they contradict each other: {days}" if free else f"said {days}",
             plan={
                 "members": [member],
                 "winner": {"id": winner.id, "text": winner.text},
+                "outside": loser.taint or winner.taint,
             },
             evidence=origins_of((loser, winner)),
             loses=1,
-            question=not free,
+            state="planned" if free else "open",
             digest=digest,
-            outside=loser.taint or winner.taint,
         )
 
 

@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import ClassVar
 
 from wintermute.changes.change_sets import Reason
-from wintermute.changes.decisions import MERGED, Decision, Planned, digest_of
+from wintermute.changes.decisions import MERGED, Decision, digest_of
 from wintermute.changes.nights import Nights
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
@@ -138,19 +138,19 @@ def merged_text(found: Json, members: Sequence[Fact]) -> str:
 
 def merging(
     members: Sequence[Fact], text: str, reason: str, digest: str, ended: Sequence[str] = ()
-) -> Planned:
+) -> Decision:
     """What is planned where one text stands for all of these. `ended`: ids of what is over by it."""
-    return Planned(
+    return Decision(
         *(MERGED, tuple(fact.text for fact in members), text, reason),
         plan={
             "members": [{"id": fact.id, "text": fact.text} for fact in members],
             "text": text,
             "ended": [*ended],
+            "outside": any(fact.taint for fact in members),
         },
         evidence=origins_of(members),
         loses=len(members) - 1,
         digest=digest,
-        outside=any(fact.taint for fact in members),
     )
 
 
@@ -262,8 +262,7 @@ def member_texts(item: Decision) -> dict[str, str]:
 
 
 MERGE = DecisionKind(
-    *(MERGED, "memory merged", "memories merged", ("merged", "Merge these?")),
-    deed=merge_facts,
+    *(MERGED, "memory merged", "memories merged", "Merge these?", "merged", merge_facts),
     counts_members=True,
 )
 

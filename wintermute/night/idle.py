@@ -6,13 +6,13 @@ What forgetting has left incomplete is made anew, and what waits for a person's 
 
 import logging
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import ClassVar
 
 from wintermute.changes.change_sets import ItemKind
-from wintermute.changes.decisions import OPEN, PAGE_LINES, Planned, digest_of
+from wintermute.changes.decisions import OPEN, PAGE_LINES, Decision, digest_of
 from wintermute.changes.texts import text_in
 from wintermute.clock import Clock, stamp
 from wintermute.conversation.asking import Folding
@@ -53,31 +53,24 @@ BEFORE = "done before the night was interrupted"
 ASKED: tuple[ItemKind, ...] = ("page", "core")
 SHARED = "they share words with a deleted message, and I do not read them until you answer"
 WRITTEN = DecisionKind(
-    *("page", "page updated", "pages updated", ("pages written", "Write these pages?")),
+    *("page", "page updated", "pages updated", "Write these pages?", "pages written"),
     is_named=True,
 )
 LINES_GO = DecisionKind(
     *(PAGE_LINES, "question about your lines answered", "questions about your lines answered"),
-    leads=("lines of yours removed", "Remove these lines from your pages?"),
-    deed=forget_lines,
+    *("Remove these lines from your pages?", "lines of yours removed", forget_lines),
 )
 FILES_CHANGE = (
-    DecisionKind(
-        *("page changed", "page changed", "pages changed"),
-        leads=("page changed", "Change this page?"),
-    ),
-    DecisionKind(
-        *("page removed", "page removed", "pages removed"),
-        leads=("page removed", "Remove this page?"),
-    ),
+    DecisionKind("page changed", "page changed", "pages changed", "Change this page?"),
+    DecisionKind("page removed", "page removed", "pages removed", "Remove this page?"),
     DecisionKind(
         *("core changed", "core memory changed", "core memories changed"),
-        leads=("core memory changed", "Change the core memory?"),
+        asks="Change the core memory?",
     ),
 )
 SUMMED_UP = DecisionKind(
     *("fold", "conversation summed up", "conversations summed up"),
-    leads=("long conversation summed up", "Sum up this conversation?"),
+    *("Sum up this conversation?", "long conversation summed up"),
 )
 
 log = logging.getLogger(__name__)
@@ -118,7 +111,7 @@ class Pages:
             yield TidyStep(told=await self._asked(work.scope))
             return
         kept = Consolidations(self._stores, self._clock, work.night.id)
-        before, asked = await self._count(), list[Planned]()
+        before, asked = await self._count(), list[Decision]()
         run, after = _Run(self._consolidation(work, kept)), before
         try:
             await self._work(run, work.scope)
@@ -175,7 +168,7 @@ class Pages:
             async with self._stores.database.transaction() as tx:
                 await self._stores.nights.judge(tx, scope, [digest])
 
-    def _applied(self, names: Sequence[str]) -> list[Planned]:
+    def _applied(self, names: Sequence[str]) -> list[Decision]:
         """Those of these jobs whose pages are in place, as `names` has them."""
         wiki = self._stores.wiki
         found = [read_job(wiki.files, name) for name in names]
@@ -226,9 +219,9 @@ class Pages:
 
         return await to_its_end(counted)
 
-    async def _asked(self, scope: str) -> list[Planned]:
+    async def _asked(self, scope: str) -> list[Decision]:
         """What waits for a person's word and was not asked by a night before."""
-        found = list[Planned]()
+        found = list[Decision]()
         for kind in ASKED:
             for each in await self._stores.decisions.waiting(scope, kind):
                 if (file := each.file) is None or each.night:
@@ -239,14 +232,13 @@ class Pages:
                     outside = kind == "page" and await to_its_end(
                         partial(self._stores.wiki.is_outside, item, text or "")
                     )
-                    plan = {"files": [file | {"was": now}]}
-                    said = (each.kind, each.before, each.after, each.reason)
-                    found.append(Planned(*said, plan, question=True, outside=outside, waits=each))
+                    plan = {"files": [file | {"was": now}], "outside": outside}
+                    found.append(replace(each, plan=plan))
         if self._has_pages(scope):
             found += await self._asked_lines(scope)
         return found
 
-    async def _asked_lines(self, scope: str) -> list[Planned]:
+    async def _asked_lines(self, scope: str) -> list[Decision]:
         """One question for all lines that are withheld and that no open one asks about (M-082)."""
         places = await to_its_end(partial(asked_places, self._stores.wiki))
         open_ = await self._stores.decisions.listed(self._stores.database, scope=scope, states=OPEN)
@@ -255,7 +247,7 @@ class Pages:
         if not said:
             return []
         plan = {"lines": sorted({name for _, name in places} - waiting)}
-        return [Planned(PAGE_LINES, said, "", SHARED, plan, question=True)]
+        return [Decision(PAGE_LINES, said, "", SHARED, plan, state="open")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,16 +307,16 @@ def _source(conversation: str) -> str:
     return "what was said in a chat" if conversation.startswith("conv_") else conversation
 
 
-def _of_job(job: WikiJob, outside: bool) -> Planned:
+def _of_job(job: WikiJob, outside: bool) -> Decision:
     pages = [path for path in job.changed_files if is_page(path)]
-    return Planned(
+    return Decision(
         WRITTEN.name,
         (),
         ", ".join(pages or job.changed_files),
         f"from {_source(job.conversation)}; {job.folder}/report.md tells how",
-        {},
+        {"outside": outside},
         evidence=(job.raw_copy,),
-        outside=outside,
+        state="done",
         change_set=job.change_set,
     )
 
@@ -363,7 +355,9 @@ class FoldIdle:
             broken = str(problem)
         away, spent = work.models.away, work.models.spent
         yield TidyStep(
-            told=[Planned(SUMMED_UP.name, (), "", told, {}) for told in done.values()],
+            told=[
+                Decision(SUMMED_UP.name, (), "", told, {}, state="done") for told in done.values()
+            ],
             note="; ".join(filter(None, (away, broken))),
             left=spent,
             counts=(len(found), len(found) - len(done)),

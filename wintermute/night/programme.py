@@ -43,7 +43,7 @@ KINDS = {kind.name: kind for phase in PHASES for kind in phase.kinds}
 def kind_of(item: Decision) -> DecisionKind:
     """The kind of a decision, with its words."""
     name = item.kind
-    other = (name, f"change of kind {name}", f"changes of kind {name}", (name, f"{name}?"))
+    other = (name, f"change of kind {name}", f"changes of kind {name}", f"{name}?", name)
     return KINDS.get(name) or DecisionKind(*other)
 
 

@@ -75,7 +75,7 @@ def _pages(item: Decision) -> list[str]:
 
 def lead(item: Decision) -> str:
     """The event or the question in words: `merged:`, `Merge these?`."""
-    done, asked = kind_of(item).lead(item)
+    asked, done = kind_of(item).lead(item)
     return f"{done}:" if item.state in ("done", "planned", "undone") else asked
 
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import ClassVar
 
 from wintermute.changes.change_sets import Change, Reason
-from wintermute.changes.decisions import Decision, Planned, digest_of
+from wintermute.changes.decisions import Decision, digest_of
 from wintermute.clock import stamp
 from wintermute.db import Transaction
 from wintermute.forgetting.deeds import DecisionKind, Kinds
@@ -43,10 +43,8 @@ async def rest_facts(stores: Stores, tx: Transaction, item: Decision, why: Reaso
 
 REST = DecisionKind(
     *("rest", "unused memory set aside", "unused memories set aside"),
-    leads=(
-        "set aside, found only by a search",
-        "Set this aside, so that only a search finds it?",
-    ),
+    asks="Set this aside, so that only a search finds it?",
+    did="set aside, found only by a search",
     deed=rest_facts,
     counts_members=True,
 )
@@ -105,14 +103,18 @@ def _parts(facts: Sequence[StaleFact]) -> Iterator[Sequence[StaleFact]]:
         yield facts[n : n + size]
 
 
-def _item(facts: Sequence[StaleFact], days: timedelta, least: int) -> Planned:
-    return Planned(
+def _item(facts: Sequence[StaleFact], days: timedelta, least: int) -> Decision:
+    return Decision(
         kind="rest",
         before=tuple(fact.text for fact in facts),
         after="",
         reason=f"not used for {days.days} days",
-        plan={"facts": [fact.id for fact in facts], "days": days.days, "least": least},
+        plan={
+            "facts": [fact.id for fact in facts],
+            "days": days.days,
+            "least": least,
+            "outside": any(fact.taint for fact in facts),
+        },
         evidence=tuple(fact.id for fact in facts),
         loses=len(facts),
-        outside=any(fact.taint for fact in facts),
     )

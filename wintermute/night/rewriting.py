@@ -5,10 +5,11 @@ lines ─ one question ─▶ a list ─ nothing lost that must stay? ─▶ rep
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from wintermute.changes.change_sets import Reason
-from wintermute.changes.decisions import LINES, LIST, Decision, DecisionState, Planned, digest_of
+from wintermute.changes.decisions import LINES, LIST, Decision, DecisionState, digest_of
 from wintermute.db import Transaction
 from wintermute.errors import ContextTooLarge, ModelError
 from wintermute.forgetting.deeds import DecisionKind, Kinds
@@ -108,13 +109,11 @@ async def remove_lines(stores: Stores, tx: Transaction, item: Decision, why: Rea
 
 SHORTER = DecisionKind(
     *(LIST, "memory list tidied", "memory lists tidied"),
-    leads=("list of memories tidied", "Tidy the list of memories?"),
-    deed=rewrite_list,
+    *("Tidy the list of memories?", "list of memories tidied", rewrite_list),
 )
 REMOVED = DecisionKind(
     *(LINES, "removal of lines confirmed", "removals of lines confirmed"),
-    leads=("memories removed", "Remove these memories?"),
-    deed=remove_lines,
+    *("Remove these memories?", "memories removed", remove_lines),
 )
 
 
@@ -199,7 +198,7 @@ def _line(text: str) -> str:
     return digest_of("line", key(text))
 
 
-def _item(old: Sequence[Fact], lines: Sequence[str], digest: str) -> tuple[Planned, ...]:
+def _item(old: Sequence[Fact], lines: Sequence[str], digest: str) -> tuple[Decision, ...]:
     """None where it says the same in another order."""
     kept, known = {key(line) for line in lines}, {key(fact.text) for fact in old}
     gone = [fact for fact in old if key(fact.text) not in kept]
@@ -210,7 +209,7 @@ def _item(old: Sequence[Fact], lines: Sequence[str], digest: str) -> tuple[Plann
     lost = [fact for fact in gone if not heirs.keeps(fact.text)]
     loses = max(len(lost), len(gone) - len(new), 0)
     return (
-        Planned(
+        Decision(
             kind=LIST,
             before=tuple(fact.text for fact in gone),
             after="\n".join(new if loses <= ALWAYS_ALLOWED else lines),
@@ -252,7 +251,7 @@ async def ask_about_lines(tx: Transaction, stores: Stores, wish: Decision) -> De
     night = await stores.nights.begin(tx, day, "asked", wish.scope, LINES)
     assert night is not None  # one that is asked for always begins
     texts = tuple(fact.text for fact in found[:MOST_NAMED])
-    wanted = Planned(LINES, texts, "", wish.reason, wish.plan)
-    item = await stores.decisions.ask(tx, night.id, LINES, wish, wanted)
+    where, wanted = (night.id, wish.scope, LINES), replace(wish, before=texts)
+    [item] = await stores.decisions.number(tx, where, [wanted])
     await stores.nights.end(tx, night.id)
     return item

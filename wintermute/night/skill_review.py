@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import ClassVar
 
-from wintermute.changes.decisions import Planned, digest_of
+from wintermute.changes.decisions import Decision, digest_of
 from wintermute.clock import stamp
 from wintermute.errors import ToolFailed
 from wintermute.forgetting.deeds import DecisionKind, Kinds
@@ -77,10 +77,9 @@ def proposed(found: Json, old: Sequence[SkillText]) -> str:
 
 
 CHANGED = DecisionKind(
-    *("skill", "skill changed", "skills changed"),
-    leads=("skill changed", "Change this skill?"),
-    ends=("skill removed", "Remove this skill?"),
-    joins=("skills merged", "Merge these skills?"),
+    *("skill", "skill changed", "skills changed", "Change this skill?"),
+    ends=("Remove this skill?", "skill removed"),
+    joins=("Merge these skills?", "skills merged"),
 )
 
 
@@ -206,26 +205,26 @@ def _file(skill: SkillText, text: str | None) -> Json:
     return {"kind": "skill", "item": skill.name, "was": skill.text, "text": text}
 
 
-def _instead(group: Sequence[SkillText], text: str) -> Planned:
+def _instead(group: Sequence[SkillText], text: str) -> Decision:
     first, *others = group
     named = " and ".join(skill.name for skill in group)
-    return Planned(
+    return Decision(
         kind="skill",
         before=tuple(skill.text for skill in group),
         after=text,
         reason=f"{named} are alike" if others else f"{named} has {len(first.text)} characters",
         plan={"files": [_file(first, text), *(_file(other, None) for other in others)]},
-        question=True,
+        state="open",
     )
 
 
-def _going(skill: SkillText, digest: str) -> Planned:
-    return Planned(
+def _going(skill: SkillText, digest: str) -> Decision:
+    return Decision(
         kind="skill",
         before=(skill.text,),
         after="",
         reason=f"{skill.name} was not read for {UNREAD.days} days",
         plan={"files": [_file(skill, None)]},
-        question=True,
+        state="open",
         digest=digest,
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from wintermute.changes.change_sets import Reason
-from wintermute.changes.decisions import Decision, Planned, digest_of
+from wintermute.changes.decisions import Decision, digest_of
 from wintermute.db import Transaction
 from wintermute.errors import ContextTooLarge, ToolFailed
 from wintermute.forgetting.deeds import DecisionKind, Kinds
@@ -177,9 +177,8 @@ async def change_task(stores: Stores, tx: Transaction, item: Decision, why: Reas
 
 
 TIDIED = DecisionKind(
-    *("task", "task tidied", "tasks tidied", ("task changed", "Change this task?")),
-    deed=change_task,
-    ends=("task completed", "Is this task done?"),
+    *("task", "task tidied", "tasks tidied", "Change this task?", "task changed", change_task),
+    ends=("Is this task done?", "task completed"),
 )
 
 
@@ -310,7 +309,7 @@ def ends_of(actions: Sequence[TaskAction], then: Mapping[str, Task]) -> list[Tas
 class TaskPlan:
     """What comes of an answer. `then`: the tasks once that is done. `wait`: ends for the next night."""
 
-    items: tuple[Planned, ...]
+    items: tuple[Decision, ...]
     then: tuple[Task, ...]
     wait: int = 0
 
@@ -339,9 +338,9 @@ def planned(answer: TaskAnswer, tasks: Mapping[str, Task]) -> TaskPlan:
     return TaskPlan(tuple(items), active, max(0, ended - MOST_ENDED))
 
 
-def _item(action: TaskAction, beside: Mapping[str, str], *, question: bool) -> Planned:
+def _item(action: TaskAction, beside: Mapping[str, str], *, question: bool) -> Decision:
     after = action.after
-    return Planned(
+    return Decision(
         kind="task",
         before=(task_lines([action.task]),),
         after="" if action.ends else task_lines([after]),
@@ -355,7 +354,7 @@ def _item(action: TaskAction, beside: Mapping[str, str], *, question: bool) -> P
             "beside": dict(beside),
         },
         evidence=(action.task.id,),
-        question=question,
+        state="open" if question else "planned",
     )
 
 

@@ -18,14 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
-from wintermute.changes.decisions import (
-    PLANNED,
-    Answers,
-    Decision,
-    DecisionState,
-    Planned,
-    as_decision,
-)
+from wintermute.changes.decisions import PLANNED, Answers, Decision
 from wintermute.changes.nights import Night, PhaseTally
 from wintermute.config.lock import claimed, holder
 from wintermute.db import Transaction
@@ -70,9 +63,22 @@ class PhaseWork:
     scope: str
     models: UnaskedModels
     likeness: Likeness
+    answers: Answers
     so_far: Sequence[Decision] = ()
     dry: bool = False
     """Nothing may be changed, not even by taking in what was edited by hand."""
+    calls: int = 0
+    """Questions to models before it."""
+
+    @property
+    def is_small(self) -> bool:
+        """Tell if a small model is asked, which only proposes."""
+        return "small" in self.models.sizes(ROLE)
+
+    def asks(self, item: Decision) -> bool:
+        """Tell if a person has to say yes: as for what a small model says, or somebody disputes."""
+        said = self.is_small and self.models.calls > self.calls
+        return said or item.state == "open" or self.answers.disputes(item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +92,8 @@ class TidyStep:
     what does its own work. `failed`: though what is here was done.
     """
 
-    items: Sequence[Planned] = ()
-    told: Sequence[Planned] = ()
+    items: Sequence[Decision] = ()
+    told: Sequence[Decision] = ()
     judged: tuple[str, ...] = ()
     looked_at: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
@@ -320,7 +326,7 @@ class Tidying:
     async def _group(self, run: NightRun, scope: str, group: Sequence[NightPhase]) -> None:
         """Look in all of them, then do what they want, or ask."""
         known = {} if run.dry else await self._stores.nights.tallies(run.night.id, scope)
-        found = list[tuple[NightPhase, PhaseTally, list[Planned]]]()
+        found = list[tuple[NightPhase, PhaseTally, list[Decision]]]()
         for phase in group:
             if run.night.phase in ("", phase.name) and not _is_over(known.get(phase.name)):
                 run.progress(scope, phase.name)
@@ -346,23 +352,18 @@ class Tidying:
 
     async def _looked(
         self, run: NightRun, tally: PhaseTally, phase: NightPhase
-    ) -> tuple[PhaseTally, list[Planned]]:
+    ) -> tuple[PhaseTally, list[Decision]]:
         """Keep what a phase finds, step by step; what became of it, and what it tells at its end."""
         if tally.status != "running":
             return tally, []
-        notes, told, before = list[str](), list[Planned](), run.asked.calls
-        where, small = (run.night.id, tally.scope, phase.name), "small" in self._models.sizes(ROLE)
-        work = PhaseWork(
-            *(run.night, tally.scope, run.asked, self._likeness),
-            so_far=await self._so_far(run, tally.scope),
-            dry=run.dry,
-        )
+        notes, told, before = list[str](), list[Decision](), run.asked.calls
         answers = await self._stores.decisions.answered(tally.scope)
-        tally = replace(tally, status="ok")
+        so_far = await self._so_far(run, tally.scope)
+        given = run.night, tally.scope, run.asked, self._likeness, answers
+        work, tally = PhaseWork(*given, so_far, run.dry, before), replace(tally, status="ok")
         try:
             async for step in _steps(work, phase):
-                asks = small and run.asked.calls > before
-                await self._keep(run, where, step, answers, proposes=asks)
+                await self._keep(run, work, phase.name, step)
                 told += step.told
                 notes.append(step.note)
                 status = "failed" if step.failed else "left" if step.left else tally.status
@@ -375,30 +376,23 @@ class Tidying:
             tally, notes = replace(tally, status=status), [*notes, str(problem)]
         return replace(tally, note=_joined(*notes), calls=run.asked.calls - before), told
 
-    async def _keep(
-        self,
-        run: NightRun,
-        where: tuple[str, str, str],
-        step: TidyStep,
-        answers: Answers,
-        *,
-        proposes: bool,
-    ) -> None:
-        """`proposes`: a small model was asked, so nothing is done without a person."""
-        wanted: list[tuple[Planned, DecisionState]] = [
-            (item, "open" if item.question or proposes or answers.disputes(item) else "planned")
+    async def _keep(self, run: NightRun, work: PhaseWork, phase: str, step: TidyStep) -> None:
+        wanted = [
+            replace(item, state="open") if work.asks(item) else item
             for item in step.items
-            if not answers.knows(item)
+            if not work.answers.knows(item)
         ]
-        now = self._stores.facts.now()
+        night, scope, now = run.night.id, work.scope, self._stores.facts.now()
         if run.dry:
-            for n, (item, state) in enumerate(wanted, len(run.items) + 1):
-                run.items.append(replace(as_decision(*where, item, now), n=n, state=state))
+            run.items.extend(
+                replace(item, night=night, n=n, scope=scope, phase=phase, at=now)
+                for n, item in enumerate(wanted, len(run.items) + 1)
+            )
             return
         async with self._stores.database.transaction() as tx:
-            digests = [each.digest for each, _ in wanted if each.digest]
-            await self._stores.decisions.number(tx, where, wanted, now)
-            await self._stores.nights.judge(tx, where[1], [*digests, *step.judged], now)
+            digests = [each.digest for each in wanted if each.digest]
+            await self._stores.decisions.number(tx, (night, scope, phase), wanted, now)
+            await self._stores.nights.judge(tx, scope, [*digests, *step.judged], now)
             await looked_at(tx, step.looked_at, step.waiting, step.by_words)
             await self._spend(tx, run)
 
@@ -465,14 +459,13 @@ class Tidying:
             members = [each["id"] for each in item.plan.get("members", ())]
             await looked_at(tx, (), members)
 
-    async def _note(self, run: NightRun, tally: PhaseTally, told: Sequence[Planned] = ()) -> None:
+    async def _note(self, run: NightRun, tally: PhaseTally, told: Sequence[Decision] = ()) -> None:
         """Keep what became of a phase, with what it did itself."""
         if run.dry:
             return
         where = (run.night.id, tally.scope, tally.name)
-        states = [(each, _told_as(each)) for each in told]
         async with self._stores.database.transaction() as tx:
-            await self._stores.decisions.number(tx, where, states)
+            await self._stores.decisions.number(tx, where, told)
             await self._stores.nights.note(tx, run.night.id, tally)
             await self._spend(tx, run)
 
@@ -493,10 +486,6 @@ def _steps(work: PhaseWork, phase: NightPhase) -> AsyncIterator[TidyStep]:
 async def _foreseen(work: PhaseWork, phase: NightPhase) -> AsyncIterator[TidyStep]:
     if isinstance(phase, ForeseenPhase):
         yield TidyStep(note=await phase.foreseen(work))
-
-
-def _told_as(item: Planned) -> DecisionState:
-    return "open" if item.question else "done"
 
 
 def _is_over(tally: PhaseTally | None) -> bool:
