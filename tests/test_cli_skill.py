@@ -3,6 +3,10 @@
 import pytest
 
 from tests.world.terminal import Terminal
+from wintermute.clock import SystemClock
+from wintermute.db import open_database
+from wintermute.ids import new_id
+from wintermute.jobs import FORGET, Jobs
 from wintermute.text import EMPTY_AT_SHELL
 
 
@@ -45,6 +49,22 @@ def test_a_mistake_is_told_in_one_line(
 ) -> None:
     """L-082, P-038."""
     assert told in terminal.refuses("skill", *words, given=b"text", code=code)
+
+
+async def test_nothing_comes_back_while_something_is_being_forgotten(terminal: Terminal) -> None:
+    """M-082: by whatever way."""
+    terminal.says("skill", "add", "tea", "--summary", "Making tea", given=b"Boil water.\n")
+    terminal.says("memory", "add", "Ann likes tea.")
+    clock = SystemClock()
+    path = terminal.data / "wintermute.db"
+    async with open_database(path) as database, database.transaction() as tx:
+        await Jobs(clock, new_id).enqueue(tx, FORGET, "key", "", {})
+    for words in (
+        ("skill", "restore", "tea"),
+        ("core", "restore", "1"),
+        ("memory", "undo", "--last"),
+    ):
+        assert "something is being forgotten" in terminal.refuses(*words)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from wintermute.messages import Call, Json, Origin
 from wintermute.owner import Owner
 from wintermute.tools.definition import Done
 from wintermute.tools.files import MOST_BYTES, MOST_CHARACTERS, ReadFile, Roots, WriteFile
+from wintermute.tools.memory import MemoriesView
 
 OWNER = Owner("@ann:test")
 ANN, BEN = OWNER.scope, "person:@ben:test"
@@ -60,7 +61,7 @@ def caller(origin: Origin, scope: str | None = None) -> Caller:
     return Caller("conv_1", whose, "cast_1", origin, "$event", NOON)
 
 
-class Memories:
+class Memories(MemoriesView):
     """The facts of each scope as a text; `replaced` has what was asked for."""
 
     def __init__(self) -> None:

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from wintermute.conversation.rooms import Rooms
 from wintermute.conversation.toolbox import Caller
 from wintermute.db import Transaction
 from wintermute.llm.backend import Wait
@@ -35,8 +36,11 @@ class Gate:
         return await self.act(caller, args)
 
 
-class Idle:
+class Idle(Rooms):
     """Rooms in which nothing is under way."""
+
+    def __init__(self) -> None:
+        """Nobody works in them."""
 
     def wake(self, conversation_id: str) -> None:
         """Nobody works."""

@@ -1,16 +1,14 @@
 """`wintermute core`: the page that is in every prompt, also beside a running daemon."""
 
-from dataclasses import asdict
-
 import click
 
 from wintermute.changes.change_sets import Reason
 from wintermute.changes.decisions import Decision
 from wintermute.cli.opening import Report, on_stores, scope_of, scope_option, with_stores
 from wintermute.cli.options import reporting, tell
-from wintermute.clock import stamp
 from wintermute.config.schema import Config
 from wintermute.errors import MemoryFileUnusable, WintermuteError
+from wintermute.forgetting.forget_jobs import refuse_meanwhile
 from wintermute.memory.core import EMPTY_CORE, MOST_CORE, bullets, page_problem
 from wintermute.memory.core_pages import CorePage, PageVersion
 from wintermute.messages import Json
@@ -36,7 +34,7 @@ async def show(stores: Stores, scope: str | None) -> Report:
 
     Example: wintermute core show
     """
-    place = await _scope(stores, scope)
+    place = await scope_of(stores, scope)
     text = (await stores.core_pages.raw(place)).text
     lines = [_name(stores, place) + f": {NO_PAGE}"] if text is None else [text.rstrip("\n")]
     return Report({"scope": place, "text": text}, lines)
@@ -52,7 +50,7 @@ def edit(ctx: click.Context, scope: str | None, as_json: bool) -> None:
     """
 
     async def begin(stores: Stores, _: Config) -> tuple[str, str, CorePage]:
-        place = await _scope(stores, scope)
+        place = await scope_of(stores, scope)
         return place, _name(stores, place), await stores.core_pages.raw(place)
 
     place, name, page = with_stores(ctx, begin)
@@ -76,7 +74,7 @@ def check(ctx: click.Context, scope: str | None, as_json: bool) -> None:
     """
 
     async def work(stores: Stores, _: Config) -> tuple[str, str | None, str, list[Decision]]:
-        place = await _scope(stores, scope)
+        place = await scope_of(stores, scope)
         problem, found = await _checked(stores, place)
         return place, problem, found, await stores.decisions.waiting(place, "core")
 
@@ -102,10 +100,9 @@ async def history(stores: Stores, scope: str | None) -> Report:
 
     Example: wintermute core history
     """
-    versions = await stores.core_pages.versions(await _scope(stores, scope))
-    values = [{**asdict(one), "until": stamp(one.until)} for one in versions]
+    versions = await stores.core_pages.versions(await scope_of(stores, scope))
     lines = [line for one in versions for line in _version_lines(one, stores)]
-    return Report(values, lines or ["Nothing was changed in the last 30 days."])
+    return Report(versions, lines or ["Nothing was changed in the last 30 days."])
 
 
 @command.command("restore")
@@ -117,7 +114,8 @@ async def restore(stores: Stores, number: int, scope: str | None) -> Report:
 
     Example: wintermute core restore 1
     """
-    place = await _scope(stores, scope)
+    await refuse_meanwhile(stores)
+    place = await scope_of(stores, scope)
     versions = await stores.core_pages.versions(place)
     wanted = next((one for one in versions if one.number == number), None)
     if wanted is None:
@@ -131,10 +129,6 @@ async def restore(stores: Stores, number: int, scope: str | None) -> Report:
     await _replaced(stores, place, text, page)
     said = f"restored  {name} as it was until {_when(wanted, stores)}"
     return Report({"scope": place, "outcome": "restored"}, [said])
-
-
-async def _scope(stores: Stores, named: str | None) -> str:
-    return await scope_of(stores, named or stores.owner.scope)
 
 
 def _name(stores: Stores, scope: str) -> str:
@@ -163,7 +157,7 @@ async def _checked(stores: Stores, scope: str) -> tuple[str | None, str]:
 
 def _wish_json(wish: Decision) -> Json:
     values = {"id": wish.id, "scope": wish.scope, "kind": "core", "text": wish.after}
-    return {**values, "reason": wish.reason, "created_at": stamp(wish.at), "item": ""}
+    return {**values, "reason": wish.reason, "created_at": wish.at, "item": ""}
 
 
 def _wish_lines(wish: Decision) -> list[str]:

@@ -1,17 +1,15 @@
 """`history` and `undo`: the same for everything that can be changed."""
 
-from dataclasses import asdict
-
 import click
 
 from wintermute.changes.change_sets import ChangeSet, ItemKind
-from wintermute.changes.undo import FORGETTING, Undone
+from wintermute.changes.undo import Undone
 from wintermute.cli.opening import Report, on_stores, with_stores
 from wintermute.cli.options import redacted, reporting, tell
-from wintermute.clock import stamp
 from wintermute.commands.tasks import NOTHING_TO_UNDO, back_lines, set_lines
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
+from wintermute.forgetting.forget_jobs import refuse_meanwhile
 from wintermute.stores import Stores
 
 WOULD = "`undo` would undo this:"
@@ -30,11 +28,7 @@ def history_command(kind: ItemKind) -> click.Command:
         await _take_hand_edits(stores, kind)
         found = await stores.changes.history((kind,), limit=max(count, 0))
         lines = [line for one in found for line in set_lines(one, stores.tasks.zone)]
-        values = [
-            {**asdict(one), "created_at": stamp(one.created_at), "undone": sorted(one.undone)}
-            for one in found
-        ]
-        return Report(values, lines or ["Nothing was changed in the last 30 days."])
+        return Report(found, lines or ["Nothing was changed in the last 30 days."])
 
     history.help = (
         "Show the changes of the last 30 days, newest first.\n\n"
@@ -57,9 +51,7 @@ def undo_command(kind: ItemKind) -> click.Command:
 
         async def work(stores: Stores, _: Config) -> tuple[Undone, bool]:
             await _take_hand_edits(stores, kind)
-            async with stores.database.transaction() as tx:
-                if await stores.jobs.is_forgetting(tx):
-                    raise WintermuteError(FORGETTING)
+            await refuse_meanwhile(stores)
             wanted = await _wanted(stores, kind, batch)
             if last and not yes and (asked := await stores.undo.to_confirm(wanted)):
                 return asked, False
@@ -75,9 +67,9 @@ def undo_command(kind: ItemKind) -> click.Command:
             raise WintermuteError(CONFIRM)
         values = {
             "set": undone.set_id,
-            "back": [asdict(change) for change in undone.back],
-            "kept": [asdict(change) for change in undone.kept],
-            "merges": [asdict(merge) for merge in undone.merges],
+            "back": undone.back,
+            "kept": undone.kept,
+            "merges": undone.merges,
         }
         head = ["taken back:"] if undone.back or undone.merges else []
         tell(ctx, values, *head, *(lines or [NOTHING_TO_UNDO]), as_json=as_json)

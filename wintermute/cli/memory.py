@@ -1,9 +1,9 @@
 """`wintermute memory`: what is remembered, also beside a running daemon."""
 
-import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import BinaryIO
 from zoneinfo import ZoneInfo
@@ -33,7 +33,7 @@ from wintermute.cli.opening import (
     with_stores,
 )
 from wintermute.cli.options import config_option, redacted, reporting, tell, write_whole
-from wintermute.clock import SystemClock, stamp
+from wintermute.clock import SystemClock
 from wintermute.commands.memories import fact_line
 from wintermute.config.schema import Config
 from wintermute.errors import ModelError, WintermuteError
@@ -52,7 +52,7 @@ from wintermute.memory.exchange import (
     moment_of,
     of_list,
 )
-from wintermute.memory.fact import EXPLICIT, SOURCES, AddedFact, AddOutcome, NewFact, Source
+from wintermute.memory.fact import EXPLICIT, SOURCES, AddOutcome, NewFact, Source
 from wintermute.secret_shapes import REFUSED, secret_kind
 from wintermute.stores import Stores
 from wintermute.templates import Template
@@ -80,27 +80,22 @@ def command() -> None:
 @command.command("list")
 @whose
 @click.option("--everyone", is_flag=True, help="Show the memories of all people and rooms.")
-@reporting
-def list_(ctx: click.Context, scope: str | None, everyone: bool, as_json: bool) -> None:
+@on_stores
+async def list_(stores: Stores, scope: str | None, everyone: bool) -> Report:
     """Show the memories of the owner, or of another person or room.
 
     Example: wintermute memory list --scope person:@ann:example.org
     """
-
-    async def work(stores: Stores, _: Config) -> Report:
-        zone, values, lines = stores.tasks.zone, [], []
-        for name in await _chosen(stores, scope, everyone):
-            live = await stores.facts.live(name)
-            facts = [fact for fact in live if not fact.archived]
-            values += [as_line(fact) for fact in facts]
-            lines += [f"{name}:"] if everyone and facts else []
-            lines += [fact_line(fact, zone) for fact in facts]
-            resting = len(live) - len(facts)
-            lines += [AT_REST.format(n=resting)] if resting else []
-        return Report(values, lines or [EMPTY_AT_SHELL["memories"]])
-
-    listed = with_stores(ctx, work)
-    tell(ctx, listed.values, *listed.lines, as_json=as_json)
+    zone, values, lines = stores.tasks.zone, [], []
+    for name in await _chosen(stores, scope, everyone):
+        live = await stores.facts.live(name)
+        facts = [fact for fact in live if not fact.archived]
+        values += [as_line(fact) for fact in facts]
+        lines += [f"{name}:"] if everyone and facts else []
+        lines += [fact_line(fact, zone) for fact in facts]
+        resting = len(live) - len(facts)
+        lines += [AT_REST.format(n=resting)] if resting else []
+    return Report(values, lines or [EMPTY_AT_SHELL["memories"]])
 
 
 @command.command("add")
@@ -158,20 +153,22 @@ def _tell_split(
 
     async def work(stores: Stores, _: Config, models: Models) -> Report:
         end = moment_of(until, stores.tasks.zone) if until else None
-        place = await scope_of(stores, scope or stores.owner.scope)
+        place = await scope_of(stores, scope)
         split = Splitting(UnaskedModels(models), Template(stores.prompts, "SPLIT_PROMPT.txt"))
-        like, new, set_id = NewFact(place, "", source, valid_to=end), 0, None
+        like, new, why = NewFact(place, "", source, valid_to=end), 0, Reason("import", place)
         async for part in split.split_or_whole(text):
-            found = normalised([*part.contents, *part.rest])
-            facts = new_facts(like, found)
-            taken, set_id = await _stored(stores, Reason("import", place), facts, set_id)
-            new += sum(each.change is not None for each in taken)
+            facts = new_facts(like, normalised([*part.contents, *part.rest]))
+            async with stores.database.transaction() as tx:
+                taken = await stores.facts.take(tx, facts)
+                if changes := [each.change for each in taken if each.change]:
+                    why = replace(why, into=await stores.changes.record(tx, why, changes))
+            new += len(changes)
             gone = [each.fact.text for each in taken if each.outcome == "refused"]
             refused.extend((None, str(secret_kind(text))) for text in gone)
             lines.extend(fact.text for fact in facts if fact.text not in gone)
         await stores.memories.text(place)
         skipped = [{"line": line, "kind": kind} for line, kind in refused]
-        values = {"contents": lines, "stored": new, "refused": skipped, "set": set_id}
+        values = {"contents": lines, "stored": new, "refused": skipped, "set": why.into}
         return Report(values, [*lines, f"stored {new}, known already {len(lines) - new}"])
 
     report = with_models(ctx, work)
@@ -183,25 +180,11 @@ def _tell_split(
         ctx.exit(1)
 
 
-async def _stored(
-    stores: Stores, why: Reason, facts: Sequence[NewFact], set_id: str | None
-) -> tuple[list[AddedFact], str | None]:
-    """Store a part, in the change set of the parts before; what became of it, and that change set."""
-    async with stores.database.transaction() as tx:
-        taken = await stores.facts.take(tx, facts)
-        changes = [each.change for each in taken if each.change]
-        if changes and set_id is None:
-            set_id = await stores.changes.record(tx, why, changes)
-        elif changes and set_id is not None:
-            await stores.changes.extend(tx, set_id, changes)
-    return taken, set_id
-
-
 async def _added(
     stores: Stores, text: str, scope: str | None, source: Source, until: str | None
 ) -> Report:
     end = moment_of(until, stores.tasks.zone) if until else None
-    place = await scope_of(stores, scope or stores.owner.scope)
+    place = await scope_of(stores, scope)
     await stores.memories.text(place)
     async with stores.database.transaction() as tx:
         reason = Reason("command", place)
@@ -241,8 +224,8 @@ def forget_(ctx: click.Context, fact_ids: tuple[str, ...], as_json: bool) -> Non
         return await forget_at_once(stores, facts, SystemClock()), stores.tasks.zone
 
     done, zone = with_stores(ctx, work)
-    copies = [{"file": str(copy.path), "until": stamp(copy.until)} for copy in done.copies]
-    values = {**dataclasses.asdict(done), "copies": copies}
+    copies = [{"file": str(copy.path), "until": copy.until} for copy in done.copies]
+    values = {**asdict(done), "copies": copies}
     tell(ctx, values, *_forgotten_lines(done, zone), as_json=as_json)
     if done.unfinished:
         raise WintermuteError(
@@ -318,7 +301,7 @@ def import_(
             stores.database,
             stores.facts,
             stores.changes,
-            await scope_of(stores, scope or stores.owner.scope),
+            await scope_of(stores, scope),
             stores.tasks.zone,
             (await stores.known.moves()).named,
         )
@@ -375,7 +358,7 @@ def reconstruct(ctx: click.Context, as_json: bool) -> None:
         f"batches {done.batches}, kept {done.kept}, replaced {done.replaced}, failed {done.failed}"
     ]
     said += ["core.md: the daemon looks at the new memories while it runs"] * core_waits
-    values = dataclasses.asdict(done) | ({"core": "daemon"} if core_waits else {})
+    values = asdict(done) | ({"core": "daemon"} if core_waits else {})
     tell(ctx, values, *said, as_json=as_json)
     ctx.exit(1 if done.failed else 0)
 
@@ -400,11 +383,10 @@ def _is_export(path: Path) -> bool:
 
 async def _chosen(stores: Stores, scope: str | None, everyone: bool) -> list[str]:
     """The scopes that are meant, with what was edited by hand in their files."""
-    one = await scope_of(stores, scope or stores.owner.scope)
+    one = await scope_of(stores, scope)
     chosen = await stores.facts.scopes() if everyone else [one]
     for name in chosen:
         await stores.memories.text(name)
-    await stores.facts.lapse()
     return chosen
 
 

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from datetime import datetime, timedelta, tzinfo
 from typing import Any, BinaryIO, TypeVar
 from zoneinfo import ZoneInfo
@@ -70,7 +69,7 @@ def search(
         raise click.UsageError("give a QUERY or --batch FILE, not both")
 
     async def work(stores: Stores, _: Config) -> bool:
-        place = await scope_of(stores, scope or stores.owner.scope)
+        place = await scope_of(stores, scope)
         then = _end_of(when, stores.tasks.zone) if when else None
         if stores.meaning is not None and (query or batch):
             await stores.meaning.ready(START_SECONDS)
@@ -113,7 +112,6 @@ async def _found(
     if query is not None:
         return await stores.memories.search(scope, Query(query), most, when)
     await stores.memories.text(scope)
-    await stores.facts.lapse()
     return [Hit(fact, None) for fact in await stores.facts.latest(scope, 1, most, when)]
 
 
@@ -181,9 +179,8 @@ async def latest(stores: Stores, begin: int, count: int, scope: str | None) -> R
 
     Example: wintermute memory latest --begin 11 --count 10
     """
-    place = await scope_of(stores, scope or stores.owner.scope)
+    place = await scope_of(stores, scope)
     await stores.memories.text(place)
-    await stores.facts.lapse()
     facts = await stores.facts.latest(place, begin, count)
     lines = [fact_line(fact, stores.tasks.zone) for fact in facts]
     return Report([as_line(fact) for fact in facts], lines or [await _none(stores, place)])
@@ -279,24 +276,11 @@ async def why(stores: Stores, fact_id: str) -> Report:
 
 def _why_values(found: Provenance) -> Json:
     return {
-        "learnt": [
-            {
-                "origin": each.origin,
-                "link": each.link,
-                "message": _said_values(each.message) if each.message else None,
-                "before": [_said_values(said) for said in each.before],
-                "after": [_said_values(said) for said in each.after],
-            }
-            for each in found.learnt
-        ],
+        "learnt": found.learnt,
         "replaced": [fact_values(fact) for fact in found.replaced],
         "now": [fact_values(fact) for fact in found.replaced_by],
-        "brought_to": [_said_values(said) for said in found.brought_to],
+        "brought_to": found.brought_to,
     }
-
-
-def _said_values(said: Said) -> Json:
-    return asdict(said) | {"at": stamp(said.at)}
 
 
 def _why_lines(fact: Fact, found: Provenance, zone: ZoneInfo) -> Iterator[str]:

@@ -218,6 +218,9 @@ def scope_option(text: str, *also: str) -> Callable[[Command], Command]:
     return click.option("--scope", callback=checked, help=text)
 
 
-async def scope_of(stores: Stores, named: str) -> str:
-    """The scope that somebody means: a room's may be called by any room it has lived in (F-013)."""
-    return (await stores.known.moves()).named(named)
+async def scope_of(stores: Stores, named: str | None) -> str:
+    """The scope that somebody means; None: the owner's.
+
+    A room's may be called by any room it has lived in (F-013).
+    """
+    return (await stores.known.moves()).named(named or stores.owner.scope)

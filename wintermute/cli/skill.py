@@ -1,7 +1,6 @@
 """`wintermute skill`: the assistant's procedures, also beside a running daemon."""
 
 import asyncio
-from dataclasses import asdict
 from typing import BinaryIO
 
 import click
@@ -11,6 +10,7 @@ from wintermute.cli.opening import Report, on_stores, with_stores
 from wintermute.cli.options import reporting, tell
 from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
+from wintermute.forgetting.forget_jobs import refuse_meanwhile
 from wintermute.prompt.edited import unusable_skills
 from wintermute.skills.skills import IN_FOLDER
 from wintermute.stores import Stores
@@ -34,8 +34,7 @@ async def list_(stores: Stores) -> Report:
     """
     skills = await stores.skills.listed()
     problems = await asyncio.to_thread(unusable_skills, stores.places)
-    values = [asdict(each) for each in skills]
-    values += [{"name": name, "problem": told} for name, told in problems.items()]
+    values = [*skills, *({"name": name, "problem": told} for name, told in problems.items())]
     lines = [f"{each.name.removesuffix(IN_FOLDER)}: {each.summary}" for each in skills]
     return Report(values, [*lines, *problems.values()] or [EMPTY_AT_SHELL["skills"]])
 
@@ -96,4 +95,5 @@ async def restore(stores: Stores, name: str) -> Report:
 
     Example: wintermute skill restore calendar
     """
+    await refuse_meanwhile(stores)
     return Report({"name": name, "outcome": "restored"}, [await stores.skills.restore(name)])

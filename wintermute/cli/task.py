@@ -18,10 +18,9 @@ from wintermute.changes.change_sets import Reason
 from wintermute.cli.history import history_command, undo_command
 from wintermute.cli.opening import Command, Report, on_stores, scope_of, scope_option
 from wintermute.cli.options import LazyGroup
-from wintermute.clock import SystemClock, in_words, stamp
+from wintermute.clock import SystemClock, in_words
 from wintermute.commands.tasks import HELD, brief, task_line
 from wintermute.db import Transaction
-from wintermute.db.values import stored
 from wintermute.messages import Json
 from wintermute.stores import Stores
 from wintermute.tasks.due import upcoming
@@ -127,11 +126,11 @@ class TaskView:
             "schedule_fields": json.loads(plan.schedule.stored()) if plan.schedule else None,
             "execution_mode": plan.mode,
             "ai_prompt": plan.ai_prompt,
-            "next_due": stamp(task.next_due) if task.next_due else None,
+            "next_due": task.next_due,
             "next_due_local": in_words(task.next_due, self.zone) if task.next_due else None,
             "scope": task.scope,
             "reason": task.reason,
-            "created_at": stamp(task.created_at),
+            "created_at": task.created_at,
             "missed": self.last.missed if self.last else 0,
             "failures": task.failures,
             "held": task.held,
@@ -142,11 +141,9 @@ class TaskView:
         """The fields, with the next due times and what is to be known about them."""
         return {**self.json(), "next": self.coming_json(TOLD), "remark": self.remark()}
 
-    def coming_json(self, count: int) -> list[dict[str, str]]:
+    def coming_json(self, count: int) -> list[Json]:
         """The next due times."""
-        return [
-            {"due": stamp(due), "local": in_words(due, self.zone)} for due in self.coming(count)
-        ]
+        return [{"due": due, "local": in_words(due, self.zone)} for due in self.coming(count)]
 
     def _misses(self) -> Iterator[str]:
         """What did not happen, or not in time: it is to be seen where tasks are listed."""
@@ -166,7 +163,7 @@ class TaskView:
 def occurrence_json(occurrence: Occurrence) -> dict[str, Any]:
     """What came of a due time."""
     names = ("due_at", "state", "missed", "ended_at", "result")
-    return stored({name: getattr(occurrence, name) for name in names})
+    return {name: getattr(occurrence, name) for name in names}
 
 
 CHOICES = {"schedule_type": (*KINDS, "none"), "execution_mode": MODES}
@@ -274,7 +271,7 @@ async def add(
 
     Example: wintermute task add "Water the plants" --schedule-type daily --at 18:30
     """
-    named = await scope_of(stores, scope or stores.owner.scope)
+    named = await scope_of(stores, scope)
     async with stores.database.transaction() as tx:
         task = await stores.tasks.add(
             tx, _why(stores), content, scope=named, priority=priority, request=request

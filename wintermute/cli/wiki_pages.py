@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import tzinfo
 from pathlib import Path
 from shlex import quote
@@ -217,7 +217,7 @@ def _tell_job(ctx: click.Context, job: WikiJob | None, *, as_json: bool) -> None
     lines = [f"{job.folder}: {job.status}", *(job.changed_files or [UNCHANGED])]
     lines += [f"{path} waits for you: see {job.folder}/report.md" for path in job.proposed]
     lines += [job.reason] if job.reason else []
-    tell(ctx, asdict(job), *lines, as_json=as_json)
+    tell(ctx, job, *lines, as_json=as_json)
     ctx.exit(0 if job.status == "applied" else 1)
 
 

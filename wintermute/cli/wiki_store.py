@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from datetime import datetime
 from functools import wraps
 from pathlib import Path, PurePosixPath
@@ -379,9 +378,7 @@ def search(wiki: WikiStore, words: str, most: int) -> WikiFound:
     for hit in found:
         beside = f" (linked with {shown(hit.linked_with)})" if hit.linked_with else ""
         lines += [f"{shown(hit.path)}{beside}", f"    {harmless(hit.line)}"]
-    return [asdict(hit) for hit in found], lines or [
-        "No page fits." if has_pages else EMPTY_AT_SHELL["pages"]
-    ]
+    return found, lines or ["No page fits." if has_pages else EMPTY_AT_SHELL["pages"]]
 
 
 @click.command("check")
@@ -404,7 +401,7 @@ def check(ctx: click.Context, store: Path | None, as_json: bool) -> None:
         few = ", ".join(map(legible, beside[:NAMED]))
         more = f" and {len(beside) - NAMED} more" if len(beside) > NAMED else ""
         click.echo(f"{OUT_OF_PLACE}: {few}{more}", err=True)
-    tell(ctx, [asdict(each) for each in found], *map(str, found), as_json=as_json)
+    tell(ctx, found, *map(str, found), as_json=as_json)
     ctx.exit(1 if found else 0)
 
 

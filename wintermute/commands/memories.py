@@ -195,7 +195,6 @@ class Remembered:
             return await self._core(scope)
         facts, memories = self._stores.facts, self._stores.memories
         await memories.text(scope)  # with what was edited by hand
-        await facts.lapse()
         if not words:
             found = await facts.latest(scope, 1, MOST_LINES)
             return await self._awake(scope, found)

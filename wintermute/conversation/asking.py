@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 
 from wintermute.config.schema import Context
 from wintermute.conversation.state import CastState, Summing
+from wintermute.conversation.telling import Telling
 from wintermute.conversation.view import (
     ERASED,
     Looks,
@@ -46,7 +47,6 @@ from wintermute.llm.backend import UNHEARD, Listener
 from wintermute.llm.kept import KEPT
 from wintermute.loom.records import BranchView, Cast, Fold, Turn
 from wintermute.messages import Json, Reply, Request, Size
-from wintermute.prompt.gather import Recall
 from wintermute.stores import Stores
 from wintermute.templates import Template, fill
 from wintermute.text import counted, shortened, untagged
@@ -384,26 +384,6 @@ class Folding:
         return self._models.tokens(ROLE, Request(({"role": "user", "content": text},)))
 
 
-class Teller(Protocol):
-    """Whoever tells a cast what changes. See `conversation.telling.Telling`."""
-
-    async def recall(self, running: CastState, window: int) -> Recall:
-        """What memory is asked for this cast."""
-        ...
-
-    async def news(self, running: CastState, window: int, *, anew: bool) -> str:
-        """The block that comes next; "": nothing is to be told. `window`: tokens of the model's."""
-        ...
-
-    async def keep(self, running: CastState, text: str) -> str:
-        """It is told now; returns it as it is kept."""
-        ...
-
-    async def strip(self, running: CastState) -> bool:
-        """Nothing but the message is told from now on; False: that is so, or it was answered."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class RequestView:
     """What a request shows to models of a size.
@@ -434,7 +414,7 @@ class Asking:
         self,
         models: ModelClient,
         folding: Folding,
-        telling: Teller,
+        telling: Telling,
         hidden: Collection[str] = (),
     ) -> None:
         self._models = models

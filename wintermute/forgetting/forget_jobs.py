@@ -12,8 +12,10 @@ from datetime import datetime, timedelta
 
 from wintermute.changes.change_sets import KEPT, Reason
 from wintermute.changes.decisions import Decision
+from wintermute.changes.undo import FORGETTING
 from wintermute.clock import Clock
 from wintermute.db import Transaction
+from wintermute.errors import WintermuteError
 from wintermute.forgetting.forgetting import (
     Forgotten,
     copy_told,
@@ -102,6 +104,12 @@ async def forget_at_once(stores: Stores, facts: Sequence[Fact], clock: Clock) ->
             await stores.jobs.done(tx, job.id)
         done = replace(done, scrubbed=True)
     return done
+
+
+async def refuse_meanwhile(stores: Stores) -> None:
+    """Let nothing come back while something is being forgotten. Raises: WintermuteError."""
+    if await stores.jobs.is_forgetting(stores.database):
+        raise WintermuteError(FORGETTING)
 
 
 async def forget_lines(stores: Stores, tx: Transaction, item: Decision, _why: Reason) -> bool:

@@ -165,10 +165,9 @@ class SplitLater:
         gone = await facts.retire_unrecorded(tx, job.scope, names, "tool")
         done = [*(each.change for each in taken if each.change), *retirements(gone)]
         known = await changes.get(job.args["set"] or "")
-        if known is None:
-            await changes.record(tx, Reason("tool", job.scope, evidence=whole[0].origins), done)
-        else:
-            await changes.extend(tx, known.id, done)
+        into = known.id if known else None
+        why = Reason("tool", job.scope, evidence=whole[0].origins, into=into)
+        await changes.record(tx, why, done)
 
 
 def new_facts(like: Fact | NewFact, lines: Sequence[str]) -> list[NewFact]:

@@ -28,7 +28,7 @@ def reported(document: Json) -> Usage | None:
     tokens_out = count(usage.get("completion_tokens"))
     if not (tokens_in or tokens_out):
         tokens_in, tokens_out = (count(usage.get(f"{part}_tokens")) for part in ("input", "output"))
-    cached = max(count(_at(usage, path)) for path in CACHED)
+    cached = max(count(at(usage, *path)) for path in CACHED)
     read, written = count(usage.get(READ)), count(usage.get(WRITTEN))
     if read + written > tokens_in or ("prompt_tokens" not in usage and not cached):
         tokens_in += read + written  # it was told without them
@@ -57,14 +57,14 @@ def _checked(usage: Usage) -> Usage | None:
 def _of_choice(choices: Any) -> Json:
     """Moonshot tells it within the last choice of a stream."""
     first = choices[0] if isinstance(choices, list) and choices else None
-    return mapping(mapping(first).get("usage"))
+    return mapping(at(first, "usage"))
 
 
-def _at(usage: Json, path: tuple[str, ...]) -> Any:
-    *sections, name = path
-    for section in sections:
-        usage = mapping(usage.get(section))
-    return usage.get(name)
+def at(document: Any, *names: str) -> Any:
+    """What stands in a document below these names; None: nothing does."""
+    for name in names:
+        document = document.get(name) if isinstance(document, dict) else None
+    return document
 
 
 def count(value: Any) -> int:

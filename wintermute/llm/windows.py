@@ -18,6 +18,7 @@ from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from wintermute.config.schema import Backend
+from wintermute.llm.usage import at
 from wintermute.messages import mapping
 
 SURE = 0.6
@@ -177,12 +178,12 @@ async def server_window(settings: Backend) -> ServerWindow | None:
     server, model = _Server(urlsplit(settings.base_url), settings), settings.model
     bounds: list[int | None] = []
     props = await server.asked("/props")
-    if exact := _size(_at(props, "default_generation_settings", "n_ctx")):
+    if exact := _size(at(props, "default_generation_settings", "n_ctx")):
         return ServerWindow(exact)
     listed = _named(await server.asked("/models", below="api"), model)
-    if exact := _size(listed.get("max_model_len")) or _size(_at(listed, "meta", "n_ctx")):
+    if exact := _size(listed.get("max_model_len")) or _size(at(listed, "meta", "n_ctx")):
         return ServerWindow(exact)
-    bounds.append(_size(_at(listed, "meta", "n_ctx_train")))
+    bounds.append(_size(at(listed, "meta", "n_ctx_train")))
     studio = _named(await server.asked("/api/v0/models"), model)
     if exact := _size(studio.get("loaded_context_length")):
         return ServerWindow(exact)
@@ -204,7 +205,7 @@ async def has_one_slot(settings: Backend) -> bool:
     if not await is_private(settings):
         return False
     props = await _Server(urlsplit(settings.base_url), settings).asked("/props")
-    return bool(_at(props, "total_slots") == 1)
+    return bool(at(props, "total_slots") == 1)
 
 
 class _Server:
@@ -281,7 +282,7 @@ def _lies_within(text: str, networks: Iterable[IPv4Network | IPv6Network]) -> bo
 
 def _named(document: Any, model: str) -> Mapping[str, Any]:
     """What a list of models says of this one, or of the only one; Ollama adds a tag to names."""
-    listed = _at(document, "data") or _at(document, "models")
+    listed = at(document, "data") or at(document, "models")
     entries = (
         [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     )
@@ -293,21 +294,15 @@ def _named(document: Any, model: str) -> Mapping[str, Any]:
 
 
 def _num_ctx(shown: Any) -> int | None:
-    parameters = _at(shown, "parameters")
+    parameters = at(shown, "parameters")
     found = NUM_CTX.search(parameters) if isinstance(parameters, str) else None
     return _size(found[1]) if found else None
 
 
 def _lengths(shown: Any) -> list[Any]:
     """What Ollama knows of the model itself, under a name that begins with its kind."""
-    known = mapping(_at(shown, "model_info"))
+    known = mapping(at(shown, "model_info"))
     return [value for key, value in known.items() if str(key).endswith(".context_length")]
-
-
-def _at(document: Any, *names: str) -> Any:
-    for name in names:
-        document = document.get(name) if isinstance(document, dict) else None
-    return document
 
 
 def _size(value: Any) -> int | None:

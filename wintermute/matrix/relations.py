@@ -9,12 +9,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from wintermute.changes.nights import asked_by
 from wintermute.commands.chat import NAMES
 from wintermute.conversation.casting import without, without_quote
-from wintermute.conversation.rooms import REDONE
+from wintermute.conversation.rooms import REDONE, Rooms
 from wintermute.db import Transaction
 from wintermute.db.eraser import Came, erase
 from wintermute.forgetting.forget_jobs import owe_forgetting, owe_unsaying
@@ -137,22 +137,6 @@ def is_target(event_id: str, event: Json) -> bool:
 log = logging.getLogger(__name__)
 
 
-class Work(Protocol):
-    """What conversations have under way. See `conversation.rooms.Rooms`."""
-
-    def wake(self, conversation_id: str) -> None:
-        """Something in a conversation has changed."""
-
-    async def take_back(self, tx: Transaction, conversation_id: str, events: Sequence[str]) -> None:
-        """End all that was begun for these events, without a word."""
-
-    def shows(self, row: Waiting) -> bool:
-        """People see some of the answer to a message that is being made."""
-
-    def ask_anew(self, conversation_id: str) -> None:
-        """Once it is woken: what is under way must not be asked with what it was asked with."""
-
-
 def redacted(events: Iterable[Json]) -> set[str]:
     """The ids of what is taken back by these events or among them, where it comes without its text.
 
@@ -187,7 +171,7 @@ def _target(event: Json) -> str:
 class Relations:
     """Does what is about earlier events, in the transaction that stores what a sync brought."""
 
-    def __init__(self, stores: Stores, work: Work) -> None:
+    def __init__(self, stores: Stores, work: Rooms) -> None:
         self._stores = stores
         self._work = work
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from wintermute.clock import CheckedClock, Clock
 from wintermute.config.schema import Matrix
+from wintermute.conversation.rooms import Rooms
 from wintermute.errors import (
     HomeserverUnavailable,
     KeyStoreBlocked,
@@ -25,7 +26,7 @@ from wintermute.matrix.kept_login import Session, load, save
 from wintermute.matrix.membership import Invitations
 from wintermute.matrix.outbox import Sender
 from wintermute.matrix.people import PeopleStore
-from wintermute.matrix.relations import Relations, Work
+from wintermute.matrix.relations import Relations
 from wintermute.matrix.sieve import RoomBatch, SyncBatch
 from wintermute.matrix.speaker import MatrixSpeaker
 from wintermute.matrix.trust import Trust
@@ -304,7 +305,7 @@ def open_door(
     sender: Sender,
     verifications: Verifications,
     copies: Copies,
-    work: Work,
+    work: Rooms,
     pulse: Callable[[], None],
     clocks: tuple[CheckedClock, Clock],
 ) -> Door:

@@ -42,7 +42,7 @@ class MemoryBackend(Protocol):
         ...
 
     async def text(self, scope: str) -> str:
-        """What the memories file holds, once it and the facts have been brought together."""
+        """What the memories file holds, once it and the facts that are still true agree."""
         ...
 
     async def search(
@@ -171,6 +171,7 @@ class Ranked:
 
     async def text(self, scope: str) -> str:
         """The working set, most used first, which is in the file by then (M-016)."""
+        await self._facts.lapse()
         await self._take_edits(scope)
         return await self._written(scope)
 

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, tzinfo
 from itertools import islice
 from typing import Any, BinaryIO
@@ -197,11 +197,8 @@ class Import:
         async with self._database.transaction() as tx:
             taken = await self._facts.take(tx, new)
             changes = [done.change for done in taken if done.change]
-            set_id = so_far.set_id
-            if changes and set_id is None:
-                set_id = await self._changes.record(tx, why, changes)
-            elif changes and set_id:
-                await self._changes.extend(tx, set_id, changes)
+            why = replace(why, into=so_far.set_id)
+            set_id = await self._changes.record(tx, why, changes) if changes else why.into
         outcomes: list[AddOutcome] = [done.outcome for done in taken]
         return Imported(
             stored=so_far.stored + outcomes.count("stored"),

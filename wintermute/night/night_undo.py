@@ -7,8 +7,9 @@ from datetime import datetime
 from wintermute.changes.change_sets import KEPT
 from wintermute.changes.decisions import Decision
 from wintermute.changes.nights import Night
-from wintermute.changes.undo import FORGETTING, Undone
+from wintermute.changes.undo import Undone
 from wintermute.errors import WintermuteError
+from wintermute.forgetting.forget_jobs import refuse_meanwhile
 from wintermute.night.report import is_forgotten
 from wintermute.stores import Stores
 
@@ -47,9 +48,7 @@ async def undo_items(stores: Stores, items: Sequence[Decision], *, whole: bool) 
     What was changed again since stays, and is named. Raises: WintermuteError when it is too long ago.
     """
     done = [i for i in items if i.state == "done" and i.change_set and not is_forgotten(i)]
-    async with stores.database.transaction() as tx:
-        if await stores.jobs.is_forgetting(tx):
-            raise WintermuteError(FORGETTING)
+    await refuse_meanwhile(stores)
     at_work = {night.id for night in await stores.nights.running(stores.database)}
     if any(item.night in at_work for item in done):
         raise WintermuteError(AT_WORK)

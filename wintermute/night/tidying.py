@@ -113,8 +113,9 @@ async def answer_or_step(
     except QuestionWithdrawn:
         return TidyStep()
     except (AnswerUnusable, ContextTooLarge) as problem:
-        log.warning("nothing came of a question of the night reason=%s", problem)
-        return TidyStep(judged=tuple(judged), note=note(problem))
+        step = TidyStep(judged=tuple(judged), note=note(problem))
+        log.warning("question of a night in vain note=%s reason=%s", step.note, problem)
+        return step
 
 
 class NightPhase(Protocol):

@@ -11,11 +11,9 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path, PurePath
-from typing import Protocol, TextIO
+from typing import TextIO
 
-from wintermute.changes.change_sets import Reason
 from wintermute.conversation.toolbox import Caller
 from wintermute.errors import ConfigurationError, MemoryFileUnusable, ToolFailed
 from wintermute.files import READ, folder_of, replace
@@ -23,6 +21,7 @@ from wintermute.messages import Json
 from wintermute.owner import Owner
 from wintermute.text import clean
 from wintermute.tools.definition import ASK_FIRST, OwnTool, reason
+from wintermute.tools.memory import MemoriesView
 
 SKILLS = PurePath("data/skills")
 """What the prompt calls the folder of skills, wherever the data folder is (P-040)."""
@@ -150,22 +149,6 @@ REASONS = {
 }
 
 
-class MemoriesFile(Protocol):
-    """The facts of a scope as the one file outside the allowed folders (P-049)."""
-
-    def shown(self, scope: str) -> str:
-        """What prompt and tools call the file, wherever the data folder is."""
-        ...
-
-    async def text(self, scope: str) -> str:
-        """One fact per line."""
-        ...
-
-    async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Json:
-        """Make the facts those of the text; `begun`: newer ones were not in view, and stay."""
-        ...
-
-
 class ReadFile(OwnTool):
     """`read_file(path, offset, limit)`: a text file, or one page of it."""
 
@@ -173,7 +156,7 @@ class ReadFile(OwnTool):
     doing = "reading a file"
     durable = True
 
-    def __init__(self, roots: Roots, memories: MemoriesFile | None = None) -> None:
+    def __init__(self, roots: Roots, memories: MemoriesView | None = None) -> None:
         self._roots = roots
         self._memories = memories
 
@@ -211,7 +194,7 @@ class WriteFile(OwnTool):
     doing = "writing a file"
     durable = False
 
-    def __init__(self, roots: Roots, memories: MemoriesFile | None = None) -> None:
+    def __init__(self, roots: Roots, memories: MemoriesView | None = None) -> None:
         self._roots = roots
         self._memories = memories
 
@@ -243,7 +226,7 @@ class WriteFile(OwnTool):
         return {"path": place.shown, "bytes": len(content_bytes), "created": created}
 
 
-def _shown(memories: MemoriesFile | None, caller: Caller) -> str | None:
+def _shown(memories: MemoriesView | None, caller: Caller) -> str | None:
     return memories.shown(caller.scope) if memories else None
 
 

@@ -124,7 +124,7 @@ class SearchMemory(OwnTool):
 
 
 class MemoriesView:
-    """The memories of a scope as a file, for the file tools (P-049)."""
+    """The memories of a scope as the one file outside the allowed folders (P-049)."""
 
     def __init__(self, memories: MemoryBackend, places: Places) -> None:
         self._memories = memories
@@ -139,7 +139,7 @@ class MemoriesView:
         return await self._memories.text(scope)
 
     async def replace(self, scope: str, text: str, why: Reason, begun: datetime) -> Json:
-        """What became of the lines, once it is stored."""
+        """What became of the lines, once it is stored; facts newer than `begun` stay."""
         done = await self._memories.replace(scope, text, why, begun)
         return {
             "path": self.shown(scope),

@@ -11,9 +11,9 @@ from fastapi.responses import RedirectResponse, Response
 from wintermute.changes.change_sets import Change, Reason
 from wintermute.changes.decisions import Decision
 from wintermute.changes.texts import state_of
-from wintermute.changes.undo import FORGETTING
 from wintermute.db import Transaction
 from wintermute.errors import PageRefused, StoreChanged, StoreUnusable, WintermuteError
+from wintermute.forgetting.forget_jobs import refuse_meanwhile
 from wintermute.messages import Json
 from wintermute.web.parts import WebParts
 from wintermute.web.views import Refusal, Viewing, Views, address
@@ -146,9 +146,7 @@ async def undo(views: Viewing, change: ChangeSetId) -> dict[str, list[str]]:
     kinds = {each.kind for each in found.changes} if found else set()
     if found is None or found.scope != stores.owner.scope or kinds != {"page"}:
         raise WintermuteError(UNKNOWN)
-    async with stores.database.transaction() as tx:
-        if await stores.jobs.is_forgetting(tx):
-            raise WintermuteError(FORGETTING)
+    await refuse_meanwhile(stores)
     undone = await stores.undo.run(found)
     if not undone.back:
         raise WintermuteError(NOT_UNDONE)
