@@ -47,8 +47,7 @@ class CatchUp:
         """The number of facts before and after; what it made of them is no item, but told in a note."""
         before, notes, problem = await self._stores.facts.count(work.scope), list[str](), None
         try:
-            if self._config.memory_harvest.enabled:
-                notes += await self._read(work)
+            notes += await self._read(work)
             notes += await self._rewrite(work)
         except WintermuteError as error:  # what was done before it is told all the same
             problem = error
@@ -84,8 +83,7 @@ class CatchUp:
 
     async def foreseen(self, work: PhaseWork) -> str:
         """How much would be read, and brought together with what is known."""
-        owed = await self._owed() if self._config.memory_harvest.enabled else []
-        digests = [digest for scope, _, digest in owed if scope == work.scope]
+        digests = [digest for scope, _, digest in await self._owed() if scope == work.scope]
         fresh = await self._stores.nights.unjudged(work.scope, digests)
         queued = sum(  # a list is read whole, whatever waits
             queue.facts
@@ -103,9 +101,8 @@ class CatchUp:
 
     async def waiting(self) -> set[str]:
         """The scopes of which something is to be read, or brought together."""
-        read = await self._owed() if self._config.memory_harvest.enabled else []
         queues = await self._stores.facts.queues(self._stores.database)
-        return {scope for scope, *_ in read} | {queue.scope for queue in queues}
+        return {scope for scope, *_ in await self._owed()} | {queue.scope for queue in queues}
 
     async def _read(self, work: PhaseWork) -> list[str]:
         """What to know of it. Raises: WintermuteError."""
@@ -125,11 +122,12 @@ class CatchUp:
 
     async def _owed(self) -> list[tuple[str, str, str]]:
         """The conversations with enough that is new: scope, id, and what tells that from other news."""
+        reads = self._config.memory_harvest
         async with self._stores.database.transaction() as tx:
             return [
                 (each.scope, each.conversation_id, digest_of("read", each.key, f"{each.newest}"))
                 for each in await self._harvests.backlogs(tx)
-                if each.due(self._config.memory_harvest) is not None
+                if reads.enabled and each.due(reads) is not None
             ]
 
     async def _rewrite(self, work: PhaseWork) -> list[str]:

@@ -6,7 +6,7 @@ What forgetting has left incomplete is made anew, and what waits for a person's 
 
 import logging
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import ClassVar
@@ -112,61 +112,63 @@ class Pages:
             return
         kept = Consolidations(self._stores, self._clock, work.night.id)
         before, asked = await self._count(), list[Decision]()
-        run, after = _Run(self._consolidation(work, kept)), before
+        after, done = before, list[TidyStep]()
         try:
-            await self._work(run, work.scope)
+            async for step in self._jobs(self._consolidation(work, kept), work.scope):
+                done.append(step)
             asked = await self._asked(work.scope)
             after = await self._count()
         except WintermuteError as problem:  # what was done before it is told all the same
-            run.ended_by(problem)
+            done.append(_ended_by(problem))
         # By what the store says: a kill may have come after some of it.
         made = await to_its_end(partial(self._applied, await kept.of_night()))
         yield TidyStep(
             told=[*made, *asked],
-            note="; ".join(dict.fromkeys(run.notes)),
-            left=run.left,
+            note="; ".join(dict.fromkeys(step.note for step in done if step.note)),
+            left=any(step.left for step in done),
             counts=(before, after),
-            failed=run.failed and not work.models.spent,
+            failed=any(step.failed for step in done) and not work.models.spent,
         )
 
     def _has_pages(self, scope: str) -> bool:
         return scope == self._stores.owner.scope and self._stores.wiki.exists
 
-    async def _work(self, run: "_Run", scope: str) -> None:
-        """All of it. Raises: WintermuteError for what is wrong with more than one of them."""
-        for conversation_id in await idle(self._stores, scope, self._clock):
-            part = await self._kept.unread(conversation_id)
-            if self._kept.talk(conversation_id, part) is not None:
-                await self._chat(run, scope, part)
+    async def _jobs(self, by: Consolidation, scope: str) -> AsyncIterator[TidyStep]:
+        """All of them. What was of no use is not asked for again until more is said.
+
+        Raises: WintermuteError for what is wrong with more than one of them.
+        """
+        async for part in self._parts(scope):
+            digest = _chat_digest(part)
+            if await self._stores.nights.unjudged(scope, [digest]):
+                yield (step := await _job(by, ChatTalk(self._kept, part.conversation_id)))
+                if step.note and not step.left:
+                    async with self._stores.database.transaction() as tx:
+                        await self._stores.nights.judge(tx, scope, [digest])
         for page, raws in await self._again():
             talks = [FolderTalk(self._stores.wiki.root, self._folder(r), self._kept) for r in raws]
-            if not any([(await run.work(talk)).waits for talk in talks]):
+            steps = [await _job(by, talk) for talk in talks]
+            for step in steps:
+                yield step
+            if not any(step.left for step in steps):
                 await self._done_again(page)
+
+    async def _parts(self, scope: str) -> AsyncIterator[ChatPart]:
+        """What is new in each chat of which pages can be made."""
+        for name in await idle(self._stores, scope, self._clock):
+            part = await self._kept.unread(name)
+            if self._kept.talk(name, part) is not None:
+                yield part
 
     async def foreseen(self, work: PhaseWork) -> str:
         """How many chats would become pages, and how many pages would be made anew."""
         if not self._has_pages(work.scope):
             return ""
-        parts = [
-            await self._kept.unread(name)
-            for name in await idle(self._stores, work.scope, self._clock)
-        ]
-        chats = [
-            _chat_digest(part) for part in parts if self._kept.talk(part.conversation_id, part)
-        ]
+        chats = [_chat_digest(part) async for part in self._parts(work.scope)]
         fresh, again = await self._stores.nights.unjudged(work.scope, chats), await self._again()
         would = [f"{counted(len(fresh), 'chat')} would become pages"] if fresh else []
         would += [f"{counted(len(again), 'page')} would be written anew"] if again else []
         return f"{'; '.join(would)}: not tried here" if would else ""
-
-    async def _chat(self, run: "_Run", scope: str, part: ChatPart) -> None:
-        """One chat; what was of no use is not asked for again until more is said."""
-        name, digest = part.conversation_id, _chat_digest(part)
-        if not await self._stores.nights.unjudged(scope, [digest]):
-            return
-        if (await run.work(ChatTalk(self._kept, name))).refused:
-            async with self._stores.database.transaction() as tx:
-                await self._stores.nights.judge(tx, scope, [digest])
 
     def _applied(self, names: Sequence[str]) -> list[Decision]:
         """Those of these jobs whose pages are in place, as `names` has them."""
@@ -250,45 +252,27 @@ class Pages:
         return [Decision(PAGE_LINES, said, "", SHARED, plan, state="open")]
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What came of one job. `waits`: the next night tries it again; `refused`: not as it is now."""
+async def _job(by: Consolidation, talk: RawMaterial) -> TidyStep:
+    """One job; `left`: the next night tries it again, for a store that changed or a model away says nothing.
 
-    waits: bool = False
-    refused: bool = False
+    Raises: StorageBlocked.
+    """
+    try:
+        job = await by.consolidate(talk, BUILTIN)
+    except StorageBlocked:
+        raise
+    except WintermuteError as problem:
+        return _ended_by(problem)
+    if job is None or job.status == "applied":
+        return TidyStep()
+    failed = job.status == "failed"
+    left = failed or job.reason.endswith(MEANWHILE)
+    return TidyStep(note=f"{job.folder} {job.status}: {job.reason}", left=left, failed=failed)
 
 
-class _Run:
-    """The jobs of a night, one after the other, and what to know of them."""
-
-    def __init__(self, by: Consolidation) -> None:
-        self._by = by
-        self.notes: list[str] = []
-        self.left = False
-        self.failed = False
-
-    async def work(self, talk: RawMaterial) -> _Outcome:
-        """One job. A store that changed meanwhile, or a model that is away, says nothing of it (W-066)."""
-        try:
-            job = await self._by.consolidate(talk, BUILTIN)
-        except StorageBlocked:
-            raise
-        except WintermuteError as problem:
-            self.ended_by(problem)
-            return _Outcome(waits=True)
-        if job is None or job.status == "applied":
-            return _Outcome()
-        self.notes.append(f"{job.folder} {job.status}: {job.reason}")
-        waits = job.status == "failed" or job.reason.endswith(MEANWHILE)
-        self.failed = self.failed or job.status == "failed"
-        self.left = self.left or waits
-        return _Outcome(waits, not waits)
-
-    def ended_by(self, problem: WintermuteError) -> None:
-        """Something was not done, and is tried the next night."""
-        self.notes.append(str(problem))
-        self.failed = self.failed or not isinstance(problem, StoreBusy)
-        self.left = True
+def _ended_by(problem: WintermuteError) -> TidyStep:
+    """Something was not done, and is tried the next night."""
+    return TidyStep(note=str(problem), left=True, failed=not isinstance(problem, StoreBusy))
 
 
 def _chat_digest(part: ChatPart) -> str:

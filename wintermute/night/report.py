@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import PurePosixPath
+from typing import Any
 
 from wintermute.changes.decisions import FORGOTTEN as FORGOTTEN_REASON
 from wintermute.changes.decisions import Decision
@@ -239,33 +240,19 @@ def as_json(night: Night, items: Sequence[Decision]) -> Json:
         "id": night.id,
         "date": night.date.isoformat(),
         "phases": [
-            {
-                "name": tally.name,
-                "status": tally.status,
-                "before": tally.before,
-                "after": tally.after,
-                "scope": tally.scope,
-                "note": tally.note,
-            }
+            _named(tally, "name", "status", "before", "after", "scope", "note")
             for tally in night.phases
         ],
         "items": [item_json(item) for item in items],
-        "calls": night.calls,
-        "tokens": night.tokens,
-        "why": night.why,
-        "state": night.state,
+        **_named(night, "calls", "tokens", "why", "state"),
     }
 
 
 def item_json(item: Decision) -> Json:
     """An item for programs (M-073)."""
-    return {
-        "id": item.id,
-        "kind": item.kind,
-        "before": [*item.before],
-        "after": item.after,
-        "reason": item.reason,
-        "evidence": [*item.evidence],
-        "scope": item.scope,
-        "state": item.state,
-    }
+    names = "id", "kind", "before", "after", "reason", "evidence", "scope", "state"
+    return _named(item, *names)
+
+
+def _named(value: Any, *names: str) -> Json:
+    return {name: getattr(value, name) for name in names}
