@@ -147,14 +147,7 @@ class Contradictions:
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """One pair each; then what was looked at is known. Raises: ModelError."""
-        night = work.night
-        async with work.likeness.compared(
-            night.id, work.scope, night.began_at, last=True, dry=work.dry
-        ) as found:
-            async for step in self._steps_of(work, found):
-                yield step
-
-    async def _steps_of(self, work: PhaseWork, found: Compared) -> AsyncIterator[TidyStep]:
+        found = await work.compared()
         gone = going(work.so_far)
         groups = await clusters_of(self._stores.nights, found, work.scope, self._same, gone)
         owed = {fact.id for group in groups.owed for fact in group}

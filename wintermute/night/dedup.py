@@ -285,17 +285,13 @@ class Dedup:
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """One cluster each. Raises: ModelError."""
-        alone = work.night.phase == self.name  # else contradictions look at it next
-        night = work.night
-        async with work.likeness.compared(
-            night.id, work.scope, night.began_at, last=alone, dry=work.dry
-        ) as found:
-            if found.note:
-                yield TidyStep(note=found.note, left=found.more > 0)
-            gone = going(work.so_far)
-            groups = await clusters_of(self._stores.nights, found, work.scope, self._least, gone)
-            for group in groups.owed:
-                yield await self._asked(work, found, group)
+        found = await work.compared()
+        if found.note:
+            yield TidyStep(note=found.note, left=found.more > 0)
+        gone = going(work.so_far)
+        groups = await clusters_of(self._stores.nights, found, work.scope, self._least, gone)
+        for group in groups.owed:
+            yield await self._asked(work, found, group)
 
     async def _asked(self, work: PhaseWork, found: Compared, members: Sequence[Fact]) -> TidyStep:
         digest = cluster_digest(members)

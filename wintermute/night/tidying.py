@@ -15,6 +15,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -33,7 +34,7 @@ from wintermute.errors import (
 )
 from wintermute.forgetting.deeds import Deeds, Kinds
 from wintermute.llm.unasked import UnaskedModels
-from wintermute.memory.likeness import Likeness
+from wintermute.memory.likeness import Compared, Likeness
 from wintermute.memory.resting import awake_count
 from wintermute.memory.review import looked_at, scopes_with_news
 from wintermute.work.data_folder import DataFolder
@@ -69,6 +70,10 @@ class PhaseWork:
     """Nothing may be changed, not even by taking in what was edited by hand."""
     calls: int = 0
     """Questions to models before it."""
+
+    async def compared(self) -> Compared:
+        """What is new among the facts, and what lies near it; once for all phases of a group."""
+        return await self.likeness.compared(self.scope, self.night.began_at, dry=self.dry)
 
     @property
     def is_small(self) -> bool:
@@ -232,8 +237,8 @@ class Tidying:
             own.config.dreaming.contradiction_similarity,
             own.config.dreaming.dedup_similarity,
         )
-        stores = own.stores
-        self._likeness = Likeness(stores.database, stores.facts, stores.meaning, least, same)
+        facts, meaning = own.stores.facts, own.stores.meaning
+        self._likeness = partial(Likeness, own.stores.database, facts, meaning, least, same)
 
     @property
     def _all(self) -> list[NightPhase]:
@@ -327,12 +332,12 @@ class Tidying:
     async def _group(self, run: NightRun, scope: str, group: Sequence[NightPhase]) -> None:
         """Look in all of them, then do what they want, or ask."""
         known = {} if run.dry else await self._stores.nights.tallies(run.night.id, scope)
-        found = list[tuple[NightPhase, PhaseTally, list[Decision]]]()
+        found, likeness = list[tuple[NightPhase, PhaseTally, list[Decision]]](), self._likeness()
         for phase in group:
             if run.night.phase in ("", phase.name) and not _is_over(known.get(phase.name)):
                 run.progress(scope, phase.name)
                 tally = await self._begun(run, scope, phase.name, known.get(phase.name))
-                found.append((phase, *await self._looked(run, tally, phase)))
+                found.append((phase, *await self._looked(run, tally, phase, likeness)))
         guards = await self._settle(run, scope, [phase.name for phase in group])
         for phase, tally, told in found:
             tally = replace(tally, note=_joined(tally.note, guards.get(phase.name, "")))
@@ -352,7 +357,7 @@ class Tidying:
         return tally
 
     async def _looked(
-        self, run: NightRun, tally: PhaseTally, phase: NightPhase
+        self, run: NightRun, tally: PhaseTally, phase: NightPhase, likeness: Likeness
     ) -> tuple[PhaseTally, list[Decision]]:
         """Keep what a phase finds, step by step; what became of it, and what it tells at its end."""
         if tally.status != "running":
@@ -360,7 +365,7 @@ class Tidying:
         notes, told, before = list[str](), list[Decision](), run.asked.calls
         answers = await self._stores.decisions.answered(tally.scope)
         so_far = await self._so_far(run, tally.scope)
-        given = run.night, tally.scope, run.asked, self._likeness, answers
+        given = run.night, tally.scope, run.asked, likeness, answers
         work, tally = PhaseWork(*given, so_far, run.dry, before), replace(tally, status="ok")
         try:
             async for step in _steps(work, phase):
