@@ -24,11 +24,8 @@ from wintermute.memory.values import differ_in_a_value
 from wintermute.messages import Json
 from wintermute.night.dedup import (
     Clusters,
-    are_apart,
-    are_as_known,
     clusters_of,
     going,
-    is_overtaken,
     may_end,
     member_texts,
     merging,
@@ -36,6 +33,7 @@ from wintermute.night.dedup import (
     pair_digest,
     proved,
     sources_of,
+    still_so,
 )
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
 from wintermute.stores import Stores
@@ -107,14 +105,11 @@ async def end_facts(stores: Stores, tx: Transaction, item: Decision, why: Reason
     """
     facts, texts = stores.facts, member_texts(item)
     stays = {each["id"]: each["text"] for each in [item.plan["winner"]] if each}
-    if not await are_as_known(stores, tx, item.scope, texts | stays):
+    found = await still_so(stores, tx, item, why, texts | stays, texts)
+    if not found:
         return False
-    losers = await facts.living(tx, item.scope, list(texts))
-    heirs = await facts.living(tx, item.scope, list(stays))
-    if are_apart([*losers, *heirs]):
-        return False
-    if await is_overtaken(stores, tx, item, why, losers, heirs):
-        return False
+    losers = [fact for fact in found if fact.id in texts]
+    heirs = [fact for fact in found if fact.id in stays]
     now = facts.now()
     for loser in losers:
         until, heir = next(((each.last_said, each.id) for each in heirs), (now, None))

@@ -198,28 +198,30 @@ def merged_fact(members: Sequence[Fact], text: str) -> NewFact:
     )
 
 
-def are_apart(facts: Sequence[Fact]) -> bool:
-    """Whether by now one has an end, or comes from outside and another does not."""
-    return len({fact.taint for fact in facts}) > 1 or any(fact.valid_to for fact in facts)
-
-
-async def is_overtaken(
+async def still_so(
     stores: Stores,
     tx: Transaction,
     item: Decision,
     why: Reason,
-    losers: Sequence[Fact],
-    winners: Sequence[Fact],
-) -> bool:
-    """Whether what would end was said again since the answer: then it is asked about anew.
+    texts: Mapping[str, str],
+    over: Collection[str],
+) -> list[Fact]:
+    """The facts that an item is about, if they say these texts, and are of one kind; else none.
 
-    But not where a person has said yes: that is their newest word.
+    Where what would be `over` was said again since the answer, it is asked about anew. But not where a
+    person has said yes: that is their newest word.
     """
+    found = await stores.facts.living(tx, item.scope, list(texts))
+    apart = len({fact.taint for fact in found}) > 1 or any(fact.valid_to for fact in found)
+    if apart or {fact.id: fact.text for fact in found} != texts:
+        return []
+    losers = [fact for fact in found if fact.id in over]
+    winners = [fact for fact in found if fact.id not in over]
     if why.cause != "night" or all(may_end(one, other) for one in losers for other in winners):
-        return False
+        return found
     await stores.nights.take_back(tx, stores.decisions, item)
-    await looked_at(tx, (), [fact.id for fact in (*losers, *winners)])
-    return True
+    await looked_at(tx, (), list(texts))
+    return []
 
 
 def may_end(loser: Fact, winner: Fact) -> bool:
@@ -236,14 +238,8 @@ async def merge_facts(stores: Stores, tx: Transaction, item: Decision, why: Reas
     """
     facts, texts = stores.facts, member_texts(item)
     text, ended = item.plan["text"], item.plan["ended"]
-    members = await facts.living(tx, item.scope, list(texts))
-    if not members or not await are_as_known(stores, tx, item.scope, texts):
-        return False
-    if are_apart(members) or await is_said_elsewhere(tx, item.scope, key(text), list(texts)):
-        return False
-    losers = [fact for fact in members if fact.id in ended]
-    winners = [fact for fact in members if fact.id not in ended]
-    if await is_overtaken(stores, tx, item, why, losers, winners):
+    members = await still_so(stores, tx, item, why, texts, ended)
+    if not members or await is_said_elsewhere(tx, item.scope, key(text), list(texts)):
         return False
     over = dict.fromkeys(ended, 0)
     heirs = dict.fromkeys([name for name in texts if name not in over], 0)
