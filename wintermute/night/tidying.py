@@ -180,21 +180,6 @@ def guarded(losses: int, count: int, lost_lately: int) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Turns:
-    """Whose turn it was when. `newest`: the last night in which a scope was asked about, or had
-    nothing left; the larger the later. `left`: had more to do than that night; `waiting`: has now.
-    """
-
-    newest: Mapping[str, int]
-    left: frozenset[str]
-    waiting: frozenset[str]
-
-    def order(self, scope: str) -> tuple[int, bool, str]:
-        """Who comes before whom."""
-        return self.newest.get(scope, -LOOKED_BACK), scope not in self.left, scope
-
-
 Progress = Callable[[str, str], None]
 """Told the scope and the name of what begins."""
 
@@ -288,46 +273,43 @@ class Tidying:
 
     async def scopes(self, night: Night) -> list[str]:
         """Whose turn it is, in this order."""
-        return await self._scopes(night, await self._turns(night))
+        return (await self._turns(night))[0]
 
     async def _in_turn(self, run: NightRun) -> AsyncIterator[str]:
-        """Each scope, once it is allowed its share: the owner, then who waits longest.
+        """Each scope, once it is allowed its share.
 
         What is left of the tokens is shared by all that are known to wait.
         """
-        turns = await self._turns(run.night)
-        scopes = await self._scopes(run.night, turns)
+        scopes, waiting = await self._turns(run.night)
         for n, scope in enumerate(scopes):
-            others = len(turns.waiting.intersection(scopes[n + 1 :]))
-            share = 1 / (others + 1)
+            share = 1 / (len(waiting.intersection(scopes[n + 1 :])) + 1)
             is_owner = scope == self._stores.owner.scope
             run.asked.allow(max(share, OWNERS_SHARE) if is_owner else share)
             yield scope
 
-    async def _turns(self, night: Night) -> Turns:
-        """When it was whose turn, and who waits: by the nights before, and for what is new."""
-        newest, seen, left = dict[str, int](), set[str](), set[str]()
+    async def _turns(self, night: Night) -> tuple[list[str], set[str]]:
+        """Whose turn it is: the owner's, then theirs whose last turn is longest ago, or was not enough.
+
+        With those that wait: by the nights before, and for what is new. A turn: a scope was asked
+        about, or had nothing left.
+        """
+        ages, seen, left = dict[str, int](), set[str](), set[str]()
         for turn in await self._stores.nights.turns(night.id, LOOKED_BACK):
             left |= {turn.scope} if turn.is_left and turn.scope not in seen else set()
             seen.add(turn.scope)
             if not turn.is_left or turn.calls:
-                newest.setdefault(turn.scope, -turn.age)
-        new = await scopes_with_news(self._stores.database, night.began_at)
+                ages.setdefault(turn.scope, turn.age)
+        waiting = left | await scopes_with_news(self._stores.database, night.began_at)
         for phase in self._all:
-            new |= await phase.waiting() if isinstance(phase, AwaitedPhase) else set()
-        return Turns(newest, frozenset(left), frozenset(left | new))
-
-    async def _scopes(self, night: Night, turns: Turns) -> list[str]:
-        """The owner, then those first whose last turn is longest ago, or was not enough."""
+            waiting |= await phase.waiting() if isinstance(phase, AwaitedPhase) else set()
         if night.scope:
-            return [night.scope]
-        owner = self._stores.owner.scope
-        known = {
-            *await self._stores.facts.scopes(),
-            *await self._stores.tasks.scopes(),
-            *await self._stores.conversations.scopes(),
-        }
-        return [owner, *sorted(known - {owner}, key=turns.order)]
+            return [night.scope], waiting
+        owner, known = self._stores.owner.scope, set(await self._stores.facts.scopes())
+        known |= {*await self._stores.tasks.scopes(), *await self._stores.conversations.scopes()}
+        others = sorted(
+            known - {owner}, key=lambda s: (-ages.get(s, LOOKED_BACK), s not in left, s)
+        )
+        return [owner, *others], waiting
 
     async def _group(self, run: NightRun, scope: str, group: Sequence[NightPhase]) -> None:
         """Look in all of them, then do what they want, or ask."""
