@@ -162,7 +162,7 @@ def test_a_phase_or_a_scope_that_is_none_is_a_wrong_usage(home: Terminal) -> Non
 
 
 OF_CALLS = re.compile(
-    r'INSERT INTO "(?:model_calls|reservations|refused_answers|models|sqlite_sequence)"'
+    r'INSERT INTO "(?:model_calls|reservations|single_values|models|sqlite_sequence)"'
 )
 
 

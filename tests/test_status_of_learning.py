@@ -116,7 +116,9 @@ async def test_refused_answers_are_counted_and_a_stop_is_told_once(
         await looked(house, stopped, clock)
         assert len([text for text in await house.spoken() if "failed three times" in text]) == 1
         assert CANARY not in str(await house.rows("SELECT * FROM jobs"))
-        assert CANARY not in str(await house.rows("SELECT * FROM refused_answers"))
+        assert CANARY not in str(
+            await house.rows("SELECT * FROM single_values WHERE name LIKE 'answers refused%'")
+        )
     picker.usual = lambda: Text('{"contents": []}')
     async with talking(tmp_path, model, clock, harvest=OFTEN) as house:
         await harvested(house)

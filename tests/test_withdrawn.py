@@ -148,7 +148,9 @@ async def test_a_deleted_message_is_not_asked_about_once_more(
         await clock.move(60)  # the pause before a failure is tried again
         await harvested(house)
         assert telling(model, before) == 0
-        assert await house.rows("SELECT * FROM refused_answers") == []
+        assert (
+            await house.rows("SELECT * FROM single_values WHERE name LIKE 'answers refused%'") == []
+        )
 
 
 async def test_an_answer_about_a_deleted_message_is_neither_used_nor_kept(

@@ -20,7 +20,7 @@ from wintermute.db import Database, Row, Transaction, add_to, counters, put_sing
 from wintermute.db.text_search import Kept
 from wintermute.db.values import reader
 from wintermute.ids import new_id
-from wintermute.llm.calls import Amount, Budget, ModelCalls, Spent
+from wintermute.llm.calls import REFUSED, Amount, Budget, ModelCalls, Spent
 from wintermute.messages import PERSON
 from wintermute.text import counted
 
@@ -507,7 +507,7 @@ async def _learning(database: Database, now: datetime, zone: ZoneInfo) -> list[F
         " JOIN conversations c ON c.id = args ->> '$.conversation'"
         " WHERE name = 'harvest' AND state = 'done' ORDER BY ended_at DESC LIMIT 1"
     )
-    refused = await database.rows("SELECT * FROM refused_answers ORDER BY at DESC")
+    refused = await single(database, REFUSED)
     told = [f"{counted(queued, 'memory')} to be brought together with the others"] if queued else []
     told += [_waiting(row, zone) for row in jobs]
     if last:
@@ -523,13 +523,12 @@ async def _learning(database: Database, now: datetime, zone: ZoneInfo) -> list[F
         "queued": queued,
         "waiting": sum(row["n"] for row in jobs),
         "picked": last["picked"] if last else 0,
-        "refused": sum(row["times"] for row in refused),
+        "refused": refused["times"] if refused else 0,
     }
     if refused:
-        newest = refused[0]
         told.append(
-            f"{counted(numbers['refused'], 'answer')} of models refused, the last"
-            f" {_at(newest['at'], zone)} ({newest['role']}): {newest['reason']}"
+            f"{counted(refused['times'], 'answer')} of models refused, the last"
+            f" {_at(refused['at'], zone)} ({refused['role']}): {refused['reason']}"
         )
     return [Finding("learning", "ok", "; ".join(told), numbers)] if told else []
 

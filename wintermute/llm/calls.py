@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from wintermute.clock import Clock, stamp
 from wintermute.config.schema import BudgetSettings as Ceilings
 from wintermute.config.schema import Price
-from wintermute.db import Database, Row, Transaction
+from wintermute.db import Database, Row, Transaction, put_single, single
 from wintermute.db.text_search import OF_BRANCHES, OF_CASTS, OURS_SINCE, Kept
 from wintermute.db.values import columns, insert, reader
 from wintermute.errors import BudgetSpent, QuestionWithdrawn
@@ -141,6 +141,8 @@ def _amount(row: Row | None) -> Amount:
 MILLION = 1_000_000
 NO_ROOM = "budget"
 """The outcome of an attempt that was not made, for a ceiling was reached."""
+REFUSED = "answers refused"
+"""The value that counts answers which could not be used, also when asked for once more; never their words."""
 WITHDRAWN = "withdrawn"
 """The outcome of one that was not made, for what it was made of had been taken back."""
 NOT_MADE = f"('{NO_ROOM}', '{WITHDRAWN}')"
@@ -294,12 +296,9 @@ class ModelCalls:
     async def refused(self, role: str, reason: str) -> None:
         """Count an answer that could not be used. `reason`: of the last one, for a status."""
         async with self._database.transaction() as tx:
-            await tx.execute(
-                "INSERT INTO refused_answers (role, times, reason, at) VALUES (?, 1, ?, ?)"
-                " ON CONFLICT (role) DO UPDATE SET times = times + 1, reason = excluded.reason,"
-                " at = excluded.at",
-                (role, reason, stamp(self._clock.now())),
-            )
+            last = await single(tx, REFUSED) or {"times": 0}
+            last |= {"role": role, "reason": reason, "at": stamp(self._clock.now())}
+            await put_single(tx, REFUSED, last | {"times": last["times"] + 1})
 
     async def recorded(self, cast_id: str) -> tuple[Recorded, ...]:
         """The questions of a cast that were answered and kept, oldest first."""

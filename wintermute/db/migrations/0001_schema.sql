@@ -928,15 +928,6 @@ CREATE TABLE reservations (
 );
 CREATE INDEX reservations_by_day ON reservations (day);
 
--- How often the answers for a role were to be JSON and could not be used, also when asked for once more
--- (owner: llm).
-CREATE TABLE refused_answers (
-    role   TEXT PRIMARY KEY,
-    times  INTEGER NOT NULL,
-    reason TEXT NOT NULL,                             -- of the last one, never in its own words
-    at     TEXT NOT NULL
-);
-
 -- The state of the program ---------------------------------------------------------------------------------
 
 -- A part of the program that works, or does not (owner: health).
