@@ -218,12 +218,9 @@ class Tidying:
         self._closing = closing
         self.deeds = deeds
         self._budget = budget
-        least, same = (
-            own.config.dreaming.contradiction_similarity,
-            own.config.dreaming.dedup_similarity,
-        )
-        facts, meaning = own.stores.facts, own.stores.meaning
-        self._likeness = partial(Likeness, own.stores.database, facts, meaning, least, same)
+        wanted, given = own.config.dreaming, (own.stores.database, own.stores.facts)
+        least, same = wanted.contradiction_similarity, wanted.dedup_similarity
+        self._likeness = partial(Likeness, *given, own.stores.meaning, least, same)
 
     @property
     def _all(self) -> list[NightPhase]:
@@ -314,9 +311,10 @@ class Tidying:
     async def _group(self, run: NightRun, scope: str, group: Sequence[NightPhase]) -> None:
         """Look in all of them, then do what they want, or ask."""
         known = {} if run.dry else await self._stores.nights.tallies(run.night.id, scope)
+        over = {name for name, tally in known.items() if tally.status != "running"}
         found, likeness = list[tuple[NightPhase, PhaseTally, list[Decision]]](), self._likeness()
         for phase in group:
-            if run.night.phase in ("", phase.name) and not _is_over(known.get(phase.name)):
+            if run.night.phase in ("", phase.name) and phase.name not in over:
                 run.progress(scope, phase.name)
                 tally = await self._begun(run, scope, phase.name, known.get(phase.name))
                 found.append((phase, *await self._looked(run, tally, phase, likeness)))
@@ -394,13 +392,17 @@ class Tidying:
 
         By phase, why it asks.
         """
-        planned = [
+        losing = [
             item
             for item in await self._so_far(run, scope)
-            if item.state == "planned" and item.phase in names
+            if item.state == "planned" and item.loses and item.phase in names
         ]
-        losing = [item for item in planned if item.loses]
-        if not losing or not (guard := await self._guarded(scope, losing)):
+        if not losing:
+            return {}
+        count = await awake_count(self._stores.database, scope)
+        async with self._stores.database.transaction() as tx:
+            lately = await self._stores.decisions.lost(tx, scope)
+        if not (guard := guarded(sum(item.loses for item in losing), count, lately)):
             return {}
         log.warning("night guarded scope=%s reason=%s", scope, guard)
         if run.dry:
@@ -410,12 +412,6 @@ class Tidying:
                 for item in losing:
                     await self._stores.decisions.move(tx, item, "open")
         return {item.phase: f"asked, not done: {guard}" for item in losing}
-
-    async def _guarded(self, scope: str, losing: Sequence[Decision]) -> str:
-        async with self._stores.database.transaction() as tx:
-            lately = await self._stores.decisions.lost(tx, scope)
-        count = await awake_count(self._stores.database, scope)
-        return guarded(sum(item.loses for item in losing), count, lately)
 
     async def _applied(self, run: NightRun, tally: PhaseTally, phase: NightPhase) -> PhaseTally:
         """Do what is planned of a phase; each item alone, so that one that fails ends no other.
@@ -474,10 +470,6 @@ def _steps(work: PhaseWork, phase: NightPhase) -> AsyncIterator[TidyStep]:
 async def _foreseen(work: PhaseWork, phase: NightPhase) -> AsyncIterator[TidyStep]:
     if isinstance(phase, ForeseenPhase):
         yield TidyStep(note=await phase.foreseen(work))
-
-
-def _is_over(tally: PhaseTally | None) -> bool:
-    return tally is not None and tally.status != "running"
 
 
 @asynccontextmanager
