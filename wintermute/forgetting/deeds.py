@@ -15,10 +15,7 @@ from wintermute.errors import WintermuteError
 from wintermute.stores import Stores
 
 Deed = Callable[[Stores, Transaction, Decision, Reason], Awaitable[bool]]
-"""What is done for a decision in the transaction in which it is done, and recorded by the reason.
-
-False: it cannot be done any more.
-"""
+"""Function that does a decision, and records it by the reason; False: it cannot be done any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ class DecisionKind:
     is_named: bool = False
 
     def lead(self, item: Decision) -> tuple[str, str]:
-        """What stands before this one, as a question and once it was done."""
+        """Give what stands before this one, as a question and once it was done."""
         if self.ends and not item.after:
             return self.ends
         found = self.joins if len(item.before) > 1 else None

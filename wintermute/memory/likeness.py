@@ -80,7 +80,7 @@ class Likeness:
         self._known: Compared | None = None
 
     async def compared(self, scope: str, began: datetime, *, dry: bool = False) -> Compared:
-        """What a night has to look at there; computed when it is asked for the first time.
+        """Find what a night has to look at there; once, when it is asked for the first time.
 
         `dry`: nothing is written.
         """

@@ -72,7 +72,7 @@ class PhaseWork:
     """Questions to models before it."""
 
     async def compared(self) -> Compared:
-        """What is new among the facts, and what lies near it; once for all phases of a group."""
+        """Compare what is new among the facts with what lies near it; once for all phases of a group."""
         return await self.likeness.compared(self.scope, self.night.began_at, dry=self.dry)
 
     @property
@@ -143,7 +143,7 @@ class TriedPhase(Protocol):
     """A phase that changes nothing, for its items do: a dry run tries it. Others do their own work."""
 
     async def size(self, scope: str) -> int:
-        """What is counted before and after."""
+        """Count what its tally tells, before and after."""
         ...
 
 
@@ -285,10 +285,10 @@ class Tidying:
             yield scope
 
     async def _turns(self, night: Night) -> tuple[list[str], set[str]]:
-        """Whose turn it is: the owner's, then theirs whose last turn is longest ago, or was not enough.
+        """Scopes in their order: the owner's, then whose last turn is longest ago, or was not enough.
 
-        With those that wait: by the nights before, and for what is new. A turn: a scope was asked
-        about, or had nothing left.
+        And those that wait: by the nights before, and for what is new. A turn: a scope was asked about,
+        or had nothing left.
         """
         ages, seen, left = dict[str, int](), set[str](), set[str]()
         for turn in await self._stores.nights.turns(night.id, LOOKED_BACK):
