@@ -113,8 +113,8 @@ async def measured(backend: Backend, count: int) -> str:
             )
             began = time.perf_counter()
             now = house.clock.now()
-            async with likeness.compared("bench", SCOPE, now, last=True) as found:
-                groups = clusters(found.new, found.pairs, SAME)
+            found = await likeness.compared(SCOPE, now)
+            groups = clusters(found.new, found.pairs, SAME)
             whole, made = time.perf_counter() - began, embedder.seconds - made
             every = f"{await all_pairs(house):.1f} s" if count <= SMALL else "-"
     return (

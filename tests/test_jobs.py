@@ -24,7 +24,7 @@ from wintermute.db.eraser import erase
 from wintermute.errors import BudgetSpent, HomeserverUnavailable, ModelUnavailable, ToolFailed
 from wintermute.jobs import ERASED_JOBS, KEPT, Job
 from wintermute.messages import Json
-from wintermute.night.report import STEPS
+from wintermute.night.programme import USES
 from wintermute.stores import Stores
 from wintermute.work.jobs import JobDone, JobFailed, JobKind, JobPolicy
 from wintermute.work.runner import Kind
@@ -89,7 +89,7 @@ async def test_people_hear_of_each_job_and_step_in_their_own_words(
     async with opened(tmp_path, model, Bench(well)) as house:
         kinds = [kind for kind in house.runner.kinds if isinstance(kind, JobKind)]
         assert [kind.name for kind in kinds if kind.policy.use == JobPolicy().use] == ["tidy"]
-        assert {*tidying_of(house.stores, house.config, house.models).phases} <= {*STEPS}
+        assert {*tidying_of(house.stores, house.config, house.models).phases} <= {*USES}
 
 
 async def test_three_equal_failures_stop_a_series_and_only_that(

@@ -17,7 +17,7 @@ from tests.world.person import Person
 from tests.world.scene import NewBot, NewPerson, NewRoom
 from tests.world.shelf import Shelf
 from tests.world.user import Message
-from wintermute.changes.decisions import Decisions, Planned
+from wintermute.changes.decisions import Decision, Decisions
 from wintermute.changes.nights import Nights
 from wintermute.clock import SystemClock
 from wintermute.config.schema import Memory
@@ -44,14 +44,14 @@ async def ended_night(daemon: Bot, owner: Person) -> None:
     (daemon.data / "skills").mkdir(exist_ok=True)
     (daemon.data / "skills" / "old.md").write_text(OLD)
     files = [{"kind": "skill", "item": "old", "was": OLD, "text": None}]
-    wanted = Planned("skill", (OLD,), "", "not read for 90 days", {"files": files}, question=True)
+    wanted = Decision("skill", (OLD,), "", "not read for 90 days", {"files": files}, state="open")
     async with open_database(daemon.data / "wintermute.db") as database:
         nights = Nights(database, SystemClock())
         async with database.transaction() as tx:
             night = await nights.begin(tx, SystemClock().now().date(), "schedule")
             assert night is not None
             where = (night.id, f"person:{owner.user_id}", "skills")
-            await Decisions(database, SystemClock()).number(tx, where, [(wanted, "open")])
+            await Decisions(database, SystemClock()).number(tx, where, [wanted])
             await nights.end(tx, night.id)
 
 
@@ -178,7 +178,7 @@ async def asked_to_merge(daemon: Bot, owner: Person) -> str:
         {"kind": "skill", "item": "two", "was": TWO["two"], "text": None},
         {"kind": "skill", "item": "one", "was": TWO["one"], "text": ONE},
     ]
-    wanted = Planned("skill", (*TWO.values(),), ONE, "alike", {"files": files}, question=True)
+    wanted = Decision("skill", (*TWO.values(),), ONE, "alike", {"files": files}, state="open")
     async with open_database(daemon.data / "wintermute.db") as database:
         nights = Nights(database, SystemClock())
         async with database.transaction() as tx:
@@ -186,7 +186,7 @@ async def asked_to_merge(daemon: Bot, owner: Person) -> str:
             assert night is not None
             where = (night.id, f"person:{owner.user_id}", "skills")
             decisions = Decisions(database, SystemClock())
-            [item] = await decisions.number(tx, where, [(wanted, "open")])
+            [item] = await decisions.number(tx, where, [wanted])
             await nights.end(tx, night.id)
     return item.id
 

@@ -17,7 +17,8 @@ from wintermute.memory.fact import Fact, Source
 from wintermute.memory.ranking import Query
 from wintermute.memory.search import Search
 from wintermute.memory.sense import alike_in_words
-from wintermute.night.contradictions import MOST, may_end, shown
+from wintermute.night.contradictions import MOST, shown
+from wintermute.night.dedup import may_end
 
 LYON, ROME = "Ann lives in Lyon", "Ann lives in Rome"
 MARCH, APRIL, MAY = "2026-03-01", "2026-04-01", "2026-05-01"

@@ -335,7 +335,7 @@ async def test_a_dry_night_changes_nothing_and_shows_the_same(
         before = await sleep.house.rows(dump)
         sleep.merge = first
         _, dry = await sleep.preview()
-        assert [item.after for item in dry.items] == [GREEN]
+        assert [item.after for item in dry] == [GREEN]
         assert await sleep.house.rows(dump) == before
         await sleep.night()
         assert [item.after for item in await sleep.items()] == [GREEN]

@@ -17,12 +17,12 @@ from tests.test_harvest import say
 from tests.test_night_pages import chats
 from tests.world.clock import FakeClock
 from tests.world.model import ModelServer
-from tests.world.nights import OWNER, Drop, SmallNight, opened, remember
+from tests.world.nights import OWNER, SmallNight, drop, opened, remember
 from tests.world.shelf import Shelf
 from tests.world.sleeping import sleeping
 from tests.world.tidied import Tidied, open_nights, tally
 from wintermute.changes.change_sets import Cause, Change, Reason
-from wintermute.changes.decisions import Decision, Planned, text_wish
+from wintermute.changes.decisions import Decision, text_wish
 from wintermute.changes.nights import Night, PhaseTally
 from wintermute.changes.placing import FileItems, Placing, PutInPlace
 from wintermute.config.schema import Llm, Roles
@@ -30,7 +30,7 @@ from wintermute.db import Transaction
 from wintermute.errors import DatabaseLocked, ToolFailed
 from wintermute.forgetting.deeds import Deeds
 from wintermute.messages import Json
-from wintermute.night.fact_deeds import MergeFacts
+from wintermute.night.dedup import merge_facts
 from wintermute.stores import Stores
 
 TWO = {"one": "How the fax is fed.\n\nFace down.\n", "two": "How the fax is fed, again.\n\nUp.\n"}
@@ -83,13 +83,13 @@ async def asked_to_merge(night: Tidied) -> Decision:
         {"kind": "skill", "item": "two", "was": TWO["two"], "text": None},
         {"kind": "skill", "item": "one", "was": TWO["one"], "text": ONE},
     ]
-    wanted = Planned("skill", (*TWO.values(),), ONE, "alike", {"files": files}, question=True)
+    wanted = Decision("skill", (*TWO.values(),), ONE, "alike", {"files": files}, state="open")
     nights = night.house.stores.nights
     async with night.house.database.transaction() as tx:
         begun = await nights.begin(tx, night.clock.now().date(), "command")
         assert begun is not None
         where = (begun.id, OWNER, "skills")
-        [item] = await night.house.stores.decisions.number(tx, where, [(wanted, "open")])
+        [item] = await night.house.stores.decisions.number(tx, where, [wanted])
         await nights.end(tx, begun.id)
     return item
 
@@ -168,21 +168,20 @@ async def test_what_is_half_in_place_is_put_back_where_it_is_not_wanted_any_more
 class LockedDrop:
     """Cannot retire one of the facts the first time."""
 
-    stores: Stores
     failed: list[str] = field(default_factory=list)
 
-    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
+    async def __call__(self, stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
         if not self.failed and "tea" in item.plan["text"]:
             self.failed.append(item.id)
             raise DatabaseLocked(LOCKED)
-        return await Drop(self.stores).do(tx, item, why)
+        return await drop(stores, tx, item, why)
 
 
 async def test_what_failed_is_said_and_found_again_the_next_night(
     tmp_path: Path, model: ModelServer
 ) -> None:
     """Issue 21, bad input: that phase fails, what else it wanted is done, and nothing is forgotten."""
-    small = SmallNight(drop=LockedDrop)
+    small = SmallNight(drop=LockedDrop())
     async with opened(tmp_path, model, FakeClock(), night=small) as house:
         await remember(house, "Likes tea", "Likes tea, again", "Has a dog", "Has a dog, again")
         night = Tidied(house, FakeClock(), small.built[0])
@@ -216,8 +215,7 @@ async def test_facts_that_could_not_be_merged_are_merged_the_next_night(
     """M-056: a cluster counts as asked about only once something came of it."""
     async with sleeping(tmp_path, model) as sleep:
         stores = sleep.house.stores
-        deed = {"merge": MergeFacts(stores)}
-        sleep.tidying.deeds = LockedDeeds(stores, deed)
+        sleep.tidying.deeds = LockedDeeds(stores, {"merged": merge_facts})
         sleep.merge = lambda texts: max(texts, key=len)
         await sleep.told("Ann drinks tea", "Ann drinks green tea", "Ann plays chess")
         first = await sleep.night("dedup")
@@ -341,10 +339,10 @@ async def test_a_question_waits_from_the_end_of_its_night_on(
                 await night.house.stores.decisions.outdate(tx)
             return await states(night)
 
-        wanted = Planned("skill", ("x",), "", "why", {"files": []}, question=True)
+        wanted = Decision("skill", ("x",), "", "why", {"files": []}, state="open")
         async with night.house.database.transaction() as tx:
             where = (begun.id, OWNER, "skills")
-            await night.house.stores.decisions.number(tx, where, [(wanted, "open")])
+            await night.house.stores.decisions.number(tx, where, [wanted])
         assert await waiting(10) == ["open"]
         async with night.house.database.transaction() as tx:
             await nights.end(tx, begun.id)

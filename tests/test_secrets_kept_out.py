@@ -20,7 +20,7 @@ from tests.world.model import ModelServer, Text
 from tests.world.shelf import GARDEN, INDEX, Shelf
 from tests.world.terminal import Terminal
 from tests.world.tidied import open_nights
-from wintermute.changes.decisions import Planned
+from wintermute.changes.decisions import Decision
 from wintermute.errors import ToolFailed
 from wintermute.memory.fact import NewFact
 from wintermute.tools.memory import AddSkill
@@ -102,14 +102,13 @@ async def night(folder: Path, model: ModelServer) -> str:
         began = await asleep.night("tasks")
         files = [{"kind": "skill", "item": "tea", "was": THEIRS, "text": f"{THEIRS}\n{LINE}\n"}]
         wanted = [
-            Planned("task", ("tea",), LINE, "clearer", {"do": "task", "content": LINE, "ends": ""}),
-            Planned("skill", (THEIRS,), f"{THEIRS}\n{LINE}\n", "long", {"files": files}),
-            Planned("merged", ("a", "b"), LINE, "alike", {"do": "merge", "text": LINE}),
-            Planned("list", ("a",), LINE, "shorter", {"do": "list", "lines": [LINE], "old": {}}),
+            Decision("task", ("tea",), LINE, "clearer", {"content": LINE, "ends": ""}),
+            Decision("skill", (THEIRS,), f"{THEIRS}\n{LINE}\n", "long", {"files": files}),
+            Decision("merged", ("a", "b"), LINE, "alike", {"text": LINE}),
+            Decision("list", ("a",), LINE, "shorter", {"lines": [LINE], "old": {}}),
         ]
         async with asleep.house.database.transaction() as tx:
-            planned = [(each, "planned") for each in wanted]
-            made = await asleep.house.stores.decisions.number(tx, (began.id, ANN, "tasks"), planned)  # type: ignore[arg-type]  # a list of literals
+            made = await asleep.house.stores.decisions.number(tx, (began.id, ANN, "tasks"), wanted)
         assert [item.kind for item in made] == ["task", "skill"]
         assert all(THEIRS in part for part in (made[1].after, made[1].plan["files"][0]["text"]))
         rows = await asleep.house.rows("SELECT before, after, reason, plan FROM answered_decisions")

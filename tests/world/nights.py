@@ -10,28 +10,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.world.house import ANN, House, open_house
 from tests.world.model import ModelServer
 from wintermute.changes.change_sets import Reason
-from wintermute.changes.decisions import Decision, Planned, digest_of
+from wintermute.changes.decisions import Decision, digest_of
 from wintermute.clock import Clock
 from wintermute.config.schema import Dreaming
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
-from wintermute.forgetting.deeds import Deed, Deeds
+from wintermute.forgetting.deeds import Deed, Deeds, Kinds
 from wintermute.memory.fact import NewFact
 from wintermute.messages import Request
-from wintermute.night.tidying import (
-    Chore,
-    ChoreDone,
-    NightPhase,
-    PhaseWork,
-    Programme,
-    Tidying,
-    TidyStep,
-)
+from wintermute.night.tidying import NightPhase, PhaseWork, Tidying, TidyStep
 from wintermute.stores import Stores
 from wintermute.work.data_folder import DataFolder
 
@@ -43,9 +35,10 @@ OLD = "How the fax is fed.\n\nFace down.\n"
 class Twice:
     """Looks for what is said twice."""
 
+    name: ClassVar = "twice"
+    use: ClassVar = "join what is said twice"
+    kinds: ClassVar[Kinds] = ()
     stores: Stores
-    name: str = "twice"
-    asks: bool = False
     asks_model: bool = False
 
     async def size(self, scope: str) -> int:
@@ -64,41 +57,37 @@ class Twice:
             if self.asks_model:
                 said = {"role": "user", "content": f"Is it so?\n<entries>\n{text}\n</entries>"}
                 await work.models.ask_unasked("dreaming", Request((said,)))
-            item = Planned(
+            item = Decision(
                 kind="rest" if question else "merged",
                 before=(text,) if question or other is None else (other.text, text),
                 after="" if question or other is None else other.text,
                 reason="is it so?" if question else "said twice",
-                plan={"do": "drop", "facts": [fact.id], "text": text},
+                plan={"facts": [fact.id], "text": text},
                 evidence=(fact.id,),
                 loses=1,
-                question=question,
+                state="open" if question else "planned",
                 digest=digest,
             )
             yield TidyStep((item,))
 
 
-@dataclass
-class Drop:
+async def drop(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
     """Retires the facts of an item, as long as they say what they said."""
-
-    stores: Stores
-
-    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
-        wanted = item.plan["facts"]
-        live = await self.stores.facts.living(tx, item.scope, wanted)
-        if [fact.text for fact in live] != [item.plan["text"]]:
-            return False
-        await self.stores.facts.supersede(tx, why, (), dict.fromkeys(wanted))
-        return True
+    wanted = item.plan["facts"]
+    live = await stores.facts.living(tx, item.scope, wanted)
+    if [fact.text for fact in live] != [item.plan["text"]]:
+        return False
+    await stores.facts.supersede(tx, why, (), dict.fromkeys(wanted))
+    return True
 
 
 @dataclass
 class OldSkill:
     """Asks whether the skill `old` may go."""
 
-    name: str = "skills"
-    asks: bool = False
+    name: ClassVar = "skills"
+    use: ClassVar = "review skills"
+    kinds: ClassVar[Kinds] = ()
 
     async def size(self, scope: str) -> int:
         return 1
@@ -106,7 +95,7 @@ class OldSkill:
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         files = [{"kind": "skill", "item": "old", "was": OLD, "text": None}]
         yield TidyStep(
-            (Planned("skill", (OLD,), "", "not read for 90 days", {"files": files}, question=True),)
+            (Decision("skill", (OLD,), "", "not read for 90 days", {"files": files}, state="open"),)
         )
 
 
@@ -114,8 +103,9 @@ class OldSkill:
 class Fails:
     """A phase that fails."""
 
-    name: str = "fails"
-    asks: bool = False
+    name: ClassVar = "fails"
+    use: ClassVar = "turn the disk"
+    kinds: ClassVar[Kinds] = ()
 
     async def size(self, scope: str) -> int:
         return 0
@@ -127,16 +117,18 @@ class Fails:
 
 @dataclass
 class Waits:
-    """A chore that a test looks at while it is at work."""
+    """A phase with work of its own that a test looks at meanwhile."""
 
+    name: ClassVar = "waits"
+    use: ClassVar = "wait"
+    kinds: ClassVar[Kinds] = ()
     meanwhile: Callable[[], Awaitable[None]]
-    name: str = "waits"
     done: list[str] = field(default_factory=list)
 
-    async def do(self, work: PhaseWork) -> ChoreDone:
+    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         await self.meanwhile()
         self.done.append(work.scope)
-        return ChoreDone()
+        yield TidyStep()
 
 
 @dataclass
@@ -144,18 +136,18 @@ class SmallNight:
     """Builds the night of a house, and counts how often each scope was worked at."""
 
     more: Sequence[NightPhase] = ()
-    last: Sequence[Chore] = ()
+    last: Sequence[NightPhase] = ()
     budget: int | None = None
     asks_model: bool = False
-    drop: Callable[[Stores], Deed] = Drop
+    drop: Deed = drop
     built: list[Tidying] = field(default_factory=list)
 
     def __call__(self, own: DataFolder) -> Tidying:
         stores = own.stores
-        deeds = Deeds(stores, {"drop": self.drop(stores)})
-        twice = Twice(stores, asks_model=self.asks_model)
-        programme = Programme(facts=[twice], more=self.more, last=self.last)
-        self.built.append(Tidying(stores, programme, deeds, own.models, self.budget))
+        deeds = Deeds(stores, dict.fromkeys(("merged", "rest"), self.drop))
+        phases: list[NightPhase] = [Twice(stores, self.asks_model), *self.more, *self.last]
+        groups = [[phase] for phase in phases]
+        self.built.append(Tidying(own, groups, (), deeds, self.budget))
         return self.built[-1]
 
 

@@ -28,7 +28,7 @@ from wintermute.memory.exchange import exported
 from wintermute.memory.fact import Fact, NewFact, Source, state_of
 from wintermute.memory.resting import rest
 from wintermute.night.programme import tidying
-from wintermute.night.tidying import DryNight, Tidying
+from wintermute.night.tidying import Tidying
 from wintermute.work.data_folder import DataFolder
 
 SCOPE = f"person:{ANN}"
@@ -127,7 +127,7 @@ class Sleep:
         assert night is not None
         return night
 
-    async def preview(self) -> tuple[Night, DryNight]:
+    async def preview(self) -> tuple[Night, list[Decision]]:
         now = self.clock.now()
         return await self.tidying.preview(Night("dry", date.min, "asked", "running", now))
 

@@ -12,7 +12,7 @@ night asks about it. Whoever reads sees those of one scope.
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import blake2b
 from typing import Literal
@@ -32,19 +32,22 @@ PLANNED: tuple[DecisionState, ...] = ("planned",)
 WAITS = timedelta(days=14)
 """How long a question waits for an answer (M-079)."""
 WEEK = timedelta(days=7)
+MERGED, LIST, PAGE_LINES = "merged", "list", "page lines"
 LINES = "lines"
 """The kind of question about memories whose lines went all at once (M-090)."""
+NOT_YET = datetime.min.replace(tzinfo=UTC)
 FORGOTTEN = "forgotten"
 """The reason of one whose words somebody asked to be forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """A change that is wanted.
+class Decision:
+    """A change that is wanted, or was made. `names`: what it changed, each as kind and id.
 
-    `plan`: what is done, by the word `do`, or the `files` that get another text. `loses`: how many
-    facts of the scope go by it. `question`: only a person may say yes. `digest`: what is not to be
-    asked again. `outside`: its words may come from a page, a file, a stranger (L-037).
+    `plan`: what its kind does it with, or the `files` that get another text; `outside`: its words may
+    come from a page, a file, a stranger. `loses`: how many facts of the scope go by it. `state`: what is
+    `open` waits for a person's yes. `digest`: what is not to be asked again. `night`, `n`: the number
+    under which a night asks; "" and 0 where none does yet.
     """
 
     kind: str
@@ -54,34 +57,16 @@ class Planned:
     plan: Json
     evidence: tuple[str, ...] = ()
     loses: int = 0
-    question: bool = False
+    state: DecisionState = "planned"
     digest: str = ""
-    outside: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A change that is wanted, or was made. `names`: what it changed, each as kind and id.
-
-    `night`, `n`: the number under which a night asks; "" and 0 where none does yet.
-    """
-
-    seq: int
-    night: str
-    n: int
-    scope: str
-    phase: str
-    kind: str
-    state: DecisionState
-    before: tuple[str, ...]
-    after: str
-    reason: str
-    evidence: tuple[str, ...]
-    plan: Json
-    loses: int
-    names: tuple[tuple[str, str], ...]
-    change_set: str | None
-    at: datetime
+    change_set: str | None = None
+    seq: int = 0
+    night: str = ""
+    n: int = 0
+    scope: str = ""
+    phase: str = ""
+    names: tuple[tuple[str, str], ...] = ()
+    at: datetime = NOT_YET
 
     @property
     def id(self) -> str:
@@ -117,11 +102,11 @@ class Answers:
     wishes: frozenset[str]
     kept: frozenset[str]
 
-    def knows(self, wanted: Planned) -> bool:
+    def knows(self, wanted: Decision) -> bool:
         """Tell if just this is asked, or was answered."""
-        return _wish(wanted.kind, _plan(wanted)) in self.wishes
+        return _wish(wanted.kind, wanted.plan) in self.wishes
 
-    def disputes(self, wanted: Planned) -> bool:
+    def disputes(self, wanted: Decision) -> bool:
         """Tell if it is about what somebody wanted to keep: a night does not decide that alone."""
         return any(each["id"] in self.kept for each in wanted.plan.get("members", ()))
 
@@ -130,24 +115,20 @@ def _wish(kind: str, plan: Json) -> str:
     return json.dumps([kind, plan], sort_keys=True)
 
 
-def _plan(wanted: Planned) -> Json:
-    return wanted.plan | ({"outside": True} if wanted.outside else {})
-
-
 def digest_of(*shown: str) -> str:
     """A digest of what was asked about, in which order does not matter."""
     return blake2b("\0".join(sorted(shown)).encode(), digest_size=16).hexdigest()
 
 
-def text_wish(kind: ItemKind, item: str, text: str | None, reason: str) -> Planned:
+def text_wish(kind: ItemKind, item: str, text: str | None, reason: str) -> Decision:
     """A file that would get another text, or go: a person says yes to it."""
-    return Planned(
+    return Decision(
         f"{kind} removed" if text is None else f"{kind} changed",
         (item if kind == "page" else "core memory",),
         text or "",
         reason,
         {"files": [{"kind": kind, "item": item, "was": None, "text": text}]},
-        question=True,
+        state="open",
         digest=digest_of(kind, item, text or ""),
     )
 
@@ -176,20 +157,21 @@ class Decisions:
         self,
         tx: Transaction,
         where: tuple[str, str, str],
-        wanted: Sequence[tuple[Planned, DecisionState]],
+        wanted: Sequence[Decision],
         at: datetime | None = None,
     ) -> list[Decision]:
-        """Keep and number what a step of a night wants. `where`: the night, the scope, and the phase."""
+        """Keep and number what a step of a night wants, or what waits already, as it is now.
+
+        `where`: the night, the scope, and the phase. People answer under the number.
+        """
         night, scope, phase = where
-        safe = [(safe, state) for each, state in wanted if (safe := _safe(each))]
-        first, now = await self._free(tx, night), at or self._clock.now()
-        found = list[Decision]()
-        for n, (each, state) in enumerate(safe, first):
-            made = replace(as_decision(night, scope, phase, each, now), n=n, state=state)
-            found.append(await self._kept(tx, made, each.digest))
+        found, now = list[Decision](), at or self._clock.now()
+        for each in filter(None, map(_safe, wanted)):
+            named = replace(each, night=night, n=await self._free(tx, night), phase=phase)
+            found.append(await self._kept(tx, replace(named, scope=scope, at=now)))
         return found
 
-    async def propose(self, tx: Transaction, scope: str, wanted: Planned) -> None:
+    async def propose(self, tx: Transaction, scope: str, wanted: Decision) -> None:
         """Keep what a person has to decide, unless the same waits, or was refused lately."""
         query = (
             "SELECT 1 FROM decisions WHERE scope = ? AND digest = ? AND at > ?"
@@ -197,22 +179,8 @@ class Decisions:
         )
         if await tx.exists(query, (scope, wanted.digest, self._before(WAITS))):
             return
-        made = as_decision("", scope, "", wanted, self._clock.now())
-        await self._kept(tx, replace(made, state="open"), wanted.digest)
-
-    async def ask_about(
-        self, tx: Transaction, night: str, phase: str, found: Decision, wanted: Planned
-    ) -> Decision:
-        """Give what waits a number of a night, under which people answer; `wanted`: as it is now."""
-        safe, n = _safe(wanted) or wanted, await self._free(tx, night)
-        asked = as_decision(night, found.scope, phase, safe, self._clock.now())
-        asked = replace(asked, n=n, seq=found.seq, state="open")
-        await tx.execute(
-            "UPDATE decisions SET night = :night, n = :n, phase = :phase, before = :before,"
-            " after = :after, plan = :plan, at = :at WHERE seq = :seq AND state = 'open'",
-            stored(columns(asked)),
-        )
-        return asked
+        made = replace(wanted, scope=scope, state="open", at=self._clock.now())
+        await self._kept(tx, made)
 
     async def waiting(
         self, scope: str | None, about: str, source: Transaction | Database | None = None
@@ -306,12 +274,6 @@ class Decisions:
         )
         return await tx.execute(query, (state, change_set, item.seq, item.state)) == 1
 
-    async def hold(self, tx: Transaction, item: Decision, change_set: str) -> None:
-        """Tie a change set that was made before to what tells of it."""
-        query = "UPDATE changes SET decision = ? WHERE change_set_id = ? AND decision IS NULL"
-        await tx.execute(query, (item.seq, change_set))
-        await self.move(tx, item, item.state, change_set)
-
     async def set_of(self, source: Transaction | Database, night: str, scope: str) -> str | None:
         """The change set of a scope in a night, once there is one."""
         found = await source.rows(
@@ -363,11 +325,19 @@ class Decisions:
         (first,) = await tx.scalars(query, (night,))
         return int(first)
 
-    async def _kept(self, tx: Transaction, made: Decision, digest: str) -> Decision:
-        values = columns(made, "seq", "names") | {"digest": digest}
-        values |= {} if made.night else {"night": None, "n": None}
+    async def _kept(self, tx: Transaction, made: Decision) -> Decision:
+        if made.seq:
+            await tx.execute(
+                "UPDATE decisions SET night = :night, n = :n, phase = :phase, before = :before,"
+                " after = :after, plan = :plan, at = :at WHERE seq = :seq AND state = 'open'",
+                stored(columns(made)),
+            )
+            return made
+        values = columns(made, "seq", "names") | ({} if made.night else {"night": None, "n": None})
         statement, given = insert("decisions", values, "RETURNING seq")
         (seq,) = await tx.scalars(statement, given)
+        query = "UPDATE changes SET decision = ? WHERE change_set_id = ? AND decision IS NULL"
+        await tx.execute(query, (seq, made.change_set))
         return replace(made, seq=seq)
 
     def _before(self, age: timedelta) -> str:
@@ -386,11 +356,11 @@ def turned(item: Decision, *, neither: bool) -> Decision:
     )
 
 
-def _safe(wanted: Planned) -> Planned | None:
+def _safe(wanted: Decision) -> Decision | None:
     """The same without a secret that was not there before; None: a fact would hold it (M-083)."""
     plan, files = wanted.plan, wanted.plan.get("files", ())
     theirs = [*wanted.before, *plan.get("old", {}).values(), *(each["was"] or "" for each in files)]
-    if plan.get("do") in ("merge", "list"):
+    if wanted.kind in (MERGED, LIST):
         facts = {*plan.get("lines", [wanted.after])} - {*theirs}
         return None if any(map(secret_kind, facts)) else wanted
     hide = partial(without_secrets, theirs="\n".join(theirs))
@@ -398,19 +368,3 @@ def _safe(wanted: Planned) -> Planned | None:
     if files:
         plan["files"] = [each | {"text": each["text"] and hide(each["text"])} for each in files]
     return replace(wanted, after=hide(wanted.after), reason=hide(wanted.reason), plan=plan)
-
-
-def as_decision(night: str, scope: str, phase: str, wanted: Planned, at: datetime) -> Decision:
-    """What is wanted as a decision that is not stored yet."""
-    return Decision(
-        *(0, night, 0, scope, phase, wanted.kind, "planned"),
-        before=wanted.before,
-        after=wanted.after,
-        reason=wanted.reason,
-        evidence=wanted.evidence,
-        plan=_plan(wanted),
-        loses=wanted.loses,
-        names=(),
-        change_set=None,
-        at=at,
-    )

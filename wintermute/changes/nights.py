@@ -116,8 +116,7 @@ class Nights:
         self, tx: Transaction, day: date, why: Occasion, scope: str = "", phase: str = ""
     ) -> Night | None:
         """A new night; None where that of the date was there already, and nobody asked for more."""
-        query = "SELECT 1 FROM nights WHERE date = ? AND why IN ('schedule', 'late')"
-        if why in ONCE and await tx.exists(query, (day.isoformat(),)):
+        if why in ONCE and await self.has_been(day, tx):
             return None
         taken = set(await tx.scalars("SELECT id FROM nights WHERE date = ?", (day.isoformat(),)))
         name, n = f"{day:%Y%m%d}", 1

@@ -50,8 +50,7 @@ def run(ctx: click.Context, as_json: bool, dry_run: bool, scope: str | None, pha
             ctx, await tidied.scopes(wanted), (phase,) if phase else tidied.phases
         ) as progress:
             if dry_run:
-                seen, dry = await tidied.preview(wanted, progress)
-                return [(seen, dry.items)]
+                return [await tidied.preview(wanted, progress)]
             async with alone(stores.data_dir):
                 left = await finish_left(stores, tidied, progress=progress)
                 async with stores.database.transaction() as tx:

@@ -4,27 +4,50 @@ Whatever is there by then is looked at again: one about something that is anothe
 Rows change in the transaction that records them; files are put in place by `changes.placing`.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from wintermute.changes.change_sets import Cause, Reason
-from wintermute.changes.decisions import LINES, Decision
+from wintermute.changes.decisions import LINES, LIST, Decision
 from wintermute.db import Transaction
 from wintermute.errors import WintermuteError
 from wintermute.stores import Stores
 
-LIST = "list"
-"""A list of memories is rewritten together with its file."""
+Deed = Callable[[Stores, Transaction, Decision, Reason], Awaitable[bool]]
+"""Function that does a decision, and records it by the reason; False: it cannot be done any more."""
 
 
-class Deed(Protocol):
-    """What is done for a decision, in the transaction in which it is done."""
+@dataclass(frozen=True, slots=True)
+class DecisionKind:
+    """Kind of a decision, with its words for people, and what is done for it.
 
-    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
-        """Do it, and record it by `why`; False: it cannot be done any more."""
-        ...
+    `one`, `many`: what it did, as it is counted. `asks`, `did`: what stands before it, as a question and
+    once it was done (as `one`, unless it says so); `ends`: both where nothing takes its place; `joins`:
+    where it is about several. `deed`: None where files are put in place, or all is done already.
+    `counts_members`: what it was made of is counted. `is_named`: few are called by their names.
+    """
+
+    name: str
+    one: str
+    many: str
+    asks: str
+    did: str = ""
+    deed: Deed | None = None
+    ends: tuple[str, str] | None = None
+    joins: tuple[str, str] | None = None
+    counts_members: bool = False
+    is_named: bool = False
+
+    def lead(self, item: Decision) -> tuple[str, str]:
+        """Give what stands before this one, as a question and once it was done."""
+        if self.ends and not item.after:
+            return self.ends
+        found = self.joins if len(item.before) > 1 else None
+        return found or (self.asks, self.did or self.one)
+
+
+Kinds = Sequence[DecisionKind]
 
 
 class _Over(WintermuteError):
@@ -32,7 +55,7 @@ class _Over(WintermuteError):
 
 
 class Deeds:
-    """All of them, by the word `do` of a plan; what has none puts files in place."""
+    """All of them, by the kind of a decision; what has none puts files in place."""
 
     def __init__(self, stores: Stores, deeds: Mapping[str, Deed]) -> None:
         self._stores = stores
@@ -49,10 +72,10 @@ class Deeds:
         if "files" in item.plan:
             return await self._placed(item, cause)
         stores, work = self._stores, partial(self._done, item=item, cause=cause, wanted=wanted)
-        if item.plan.get("do") == LIST:
+        if item.kind == LIST:  # it is rewritten together with its file
             lines = item.plan["lines"]
             return await stores.memories.change(item.scope, work, lambda done: lines * done)
-        if item.plan.get("do") == LINES:
+        if item.kind == LINES:
             await stores.memories.text(item.scope)  # with what was edited by hand
         async with stores.database.transaction() as tx:
             return await work(tx)
@@ -68,8 +91,8 @@ class Deeds:
             item = wanted
         why = await self._why(tx, item, cause)
         set_id = why.into or await changes.record(tx, why, [])
-        deed = self._deeds.get(item.plan.get("do", ""))
-        if deed is None or not await deed.do(tx, item, replace(why, into=set_id)):
+        deed = self._deeds.get(item.kind)
+        if deed is None or not await deed(self._stores, tx, item, replace(why, into=set_id)):
             if why.into is None:
                 await changes.withdraw(tx, set_id)
             await decisions.move(tx, item, "outdated")

@@ -112,16 +112,10 @@ async def refuse_meanwhile(stores: Stores) -> None:
         raise WintermuteError(FORGETTING)
 
 
-class ForgetLines:
-    """People's lines of pages go for good, for they said yes (M-082): nothing brings them back."""
-
-    def __init__(self, stores: Stores) -> None:
-        self._stores = stores
-
-    async def do(self, tx: Transaction, item: Decision, _why: Reason) -> bool:
-        """Owe it, as all forgetting is."""
-        await owe_forgetting(self._stores, tx, (), lines=item.plan["lines"])
-        return True
+async def forget_lines(stores: Stores, tx: Transaction, item: Decision, _why: Reason) -> bool:
+    """Owe that people's lines of pages go for good: they said yes, and nothing brings them back (M-082)."""
+    await owe_forgetting(stores, tx, (), lines=item.plan["lines"])
+    return True
 
 
 async def _owe(

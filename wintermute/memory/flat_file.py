@@ -23,7 +23,7 @@ from functools import partial
 from typing import TypeVar
 
 from wintermute.changes.change_sets import ChangeSets, Reason
-from wintermute.changes.decisions import LINES, Decision, Decisions, Planned
+from wintermute.changes.decisions import LINES, Decision, Decisions
 from wintermute.db import Database, Row, Transaction
 from wintermute.errors import MemoryFileUnusable, ToolFailed
 from wintermute.files import TextFile, to_its_end
@@ -620,7 +620,7 @@ class FlatFile:
             file = self._places.shown_memories(scope)
             reason = LINES_LOST.format(n=len(planned.held), file=file)
             plan = {"do": LINES, "ids": [*planned.held]}
-            wanted = Planned(LINES, (), "", reason, plan, question=True)
+            wanted = Decision(LINES, (), "", reason, plan, state="open")
             await self._decisions.propose(tx, scope, wanted)
 
     async def _learn(self, tx: Transaction, scope: str, planned: FileMerge) -> None:

@@ -6,8 +6,7 @@ not what is known. Never across scopes, nor what may come from outside with what
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import combinations
@@ -66,7 +65,7 @@ def pair_of(one: str, other: str) -> FactPair:
 
 
 class Likeness:
-    """Compares what is new in a scope, once a night, for all that ask about it."""
+    """Compares what is new in a scope of a night, once for all that ask about it."""
 
     def __init__(
         self, database: Database, facts: Facts, meaning: Meaning | None, least: float, same: float
@@ -78,23 +77,16 @@ class Likeness:
         self._words = Search(database, facts)
         self._least = least
         self._same = same
-        self._known: tuple[str, str, Compared] | None = None
+        self._known: Compared | None = None
 
-    @asynccontextmanager
-    async def compared(
-        self, night: str, scope: str, began: datetime, *, last: bool, dry: bool = False
-    ) -> AsyncIterator[Compared]:
-        """What this night has to look at; computed when it is asked for the first time.
+    async def compared(self, scope: str, began: datetime, *, dry: bool = False) -> Compared:
+        """Find what a night has to look at there; once, when it is asked for the first time.
 
-        `last`: nobody asks for it after this block, however it ends. `dry`: nothing is written.
+        `dry`: nothing is written.
         """
-        try:
-            if self._known is None or self._known[:2] != (night, scope):
-                self._known = (night, scope, await self._compare(scope, began, dry))
-            yield self._known[2]
-        finally:
-            if last:
-                self._known = None
+        if self._known is None:
+            self._known = await self._compare(scope, began, dry)
+        return self._known
 
     async def _compare(self, scope: str, began: datetime, dry: bool) -> Compared:
         if not dry:

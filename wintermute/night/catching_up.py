@@ -1,24 +1,30 @@
 """What the day left to be learnt, before a night looks at what is known: it counts as the day's."""
 
 import logging
+from collections.abc import AsyncIterator
+from typing import ClassVar
 
 from wintermute.changes.change_sets import Change
-from wintermute.changes.decisions import WEEK, Planned, digest_of
-from wintermute.clock import Clock
-from wintermute.config.schema import Config
-from wintermute.errors import AnswerUnusable, BudgetSpent, WintermuteError
+from wintermute.changes.decisions import WEEK, Decision, digest_of
+from wintermute.errors import AnswerUnusable, WintermuteError
+from wintermute.forgetting.deeds import DecisionKind, Kinds
 from wintermute.learning.harvest import Harvest, Harvests
 from wintermute.learning.reconstruction import Reconstruction
 from wintermute.learning.rewording import asked_for
-from wintermute.night.tidying import LOOKED_BACK, ChoreDone, ChoreItem, PhaseWork
-from wintermute.prompt.gather import Texts
-from wintermute.stores import Stores
+from wintermute.night.tidying import LOOKED_BACK, PhaseWork, TidyStep
 from wintermute.text import counted
+from wintermute.work.data_folder import DataFolder
 
 MOST_SETS = 10_000
 """Change sets that are looked through for those of a night."""
 TOGETHER = "brought together with others (wintermute memory history shows them)"
 YOURS = "it stays until you change it"
+EDITED = DecisionKind(
+    *("edited", "edited message that something came from"),
+    many="edited messages that things came from",
+    asks="",
+    did="you edited the message that this came from",
+)
 
 log = logging.getLogger(__name__)
 
@@ -26,36 +32,30 @@ log = logging.getLogger(__name__)
 class CatchUp:
     """Reads what was said, and works the queue, as the jobs of these names do."""
 
-    name = "learn"
+    name: ClassVar = "learn"
+    use: ClassVar = "look for memories in messages"
+    kinds: ClassVar[Kinds] = (EDITED,)
 
-    def __init__(
-        self,
-        stores: Stores,
-        config: Config,
-        texts: Texts,
-        clock: Clock,
-    ) -> None:
-        self._stores = stores
-        self._config = config
-        self._texts = texts
-        self._clock = clock
-        self._harvests = Harvests(stores.database, clock)
+    def __init__(self, own: DataFolder) -> None:
+        self._stores = own.stores
+        self._config = own.config
+        self._texts = own.texts
+        self._clock = own.clock
+        self._harvests = Harvests(own.stores.database, own.clock)
 
-    async def do(self, work: PhaseWork) -> ChoreDone:
+    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """The number of facts before and after; what it made of them is no item, but told in a note."""
-        before, notes = await self._stores.facts.count(work.scope), list[str]()
-        failed = left = False
+        before, notes, problem = await self._stores.facts.count(work.scope), list[str](), None
         try:
-            if self._config.memory_harvest.enabled:
-                notes += await self._read(work)
+            notes += await self._read(work)
             notes += await self._rewrite(work)
-        except WintermuteError as problem:  # what was done before it is told all the same
-            log.warning("not all was learnt scope=%s reason=%s", work.scope, problem)
-            left = isinstance(problem, BudgetSpent)
-            failed, notes = not left, [*notes, str(problem)]
+        except WintermuteError as error:  # what was done before it is told all the same
+            problem = error
         after, told = await self._stores.facts.count(work.scope), await self._told(work)
-        note = "; ".join(filter(None, (told, *notes)))
-        return ChoreDone(before, after, note, left, await self._edited(work), failed)
+        note, edited = "; ".join(filter(None, (told, *notes))), await self._edited(work)
+        yield TidyStep(told=edited, note=note, counts=(before, after))
+        if problem is not None:
+            raise problem
 
     async def _told(self, work: PhaseWork) -> str:
         """What became of memories, by what is on record: a kill may have come after some of it."""
@@ -68,7 +68,7 @@ class CatchUp:
         told += [f"{gone} {TOGETHER}"] if gone else []
         return ", ".join(told)
 
-    async def _edited(self, work: PhaseWork) -> tuple[ChoreItem, ...]:
+    async def _edited(self, work: PhaseWork) -> list[Decision]:
         """Name the things that people asked for in messages that they edited since (M-089)."""
         looked = [
             each.began_at
@@ -79,12 +79,11 @@ class CatchUp:
         ]
         since = max([work.night.began_at - WEEK, *looked])
         found = await asked_for(self._stores, work.scope, since)
-        return tuple(ChoreItem(Planned("edited", (text,), "", YOURS, {})) for text in found)
+        return [Decision(EDITED.name, (text,), "", YOURS, {}, state="done") for text in found]
 
     async def foreseen(self, work: PhaseWork) -> str:
         """How much would be read, and brought together with what is known."""
-        owed = await self._owed() if self._config.memory_harvest.enabled else []
-        digests = [digest for scope, _, digest in owed if scope == work.scope]
+        digests = [digest for scope, _, digest in await self._owed() if scope == work.scope]
         fresh = await self._stores.nights.unjudged(work.scope, digests)
         queued = sum(  # a list is read whole, whatever waits
             queue.facts
@@ -102,9 +101,8 @@ class CatchUp:
 
     async def waiting(self) -> set[str]:
         """The scopes of which something is to be read, or brought together."""
-        read = await self._owed() if self._config.memory_harvest.enabled else []
         queues = await self._stores.facts.queues(self._stores.database)
-        return {scope for scope, *_ in read} | {queue.scope for queue in queues}
+        return {scope for scope, *_ in await self._owed()} | {queue.scope for queue in queues}
 
     async def _read(self, work: PhaseWork) -> list[str]:
         """What to know of it. Raises: WintermuteError."""
@@ -124,11 +122,12 @@ class CatchUp:
 
     async def _owed(self) -> list[tuple[str, str, str]]:
         """The conversations with enough that is new: scope, id, and what tells that from other news."""
+        reads = self._config.memory_harvest
         async with self._stores.database.transaction() as tx:
             return [
                 (each.scope, each.conversation_id, digest_of("read", each.key, f"{each.newest}"))
                 for each in await self._harvests.backlogs(tx)
-                if each.due(self._config.memory_harvest) is not None
+                if reads.enabled and each.due(reads) is not None
             ]
 
     async def _rewrite(self, work: PhaseWork) -> list[str]:

@@ -10,12 +10,15 @@ pairs that are near ─ the nearest 20 ─▶ one question each ─▶ keep one 
 from collections.abc import AsyncIterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import date, tzinfo
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
-from wintermute.changes.decisions import Planned
+from wintermute.changes.change_sets import Reason
+from wintermute.changes.decisions import Decision
+from wintermute.db import Transaction
+from wintermute.forgetting.deeds import DecisionKind, Kinds
 from wintermute.llm.json_answer import Unfit, only
 from wintermute.memory.fact import Fact
-from wintermute.memory.likeness import Compared, FactPair, Likeness
+from wintermute.memory.likeness import Compared, FactPair
 from wintermute.memory.sense import Heirs
 from wintermute.memory.values import differ_in_a_value
 from wintermute.messages import Json
@@ -23,15 +26,18 @@ from wintermute.night.dedup import (
     Clusters,
     clusters_of,
     going,
+    may_end,
+    member_texts,
     merging,
     origins_of,
     pair_digest,
     proved,
     sources_of,
+    still_so,
 )
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
 from wintermute.stores import Stores
-from wintermute.templates import Template
+from wintermute.work.data_folder import DataFolder
 
 MOST = 20
 """Pairs of a scope in a night (M-058)."""
@@ -81,13 +87,6 @@ def may_settle(loser: Fact, winner: Fact) -> bool:
     return may_end(loser, winner) and differ_in_a_value(loser.text, winner.text)
 
 
-def may_end(loser: Fact, winner: Fact) -> bool:
-    """Whether the newer evidence wins: what the person said yields only to what they said later."""
-    if loser.protected:
-        return winner.protected and winner.last_said > loser.last_said
-    return winner.last_said >= loser.last_said
-
-
 def day_of(fact: Fact, zone: tzinfo) -> date:
     """The day on which it was said, there."""
     return fact.last_said.astimezone(zone).date()
@@ -99,18 +98,43 @@ def shown(fact: Fact, zone: tzinfo) -> str:
     return f"{day_of(fact, zone)}, {who}: {fact.text}"
 
 
+async def end_facts(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
+    """End what is true no longer, and say what is since, if anything is (M-074).
+
+    False where one of the two is another by now, or has an end.
+    """
+    facts, texts = stores.facts, member_texts(item)
+    stays = {each["id"]: each["text"] for each in [item.plan["winner"]] if each}
+    found = await still_so(stores, tx, item, why, texts | stays, texts)
+    if not found:
+        return False
+    losers = [fact for fact in found if fact.id in texts]
+    heirs = [fact for fact in found if fact.id in stays]
+    now = facts.now()
+    for loser in losers:
+        until, heir = next(((each.last_said, each.id) for each in heirs), (now, None))
+        until = until if loser.valid_from < until <= now else now
+        await facts.end(tx, why, loser.id, until, heir)
+    return True
+
+
+END = DecisionKind(
+    *("ended", "contradiction settled", "contradictions settled"),
+    *("Which of these is true?", "no longer true", end_facts),
+)
+
+
 class Contradictions:
     """The second look at what is new of the facts of a scope."""
 
-    name = "contradictions"
-    asks = True
+    name: ClassVar = "contradictions"
+    use: ClassVar = "settle contradictions"
+    kinds: ClassVar[Kinds] = (END,)
 
-    def __init__(self, stores: Stores, likeness: Likeness, template: Template, same: float) -> None:
-        """`same`: the likeness from which on dedup is asked first."""
-        self._stores = stores
-        self._likeness = likeness
-        self._template = template
-        self._same = same
+    def __init__(self, own: DataFolder) -> None:
+        self._stores = own.stores
+        self._template = own.texts.dream_contradiction
+        self._same = own.config.dreaming.dedup_similarity
 
     async def size(self, scope: str) -> int:
         """Facts."""
@@ -118,14 +142,7 @@ class Contradictions:
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """One pair each; then what was looked at is known. Raises: ModelError."""
-        night = work.night
-        async with self._likeness.compared(
-            night.id, work.scope, night.began_at, last=True, dry=work.dry
-        ) as found:
-            async for step in self._steps_of(work, found):
-                yield step
-
-    async def _steps_of(self, work: PhaseWork, found: Compared) -> AsyncIterator[TidyStep]:
+        found = await work.compared()
         gone = going(work.so_far)
         groups = await clusters_of(self._stores.nights, found, work.scope, self._same, gone)
         owed = {fact.id for group in groups.owed for fact in group}
@@ -135,18 +152,14 @@ class Contradictions:
         yield _looked_at(found, new - named)
         own = [item for item in work.so_far if item.phase == self.name]
         room, questions = MOST - len(own), sum(item.state == "open" for item in own)
-        proposes, answers = (
-            "small" in work.models.sizes(ROLE),
-            await self._stores.decisions.answered(work.scope),
-        )
         asked: set[FactPair] = set()
         for pair in open_:
             facts = older, newer = in_order([found.facts[name] for name in pair])
-            settles = may_settle(older, newer) and not proposes
+            settles = may_settle(older, newer) and not work.is_small
             if room and not gone & {*pair} and (settles or questions < MOST_ASKED):
                 room -= 1
                 step = await self._asked(work, facts)
-                asks = any(i.question or proposes or answers.disputes(i) for i in step.items)
+                asks = any(map(work.asks, step.items))
                 if asks and questions >= MOST_ASKED:
                     continue  # it waits, and the model is asked again
                 questions += asks
@@ -199,29 +212,28 @@ class Contradictions:
         free = answer.action == "keep_second" and may_settle(older, newer)
         return TidyStep((self._ended(older, newer, digest, free=free),))
 
-    def _merged(self, older: Fact, newer: Fact, answer: PairAnswer, digest: str) -> Planned:
+    def _merged(self, older: Fact, newer: Fact, answer: PairAnswer, digest: str) -> Decision:
         over = answer.ended
         if over and not (over == (older.id,) and may_settle(older, newer)):
             return self._ended(older, newer, digest, free=False)
         reason = "what one of them says is over" if over else "they add to each other"
         return merging((older, newer), answer.text, reason, digest, over)
 
-    def _ended(self, loser: Fact, winner: Fact, digest: str, *, free: bool) -> Planned:
+    def _ended(self, loser: Fact, winner: Fact, digest: str, *, free: bool) -> Decision:
         days = _in_turn(loser, winner, self._stores.tasks.zone)
         member = {"id": loser.id, "text": loser.text}
-        return Planned(
+        return Decision(
             *("ended", (loser.text,), winner.text),
             f"they contradict each other: {days}" if free else f"said {days}",
             plan={
-                "do": "end",
                 "members": [member],
                 "winner": {"id": winner.id, "text": winner.text},
+                "outside": loser.taint or winner.taint,
             },
             evidence=origins_of((loser, winner)),
             loses=1,
-            question=not free,
+            state="planned" if free else "open",
             digest=digest,
-            outside=loser.taint or winner.taint,
         )
 
 

@@ -7,20 +7,24 @@ new facts ─ near ─▶ clusters, all alike ─▶ one question each ─▶ {t
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import ClassVar
 
-from wintermute.changes.decisions import Decision, Planned, digest_of
+from wintermute.changes.change_sets import Reason
+from wintermute.changes.decisions import MERGED, Decision, digest_of
 from wintermute.changes.nights import Nights
 from wintermute.db import Transaction
 from wintermute.errors import ToolFailed
+from wintermute.forgetting.deeds import DecisionKind, Kinds
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import Unfit, only
-from wintermute.memory.fact import Fact, entry
-from wintermute.memory.likeness import Compared, FactPair, Likeness, pair_of
+from wintermute.memory.fact import Fact, NewFact, entry, key, last_said
+from wintermute.memory.likeness import Compared, FactPair, pair_of
+from wintermute.memory.review import hand_down_use, is_said_elsewhere, looked_at, take_place
 from wintermute.memory.sense import Heirs, are_made_of
 from wintermute.messages import Json
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
 from wintermute.stores import Stores
-from wintermute.templates import Template
+from wintermute.work.data_folder import DataFolder
 
 MOST = 8
 """Facts of a cluster."""
@@ -134,20 +138,19 @@ def merged_text(found: Json, members: Sequence[Fact]) -> str:
 
 def merging(
     members: Sequence[Fact], text: str, reason: str, digest: str, ended: Sequence[str] = ()
-) -> Planned:
+) -> Decision:
     """What is planned where one text stands for all of these. `ended`: ids of what is over by it."""
-    return Planned(
-        *("merged", tuple(fact.text for fact in members), text, reason),
+    return Decision(
+        *(MERGED, tuple(fact.text for fact in members), text, reason),
         plan={
-            "do": "merge",
             "members": [{"id": fact.id, "text": fact.text} for fact in members],
             "text": text,
             "ended": [*ended],
+            "outside": any(fact.taint for fact in members),
         },
         evidence=origins_of(members),
         loses=len(members) - 1,
         digest=digest,
-        outside=any(fact.taint for fact in members),
     )
 
 
@@ -173,20 +176,104 @@ async def are_as_known(
     return {fact.id: fact.text for fact in there} == texts
 
 
+def merged_fact(members: Sequence[Fact], text: str) -> NewFact:
+    """What stands for all of these; the person's own words stay protected in any generation.
+
+    What says just what one of them does is that one, and came from nowhere else.
+    """
+    speakers = {fact.speaker for fact in members}
+    known = any(key(fact.text) == key(text) for fact in members)
+    own = any(fact.protected for fact in members)
+    return NewFact(
+        members[0].scope,
+        text,
+        "dreaming_merge",
+        speakers.pop() if len(speakers) == 1 else None,
+        () if known else origins_of(members),
+        at=max(fact.created_at for fact in members),
+        valid_from=min(fact.valid_from for fact in members),
+        taint=members[0].taint,
+        protected=own,
+        said_at=last_said(members, own=own),
+    )
+
+
+async def still_so(
+    stores: Stores,
+    tx: Transaction,
+    item: Decision,
+    why: Reason,
+    texts: Mapping[str, str],
+    over: Collection[str],
+) -> list[Fact]:
+    """The facts that an item is about, if they say these texts, and are of one kind; else none.
+
+    Where what would be `over` was said again since the answer, it is asked about anew. But not where a
+    person has said yes: that is their newest word.
+    """
+    found = await stores.facts.living(tx, item.scope, list(texts))
+    apart = len({fact.taint for fact in found}) > 1 or any(fact.valid_to for fact in found)
+    if apart or {fact.id: fact.text for fact in found} != texts:
+        return []
+    losers = [fact for fact in found if fact.id in over]
+    winners = [fact for fact in found if fact.id not in over]
+    if why.cause != "night" or all(may_end(one, other) for one in losers for other in winners):
+        return found
+    await stores.nights.take_back(tx, stores.decisions, item)
+    await looked_at(tx, (), list(texts))
+    return []
+
+
+def may_end(loser: Fact, winner: Fact) -> bool:
+    """Whether the newer evidence wins: what the person said yields only to what they said later."""
+    if loser.protected:
+        return winner.protected and winner.last_said > loser.last_said
+    return winner.last_said >= loser.last_said
+
+
+async def merge_facts(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
+    """Put one text in the place of several: stored first, then they are retired, or have ended (M-057).
+
+    False where one of them is another by now, or something else says just that.
+    """
+    facts, texts = stores.facts, member_texts(item)
+    text, ended = item.plan["text"], item.plan["ended"]
+    members = await still_so(stores, tx, item, why, texts, ended)
+    if not members or await is_said_elsewhere(tx, item.scope, key(text), list(texts)):
+        return False
+    over = dict.fromkeys(ended, 0)
+    heirs = dict.fromkeys([name for name in texts if name not in over], 0)
+    done = await facts.supersede(tx, why, [merged_fact(members, text)], heirs, over)
+    [heir] = done.facts
+    gone = [*(fact.id for fact in done.retired), *done.ended]
+    await hand_down_use(tx, heir.id, gone)
+    is_new = done.outcomes[0] != "known"
+    await take_place(tx, heir.id, gone if is_new else [heir.id, *gone])
+    return True
+
+
+def member_texts(item: Decision) -> dict[str, str]:
+    """What the facts said that an item is about, by their ids."""
+    return {each["id"]: each["text"] for each in item.plan["members"]}
+
+
+MERGE = DecisionKind(
+    *(MERGED, "memory merged", "memories merged", "Merge these?", "merged", merge_facts),
+    counts_members=True,
+)
+
+
 class Dedup:
     """The first look at what is new of the facts of a scope."""
 
-    name = "dedup"
-    asks = True
+    name: ClassVar = "dedup"
+    use: ClassVar = "merge similar memories"
+    kinds: ClassVar[Kinds] = (MERGE,)
 
-    def __init__(
-        self, stores: Stores, likeness: Likeness, template: Template, least: float
-    ) -> None:
-        """`least`: from which likeness on facts say the same."""
-        self._stores = stores
-        self._likeness = likeness
-        self._template = template
-        self._least = least
+    def __init__(self, own: DataFolder) -> None:
+        self._stores = own.stores
+        self._template = own.texts.dream_dedup
+        self._least = own.config.dreaming.dedup_similarity
 
     async def size(self, scope: str) -> int:
         """Facts."""
@@ -194,17 +281,13 @@ class Dedup:
 
     async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """One cluster each. Raises: ModelError."""
-        alone = work.night.phase == self.name  # else contradictions look at it next
-        night = work.night
-        async with self._likeness.compared(
-            night.id, work.scope, night.began_at, last=alone, dry=work.dry
-        ) as found:
-            if found.note:
-                yield TidyStep(note=found.note, left=found.more > 0)
-            gone = going(work.so_far)
-            groups = await clusters_of(self._stores.nights, found, work.scope, self._least, gone)
-            for group in groups.owed:
-                yield await self._asked(work, found, group)
+        found = await work.compared()
+        if found.note:
+            yield TidyStep(note=found.note, left=found.more > 0)
+        gone = going(work.so_far)
+        groups = await clusters_of(self._stores.nights, found, work.scope, self._least, gone)
+        for group in groups.owed:
+            yield await self._asked(work, found, group)
 
     async def _asked(self, work: PhaseWork, found: Compared, members: Sequence[Fact]) -> TidyStep:
         digest = cluster_digest(members)

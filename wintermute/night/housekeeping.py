@@ -3,21 +3,24 @@
 Where there is nothing to do, nothing is written.
 """
 
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
+from typing import ClassVar
 
 from wintermute.changes.change_sets import KEPT
-from wintermute.clock import Clock, stamp
+from wintermute.clock import stamp
 from wintermute.files import to_its_end
+from wintermute.forgetting.deeds import Kinds
 from wintermute.night.expiry import purge_expired
-from wintermute.night.tidying import ChoreDone, PhaseWork
-from wintermute.stores import Stores
+from wintermute.night.tidying import PhaseWork, TidyStep
 from wintermute.tasks.occurrences import purge_completed
 from wintermute.text import counted
 from wintermute.wiki.folder import StoreFolder
 from wintermute.wiki.links import JOBS
 from wintermute.wiki.page_jobs import discard, listed_jobs, names_in
+from wintermute.work.data_folder import DataFolder
 
 LEAST_HOLES, PART_HOLES = 16_000_000, 0.25
 """Bytes, and which part of the database, from which on its holes are worth rewriting it."""
@@ -30,13 +33,15 @@ NEWS = timedelta(days=1)
 class Housekeeping:
     """Removes what can be undone no more, and puts the index of words in order."""
 
-    name = "housekeeping"
+    name: ClassVar = "housekeeping"
+    use: ClassVar = "clean up old files"
+    kinds: ClassVar[Kinds] = ()
 
-    def __init__(self, stores: Stores, clock: Clock) -> None:
-        self._stores = stores
-        self._clock = clock
+    def __init__(self, own: DataFolder) -> None:
+        self._stores = own.stores
+        self._clock = own.clock
 
-    async def do(self, work: PhaseWork) -> ChoreDone:
+    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """How many files of jobs, tasks and questions were over, and none that are."""
         await purge_expired(self._stores, self._clock.now())
         before = self._clock.now() - KEPT
@@ -62,7 +67,7 @@ class Housekeeping:
         ]
         notes = [f"gone: {', '.join(told)}"] if told else []
         notes += [f"{holes:,} bytes of the database given back"] if holes else []
-        return ChoreDone(tasks + folders + questions, 0, "; ".join(notes))
+        yield TidyStep(note="; ".join(notes), counts=(tasks + folders + questions, 0))
 
     async def _mend_holes(self) -> int:
         """Rewrite the database where much of it is empty, as after many vectors went; bytes less.

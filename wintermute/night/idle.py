@@ -5,24 +5,25 @@ What forgetting has left incomplete is made anew, and what waits for a person's 
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from typing import ClassVar
 
 from wintermute.changes.change_sets import ItemKind
-from wintermute.changes.decisions import OPEN, Planned, digest_of
+from wintermute.changes.decisions import OPEN, PAGE_LINES, Decision, digest_of
 from wintermute.changes.texts import text_in
 from wintermute.clock import Clock, stamp
-from wintermute.config.secrets import Redaction
 from wintermute.conversation.asking import Folding
 from wintermute.db.traces import ERASED
 from wintermute.errors import StorageBlocked, StoreBusy, WintermuteError
 from wintermute.files import to_its_end
+from wintermute.forgetting.deeds import DecisionKind, Kinds
+from wintermute.forgetting.forget_jobs import forget_lines
 from wintermute.forgetting.forget_pages import CONSOLIDATE_AGAIN, GONE
-from wintermute.jobs import FORGET
 from wintermute.loom.records import BranchView
-from wintermute.night.tidying import ChoreDone, ChoreItem, PhaseWork
+from wintermute.night.tidying import PhaseWork, TidyStep
 from wintermute.pages.agents import BUILTIN
 from wintermute.pages.consolidation import Consolidation
 from wintermute.pages.page_lines import asked_places
@@ -35,10 +36,12 @@ from wintermute.pages.raw_material import (
     RawMaterial,
 )
 from wintermute.stores import Stores
+from wintermute.templates import Template
 from wintermute.text import counted
 from wintermute.wiki.conversations import ConversationFolder, MessageFile
 from wintermute.wiki.links import RAW, is_page, links_in
 from wintermute.wiki.page_jobs import WikiJob, read_job, text_at
+from wintermute.work.data_folder import DataFolder
 
 QUIET = timedelta(hours=6)
 MEANWHILE = "meanwhile"
@@ -49,6 +52,26 @@ HALF = 0.5
 BEFORE = "done before the night was interrupted"
 ASKED: tuple[ItemKind, ...] = ("page", "core")
 SHARED = "they share words with a deleted message, and I do not read them until you answer"
+WRITTEN = DecisionKind(
+    *("page", "page updated", "pages updated", "Write these pages?", "pages written"),
+    is_named=True,
+)
+LINES_GO = DecisionKind(
+    *(PAGE_LINES, "question about your lines answered", "questions about your lines answered"),
+    *("Remove these lines from your pages?", "lines of yours removed", forget_lines),
+)
+FILES_CHANGE = (
+    DecisionKind("page changed", "page changed", "pages changed", "Change this page?"),
+    DecisionKind("page removed", "page removed", "pages removed", "Remove this page?"),
+    DecisionKind(
+        *("core changed", "core memory changed", "core memories changed"),
+        asks="Change the core memory?",
+    ),
+)
+SUMMED_UP = DecisionKind(
+    *("fold", "conversation summed up", "conversations summed up"),
+    *("Sum up this conversation?", "long conversation summed up"),
+)
 
 log = logging.getLogger(__name__)
 
@@ -66,86 +89,88 @@ async def idle(stores: Stores, scope: str, clock: Clock) -> list[str]:
 class Pages:
     """Makes pages of the owner's idle chats (W-058)."""
 
-    name = "pages"
+    name: ClassVar = "pages"
+    use: ClassVar = "update pages"
+    kinds: ClassVar[Kinds] = (WRITTEN, LINES_GO, *FILES_CHANGE)
 
-    def __init__(
-        self,
-        stores: Stores,
-        prompts: WriterPrompts,
-        backend: str | None,
-        redact: Redaction,
-        clock: Clock,
-    ) -> None:
-        """`backend`: who is asked instead of the models of the role."""
-        self._stores = stores
-        self._prompts = prompts
-        self._backend = backend
-        self._redact = redact
-        self._clock = clock
-        self._kept = Consolidations(stores, clock)
-
-    async def do(self, work: PhaseWork) -> ChoreDone:
-        """The number of pages; then what waits for a person is asked, that of this night as well."""
-        if work.scope != self._stores.owner.scope or not self._stores.wiki.exists:
-            return ChoreDone(items=tuple(await self._asked(work.scope)))
-        kept = Consolidations(self._stores, self._clock, work.night.id)
-        before, run, asked = (
-            await self._count(),
-            _Run(self._consolidation(work, kept)),
-            list[ChoreItem](),
+    def __init__(self, own: DataFolder) -> None:
+        self._stores = own.stores
+        plan, page = (
+            Template(own.stores.prompts, f"consolidation/{name}.md", own.texts.kept)
+            for name in ("plan", "page")
         )
-        after = before
+        self._prompts = WriterPrompts(own.texts.consolidation, plan, page)
+        self._backend = own.config.wiki.model  # it is asked instead of the models of the role
+        self._redact = own.redact
+        self._clock = own.clock
+        self._kept = Consolidations(own.stores, own.clock)
+
+    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
+        """The number of pages; then what waits for a person is asked, that of this night as well."""
+        if not self._has_pages(work.scope):
+            yield TidyStep(told=await self._asked(work.scope))
+            return
+        kept = Consolidations(self._stores, self._clock, work.night.id)
+        before, asked = await self._count(), list[Decision]()
+        after, done = before, list[TidyStep]()
         try:
-            await self._work(run, work.scope)
+            async for step in self._jobs(self._consolidation(work, kept), work.scope):
+                done.append(step)
             asked = await self._asked(work.scope)
             after = await self._count()
         except WintermuteError as problem:  # what was done before it is told all the same
-            run.ended_by(problem)
+            done.append(_ended_by(problem))
         # By what the store says: a kill may have come after some of it.
         made = await to_its_end(partial(self._applied, await kept.of_night()))
-        items, note = [*made, *asked], "; ".join(dict.fromkeys(run.notes))
-        return ChoreDone(
-            *(before, after, note, run.left, tuple(items)),
-            failed=run.failed and not work.models.spent,
+        yield TidyStep(
+            told=[*made, *asked],
+            note="; ".join(dict.fromkeys(step.note for step in done if step.note)),
+            left=any(step.left for step in done),
+            counts=(before, after),
+            failed=any(step.failed for step in done) and not work.models.spent,
         )
 
-    async def _work(self, run: "_Run", scope: str) -> None:
-        """All of it. Raises: WintermuteError for what is wrong with more than one of them."""
-        for conversation_id in await idle(self._stores, scope, self._clock):
-            part = await self._kept.unread(conversation_id)
-            if self._kept.talk(conversation_id, part) is not None:
-                await self._chat(run, scope, part)
+    def _has_pages(self, scope: str) -> bool:
+        return scope == self._stores.owner.scope and self._stores.wiki.exists
+
+    async def _jobs(self, by: Consolidation, scope: str) -> AsyncIterator[TidyStep]:
+        """All of them. What was of no use is not asked for again until more is said.
+
+        Raises: WintermuteError for what is wrong with more than one of them.
+        """
+        async for part in self._parts(scope):
+            digest = _chat_digest(part)
+            if await self._stores.nights.unjudged(scope, [digest]):
+                yield (step := await _job(by, ChatTalk(self._kept, part.conversation_id)))
+                if step.note and not step.left:
+                    async with self._stores.database.transaction() as tx:
+                        await self._stores.nights.judge(tx, scope, [digest])
         for page, raws in await self._again():
             talks = [FolderTalk(self._stores.wiki.root, self._folder(r), self._kept) for r in raws]
-            if not any([(await run.work(talk)).waits for talk in talks]):
+            steps = [await _job(by, talk) for talk in talks]
+            for step in steps:
+                yield step
+            if not any(step.left for step in steps):
                 await self._done_again(page)
+
+    async def _parts(self, scope: str) -> AsyncIterator[ChatPart]:
+        """What is new in each chat of which pages can be made."""
+        for name in await idle(self._stores, scope, self._clock):
+            part = await self._kept.unread(name)
+            if self._kept.talk(name, part) is not None:
+                yield part
 
     async def foreseen(self, work: PhaseWork) -> str:
         """How many chats would become pages, and how many pages would be made anew."""
-        if work.scope != self._stores.owner.scope or not self._stores.wiki.exists:
+        if not self._has_pages(work.scope):
             return ""
-        parts = [
-            await self._kept.unread(name)
-            for name in await idle(self._stores, work.scope, self._clock)
-        ]
-        chats = [
-            _chat_digest(part) for part in parts if self._kept.talk(part.conversation_id, part)
-        ]
+        chats = [_chat_digest(part) async for part in self._parts(work.scope)]
         fresh, again = await self._stores.nights.unjudged(work.scope, chats), await self._again()
         would = [f"{counted(len(fresh), 'chat')} would become pages"] if fresh else []
         would += [f"{counted(len(again), 'page')} would be written anew"] if again else []
         return f"{'; '.join(would)}: not tried here" if would else ""
 
-    async def _chat(self, run: "_Run", scope: str, part: ChatPart) -> None:
-        """One chat; what was of no use is not asked for again until more is said."""
-        name, digest = part.conversation_id, _chat_digest(part)
-        if not await self._stores.nights.unjudged(scope, [digest]):
-            return
-        if (await run.work(ChatTalk(self._kept, name))).refused:
-            async with self._stores.database.transaction() as tx:
-                await self._stores.nights.judge(tx, scope, [digest])
-
-    def _applied(self, names: Sequence[str]) -> list[ChoreItem]:
+    def _applied(self, names: Sequence[str]) -> list[Decision]:
         """Those of these jobs whose pages are in place, as `names` has them."""
         wiki = self._stores.wiki
         found = [read_job(wiki.files, name) for name in names]
@@ -196,9 +221,9 @@ class Pages:
 
         return await to_its_end(counted)
 
-    async def _asked(self, scope: str) -> list[ChoreItem]:
+    async def _asked(self, scope: str) -> list[Decision]:
         """What waits for a person's word and was not asked by a night before."""
-        found: list[ChoreItem] = []
+        found = list[Decision]()
         for kind in ASKED:
             for each in await self._stores.decisions.waiting(scope, kind):
                 if (file := each.file) is None or each.night:
@@ -209,18 +234,13 @@ class Pages:
                     outside = kind == "page" and await to_its_end(
                         partial(self._stores.wiki.is_outside, item, text or "")
                     )
-                    plan = {"files": [file | {"was": now}]}
-                    wanted = Planned(
-                        *(each.kind, each.before, each.after, each.reason, plan),
-                        question=True,
-                        outside=outside,
-                    )
-                    found.append(ChoreItem(wanted, "open", waits=each))
-        if scope == self._stores.owner.scope and self._stores.wiki.exists:
+                    plan = {"files": [file | {"was": now}], "outside": outside}
+                    found.append(replace(each, plan=plan))
+        if self._has_pages(scope):
             found += await self._asked_lines(scope)
         return found
 
-    async def _asked_lines(self, scope: str) -> list[ChoreItem]:
+    async def _asked_lines(self, scope: str) -> list[Decision]:
         """One question for all lines that are withheld and that no open one asks about (M-082)."""
         places = await to_its_end(partial(asked_places, self._stores.wiki))
         open_ = await self._stores.decisions.listed(self._stores.database, scope=scope, states=OPEN)
@@ -228,50 +248,31 @@ class Pages:
         said = tuple(place for place, name in places if name not in waiting)
         if not said:
             return []
-        plan = {"do": FORGET, "lines": sorted({name for _, name in places} - waiting)}
-        asked = Planned("page lines", said, "", SHARED, plan, question=True)
-        return [ChoreItem(asked, "open")]
+        plan = {"lines": sorted({name for _, name in places} - waiting)}
+        return [Decision(PAGE_LINES, said, "", SHARED, plan, state="open")]
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What came of one job. `waits`: the next night tries it again; `refused`: not as it is now."""
+async def _job(by: Consolidation, talk: RawMaterial) -> TidyStep:
+    """One job; `left`: the next night tries it again, for a store that changed or a model away says nothing.
 
-    waits: bool = False
-    refused: bool = False
+    Raises: StorageBlocked.
+    """
+    try:
+        job = await by.consolidate(talk, BUILTIN)
+    except StorageBlocked:
+        raise
+    except WintermuteError as problem:
+        return _ended_by(problem)
+    if job is None or job.status == "applied":
+        return TidyStep()
+    failed = job.status == "failed"
+    left = failed or job.reason.endswith(MEANWHILE)
+    return TidyStep(note=f"{job.folder} {job.status}: {job.reason}", left=left, failed=failed)
 
 
-class _Run:
-    """The jobs of a night, one after the other, and what to know of them."""
-
-    def __init__(self, by: Consolidation) -> None:
-        self._by = by
-        self.notes: list[str] = []
-        self.left = False
-        self.failed = False
-
-    async def work(self, talk: RawMaterial) -> _Outcome:
-        """One job. A store that changed meanwhile, or a model that is away, says nothing of it (W-066)."""
-        try:
-            job = await self._by.consolidate(talk, BUILTIN)
-        except StorageBlocked:
-            raise
-        except WintermuteError as problem:
-            self.ended_by(problem)
-            return _Outcome(waits=True)
-        if job is None or job.status == "applied":
-            return _Outcome()
-        self.notes.append(f"{job.folder} {job.status}: {job.reason}")
-        waits = job.status == "failed" or job.reason.endswith(MEANWHILE)
-        self.failed = self.failed or job.status == "failed"
-        self.left = self.left or waits
-        return _Outcome(waits, not waits)
-
-    def ended_by(self, problem: WintermuteError) -> None:
-        """Something was not done, and is tried the next night."""
-        self.notes.append(str(problem))
-        self.failed = self.failed or not isinstance(problem, StoreBusy)
-        self.left = True
+def _ended_by(problem: WintermuteError) -> TidyStep:
+    """Something was not done, and is tried the next night."""
+    return TidyStep(note=str(problem), left=True, failed=not isinstance(problem, StoreBusy))
 
 
 def _chat_digest(part: ChatPart) -> str:
@@ -290,36 +291,40 @@ def _source(conversation: str) -> str:
     return "what was said in a chat" if conversation.startswith("conv_") else conversation
 
 
-def _of_job(job: WikiJob, outside: bool) -> ChoreItem:
+def _of_job(job: WikiJob, outside: bool) -> Decision:
     pages = [path for path in job.changed_files if is_page(path)]
-    wanted = Planned(
-        "page",
+    return Decision(
+        WRITTEN.name,
         (),
         ", ".join(pages or job.changed_files),
         f"from {_source(job.conversation)}; {job.folder}/report.md tells how",
-        {},
+        {"outside": outside},
         evidence=(job.raw_copy,),
-        outside=outside,
+        state="done",
+        change_set=job.change_set,
     )
-    return ChoreItem(wanted, change_set=job.change_set)
 
 
 class FoldIdle:
     """Folds idle conversations that fill more than half of what makes an answer fold them first."""
 
-    name = "folds"
+    name: ClassVar = "folds"
+    use: ClassVar = "sum up long conversations"
+    kinds: ClassVar[Kinds] = (SUMMED_UP,)
 
-    def __init__(
-        self,
-        stores: Stores,
-        folding: Callable[[PhaseWork], Folding],
-        clock: Clock,
-    ) -> None:
-        self._stores = stores
-        self._folding = folding
-        self._clock = clock
+    def __init__(self, own: DataFolder) -> None:
+        self._stores = own.stores
+        self._own = own
+        self._clock = own.clock
 
-    async def do(self, work: PhaseWork) -> ChoreDone:
+    def _folding(self, work: PhaseWork) -> Folding:
+        template, config = self._own.texts.compaction, self._own.config
+        hidden = config.tools.ephemeral
+        return Folding(
+            *(self._stores, work.models, template, config.context, hidden, work.night.id)
+        )
+
+    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """How many were too long, and still are. A summary of no use is not asked for again."""
         folding, broken = self._folding(work), ""
         # What a kill came after: nobody was told of it.
@@ -332,13 +337,14 @@ class FoldIdle:
                     done[branch] = told
         except WintermuteError as problem:  # what was done before it is told all the same
             broken = str(problem)
-        items: list[ChoreItem] = [
-            ChoreItem(Planned("fold", (), "", told, {})) for told in done.values()
-        ]
         away, spent = work.models.away, work.models.spent
-        note = "; ".join(filter(None, (away, broken)))
-        return ChoreDone(
-            *(len(found), len(found) - len(done), note, spent, tuple(items)),
+        yield TidyStep(
+            told=[
+                Decision(SUMMED_UP.name, (), "", told, {}, state="done") for told in done.values()
+            ],
+            note="; ".join(filter(None, (away, broken))),
+            left=spent,
+            counts=(len(found), len(found) - len(done)),
             failed=bool(broken) or (bool(away) and not spent),
         )
 

@@ -18,8 +18,8 @@ from wintermute.loom.conversations import Conversation
 from wintermute.mailbox.inbox import Waiting
 from wintermute.mailbox.outbox import is_matrix
 from wintermute.messages import ROOM
+from wintermute.night.programme import USES
 from wintermute.night.report import (
-    STEPS,
     WAITS,
     NightMessage,
     failed,
@@ -191,7 +191,7 @@ class Morning:
         lines += (
             [f"Why: {'; '.join(dict.fromkeys(tally.note for tally in waits))}."] if waits else []
         )
-        if steps := dict.fromkeys(STEPS.get(each.name, "finish all") for each in broken):
+        if steps := dict.fromkeys(USES.get(each.name, "finish all") for each in broken):
             lines.append(f"I couldn't {', '.join(steps)}. I'll try again next night.")
         await self._put(tx, held, held.scope, NightMessage("\n".join(lines), said.asks), [night.id])
         return (held.id,)

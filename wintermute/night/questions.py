@@ -7,12 +7,11 @@ from datetime import date
 from functools import partial
 from typing import Literal
 
-from wintermute.changes.decisions import LINES, OPEN, Decision, turned
+from wintermute.changes.decisions import LINES, OPEN, PAGE_LINES, Decision, turned
 from wintermute.changes.nights import Night
 from wintermute.errors import StorageBlocked, WintermuteError
 from wintermute.files import to_its_end
 from wintermute.forgetting.deeds import Deeds
-from wintermute.jobs import FORGET
 from wintermute.stores import Stores
 from wintermute.wiki.asked_lines import shown_again
 
@@ -191,7 +190,7 @@ class Questions:
         async with self._stores.placing.settled(), self._stores.database.transaction() as tx:
             if not await self._stores.decisions.move(tx, item, "refused"):
                 return Answered(item, CHANGED)
-            if item.plan.get("do") == FORGET:  # they stay, and are shown again
+            if item.kind == PAGE_LINES:  # they stay, and are shown again
                 files, lines = self._stores.wiki.files, item.plan["lines"]
                 await to_its_end(partial(shown_again, files, lines))
         if item.kind == LINES:  # they are written back

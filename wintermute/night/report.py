@@ -1,15 +1,17 @@
 """A night in words, without a model: in a line, in a list, and for the model itself."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import PurePosixPath
+from typing import Any
 
 from wintermute.changes.decisions import FORGOTTEN as FORGOTTEN_REASON
 from wintermute.changes.decisions import Decision
 from wintermute.changes.nights import Night, PhaseTally
 from wintermute.messages import Json
+from wintermute.night.programme import kind_of
 from wintermute.prompt.gather import event
 from wintermute.text import counted, one_line, plain
 
@@ -19,66 +21,6 @@ MOST_REPORTED = 20
 """Items that the model is told of."""
 MOST_NAMED = 3
 """Pages that a line names."""
-DONE: Mapping[str, tuple[str, str]] = {
-    "merged": ("memory merged", "memories merged"),
-    "ended": ("contradiction settled", "contradictions settled"),
-    "rest": ("unused memory set aside", "unused memories set aside"),
-    "list": ("memory list tidied", "memory lists tidied"),
-    "lines": ("removal of lines confirmed", "removals of lines confirmed"),
-    "task": ("task tidied", "tasks tidied"),
-    "skill": ("skill changed", "skills changed"),
-    "core": ("core memory changed", "core memories changed"),
-    "page": ("page updated", "pages updated"),
-    "page changed": ("page changed", "pages changed"),
-    "page removed": ("page removed", "pages removed"),
-    "page lines": ("question about your lines answered", "questions about your lines answered"),
-    "core changed": ("core memory changed", "core memories changed"),
-    "fold": ("conversation summed up", "conversations summed up"),
-    "edited": ("edited message that something came from", "edited messages that things came from"),
-}
-"""What a kind of item did, one of it and several."""
-STEPS: Mapping[str, str] = {
-    "learn": "look for memories in messages",
-    "dedup": "merge similar memories",
-    "contradictions": "settle contradictions",
-    "stale": "set unused memories aside",
-    "export": "write the list of memories",
-    "memories": "tidy the list of memories",
-    "tasks": "review tasks",
-    "skills": "review skills",
-    "pages": "update pages",
-    "folds": "sum up long conversations",
-    "housekeeping": "clean up old files",
-}
-"""The use of each step for people, behind "I couldn't"."""
-COUNTS_MEMBERS = frozenset({"merged", "rest"})
-"""Kinds of which what they were made of is counted."""
-NAMES = frozenset({"page"})
-"""Kinds whose items are called by their names."""
-LEADS: Mapping[str, tuple[str, str]] = {
-    "merged": ("merged", "Merge these?"),
-    "ended": ("no longer true", "Which of these is true?"),
-    "rest": (
-        "set aside, found only by a search",
-        "Set this aside, so that only a search finds it?",
-    ),
-    "list": ("list of memories tidied", "Tidy the list of memories?"),
-    "lines": ("memories removed", "Remove these memories?"),
-    "task": ("task changed", "Change this task?"),
-    "task ends": ("task completed", "Is this task done?"),
-    "skill": ("skill changed", "Change this skill?"),
-    "skills": ("skills merged", "Merge these skills?"),
-    "skill ends": ("skill removed", "Remove this skill?"),
-    "core": ("core memory changed", "Change the core memory?"),
-    "core changed": ("core memory changed", "Change the core memory?"),
-    "page": ("pages written", "Write these pages?"),
-    "page changed": ("page changed", "Change this page?"),
-    "page removed": ("page removed", "Remove this page?"),
-    "page lines": ("lines of yours removed", "Remove these lines from your pages?"),
-    "fold": ("long conversation summed up", "Sum up this conversation?"),
-    "edited": ("you edited the message that this came from", ""),
-}
-"""What stands before an item of a kind: once it was done, and as a question."""
 OUTSIDE = "left out here, /night {} shows it", "its words came from outside"
 """What a model is told of an item from outside: what is there in the place of words, and why."""
 FORGOTTEN = "words were forgotten"
@@ -114,17 +56,15 @@ def cut(text: str) -> str:
 def done_words(items: Sequence[Decision]) -> str:
     """`3 memories merged, “Garden” updated`; "" where nothing was done."""
     parts = list[str]()
-    for kind, number in Counter(item.kind for item in items if item.state == "done").items():
-        of_kind = [item for item in items if item.kind == kind and item.state == "done"]
-        names = [name for item in of_kind for name in _pages(item)]
-        if kind in NAMES and 0 < len(names) <= MOST_NAMED:
-            parts.append(f"{quoted(names).replace('; ', ', ')} updated")
+    for name, number in Counter(item.kind for item in items if item.state == "done").items():
+        of_kind = [item for item in items if item.kind == name and item.state == "done"]
+        kind, called = kind_of(of_kind[0]), [page for item in of_kind for page in _pages(item)]
+        if kind.is_named and 0 < len(called) <= MOST_NAMED:
+            parts.append(f"{quoted(called).replace('; ', ', ')} updated")
             continue
         members = [max(1, len(item.before)) for item in of_kind]  # none where it was forgotten
-        count = sum(members) if kind in COUNTS_MEMBERS else number
-        count = max(count, len(names))
-        one, many = DONE.get(kind, (f"change of kind {kind}", f"changes of kind {kind}"))
-        parts.append(f"{count} {one if count == 1 else many}")
+        count = max(sum(members) if kind.counts_members else number, len(called))
+        parts.append(f"{count} {kind.one if count == 1 else kind.many}")
     return ", ".join(parts)
 
 
@@ -136,12 +76,7 @@ def _pages(item: Decision) -> list[str]:
 
 def lead(item: Decision) -> str:
     """The event or the question in words: `merged:`, `Merge these?`."""
-    kind = item.kind
-    if kind in ("task", "skill") and not item.after:
-        kind = f"{kind} ends"
-    elif kind == "skill" and len(item.before) > 1:
-        kind = "skills"
-    done, asked = LEADS.get(kind, (kind, f"{kind}?"))
+    asked, done = kind_of(item).lead(item)
     return f"{done}:" if item.state in ("done", "planned", "undone") else asked
 
 
@@ -305,33 +240,19 @@ def as_json(night: Night, items: Sequence[Decision]) -> Json:
         "id": night.id,
         "date": night.date.isoformat(),
         "phases": [
-            {
-                "name": tally.name,
-                "status": tally.status,
-                "before": tally.before,
-                "after": tally.after,
-                "scope": tally.scope,
-                "note": tally.note,
-            }
+            _named(tally, "name", "status", "before", "after", "scope", "note")
             for tally in night.phases
         ],
         "items": [item_json(item) for item in items],
-        "calls": night.calls,
-        "tokens": night.tokens,
-        "why": night.why,
-        "state": night.state,
+        **_named(night, "calls", "tokens", "why", "state"),
     }
 
 
 def item_json(item: Decision) -> Json:
     """An item for programs (M-073)."""
-    return {
-        "id": item.id,
-        "kind": item.kind,
-        "before": [*item.before],
-        "after": item.after,
-        "reason": item.reason,
-        "evidence": [*item.evidence],
-        "scope": item.scope,
-        "state": item.state,
-    }
+    names = "id", "kind", "before", "after", "reason", "evidence", "scope", "state"
+    return _named(item, *names)
+
+
+def _named(value: Any, *names: str) -> Json:
+    return {name: getattr(value, name) for name in names}

@@ -6,30 +6,60 @@ No model is asked. What would be too much for one night is a question, as all th
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import ClassVar
 
 from wintermute.changes.change_sets import Change, Reason
-from wintermute.changes.decisions import Decision, Planned, digest_of
+from wintermute.changes.decisions import Decision, digest_of
 from wintermute.clock import stamp
-from wintermute.config.schema import Dreaming
 from wintermute.db import Transaction
+from wintermute.forgetting.deeds import DecisionKind, Kinds
 from wintermute.memory.fact import state_of
 from wintermute.memory.resting import StaleFact, awake_count, rest, stale
 from wintermute.night.tidying import PhaseWork, TidyStep
 from wintermute.stores import Stores
+from wintermute.work.data_folder import DataFolder
 
 FEW, AT_ONCE, MOST = 10, 50, 1_000
 """Up to so many each is an item; of more so many together are one; and so many a night."""
 
 
+async def rest_facts(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
+    """Let facts rest from now on, but for those that were of use since, or went; False: all were."""
+    facts = stores.facts
+    before = facts.now() - timedelta(days=item.plan["days"])
+    found = {fact.id for fact in await stale(tx, item.scope, before, item.plan["least"])}
+    still = [name for name in item.plan["facts"] if name in found]
+    going = await facts.living(tx, item.scope, still)
+    if not going:
+        return False
+    await rest(tx, [fact.id for fact in going])
+    changes = [
+        Change("fact", fact.id, state_of(fact), state_of(replace(fact, archived=True)))
+        for fact in going
+    ]
+    await stores.changes.record(tx, why, changes)
+    return True
+
+
+REST = DecisionKind(
+    *("rest", "unused memory set aside", "unused memories set aside"),
+    asks="Set this aside, so that only a search finds it?",
+    did="set aside, found only by a search",
+    deed=rest_facts,
+    counts_members=True,
+)
+
+
 class Stale:
     """Looks for them, where not all memories are in each prompt."""
 
-    name = "stale"
-    asks = False
+    name: ClassVar = "stale"
+    use: ClassVar = "set unused memories aside"
+    kinds: ClassVar[Kinds] = (REST,)
 
-    def __init__(self, stores: Stores, wanted: Dreaming) -> None:
-        self._stores = stores
-        self._wanted = wanted
+    def __init__(self, own: DataFolder) -> None:
+        self._stores = own.stores
+        self._wanted = own.config.dreaming
 
     async def size(self, scope: str) -> int:
         """Facts that are awake."""
@@ -49,7 +79,7 @@ class Stale:
             return
         taken = wanted[:MOST]
         yield TidyStep(
-            tuple(_item(part, days) for part in _parts(taken)),
+            tuple(_item(part, days, least) for part in _parts(taken)),
             judged=tuple(map(_digest, taken)),
             note=f"{len(wanted) - MOST} more wait" if len(wanted) > MOST else "",
             left=len(wanted) > MOST,
@@ -73,43 +103,18 @@ def _parts(facts: Sequence[StaleFact]) -> Iterator[Sequence[StaleFact]]:
         yield facts[n : n + size]
 
 
-def _item(facts: Sequence[StaleFact], days: timedelta) -> Planned:
-    return Planned(
+def _item(facts: Sequence[StaleFact], days: timedelta, least: int) -> Decision:
+    return Decision(
         kind="rest",
         before=tuple(fact.text for fact in facts),
         after="",
         reason=f"not used for {days.days} days",
         plan={
-            "do": "rest",
             "facts": [fact.id for fact in facts],
             "days": days.days,
+            "least": least,
+            "outside": any(fact.taint for fact in facts),
         },
         evidence=tuple(fact.id for fact in facts),
         loses=len(facts),
-        outside=any(fact.taint for fact in facts),
     )
-
-
-class RestFacts:
-    """They are at rest from now on, but for those that were of use since, or went."""
-
-    def __init__(self, stores: Stores, wanted: Dreaming) -> None:
-        self._stores = stores
-        self._least = wanted.stale_min_access
-
-    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
-        """False where all of them were."""
-        facts = self._stores.facts
-        before = facts.now() - timedelta(days=item.plan["days"])
-        found = {fact.id for fact in await stale(tx, item.scope, before, self._least)}
-        still = [name for name in item.plan["facts"] if name in found]
-        going = await facts.living(tx, item.scope, still)
-        if not going:
-            return False
-        await rest(tx, [fact.id for fact in going])
-        changes = [
-            Change("fact", fact.id, state_of(fact), state_of(replace(fact, archived=True)))
-            for fact in going
-        ]
-        await self._stores.changes.record(tx, why, changes)
-        return True

@@ -4,12 +4,15 @@ lines ─ one question ─▶ a list ─ nothing lost that must stay? ─▶ rep
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import ClassVar
 
 from wintermute.changes.change_sets import Reason
-from wintermute.changes.decisions import LINES, Decision, DecisionState, Planned, digest_of
+from wintermute.changes.decisions import LINES, LIST, Decision, DecisionState, digest_of
 from wintermute.db import Transaction
 from wintermute.errors import ContextTooLarge, ModelError
+from wintermute.forgetting.deeds import DecisionKind, Kinds
 from wintermute.llm.json_answer import Unfit
 from wintermute.llm.tokens import estimate
 from wintermute.memory.fact import Fact, NewFact, key, listed, refusal, retirements
@@ -17,26 +20,18 @@ from wintermute.memory.resting import awake_count
 from wintermute.memory.review import hand_down_use, is_said_elsewhere
 from wintermute.memory.sense import Heirs, are_made_of, successors
 from wintermute.messages import Reply, json_in
-from wintermute.night.dedup import origins_of, sources_of
-from wintermute.night.fact_deeds import merged_fact
-from wintermute.night.tidying import (
-    ALWAYS_ALLOWED,
-    ROLE,
-    ChoreDone,
-    PhaseWork,
-    TidyStep,
-    answer_or_step,
-)
+from wintermute.night.dedup import merged_fact, origins_of, sources_of
+from wintermute.night.tidying import ALWAYS_ALLOWED, ROLE, PhaseWork, TidyStep, answer_or_step
 from wintermute.stores import Stores
-from wintermute.templates import Template, fill
+from wintermute.templates import fill
 from wintermute.text import untagged
+from wintermute.work.data_folder import DataFolder
 
 AGAIN = "That cannot be used: {error}. Answer once more, with the list alone, one fact per line."
 LARGE = "the list is longer than a model can be shown at once"
 LONGER = 1.5
 """How often its length a list may have that is to be shorter."""
 UNWANTED: tuple[DecisionState, ...] = ("undone", "refused")
-OPEN: tuple[DecisionState, ...] = ("open",)
 MOST_NAMED = 5
 """Memories that a notice quotes."""
 FEWEST = 2
@@ -46,16 +41,18 @@ FEWEST = 2
 class Export:
     """Writes out what is used most, once facts were tidied (M-061)."""
 
-    name = "export"
+    name: ClassVar = "export"
+    use: ClassVar = "write the list of memories"
+    kinds: ClassVar[Kinds] = ()
 
-    def __init__(self, stores: Stores) -> None:
-        self._stores = stores
+    def __init__(self, own: DataFolder) -> None:
+        self._stores = own.stores
 
-    async def do(self, work: PhaseWork) -> ChoreDone:
+    async def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """The number of facts, and of lines."""
         facts = await awake_count(self._stores.database, work.scope)
         text = await self._stores.memories.text(work.scope)
-        return ChoreDone(facts, len(text.splitlines()))
+        yield TidyStep(counts=(facts, len(text.splitlines())))
 
 
 def rewritten(reply: Reply, old: Sequence[Fact]) -> list[str]:
@@ -76,15 +73,60 @@ def rewritten(reply: Reply, old: Sequence[Fact]) -> list[str]:
     return lines
 
 
+async def rewrite_list(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
+    """Put a list in the place of the lines it was made from, if all of them are there (M-062).
+
+    What stands beside them, for it has an end or may come from outside, is no part of it. False where
+    one of them is another by now, or something else says what it would.
+    """
+    old, lines = item.plan["old"], item.plan["lines"]
+    facts = await stores.facts.living(tx, item.scope, list(old))
+    if {fact.id: fact.text for fact in facts} != old or any(map(_is_apart, facts)):
+        return False
+    if await stores.decisions.waiting(item.scope, LINES, tx):
+        return False
+    told = [(fact.text, fact.protected) for fact in facts]  # by now, it may be
+    if await asyncio.to_thread(refusal, told, "\n".join(lines)):
+        return False
+    if any([await is_said_elsewhere(tx, item.scope, key(line), list(old)) for line in lines]):
+        return False
+    fresh, heirs = await asyncio.to_thread(instead, facts, lines)
+    made = await stores.facts.supersede(tx, why, fresh, heirs)
+    for n, heir in enumerate(made.facts):
+        await hand_down_use(tx, heir.id, [old for old, at in heirs.items() if at == n])
+    return True
+
+
+async def remove_lines(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
+    """Retire memories whose lines went from their file all at once: somebody said yes (M-090).
+
+    Lines that were back were another question.
+    """
+    gone = await stores.facts.retire_unrecorded(tx, item.scope, item.plan["ids"], "edit")
+    await stores.changes.record(tx, why, retirements(gone))
+    return True
+
+
+SHORTER = DecisionKind(
+    *(LIST, "memory list tidied", "memory lists tidied"),
+    *("Tidy the list of memories?", "list of memories tidied", rewrite_list),
+)
+REMOVED = DecisionKind(
+    *(LINES, "removal of lines confirmed", "removals of lines confirmed"),
+    *("Remove these memories?", "memories removed", remove_lines),
+)
+
+
 class ListRewriting:
     """Asks for the list of a scope, once for each that it was (M-062)."""
 
-    name = "memories"
-    asks = True
+    name: ClassVar = "memories"
+    use: ClassVar = "tidy the list of memories"
+    kinds: ClassVar[Kinds] = (SHORTER, REMOVED)
 
-    def __init__(self, stores: Stores, template: Template) -> None:
-        self._stores = stores
-        self._template = template
+    def __init__(self, own: DataFolder) -> None:
+        self._stores = own.stores
+        self._template = own.texts.dream_memories
 
     async def size(self, scope: str) -> int:
         """Lines."""
@@ -156,7 +198,7 @@ def _line(text: str) -> str:
     return digest_of("line", key(text))
 
 
-def _item(old: Sequence[Fact], lines: Sequence[str], digest: str) -> tuple[Planned, ...]:
+def _item(old: Sequence[Fact], lines: Sequence[str], digest: str) -> tuple[Decision, ...]:
     """None where it says the same in another order."""
     kept, known = {key(line) for line in lines}, {key(fact.text) for fact in old}
     gone = [fact for fact in old if key(fact.text) not in kept]
@@ -167,12 +209,12 @@ def _item(old: Sequence[Fact], lines: Sequence[str], digest: str) -> tuple[Plann
     lost = [fact for fact in gone if not heirs.keeps(fact.text)]
     loses = max(len(lost), len(gone) - len(new), 0)
     return (
-        Planned(
-            kind="list",
+        Decision(
+            kind=LIST,
             before=tuple(fact.text for fact in gone),
             after="\n".join(new if loses <= ALWAYS_ALLOWED else lines),
             reason=f"{len(lines)} lines say what {len(old)} said",
-            plan={"do": "list", "lines": [*lines], "old": {fact.id: fact.text for fact in old}},
+            plan={"lines": [*lines], "old": {fact.id: fact.text for fact in old}},
             evidence=origins_of(gone),
             loses=loses,
             digest=digest,
@@ -199,45 +241,6 @@ def instead(
     return fresh, {fact.id: heir for fact, heir in zip(gone, heirs, strict=True)}
 
 
-class RewriteList:
-    """Puts a list in the place of the lines it was made from, if all of them are there (M-062).
-
-    What stands beside them, for it has an end or may come from outside, is no part of it.
-    """
-
-    def __init__(self, stores: Stores) -> None:
-        self._stores = stores
-
-    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
-        """False where one of them is another by now, or something else says what it would."""
-        stores, old, lines = self._stores, item.plan["old"], item.plan["lines"]
-        facts = await stores.facts.living(tx, item.scope, list(old))
-        if not await self._may_stand(tx, item.scope, lines, facts, old):
-            return False
-        fresh, heirs = await asyncio.to_thread(instead, facts, lines)
-        made = await stores.facts.supersede(tx, why, fresh, heirs)
-        for n, heir in enumerate(made.facts):
-            await hand_down_use(tx, heir.id, [old for old, at in heirs.items() if at == n])
-        return True
-
-    async def _may_stand(
-        self,
-        tx: Transaction,
-        scope: str,
-        lines: Sequence[str],
-        facts: Sequence[Fact],
-        old: Mapping[str, str],
-    ) -> bool:
-        if {fact.id: fact.text for fact in facts} != old or any(map(_is_apart, facts)):
-            return False
-        if await self._stores.decisions.waiting(scope, LINES, tx):
-            return False
-        told = [(fact.text, fact.protected) for fact in facts]  # by now, it may be
-        if await asyncio.to_thread(refusal, told, "\n".join(lines)):
-            return False
-        return not any([await is_said_elsewhere(tx, scope, key(line), list(old)) for line in lines])
-
-
 async def ask_about_lines(tx: Transaction, stores: Stores, wish: Decision) -> Decision | None:
     """Ask whether memories may go whose lines are missing; None: none of them is there any more."""
     found = await stores.facts.living(tx, wish.scope, wish.plan["ids"])
@@ -248,21 +251,7 @@ async def ask_about_lines(tx: Transaction, stores: Stores, wish: Decision) -> De
     night = await stores.nights.begin(tx, day, "asked", wish.scope, LINES)
     assert night is not None  # one that is asked for always begins
     texts = tuple(fact.text for fact in found[:MOST_NAMED])
-    wanted = Planned(LINES, texts, "", wish.reason, wish.plan)
-    item = await stores.decisions.ask_about(tx, night.id, LINES, wish, wanted)
+    where, wanted = (night.id, wish.scope, LINES), replace(wish, before=texts)
+    [item] = await stores.decisions.number(tx, where, [wanted])
     await stores.nights.end(tx, night.id)
     return item
-
-
-class RemoveLines:
-    """Retires memories whose lines went from their file all at once: somebody said yes (M-090)."""
-
-    def __init__(self, stores: Stores) -> None:
-        self._stores = stores
-
-    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
-        """Retire them; lines that were back were another question."""
-        stores = self._stores
-        gone = await stores.facts.retire_unrecorded(tx, item.scope, item.plan["ids"], "edit")
-        await stores.changes.record(tx, why, retirements(gone))
-        return True

@@ -12,18 +12,19 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import ClassVar
 
-from wintermute.changes.decisions import Planned, digest_of
+from wintermute.changes.decisions import Decision, digest_of
 from wintermute.clock import stamp
 from wintermute.errors import ToolFailed
+from wintermute.forgetting.deeds import DecisionKind, Kinds
 from wintermute.llm.json_answer import Unfit, only
 from wintermute.llm.tokens import estimate
 from wintermute.memory.sense import are_made_of, main_words, shared_words
 from wintermute.messages import Json
 from wintermute.night.tidying import ROLE, PhaseWork, TidyStep, answer_or_step
 from wintermute.skills.skills import ENDING, IN_FOLDER, MOST_DOCUMENTATION, shown, summary_in
-from wintermute.stores import Stores
-from wintermute.templates import Template
+from wintermute.work.data_folder import DataFolder
 
 LONG = 4_000
 """Characters; of a longer one a shorter text is proposed."""
@@ -75,17 +76,24 @@ def proposed(found: Json, old: Sequence[SkillText]) -> str:
     return text.rstrip() + "\n"
 
 
+CHANGED = DecisionKind(
+    *("skill", "skill changed", "skills changed", "Change this skill?"),
+    ends=("Remove this skill?", "skill removed"),
+    joins=("Merge these skills?", "skills merged"),
+)
+
+
 class SkillReview:
     """Looks at the skills, which are everybody's, with the owner's scope."""
 
-    name = "skills"
-    asks = True
+    name: ClassVar = "skills"
+    use: ClassVar = "review skills"
+    kinds: ClassVar[Kinds] = (CHANGED,)
 
-    def __init__(self, stores: Stores, template: Template, alike: float) -> None:
-        """`alike`: which part of their words two skills share that are the same."""
-        self._stores = stores
-        self._template = template
-        self._alike = alike
+    def __init__(self, own: DataFolder) -> None:
+        self._stores = own.stores
+        self._template = own.texts.dream_skills
+        self._alike = own.config.dreaming.dedup_similarity
 
     async def size(self, scope: str) -> int:
         """Skills."""
@@ -197,26 +205,26 @@ def _file(skill: SkillText, text: str | None) -> Json:
     return {"kind": "skill", "item": skill.name, "was": skill.text, "text": text}
 
 
-def _instead(group: Sequence[SkillText], text: str) -> Planned:
+def _instead(group: Sequence[SkillText], text: str) -> Decision:
     first, *others = group
     named = " and ".join(skill.name for skill in group)
-    return Planned(
+    return Decision(
         kind="skill",
         before=tuple(skill.text for skill in group),
         after=text,
         reason=f"{named} are alike" if others else f"{named} has {len(first.text)} characters",
         plan={"files": [_file(first, text), *(_file(other, None) for other in others)]},
-        question=True,
+        state="open",
     )
 
 
-def _going(skill: SkillText, digest: str) -> Planned:
-    return Planned(
+def _going(skill: SkillText, digest: str) -> Decision:
+    return Decision(
         kind="skill",
         before=(skill.text,),
         after="",
         reason=f"{skill.name} was not read for {UNREAD.days} days",
         plan={"files": [_file(skill, None)]},
-        question=True,
+        state="open",
         digest=digest,
     )

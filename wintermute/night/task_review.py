@@ -11,12 +11,13 @@ import re
 import unicodedata
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from wintermute.changes.change_sets import Reason
-from wintermute.changes.decisions import Decision, Planned, digest_of
+from wintermute.changes.decisions import Decision, digest_of
 from wintermute.db import Transaction
 from wintermute.errors import ContextTooLarge, ToolFailed
+from wintermute.forgetting.deeds import DecisionKind, Kinds
 from wintermute.llm.calls import QuestionSources
 from wintermute.llm.json_answer import Unfit
 from wintermute.llm.tokens import estimate
@@ -34,8 +35,8 @@ from wintermute.tasks.tasks import (
     checked_text,
     state_of,
 )
-from wintermute.templates import Template
 from wintermute.text import counted
+from wintermute.work.data_folder import DataFolder
 
 BY_ASSISTANT = "tool"
 """What made a task that the assistant may end by itself (T-058)."""
@@ -153,15 +154,44 @@ def _reason(each: Json, otherwise: str = "") -> str:
     return checked_text(words, "the reason of an action")
 
 
+async def change_task(stores: Stores, tx: Transaction, item: Decision, why: Reason) -> bool:
+    """Give a task another wording or priority, or end it, if it is what it was (T-060).
+
+    False where somebody changed it meanwhile, or what it relies on was not done.
+    """
+    tasks, plan = stores.tasks, item.plan
+    if await tasks.state(tx, plan["task"]) != plan["was"]:
+        return False
+    for name, content in plan["beside"].items():
+        state = await tasks.state(tx, name)
+        if state is None or (state["content"], state["status"]) != (content, "active"):
+            return False
+    owns = stores.owner.owns(item.scope)
+    target = Target(plan["task"], item.scope, why, by_owner=owns)
+    if plan["ends"]:
+        await tasks.complete(tx, target, plan["ends"])
+    else:
+        content, priority = plan["content"], plan["priority"]
+        await tasks.change(tx, target, content=content, priority=priority)
+    return True
+
+
+TIDIED = DecisionKind(
+    *("task", "task tidied", "tasks tidied", "Change this task?", "task changed", change_task),
+    ends=("Is this task done?", "task completed"),
+)
+
+
 class TaskReview:
     """Asks about the tasks of a scope, once for each state that they are in (T-056)."""
 
-    name = "tasks"
-    asks = True
+    name: ClassVar = "tasks"
+    use: ClassVar = "review tasks"
+    kinds: ClassVar[Kinds] = (TIDIED,)
 
-    def __init__(self, stores: Stores, template: Template) -> None:
-        self._stores = stores
-        self._template = template
+    def __init__(self, own: DataFolder) -> None:
+        self._stores = own.stores
+        self._template = own.texts.dream_tasks
 
     async def size(self, scope: str) -> int:
         """Active ones."""
@@ -279,7 +309,7 @@ def ends_of(actions: Sequence[TaskAction], then: Mapping[str, Task]) -> list[Tas
 class TaskPlan:
     """What comes of an answer. `then`: the tasks once that is done. `wait`: ends for the next night."""
 
-    items: tuple[Planned, ...]
+    items: tuple[Decision, ...]
     then: tuple[Task, ...]
     wait: int = 0
 
@@ -308,15 +338,14 @@ def planned(answer: TaskAnswer, tasks: Mapping[str, Task]) -> TaskPlan:
     return TaskPlan(tuple(items), active, max(0, ended - MOST_ENDED))
 
 
-def _item(action: TaskAction, beside: Mapping[str, str], *, question: bool) -> Planned:
+def _item(action: TaskAction, beside: Mapping[str, str], *, question: bool) -> Decision:
     after = action.after
-    return Planned(
+    return Decision(
         kind="task",
         before=(task_lines([action.task]),),
         after="" if action.ends else task_lines([after]),
         reason=f"done: {action.reason}" if action.ends else action.reason,
         plan={
-            "do": "task",
             "task": action.task.id,
             "was": state_of(action.task),
             "content": action.content,
@@ -325,34 +354,9 @@ def _item(action: TaskAction, beside: Mapping[str, str], *, question: bool) -> P
             "beside": dict(beside),
         },
         evidence=(action.task.id,),
-        question=question,
+        state="open" if question else "planned",
     )
 
 
 def _digest(tasks: Iterable[Task]) -> str:
     return digest_of("tasks", *(task_lines([task]) for task in tasks))
-
-
-class ChangeTask:
-    """Gives a task another wording or priority, or ends it, if it is what it was (T-060)."""
-
-    def __init__(self, stores: Stores) -> None:
-        self._stores = stores
-
-    async def do(self, tx: Transaction, item: Decision, why: Reason) -> bool:
-        """False where somebody changed it meanwhile, or what it relies on was not done."""
-        tasks, plan = self._stores.tasks, item.plan
-        if await tasks.state(tx, plan["task"]) != plan["was"]:
-            return False
-        for name, content in plan["beside"].items():
-            state = await tasks.state(tx, name)
-            if state is None or (state["content"], state["status"]) != (content, "active"):
-                return False
-        owns = self._stores.owner.owns(item.scope)
-        target = Target(plan["task"], item.scope, why, by_owner=owns)
-        if plan["ends"]:
-            await tasks.complete(tx, target, plan["ends"])
-        else:
-            content, priority = plan["content"], plan["priority"]
-            await tasks.change(tx, target, content=content, priority=priority)
-        return True

@@ -5,27 +5,22 @@
                      tasks ─▶ skills ─▶ pages ─▶ folds
     at the end:      housekeeping
 
-What a phase wants is stored as it is found and done when all of a scope is known, for the guard looks
-at all of it. So a kill loses nothing: what was asked is not asked again, and what is planned is done by
-whoever goes on. A phase that fails is reported, and the next runs.
+What a phase wants is stored as it is found and done when all of its group is known, for the guard looks
+at all of it; what did its work already tells of it at its end. So a kill loses nothing: what was asked
+is not asked again, and what is planned is done by whoever goes on. A phase that fails is reported, and
+the next runs.
 """
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
-from wintermute.changes.decisions import (
-    PLANNED,
-    Answers,
-    Decision,
-    DecisionState,
-    Planned,
-    as_decision,
-)
-from wintermute.changes.nights import Night, PhaseStatus, PhaseTally
+from wintermute.changes.decisions import PLANNED, Answers, Decision
+from wintermute.changes.nights import Night, PhaseTally
 from wintermute.config.lock import claimed, holder
 from wintermute.db import Transaction
 from wintermute.errors import (
@@ -37,12 +32,12 @@ from wintermute.errors import (
     StoreBusy,
     WintermuteError,
 )
-from wintermute.forgetting.deeds import Deeds
-from wintermute.llm.models import Models
+from wintermute.forgetting.deeds import Deeds, Kinds
 from wintermute.llm.unasked import UnaskedModels
+from wintermute.memory.likeness import Compared, Likeness
 from wintermute.memory.resting import awake_count
 from wintermute.memory.review import looked_at, scopes_with_news
-from wintermute.stores import Stores
+from wintermute.work.data_folder import DataFolder
 
 ROLE = "dreaming"
 LOCK = "night.lock"
@@ -68,27 +63,50 @@ class PhaseWork:
     night: Night
     scope: str
     models: UnaskedModels
+    likeness: Likeness
+    answers: Answers
     so_far: Sequence[Decision] = ()
     dry: bool = False
     """Nothing may be changed, not even by taking in what was edited by hand."""
+    calls: int = 0
+    """Questions to models before it."""
+
+    async def compared(self) -> Compared:
+        """Compare what is new among the facts with what lies near it; once for all phases of a group."""
+        return await self.likeness.compared(self.scope, self.night.began_at, dry=self.dry)
+
+    @property
+    def is_small(self) -> bool:
+        """Tell if a small model is asked, which only proposes."""
+        return "small" in self.models.sizes(ROLE)
+
+    def asks(self, item: Decision) -> bool:
+        """Tell if a person has to say yes: as for what a small model says, or somebody disputes."""
+        said = self.is_small and self.models.calls > self.calls
+        return said or item.state == "open" or self.answers.disputes(item)
 
 
 @dataclass(frozen=True, slots=True)
 class TidyStep:
     """What one step of a phase came to; it is kept whole.
 
-    `judged`: digests of what need not be asked again. `looked_at`: facts whose neighbours were looked
-    at. `waiting`: of these something is left to be asked. `by_words`: those of `looked_at` that are to be
-    looked at by meaning. `note`: what to know of it. `left`: there is more than a night may do.
+    `items`: what is wanted. `told`: what was done already, or is asked as it is. `judged`: digests of
+    what need not be asked again. `looked_at`: facts whose neighbours were looked at. `waiting`: of these
+    something is left to be asked. `by_words`: those of `looked_at` that are to be looked at by meaning.
+    `note`: what to know of it. `left`: there is more than a night may do. `counts`: before and after, of
+    what does its own work. `failed`: though what is here was done.
     """
 
-    items: tuple[Planned, ...] = ()
+    items: Sequence[Decision] = ()
+    told: Sequence[Decision] = ()
     judged: tuple[str, ...] = ()
     looked_at: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
     by_words: tuple[str, ...] = ()
     note: str = ""
     left: bool = False
+    counts: tuple[int, int] = (0, 0)
+    failed: bool = False
 
 
 async def answer_or_step(
@@ -106,62 +124,32 @@ async def answer_or_step(
 
 
 class NightPhase(Protocol):
-    """Looks for what could be tidied. It changes nothing: its items do."""
+    """One phase of a night. `use`: what it is for, for people, behind "I couldn't"."""
 
-    @property
-    def name(self) -> str: ...
+    name: ClassVar[str]
+    use: ClassVar[str]
+    kinds: ClassVar[Kinds]
+    """Kinds of decisions that it brings with it."""
 
-    @property
-    def asks(self) -> bool:
-        """Whether what it wants is a model's word, so that a small one only proposes."""
-        ...
-
-    async def size(self, scope: str) -> int:
-        """What is counted before and after."""
-        ...
+    def __init__(self, own: DataFolder) -> None: ...
 
     def steps(self, work: PhaseWork) -> AsyncIterator[TidyStep]:
         """Raises: WintermuteError; what came before it counts."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ChoreItem:
-    """An item that people should know of. `waits`: it is no new one, and is asked about now."""
+@runtime_checkable
+class TriedPhase(Protocol):
+    """A phase that changes nothing, for its items do: a dry run tries it. Others do their own work."""
 
-    wanted: Planned
-    state: DecisionState = "done"
-    change_set: str | None = None
-    waits: Decision | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ChoreDone:
-    """What a chore did. `items`: what people should know, done or asked; with what it changed."""
-
-    before: int = 0
-    after: int = 0
-    note: str = ""
-    left: bool = False
-    items: tuple[ChoreItem, ...] = ()
-    failed: bool = False
-    """Though what is here was done."""
-
-
-class Chore(Protocol):
-    """What does its own work, each step a transaction that can be repeated."""
-
-    @property
-    def name(self) -> str: ...
-
-    async def do(self, work: PhaseWork) -> ChoreDone:
-        """Raises: WintermuteError."""
+    async def size(self, scope: str) -> int:
+        """Count what its tally tells, before and after."""
         ...
 
 
 @runtime_checkable
-class ForeseenChore(Protocol):
-    """A chore that can tell beforehand what it would look at, not what would come of it."""
+class ForeseenPhase(Protocol):
+    """One that does its own work and can tell beforehand what it would look at, not what comes of it."""
 
     async def foreseen(self, work: PhaseWork) -> str:
         """It in words, changing nothing; "": nothing."""
@@ -169,34 +157,12 @@ class ForeseenChore(Protocol):
 
 
 @runtime_checkable
-class AwaitedChore(Protocol):
-    """A chore for which some wait already when a night begins (M-093)."""
+class AwaitedPhase(Protocol):
+    """One for which some wait already when a night begins (M-093)."""
 
     async def waiting(self) -> set[str]:
         """Their scopes."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Programme:
-    """What a night does. `facts`, `more`: guarded together, and one by one; the rest does its own work.
-
-    `first`, `export`, `last`: before the facts, after them, and behind everything of a scope;
-    `closing`: once a night.
-    """
-
-    first: Sequence[Chore] = ()
-    facts: Sequence[NightPhase] = ()
-    export: Sequence[Chore] = ()
-    more: Sequence[NightPhase] = ()
-    last: Sequence[Chore] = ()
-    closing: Sequence[Chore] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All phases in their order, by their names."""
-        groups = (self.first, self.facts, self.export, self.more, self.last, self.closing)
-        return tuple(each.name for group in groups for each in group)
 
 
 def guarded(losses: int, count: int, lost_lately: int) -> str:
@@ -214,22 +180,6 @@ def guarded(losses: int, count: int, lost_lately: int) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Turns:
-    """Whose turn it was when. `newest`: the last night in which a scope was asked about, or had
-    nothing left; the larger the later. `left`: had more to do than that night; `waiting`: has now.
-    """
-
-    newest: Mapping[str, int]
-    left: frozenset[str]
-    waiting: frozenset[str]
-
-    def order(self, scope: str) -> tuple[int, bool, str]:
-        """Who comes before whom."""
-        return self.newest.get(scope, -LOOKED_BACK), scope not in self.left, scope
-
-
-N = TypeVar("N", NightPhase, Chore)
 Progress = Callable[[str, str], None]
 """Told the scope and the name of what begins."""
 
@@ -238,10 +188,14 @@ def unwatched(_scope: str, _phase: str) -> None:
     """Nobody looks on."""
 
 
-@dataclass(slots=True)
-class DryNight:
-    """What a night would do, which is stored nowhere."""
+@dataclass(frozen=True, slots=True)
+class NightRun:
+    """A night at work. `items`, `tallies`: of a `dry` one, which is stored nowhere."""
 
+    night: Night
+    asked: UnaskedModels
+    progress: Progress
+    dry: bool = False
     items: list[Decision] = field(default_factory=list)
     tallies: list[PhaseTally] = field(default_factory=list)
 
@@ -251,36 +205,35 @@ class Tidying:
 
     def __init__(
         self,
-        stores: Stores,
-        programme: Programme,
+        own: DataFolder,
+        groups: Sequence[Sequence[NightPhase]],
+        closing: Sequence[NightPhase],
         deeds: Deeds,
-        models: Models,
         budget: int | None,
     ) -> None:
-        """`budget`: tokens of one night."""
-        self._stores = stores
+        """`groups`: what is guarded together. `closing`: once a night. `budget`: tokens of one night."""
+        self._stores = own.stores
+        self._models = own.models
+        self._groups = groups
+        self._closing = closing
         self.deeds = deeds
-        self._programme = programme
-        self._models = models
         self._budget = budget
+        wanted, given = own.config.dreaming, (own.stores.database, own.stores.facts)
+        least, same = wanted.contradiction_similarity, wanted.dedup_similarity
+        self._likeness = partial(Likeness, *given, own.stores.meaning, least, same)
+
+    @property
+    def _all(self) -> list[NightPhase]:
+        return [phase for group in (*self._groups, self._closing) for phase in group]
 
     @property
     def phases(self) -> tuple[str, ...]:
         """Their names, in their order."""
-        return self._programme.names
-
-    def _models_of(self, night: Night) -> UnaskedModels:
-        spent = night.calls, night.tokens, night.usd
-        return UnaskedModels(self._models, most=self._budget, spent=spent)
+        return tuple(phase.name for phase in self._all)
 
     async def tidy(self, night: Night, progress: Progress = unwatched) -> Night:
         """Work until its end; what a kill left half is gone on with. Within `alone`."""
-        asked = self._models_of(night)
-        async for scope in self._in_turn(night, asked):
-            await self._in_scope(night, scope, asked, progress)
-        for chore in self._programme.closing:
-            if night.scope == "" and night.phase in ("", chore.name):
-                await self._chore(night, EVERYWHERE, chore, asked, progress)
+        await self._work(self._run(night, progress))
         for item in await self._stores.decisions.listed(
             self._stores.database, night.id, states=PLANNED
         ):
@@ -291,243 +244,189 @@ class Tidying:
         assert found is not None
         return found
 
-    async def preview(self, night: Night, progress: Progress = unwatched) -> tuple[Night, DryNight]:
+    async def preview(
+        self, night: Night, progress: Progress = unwatched
+    ) -> tuple[Night, list[Decision]]:
         """What `tidy` would do, without a trace of it: only what is found and can be taken back."""
-        asked, dry = self._models_of(night), DryNight()
-        programme = self._programme
-        async for scope in self._in_turn(night, asked):
-            await self._foreseen(night, scope, programme.first, asked, dry)
-            for group in (programme.facts, *([phase] for phase in programme.more)):
-                start, first = len(dry.items), len(dry.tallies)
-                for phase in _wanted(night, group):
-                    progress(scope, phase.name)
-                    await self._looked(night, scope, phase, asked, dry)
-                dry.items[start:], guard = await self._judged(scope, dry.items[start:])
-                guards = _by_phase(dry.items[start:], guard)
-                dry.tallies[first:] = [
-                    replace(tally, note=_joined(tally.note, guards.get(tally.name, "")))
-                    for tally in dry.tallies[first:]
-                ]
-            await self._foreseen(night, scope, programme.last, asked, dry)
-        cost = replace(night, calls=asked.calls, tokens=asked.used, usd=asked.usd)
-        return replace(cost, state="done", phases=tuple(dry.tallies)), dry
+        run = self._run(night, progress, dry=True)
+        await self._work(run)
+        cost = replace(night, calls=run.asked.calls, tokens=run.asked.used, usd=run.asked.usd)
+        tried = {phase.name for phase in self._all if isinstance(phase, TriedPhase)}
+        phases = tuple(each for each in run.tallies if each.note or each.name in tried)
+        return replace(cost, state="done", phases=phases), run.items
 
-    async def _foreseen(
-        self,
-        night: Night,
-        scope: str,
-        chores: Sequence[Chore],
-        asked: UnaskedModels,
-        dry: DryNight,
-    ) -> None:
-        for chore in _wanted(night, chores):
-            if isinstance(chore, ForeseenChore):
-                note = await chore.foreseen(PhaseWork(night, scope, asked, dry=True))
-                dry.tallies += [PhaseTally(scope, chore.name, "ok", note=note)] if note else []
+    def _run(self, night: Night, progress: Progress, *, dry: bool = False) -> NightRun:
+        spent = night.calls, night.tokens, night.usd
+        asked = UnaskedModels(self._models, most=self._budget, spent=spent)
+        return NightRun(night, asked, progress, dry)
+
+    async def _work(self, run: NightRun) -> None:
+        async for scope in self._in_turn(run):
+            for group in self._groups:
+                await self._group(run, scope, group)
+        if run.night.scope == "":
+            for phase in self._closing:
+                await self._group(run, EVERYWHERE, [phase])
 
     async def scopes(self, night: Night) -> list[str]:
         """Whose turn it is, in this order."""
-        return await self._scopes(night, await self._turns(night))
+        return (await self._turns(night))[0]
 
-    async def _in_turn(self, night: Night, asked: UnaskedModels) -> AsyncIterator[str]:
-        """Each scope, once it is allowed its share: the owner, then who waits longest.
+    async def _in_turn(self, run: NightRun) -> AsyncIterator[str]:
+        """Each scope, once it is allowed its share.
 
         What is left of the tokens is shared by all that are known to wait.
         """
-        turns = await self._turns(night)
-        scopes = await self._scopes(night, turns)
+        scopes, waiting = await self._turns(run.night)
         for n, scope in enumerate(scopes):
-            others = len(turns.waiting.intersection(scopes[n + 1 :]))
-            share = 1 / (others + 1)
+            share = 1 / (len(waiting.intersection(scopes[n + 1 :])) + 1)
             is_owner = scope == self._stores.owner.scope
-            asked.allow(max(share, OWNERS_SHARE) if is_owner else share)
+            run.asked.allow(max(share, OWNERS_SHARE) if is_owner else share)
             yield scope
 
-    async def _turns(self, night: Night) -> "Turns":
-        """When it was whose turn, and who waits: by the nights before, and for what is new."""
-        newest, seen, left = dict[str, int](), set[str](), set[str]()
+    async def _turns(self, night: Night) -> tuple[list[str], set[str]]:
+        """Scopes in their order: the owner's, then whose last turn is longest ago, or was not enough.
+
+        And those that wait: by the nights before, and for what is new. A turn: a scope was asked about,
+        or had nothing left.
+        """
+        ages, seen, left = dict[str, int](), set[str](), set[str]()
         for turn in await self._stores.nights.turns(night.id, LOOKED_BACK):
             left |= {turn.scope} if turn.is_left and turn.scope not in seen else set()
             seen.add(turn.scope)
             if not turn.is_left or turn.calls:
-                newest.setdefault(turn.scope, -turn.age)
-        new = await scopes_with_news(self._stores.database, night.began_at)
-        for chore in self._programme.first:
-            new |= await chore.waiting() if isinstance(chore, AwaitedChore) else set()
-        return Turns(newest, frozenset(left), frozenset(left | new))
-
-    async def _scopes(self, night: Night, turns: "Turns") -> list[str]:
-        """The owner, then those first whose last turn is longest ago, or was not enough."""
+                ages.setdefault(turn.scope, turn.age)
+        waiting = left | await scopes_with_news(self._stores.database, night.began_at)
+        for phase in self._all:
+            waiting |= await phase.waiting() if isinstance(phase, AwaitedPhase) else set()
         if night.scope:
-            return [night.scope]
-        owner = self._stores.owner.scope
-        known = {
-            *await self._stores.facts.scopes(),
-            *await self._stores.tasks.scopes(),
-            *await self._stores.conversations.scopes(),
-        }
-        return [owner, *sorted(known - {owner}, key=turns.order)]
+            return [night.scope], waiting
+        owner, known = self._stores.owner.scope, set(await self._stores.facts.scopes())
+        known |= {*await self._stores.tasks.scopes(), *await self._stores.conversations.scopes()}
+        others = sorted(
+            known - {owner}, key=lambda s: (-ages.get(s, LOOKED_BACK), s not in left, s)
+        )
+        return [owner, *others], waiting
 
-    async def _in_scope(
-        self, night: Night, scope: str, asked: UnaskedModels, progress: Progress
-    ) -> None:
-        programme = self._programme
-        for chore in _wanted(night, programme.first):
-            await self._chore(night, scope, chore, asked, progress)
-        await self._group(night, scope, _wanted(night, programme.facts), asked, progress)
-        for chore in _wanted(night, programme.export):
-            await self._chore(night, scope, chore, asked, progress)
-        for phase in _wanted(night, programme.more):
-            await self._group(night, scope, [phase], asked, progress)
-        for chore in _wanted(night, programme.last):
-            await self._chore(night, scope, chore, asked, progress)
-
-    async def _group(
-        self,
-        night: Night,
-        scope: str,
-        phases: Sequence[NightPhase],
-        asked: UnaskedModels,
-        progress: Progress,
-    ) -> None:
+    async def _group(self, run: NightRun, scope: str, group: Sequence[NightPhase]) -> None:
         """Look in all of them, then do what they want, or ask."""
-        known = await self._stores.nights.tallies(night.id, scope)
-        open_ = [phase for phase in phases if not _is_over(known.get(phase.name))]
-        found: dict[str, PhaseTally] = {}
-        for phase in open_:
-            progress(scope, phase.name)
-            tally = await self._begun(night, scope, phase.name, known.get(phase.name))
-            if tally.status == "running":
-                tally = await self._looked(night, scope, phase, asked, None)
-            found[phase.name] = tally
-        guards = await self._settle(night, scope)
-        for phase in open_:
-            note = _joined(found[phase.name].note, guards.get(phase.name, ""))
-            tally = replace(found[phase.name], before=await phase.size(scope), note=note)
-            tally = await self._applied(night, tally, phase)
-            await self._note(night, tally, asked)
+        known = {} if run.dry else await self._stores.nights.tallies(run.night.id, scope)
+        over = {name for name, tally in known.items() if tally.status != "running"}
+        found, likeness = list[tuple[NightPhase, PhaseTally, list[Decision]]](), self._likeness()
+        for phase in group:
+            if run.night.phase in ("", phase.name) and phase.name not in over:
+                run.progress(scope, phase.name)
+                tally = await self._begun(run, scope, phase.name, known.get(phase.name))
+                found.append((phase, *await self._looked(run, tally, phase, likeness)))
+        guards = await self._settle(run, scope, [phase.name for phase in group])
+        for phase, tally, told in found:
+            tally = replace(tally, note=_joined(tally.note, guards.get(phase.name, "")))
+            tally = await self._applied(run, tally, phase)
+            log.info("night phase name=%s status=%s", tally.name, tally.status)
+            run.tallies.append(tally)
+            await self._note(run, tally, told)
 
     async def _begun(
-        self, night: Night, scope: str, name: str, known: PhaseTally | None
+        self, run: NightRun, scope: str, name: str, known: PhaseTally | None
     ) -> PhaseTally:
         """Noted before it begins, so that what crashes for ever is passed over."""
         tally = PhaseTally(scope, name, "running", tries=known.tries + 1 if known else 1)
         if tally.tries > MOST_TRIES:
             tally = replace(tally, status="failed", note="interrupted twice: left out")
-        async with self._stores.database.transaction() as tx:
-            await self._stores.nights.note(tx, night.id, tally)
+        await self._note(run, tally)
         return tally
 
     async def _looked(
-        self,
-        night: Night,
-        scope: str,
-        phase: NightPhase,
-        asked: UnaskedModels,
-        dry: DryNight | None,
-    ) -> PhaseTally:
-        """Keep what a phase finds, step by step; what became of it."""
-        notes: list[str] = []
-        status: PhaseStatus = "ok"
-        before = asked.calls
-        so_far = dry.items if dry else await self._so_far(night, scope)
-        own = [item for item in so_far if item.scope == scope]
-        work = PhaseWork(night, scope, asked, own, dry is not None)
-        answers = await self._stores.decisions.answered(scope)
+        self, run: NightRun, tally: PhaseTally, phase: NightPhase, likeness: Likeness
+    ) -> tuple[PhaseTally, list[Decision]]:
+        """Keep what a phase finds, step by step; what became of it, and what it tells at its end."""
+        if tally.status != "running":
+            return tally, []
+        notes, told, before = list[str](), list[Decision](), run.asked.calls
+        answers = await self._stores.decisions.answered(tally.scope)
+        so_far = await self._so_far(run, tally.scope)
+        given = run.night, tally.scope, run.asked, likeness, answers
+        work, tally = PhaseWork(*given, so_far, run.dry, before), replace(tally, status="ok")
         try:
-            async for step in phase.steps(work):
-                await self._keep(work, phase, step, answers, dry)
-                notes += [step.note] if step.note else []
-                status = "left" if step.left else status
-        except BudgetSpent as problem:
-            status, notes = "left", [*notes, str(problem)]
+            async for step in _steps(work, phase):
+                await self._keep(run, work, phase.name, step)
+                told += step.told
+                notes.append(step.note)
+                status = "failed" if step.failed else "left" if step.left else tally.status
+                counts = step.counts
+                tally = replace(tally, status=status, before=counts[0], after=counts[1])
         except WintermuteError as problem:
-            log.warning("night phase failed name=%s scope=%s reason=%s", phase.name, scope, problem)
-            status, notes = "failed", [*notes, str(problem)]
-        note, calls = _joined(*notes), asked.calls - before
-        tally = PhaseTally(scope, phase.name, status, note=note, calls=calls)
-        if dry is not None:
-            size = await phase.size(scope)
-            dry.tallies.append(replace(tally, before=size, after=size))
-        return tally
+            status = "left" if isinstance(problem, BudgetSpent) else "failed"
+            named, how = "night phase %s name=%s scope=%s reason=%s", (status, phase.name)
+            log.warning(named, *how, tally.scope, problem)
+            tally, notes = replace(tally, status=status), [*notes, str(problem)]
+        return replace(tally, note=_joined(*notes), calls=run.asked.calls - before), told
 
-    async def _keep(
-        self,
-        work: PhaseWork,
-        phase: NightPhase,
-        step: TidyStep,
-        answers: Answers,
-        dry: DryNight | None,
-    ) -> None:
-        night, scope, asked = work.night, work.scope, work.models
-        only_proposes = phase.asks and "small" in self._models.sizes(ROLE)
-        wanted: list[tuple[Planned, DecisionState]] = [
-            (
-                item,
-                "open" if item.question or only_proposes or answers.disputes(item) else "planned",
-            )
+    async def _keep(self, run: NightRun, work: PhaseWork, phase: str, step: TidyStep) -> None:
+        wanted = [
+            replace(item, state="open") if work.asks(item) else item
             for item in step.items
-            if not answers.knows(item)
+            if not work.answers.knows(item)
         ]
-        if dry is not None:
-            now = self._stores.facts.now()
-            for item, state in wanted:
-                made = as_decision(night.id, scope, phase.name, item, now)
-                dry.items.append(replace(made, n=len(dry.items) + 1, state=state))
+        night, scope, now = run.night.id, work.scope, self._stores.facts.now()
+        if run.dry:
+            run.items.extend(
+                replace(item, night=night, n=n, scope=scope, phase=phase, at=now)
+                for n, item in enumerate(wanted, len(run.items) + 1)
+            )
             return
         async with self._stores.database.transaction() as tx:
-            where, now = (night.id, scope, phase.name), self._stores.facts.now()
-            digests = [each.digest for each, _ in wanted if each.digest]
-            await self._stores.decisions.number(tx, where, wanted, now)
+            digests = [each.digest for each in wanted if each.digest]
+            await self._stores.decisions.number(tx, (night, scope, phase), wanted, now)
             await self._stores.nights.judge(tx, scope, [*digests, *step.judged], now)
             await looked_at(tx, step.looked_at, step.waiting, step.by_words)
-            await self._stores.nights.spend(tx, night.id, asked.calls, asked.used, asked.usd)
+            await self._spend(tx, run)
 
-    async def _so_far(self, night: Night, scope: str) -> list[Decision]:
-        return await self._stores.decisions.listed(self._stores.database, night.id, scope)
+    async def _so_far(self, run: NightRun, scope: str) -> list[Decision]:
+        if run.dry:
+            return [item for item in run.items if item.scope == scope]
+        return await self._stores.decisions.listed(self._stores.database, run.night.id, scope)
 
-    async def _settle(self, night: Night, scope: str) -> Mapping[str, str]:
-        """Beyond the guard nothing of what is planned is done: all of it becomes questions.
+    async def _settle(self, run: NightRun, scope: str, names: Sequence[str]) -> Mapping[str, str]:
+        """Beyond the guard nothing of what these planned is done: all of it becomes questions.
 
         By phase, why it asks.
         """
-        decisions, database = self._stores.decisions, self._stores.database
-        planned = await decisions.listed(database, night.id, scope, PLANNED)
-        judged, guard = await self._judged(scope, planned)
-        async with self._stores.database.transaction() as tx:
-            for before, after in zip(planned, judged, strict=True):
-                if after.state != before.state:
-                    await decisions.move(tx, before, after.state)
-        return _by_phase(judged, guard)
-
-    async def _judged(self, scope: str, items: Sequence[Decision]) -> tuple[list[Decision], str]:
-        """What becomes of these, and why some are asked instead; "": none is."""
-        planned = [item for item in items if item.state == "planned"]
-        losses = sum(item.loses for item in planned)
+        losing = [
+            item
+            for item in await self._so_far(run, scope)
+            if item.state == "planned" and item.loses and item.phase in names
+        ]
+        if not losing:
+            return {}
+        count = await awake_count(self._stores.database, scope)
         async with self._stores.database.transaction() as tx:
             lately = await self._stores.decisions.lost(tx, scope)
-        count = await awake_count(self._stores.database, scope)
-        if not (reason := guarded(losses, count, lately)):
-            return [*items], ""
-        log.warning("night guarded scope=%s reason=%s", scope, reason)
-        asked = [
-            replace(item, state="open") if item.state == "planned" and item.loses else item
-            for item in items
-        ]
-        return asked, reason
+        if not (guard := guarded(sum(item.loses for item in losing), count, lately)):
+            return {}
+        log.warning("night guarded scope=%s reason=%s", scope, guard)
+        if run.dry:
+            run.items[:] = [replace(i, state="open") if i in losing else i for i in run.items]
+        else:
+            async with self._stores.database.transaction() as tx:
+                for item in losing:
+                    await self._stores.decisions.move(tx, item, "open")
+        return {item.phase: f"asked, not done: {guard}" for item in losing}
 
-    async def _applied(self, night: Night, tally: PhaseTally, phase: NightPhase) -> PhaseTally:
+    async def _applied(self, run: NightRun, tally: PhaseTally, phase: NightPhase) -> PhaseTally:
         """Do what is planned of a phase; each item alone, so that one that fails ends no other.
 
         What fails is found again by the next night.
         """
-        notes = [tally.note] if tally.note else []
-        status = tally.status
-        if tally.tries > MOST_TRIES:  # one of them may be what ends the program
-            return replace(tally, after=tally.before)
-        database = self._stores.database
-        for item in await self._stores.decisions.listed(database, night.id, tally.scope, PLANNED):
-            if item.phase != phase.name:
+        if not isinstance(phase, TriedPhase):
+            return tally
+        before = await phase.size(tally.scope)
+        tally = replace(tally, before=before, after=before)
+        if run.dry or tally.tries > MOST_TRIES:  # one of them may be what ends the program
+            return tally
+        notes, status = [tally.note], tally.status
+        for item in await self._so_far(run, tally.scope):
+            if item.phase != phase.name or item.state != "planned":
                 continue
             try:
                 await self.deeds.apply(item)
@@ -544,70 +443,33 @@ class Tidying:
             members = [each["id"] for each in item.plan.get("members", ())]
             await looked_at(tx, (), members)
 
-    async def _note(self, night: Night, tally: PhaseTally, asked: UnaskedModels) -> None:
-        log.info("night phase name=%s status=%s", tally.name, tally.status)
+    async def _note(self, run: NightRun, tally: PhaseTally, told: Sequence[Decision] = ()) -> None:
+        """Keep what became of a phase, with what it did itself."""
+        if run.dry:
+            return
+        where = (run.night.id, tally.scope, tally.name)
         async with self._stores.database.transaction() as tx:
-            await self._noted(tx, night, tally, asked)
+            await self._stores.decisions.number(tx, where, told)
+            await self._stores.nights.note(tx, run.night.id, tally)
+            await self._spend(tx, run)
 
-    async def _noted(
-        self, tx: Transaction, night: Night, tally: PhaseTally, asked: UnaskedModels
-    ) -> None:
-        await self._stores.nights.note(tx, night.id, tally)
-        await self._stores.nights.spend(tx, night.id, asked.calls, asked.used, asked.usd)
-
-    async def _chore(
-        self, night: Night, scope: str, chore: Chore, asked: UnaskedModels, progress: Progress
-    ) -> None:
-        known = (await self._stores.nights.tallies(night.id, scope)).get(chore.name)
-        if _is_over(known):
-            return
-        progress(scope, chore.name)
-        tally = await self._begun(night, scope, chore.name, known)
-        if tally.status != "running":
-            return
-        before = asked.calls
-        try:
-            done = await chore.do(PhaseWork(night, scope, asked, await self._so_far(night, scope)))
-        except WintermuteError as problem:
-            spent = isinstance(problem, BudgetSpent)
-            how = "is left" if spent else "failed"
-            log.warning(
-                "night phase %s name=%s scope=%s reason=%s", how, chore.name, scope, problem
-            )
-            done = ChoreDone(note=str(problem), left=spent, failed=not spent)
-        status: PhaseStatus = "failed" if done.failed else "left" if done.left else "ok"
-        tally = replace(tally, status=status, before=done.before, after=done.after, note=done.note)
-        async with self._stores.database.transaction() as tx:
-            for each in done.items:
-                await self._told(tx, (night.id, scope, chore.name), each)
-            await self._noted(tx, night, replace(tally, calls=asked.calls - before), asked)
-
-    async def _told(self, tx: Transaction, where: tuple[str, str, str], each: ChoreItem) -> None:
-        decisions, (night, _, name) = self._stores.decisions, where
-        if each.waits is not None:
-            await decisions.ask_about(tx, night, name, each.waits, each.wanted)
-            return
-        for item in await decisions.number(tx, where, [(each.wanted, each.state)]):
-            if each.change_set is not None:
-                await decisions.hold(tx, item, each.change_set)
-
-
-def _wanted(night: Night, group: Sequence[N]) -> list[N]:
-    return [each for each in group if night.phase in ("", each.name)]
+    async def _spend(self, tx: Transaction, run: NightRun) -> None:
+        asked = run.asked
+        await self._stores.nights.spend(tx, run.night.id, asked.calls, asked.used, asked.usd)
 
 
 def _joined(*notes: str) -> str:
     return "; ".join(dict.fromkeys(note for note in notes if note))
 
 
-def _by_phase(items: Sequence[Decision], guard: str) -> Mapping[str, str]:
-    """What is noted of the phases that ask because of the guard."""
-    note = f"asked, not done: {guard}"
-    return {item.phase: note for item in items if guard and item.state == "open" and item.loses}
+def _steps(work: PhaseWork, phase: NightPhase) -> AsyncIterator[TidyStep]:
+    tried = not work.dry or isinstance(phase, TriedPhase)
+    return phase.steps(work) if tried else _foreseen(work, phase)
 
 
-def _is_over(tally: PhaseTally | None) -> bool:
-    return tally is not None and tally.status != "running"
+async def _foreseen(work: PhaseWork, phase: NightPhase) -> AsyncIterator[TidyStep]:
+    if isinstance(phase, ForeseenPhase):
+        yield TidyStep(note=await phase.foreseen(work))
 
 
 @asynccontextmanager

@@ -183,7 +183,7 @@ async def answer(
     if yes and not found.wanted.night:
         return await _change(views, found, before)
     stores = views.parts.stores
-    done = deeds(stores, views.parts.config.dreaming)
+    done = deeds(stores)
     answered = await Questions(stores).follow(found.wanted, "yes" if yes else "no", done)
     if answered.problem:
         raise StoreChanged(f"{answered.problem}: {RELOAD}")

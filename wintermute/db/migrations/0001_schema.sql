@@ -850,7 +850,7 @@ SELECT d.seq, coalesce(d.night, '') AS night, coalesce(d.n, 0) AS n, d.scope, d.
             SELECT 1 FROM change_sets s JOIN changes u ON u.change_set_id = s.id
             WHERE s.undoes = c.change_set_id AND (u.kind, u.item) = (c.kind, c.item))),
         'undone', d.state) AS state,
-    d.before, d.after, d.reason, d.evidence, d.plan, d.loses, d.change_set, d.at,
+    d.before, d.after, d.reason, d.evidence, d.plan, d.loses, d.digest, d.change_set, d.at,
     (SELECT json_group_array(json_array(kind, item)) FROM changes WHERE decision = d.seq) AS names
 FROM decisions d;
 
