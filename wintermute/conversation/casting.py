@@ -477,9 +477,10 @@ class Casting:
             if not await self._inbox.begin(tx, row.event_id):
                 return None
             branch, effects = await self._branching.fork(tx, row, branch)
-            lines = await self._said_before(tx, row)
+            began = await self._conversations.began(tx, row.conversation_id)
+            lines = await self._said_before(tx, row, began)
             replied = await self._replies.shown(tx, row, scope, fetched)
-            told = effects + await self._told_before(tx, row)
+            told = effects + await self._told_before(tx, row, scope, began)
             told += intent(row, lines, age(row, self._clock.now(), self._zone), replied)
             wards = self._settings.wards.record()
             cast = await self._casts.start(
@@ -508,15 +509,14 @@ class Casting:
             said = words.RESULT.format(result=text_of(row.body))
         await self.reply(tx, row, said, meant_for=scope)
 
-    async def _told_before(self, tx: Transaction, row: Waiting) -> str:
+    async def _told_before(self, tx: Transaction, row: Waiting, scope: str, began: datetime) -> str:
         """What tasks have told this room since its last message was asked about (T-052), and what
         was tidied since (M-078).
         """
         if row.kind != "message":
             return ""
-        unasked, scope = self._settings.unasked, await self.scope(row)
+        unasked = self._settings.unasked
         tidied = await unasked.told_with(tx, row, scope) if unasked else ""
-        began = await self._conversations.began(tx, row.conversation_id)
         last = await self._inbox.last_before(tx, row.conversation_id, row.seq)
         since = max(began, last.received_at if last else began)
         told = await self._occurrences.delivered_in(tx, row.conversation_id, since, MOST)
@@ -525,8 +525,9 @@ class Casting:
             told = await self._occurrences.delivered_in(tx, row.conversation_id, asked, MOST)
         return "".join(due_event(each, self._zone) for each in told) + tidied
 
-    async def _said_before(self, tx: Transaction, row: Waiting) -> Sequence[Waiting]:
-        began = await self._conversations.began(tx, row.conversation_id)
+    async def _said_before(
+        self, tx: Transaction, row: Waiting, began: datetime
+    ) -> Sequence[Waiting]:
         first = await self._inbox.find(tx, row.edits) if row.edits else None
         return await self._inbox.context(row.conversation_id, (first or row).seq, began)
 
@@ -574,12 +575,13 @@ class Casting:
             turns = [*filter(is_shown, turns)]
             seen = await self.seen(tx, row, cast)
             shown = seen[0] if seen and seen[1] == scope else ""  # not what was for other readers
-            chosen = await self._conversations.backend(row.conversation_id)
+            is_whole = outcome.state == "terminated"
+            chosen = None if is_whole else await self._conversations.backend(row.conversation_id)
             said = words.reply_text(outcome, when, turns, shown, chosen)
             if not turns and not seen and (key := self._trouble.once(row, outcome, chosen)):
                 await self._notices.notice_once(tx, key, EVER, row.conversation_id, said)
                 said = ""
-            by_model = (outcome.state == "terminated" and bool(outcome.text.strip())) or bool(shown)
+            by_model = (is_whole and bool(outcome.text.strip())) or bool(shown)
             await self.reply(tx, row, said, cast.id, meant_for=scope, in_place=by_model)
 
     async def tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:

@@ -168,8 +168,9 @@ class Rooms:
             workers.create_task(self._trouble.run(self.wake))
             while True:
                 conversation_id = await self._woken.get()
-                await self._stop_if_asked(conversation_id)
-                await self._stop_if_edited(conversation_id)
+                if await self._stores.inbox.interrupts(conversation_id):
+                    await self._stop_if_asked(conversation_id)
+                    await self._stop_if_edited(conversation_id)
                 await self._stop_if_joined(conversation_id)
                 self._ask_anew_if_outdated(conversation_id)
                 await self._pass_by(conversation_id)
@@ -347,7 +348,10 @@ class Rooms:
 
     async def _forget_first(self, row: Waiting) -> None:
         """Carry out what people of a scope want forgotten, before anything is shown there (U-015)."""
-        stores, scope = self._stores, await self._casting.scope(row)
+        stores = self._stores
+        if not await stores.jobs.is_forgetting(stores.database):
+            return
+        scope = await self._casting.scope(row)
         if not await stores.jobs.is_forgetting(stores.database, scope):
             return
         await self._sub_sessions.finish(FORGET, self.wake)

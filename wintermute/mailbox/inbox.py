@@ -303,6 +303,12 @@ class Inbox:
         )
         return [row for row in map(_waiting, rows) if not row.is_stop]
 
+    async def interrupts(self, conversation_id: str) -> bool:
+        """Tell if a command or an edit waits, which may end what is at work."""
+        waits = "SELECT 1 FROM inbox WHERE conversation_id = ? AND state = 'waiting'"
+        query = f"{waits} AND (kind = 'command' OR edits IS NOT NULL)"
+        return await self._database.exists(query, (conversation_id,))
+
     async def stops(self, conversation_id: str) -> list[Waiting]:
         """Unanswered `/stop`s."""
         rows = await self._database.rows(

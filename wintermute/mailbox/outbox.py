@@ -34,10 +34,8 @@ ASKED = (
 HELD = "outbox.unsolicited AND NOT EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id)"
 """Nobody asked for it, and nothing of it has begun: in quiet hours it waits."""
 NEXT = (
-    "SELECT outbox.seq, outbox.id, outbox.room_id, outbox.kind, outbox.body,"
-    " outbox.late_after AS after, outbox.late_note AS mark,"
-    " outbox.meant_for, outbox.reacts_to, outbox.apart, outbox.answers, outbox.cause, outbox.changes,"
-    " outbox.grows, outbox.continues, outbox.edits_of, outbox.conversation_id,"
+    "SELECT outbox.*, outbox.late_after AS after, outbox.late_note AS mark,"
+    " EXISTS (SELECT 1 FROM outbox_parts p WHERE p.outbox_id = outbox.id) AS is_split,"
     " iif(c.room_id = outbox.room_id AND c.thread_id GLOB '$*', c.thread_id, NULL) AS thread,"
     f" iif({ASKED} AND NOT i.direct, i.sender, NULL) AS mentions,"
     f" iif({ASKED} AND (NOT i.direct OR c.thread_id <> '' OR (SELECT reason FROM casts"
@@ -112,6 +110,7 @@ class Outgoing:
     """No row of its own, but more of the answer that grows in `changes`: its transaction id."""
     edits_of: str | None = None
     """In place of signs: an event whose edits go, or the row of a draft that does (`retractions`)."""
+    is_split: bool = False  # its events are stored
 
     @property
     def redacts(self) -> bool:
