@@ -88,7 +88,7 @@ class Budget:
             "ON CONFLICT (id) DO UPDATE SET call_id = excluded.call_id, tokens = excluded.tokens,"
             " usd = excluded.usd, settled = excluded.settled",
         )
-        await tx.execute(*statement)
+        tx.later(*statement)
 
     async def spent_today(self) -> Amount:
         """What counts against the ceilings now."""
@@ -283,7 +283,7 @@ class ModelCalls:
                 "answer": replace(attempt.reply, kept="") if attempt.reply and is_kept else None,
                 "sources": sources.ids if is_kept and sources else None,
             }
-            await tx.execute(*insert("model_calls", values | {"created_at": now}))
+            tx.later(*insert("model_calls", values | {"created_at": now}))
             await settle(tx, call_id)
 
     async def refused(self, role: str, reason: str) -> None:

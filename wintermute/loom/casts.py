@@ -107,7 +107,7 @@ class Casts:
             bare=bare,
             taint=taint,
         )
-        await tx.execute(*insert("casts", columns(cast, "turns")))
+        tx.later(*insert("casts", columns(cast, "turns")))
         return cast
 
     async def end(
@@ -124,7 +124,7 @@ class Casts:
         )
         if ended == 0:
             return False
-        await tx.execute(
+        tx.later(
             "WITH RECURSIVE below (id) AS (SELECT :cast UNION SELECT k.id FROM below"
             " JOIN conversations c ON c.parent_cast = below.id AND NOT c.outlives"
             " JOIN branches b ON b.conversation_id = c.id JOIN casts k ON k.branch_id = b.id)"
@@ -153,7 +153,7 @@ class Casts:
                 "INSERT INTO prompt_parts (hash, text) VALUES (?, ?) ON CONFLICT DO NOTHING",
                 [(digest, text) for _, digest, text in hashed],
             )
-        await tx.execute(
+        tx.later(
             "UPDATE casts SET prompt_hash = :hash WHERE id = :cast AND prompt_hash IS NOT :hash",
             {"hash": whole, "cast": cast_id},
         )
@@ -175,7 +175,7 @@ class Casts:
                 "UPDATE turns SET context_block = :block WHERE id = :turn AND context_block <> :block"
                 " AND EXISTS (SELECT 1 FROM casts WHERE id = :cast AND state = 'running')"
             )
-        await tx.execute(change, given)
+        tx.later(change, given)
         return kept
 
     async def strip(self, tx: Transaction, cast_id: str) -> None:

@@ -281,7 +281,7 @@ class Inbox:
         self, tx: Transaction, event_id: str, state: InboxState, not_before: float | None = None
     ) -> None:
         """Move an event on; `not_before`, by the steady clock, delays the next attempt (L-034)."""
-        await tx.execute(
+        tx.later(
             "UPDATE inbox SET state = ?, not_before = ? WHERE event_id = ?",
             (state, not_before, event_id),
         )

@@ -321,7 +321,7 @@ class Outbox:
             "state": "waiting",
             "created_at": self._clock.now(),
         }
-        await tx.execute(*insert("outbox", values | more))
+        tx.later(*insert("outbox", values | more))
         return outbox_id
 
     async def change(
@@ -333,7 +333,7 @@ class Outbox:
 
     async def _drop_notices(self, tx: Transaction, event_id: str) -> None:
         """What was to be said until there is an answer need not be said any more."""
-        await tx.execute(
+        tx.later(
             "UPDATE outbox SET state = 'sent', body = '' WHERE awaits = ? AND state IN"
             " ('waiting', 'stuck') AND NOT EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id)",
             (event_id,),
@@ -444,14 +444,14 @@ class Outbox:
                 return []
             for part in parts:
                 values = columns(part, "of", "sent") | {"state": "waiting"}
-                await tx.execute(*insert("outbox_parts", values))
+                tx.later(*insert("outbox_parts", values))
         return parts
 
     async def attempt(self, part: OutboxPart, device_id: str) -> OutboxPart:
         """Note that a part is about to be sent for the first time, before it is."""
         now = self._clock.now()
         async with self._database.transaction() as tx:
-            await tx.execute(
+            tx.later(
                 "UPDATE outbox_parts SET attempts = 1, device_id = ?, first_attempt_at = ?"
                 " WHERE outbox_id = ? AND n = ?",
                 (device_id, stamp(now), part.outbox_id, part.n),
@@ -473,7 +473,7 @@ class Outbox:
         Without an event it was refused, and is not worth another word.
         """
         async with self._database.transaction() as tx:
-            await tx.execute(
+            tx.later(
                 "UPDATE outbox_parts SET state = 'sent', event_id = ? WHERE outbox_id = ? AND n = ?",
                 (event_id, part.outbox_id, part.n),
             )
