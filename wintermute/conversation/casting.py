@@ -463,14 +463,14 @@ class Casting:
             interrupted = await self._casts.running(row.event_id)
             if interrupted is not None:
                 return interrupted
-        async with self._database.transaction() as tx:
+        async with self._database.transaction(late=True) as tx:
+            branch = await self._conversations.current_branch(tx, row.conversation_id)
             scope = await self.scope(row)
             said = outdated(row, scope)
             if said or not await self._in_view(tx, row):
                 if await self._inbox.is_waiting(tx, row.event_id):  # else nothing is said of it
                     await self._out_of_view(tx, row, scope, said)
                 return None
-            branch = await self._conversations.current_branch(tx, row.conversation_id)
             opens = row.kind == "message" and not row.edits
             if opens and await self._branching.sow(tx, row, branch):
                 return None
@@ -537,8 +537,8 @@ class Casting:
         sizes = await self._oversize.sizes(scope) if row.kind == "message" else {}
         if sizes and outcome.left_out is not None:
             await self._oversize.note(scope, outcome.left_out if "memories" in sizes else 0)
-        async with self._database.transaction() as tx:
-            if not await self._casts.in_scope(cast.branch_id):
+        async with self._database.transaction(late=True) as tx:
+            if not await self._casts.in_scope(tx, cast.branch_id):
                 outcome = JOINED
             if not await self._casts.end(tx, cast.id, outcome.state, outcome.reason, outcome.text):
                 return  # stopped or edited, and that was answered
@@ -582,7 +582,8 @@ class Casting:
                 await self._notices.notice_once(tx, key, EVER, row.conversation_id, said)
                 said = ""
             by_model = (is_whole and bool(outcome.text.strip())) or bool(shown)
-            await self.reply(tx, row, said, cast.id, meant_for=scope, in_place=by_model)
+            in_place = by_model and row.edits is not None
+            await self.reply(tx, row, said, cast.id, meant_for=scope, in_place=in_place)
 
     async def tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:
         """Say something about a row in its room, and never again under the same key."""

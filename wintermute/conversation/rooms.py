@@ -255,7 +255,8 @@ class Rooms:
         """Take no more time for what those who can read here now must not hear (F-004)."""
         taken, stop = self._running.get(conversation_id, (None, None))
         cast = await self._stores.casts.running(taken) if taken else None
-        if stop and cast and not await self._stores.casts.in_scope(cast.branch_id):
+        stores = self._stores
+        if stop and cast and not await stores.casts.in_scope(stores.database, cast.branch_id):
             stop.press()
 
     def _ask_anew_if_outdated(self, conversation_id: str) -> None:

@@ -53,6 +53,7 @@ GENERATED = b"# generated:"
 """The beginning of a MEMORIES.txt that we wrote (M-016)."""
 Parameters = Sequence[Any] | Mapping[str, Any]
 Statement = tuple[str, Parameters]
+BEGIN = "BEGIN IMMEDIATE"
 T = TypeVar("T")
 
 
@@ -94,9 +95,15 @@ def _one_by_one(connection: Any, statements: Sequence[Statement]) -> tuple[list[
 class Transaction:
     """An open write transaction. Stores take it as an argument, so that rows change together."""
 
-    def __init__(self, connection: Writer) -> None:
+    def __init__(self, connection: Writer, unlocked: Callable[..., Awaitable[Any]]) -> None:
+        """`unlocked` waits for locks of others, which a transaction meets as it begins."""
         self._connection = connection
-        self._later: list[Statement] = []
+        self._unlocked = unlocked
+        self._later: list[Statement] = [(BEGIN, ())]
+
+    async def begin(self) -> None:
+        """Let nobody else write from now on; else that is so with the first statement."""
+        await self._run(*self._later.pop())
 
     def later(self, sql: str, parameters: Parameters = ()) -> None:
         """Run a statement with the next one, or with the commit: nobody waits for what it gives."""
@@ -107,8 +114,11 @@ class Transaction:
         return (await self._run(sql, parameters))[1]
 
     async def _run(self, sql: str, parameters: Parameters) -> tuple[list[Row], int]:
-        before, self._later = self._later, []
-        return await self._connection.together([*before, (sql, parameters)])
+        statements, self._later = [*self._later, (sql, parameters)], []
+        attempt = partial(self._connection.together, statements)
+        if statements[0][0] != BEGIN:
+            return await attempt()
+        return cast("tuple[list[Row], int]", await self._unlocked(attempt, tell=True))
 
     @asynccontextmanager
     async def kept_if(self, worth: Callable[[], Awaitable[bool]]) -> AsyncIterator[None]:
@@ -169,17 +179,20 @@ class Database:
         return self._knows_vectors
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Transaction]:
+    async def transaction(self, *, late: bool = False) -> AsyncIterator[Transaction]:
         """All statements inside become durable together, or none does.
 
-        Not to be nested within one task: the inner one would wait for the outer for ever.
+        Not to be nested within one task: the inner one would wait for the outer for ever. `late`:
+        it begins with its first statement, before which nothing is looked at that a command could
+        change.
 
         Raises: StorageBlocked, and then nothing of it remains.
         """
         async with self._lock:
-            tx = Transaction(self._writer)
+            tx = Transaction(self._writer, self._unlocked)
             try:
-                await self._unlocked(partial(tx.execute, "BEGIN IMMEDIATE"), tell=True)
+                if not late:
+                    await tx.begin()
                 yield tx
                 await tx.execute("COMMIT")
             except BaseException as error:

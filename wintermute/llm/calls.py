@@ -270,7 +270,7 @@ class ModelCalls:
         """
         call_id, sources = self._new_id("ask"), attempt.sources
         values = columns(attempt, "number", "usage", "reply", "sources") | columns(attempt.usage)
-        async with self._database.transaction() as tx:
+        async with self._database.transaction(late=True) as tx:
             now = self._clock.now()
             is_kept = self._record and attempt.reply is not None
             if is_kept and sources is not None:

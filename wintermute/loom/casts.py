@@ -611,12 +611,12 @@ class Casts:
         )
         return (bool(row["runs"]), not row["has_moved"]) if row else (False, True)
 
-    async def in_scope(self, branch_id: str) -> bool:
+    async def in_scope(self, source: Transaction | Database, branch_id: str) -> bool:
         """Whether nobody came or went, since a branch began, for whom its memory is or is not (F-004).
 
         Who was there for a moment only counts as well: what is said now goes on in another branch.
         """
-        return not await self._database.exists(
+        return not await source.exists(
             "SELECT 1 FROM branches b JOIN branches n ON n.conversation_id = b.conversation_id"
             " AND n.seq > b.seq AND n.reason = 'scope' WHERE b.id = ?",
             (branch_id,),

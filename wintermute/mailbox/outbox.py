@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
@@ -110,7 +110,7 @@ class Outgoing:
     """No row of its own, but more of the answer that grows in `changes`: its transaction id."""
     edits_of: str | None = None
     """In place of signs: an event whose edits go, or the row of a draft that does (`retractions`)."""
-    is_split: bool = False  # its events are stored
+    is_split: bool = field(default=False, compare=False)  # its events are stored
 
     @property
     def redacts(self) -> bool:
@@ -438,7 +438,7 @@ class Outbox:
             )
             for n, (txn_id, content) in enumerate(contents)
         ]
-        async with self._database.transaction() as tx:
+        async with self._database.transaction(late=True) as tx:
             waits = "SELECT 1 FROM outbox WHERE id = ? AND state = 'waiting'"
             if not (await tx.exists(waits, (outbox_id,)) and await still(tx)):
                 return []
@@ -450,7 +450,7 @@ class Outbox:
     async def attempt(self, part: OutboxPart, device_id: str) -> OutboxPart:
         """Note that a part is about to be sent for the first time, before it is."""
         now = self._clock.now()
-        async with self._database.transaction() as tx:
+        async with self._database.transaction(late=True) as tx:
             tx.later(
                 "UPDATE outbox_parts SET attempts = 1, device_id = ?, first_attempt_at = ?"
                 " WHERE outbox_id = ? AND n = ?",
@@ -472,7 +472,7 @@ class Outbox:
 
         Without an event it was refused, and is not worth another word.
         """
-        async with self._database.transaction() as tx:
+        async with self._database.transaction(late=True) as tx:
             tx.later(
                 "UPDATE outbox_parts SET state = 'sent', event_id = ? WHERE outbox_id = ? AND n = ?",
                 (event_id, part.outbox_id, part.n),

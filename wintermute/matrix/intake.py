@@ -152,7 +152,7 @@ class Intake:
     ) -> set[str]:
         """Keep a whole sync with its token; the conversations in which something waits now."""
         woken = await self._moves.follow(batch)
-        async with self._stores.database.transaction() as tx:
+        async with self._stores.database.transaction(late=True) as tx:
             for room in rooms:
                 woken |= await self._room(tx, room)
             for room_id, state in batch.invited:
