@@ -396,7 +396,7 @@ class Casting:
                 chosen = await self._trouble.chosen(row)
                 settings = replace(self._settings, toolbox=toolbox, backend=chosen)
                 outcome = await self._loop.run(cast, caller, settings, stop, watch)
-                outcome = await self._trouble.ended(row, outcome)
+                outcome = await self._trouble.ended(row, outcome, chosen)
             await self._close(row, cast, outcome, scope)
         finally:
             self._trouble.works(row)

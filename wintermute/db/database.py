@@ -101,9 +101,10 @@ class Transaction:
         self._unlocked = unlocked
         self._later: list[Statement] = [(BEGIN, ())]
 
-    async def begin(self) -> None:
-        """Let nobody else write from now on; else that is so with the first statement."""
-        await self._run(*self._later.pop())
+    async def flush(self) -> None:
+        """Run now what was to run later."""
+        if self._later:
+            await self._run(*self._later.pop())
 
     def later(self, sql: str, parameters: Parameters = ()) -> None:
         """Run a statement with the next one, or with the commit: nobody waits for what it gives."""
@@ -132,8 +133,7 @@ class Transaction:
     async def execute_many(self, sql: str, rows: Sequence[Parameters]) -> None:
         """Run one statement for each row, in one go through the driver's thread."""
         if rows:
-            if self._later:
-                await self._run(*self._later.pop())
+            await self.flush()
             await self._connection.executemany(sql, rows)
 
     async def rows(self, sql: str, parameters: Parameters = ()) -> list[Row]:
@@ -192,7 +192,7 @@ class Database:
             tx = Transaction(self._writer, self._unlocked)
             try:
                 if not late:
-                    await tx.begin()
+                    await tx.flush()
                 yield tx
                 await tx.execute("COMMIT")
             except BaseException as error:
