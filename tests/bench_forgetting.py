@@ -171,9 +171,10 @@ async def _fill(house: House) -> None:
         assert row is not None
         talk = str(row["conversation_id"])
         await tx.execute("UPDATE inbox SET state = 'answered'")
-        branch = ("branch", talk, "start", "2026-01-01T00:00:00+00:00")
+        branch = ("branch", talk, "start", SCOPE, "2026-01-01T00:00:00+00:00")
         await tx.execute(
-            "INSERT INTO branches (id, conversation_id, reason, created_at) VALUES (?, ?, ?, ?)",
+            "INSERT INTO branches (id, conversation_id, reason, scope, created_at)"
+            " VALUES (?, ?, ?, ?, ?)",
             branch,
         )
         turns = [_Turn(number, chance) for number in range(TURNS)]

@@ -5,7 +5,7 @@ import itertools
 import random
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
@@ -78,6 +78,20 @@ async def test_an_exception_leaves_nothing_behind(
     assert await keys(database) == ["b"]
 
 
+async def test_of_what_runs_later_nothing_is_left_where_one_is_refused(database: Database) -> None:
+    """And nothing behind it runs."""
+    for others in (["a"], ["a", "b"]):
+        with pytest.raises(IntegrityError):
+            await _twice(database, others)
+        assert await keys(database) == []
+
+
+async def _twice(database: Database, others: Sequence[str]) -> None:
+    async with database.transaction(late=True) as tx:
+        for key in ("a", *others):
+            tx.later(ADD, (key, ""))
+
+
 async def test_a_refused_statement_can_be_caught_inside(database: Database) -> None:
     """Only that statement is undone."""
     async with database.transaction() as tx:
@@ -97,6 +111,9 @@ async def test_a_commit_that_fails_changes_nothing(database: Database) -> None:
     assert await keys(database) == ["b"]
 
 
+Rows = Callable[[Database, str, asyncio.Event], Coroutine[None, None, None]]
+
+
 async def _two_rows(database: Database, name: str, ended: asyncio.Event) -> None:
     async with database.transaction() as tx:
         await tx.execute(ADD, (f"{name} a", ""))
@@ -104,11 +121,32 @@ async def _two_rows(database: Database, name: str, ended: asyncio.Event) -> None
     ended.set()
 
 
-async def cancelled_after(database: Database, name: str, pauses: Sequence[int]) -> asyncio.Event:
+async def _two_at_once(database: Database, name: str, ended: asyncio.Event) -> None:
+    """One goes with the other, the beginning with both."""
+    async with database.transaction(late=True) as tx:
+        tx.later(ADD, (f"{name} a", ""))
+        await tx.execute(ADD, (f"{name} b", ""))
+        assert len(await tx.rows("SELECT 1 FROM notices WHERE key GLOB ?", (f"{name} ?",))) == 2
+    ended.set()
+
+
+async def _two_with_the_commit(database: Database, name: str, ended: asyncio.Event) -> None:
+    async with database.transaction(late=True) as tx:
+        tx.later(ADD, (f"{name} a", ""))
+        tx.later(ADD, (f"{name} b", ""))
+    ended.set()
+
+
+WAYS = pytest.mark.parametrize("rows", [_two_rows, _two_at_once, _two_with_the_commit])
+
+
+async def cancelled_after(
+    database: Database, name: str, pauses: Sequence[int], rows: Rows = _two_rows
+) -> asyncio.Event:
     """Run a transaction, cancel it after so many turns of the event loop, perhaps again and again."""
     ended = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(_two_rows(database, name, ended))
+        task = group.create_task(rows(database, name, ended))
         for pause in pauses:
             for _ in range(pause):
                 await asyncio.sleep(0)
@@ -118,12 +156,15 @@ async def cancelled_after(database: Database, name: str, pauses: Sequence[int]) 
     return ended
 
 
-async def test_a_task_cancelled_anywhere_leaves_all_or_nothing(database: Database) -> None:
+@WAYS
+async def test_a_task_cancelled_anywhere_leaves_all_or_nothing(
+    database: Database, rows: Rows
+) -> None:
     """At every await there is; what was reported as done is there."""
     outcomes = set()
     for steps in itertools.count():
         name = f"{steps:04}"
-        ended = await cancelled_after(database, name, [steps])
+        ended = await cancelled_after(database, name, [steps], rows)
         found = [key for key in await keys(database) if key.startswith(name)]
         assert len(found) in (0, 2)
         assert found or not ended.is_set()
@@ -193,8 +234,9 @@ class Releasing(FakeClock):
         await self.held.aclose()
 
 
+@WAYS
 async def test_a_daemon_waits_for_a_lock_until_it_is_to_leave(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, rows: Rows
 ) -> None:
     """F-008: in one line; the pauses are the clock's, so a watchdog hears of each."""
     path, clock, leaving = tmp_path / "test.db", Releasing(), asyncio.Event()
@@ -203,14 +245,14 @@ async def test_a_daemon_waits_for_a_lock_until_it_is_to_leave(
         open_database(path) as command,
     ):
         await clock.held.enter_async_context(command.transaction())
-        await _two_rows(daemon, "late", asyncio.Event())
+        await rows(daemon, "late", asyncio.Event())
         assert await keys(daemon) == ["late a", "late b"]
         assert clock.slept == [PAUSE]
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         leaving.set()
         async with command.transaction():
             with pytest.raises(DatabaseLocked, match="let the program that holds it end"):
-                await _two_rows(daemon, "never", asyncio.Event())
+                await rows(daemon, "never", asyncio.Event())
         assert await keys(daemon) == ["late a", "late b"]
 
 

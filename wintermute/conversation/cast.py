@@ -155,7 +155,7 @@ class Loop:
 
     async def _store(self, running: CastState, reply: Reply, error: str | None = None) -> None:
         cast = running.cast
-        async with self._database.transaction() as tx:
+        async with self._database.transaction(late=True) as tx:
             runs, parent = await self._casts.last_turn(tx, cast.id)
             if not runs:  # it was ended meanwhile
                 return

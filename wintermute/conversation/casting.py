@@ -396,7 +396,7 @@ class Casting:
                 chosen = await self._trouble.chosen(row)
                 settings = replace(self._settings, toolbox=toolbox, backend=chosen)
                 outcome = await self._loop.run(cast, caller, settings, stop, watch)
-                outcome = await self._trouble.ended(row, outcome)
+                outcome = await self._trouble.ended(row, outcome, chosen)
             await self._close(row, cast, outcome, scope)
         finally:
             self._trouble.works(row)
@@ -463,23 +463,24 @@ class Casting:
             interrupted = await self._casts.running(row.event_id)
             if interrupted is not None:
                 return interrupted
-        async with self._database.transaction() as tx:
+        async with self._database.transaction(late=True) as tx:
+            branch = await self._conversations.current_branch(tx, row.conversation_id)
             scope = await self.scope(row)
             said = outdated(row, scope)
             if said or not await self._in_view(tx, row):
                 if await self._inbox.is_waiting(tx, row.event_id):  # else nothing is said of it
                     await self._out_of_view(tx, row, scope, said)
                 return None
-            branch = await self._conversations.current_branch(tx, row.conversation_id)
             opens = row.kind == "message" and not row.edits
             if opens and await self._branching.sow(tx, row, branch):
                 return None
             if not await self._inbox.begin(tx, row.event_id):
                 return None
             branch, effects = await self._branching.fork(tx, row, branch)
-            lines = await self._said_before(tx, row)
+            began = await self._conversations.began(tx, row.conversation_id)
+            lines = await self._said_before(tx, row, began)
             replied = await self._replies.shown(tx, row, scope, fetched)
-            told = effects + await self._told_before(tx, row)
+            told = effects + await self._told_before(tx, row, scope, began)
             told += intent(row, lines, age(row, self._clock.now(), self._zone), replied)
             wards = self._settings.wards.record()
             cast = await self._casts.start(
@@ -508,15 +509,14 @@ class Casting:
             said = words.RESULT.format(result=text_of(row.body))
         await self.reply(tx, row, said, meant_for=scope)
 
-    async def _told_before(self, tx: Transaction, row: Waiting) -> str:
+    async def _told_before(self, tx: Transaction, row: Waiting, scope: str, began: datetime) -> str:
         """What tasks have told this room since its last message was asked about (T-052), and what
         was tidied since (M-078).
         """
         if row.kind != "message":
             return ""
-        unasked, scope = self._settings.unasked, await self.scope(row)
+        unasked = self._settings.unasked
         tidied = await unasked.told_with(tx, row, scope) if unasked else ""
-        began = await self._conversations.began(tx, row.conversation_id)
         last = await self._inbox.last_before(tx, row.conversation_id, row.seq)
         since = max(began, last.received_at if last else began)
         told = await self._occurrences.delivered_in(tx, row.conversation_id, since, MOST)
@@ -525,8 +525,9 @@ class Casting:
             told = await self._occurrences.delivered_in(tx, row.conversation_id, asked, MOST)
         return "".join(due_event(each, self._zone) for each in told) + tidied
 
-    async def _said_before(self, tx: Transaction, row: Waiting) -> Sequence[Waiting]:
-        began = await self._conversations.began(tx, row.conversation_id)
+    async def _said_before(
+        self, tx: Transaction, row: Waiting, began: datetime
+    ) -> Sequence[Waiting]:
         first = await self._inbox.find(tx, row.edits) if row.edits else None
         return await self._inbox.context(row.conversation_id, (first or row).seq, began)
 
@@ -536,8 +537,8 @@ class Casting:
         sizes = await self._oversize.sizes(scope) if row.kind == "message" else {}
         if sizes and outcome.left_out is not None:
             await self._oversize.note(scope, outcome.left_out if "memories" in sizes else 0)
-        async with self._database.transaction() as tx:
-            if not await self._casts.in_scope(cast.branch_id):
+        async with self._database.transaction(late=True) as tx:
+            if not await self._casts.in_scope(tx, cast.branch_id):
                 outcome = JOINED
             if not await self._casts.end(tx, cast.id, outcome.state, outcome.reason, outcome.text):
                 return  # stopped or edited, and that was answered
@@ -574,13 +575,15 @@ class Casting:
             turns = [*filter(is_shown, turns)]
             seen = await self.seen(tx, row, cast)
             shown = seen[0] if seen and seen[1] == scope else ""  # not what was for other readers
-            chosen = await self._conversations.backend(row.conversation_id)
+            is_whole = outcome.state == "terminated"
+            chosen = None if is_whole else await self._conversations.backend(row.conversation_id)
             said = words.reply_text(outcome, when, turns, shown, chosen)
             if not turns and not seen and (key := self._trouble.once(row, outcome, chosen)):
                 await self._notices.notice_once(tx, key, EVER, row.conversation_id, said)
                 said = ""
-            by_model = (outcome.state == "terminated" and bool(outcome.text.strip())) or bool(shown)
-            await self.reply(tx, row, said, cast.id, meant_for=scope, in_place=by_model)
+            by_model = (is_whole and bool(outcome.text.strip())) or bool(shown)
+            in_place = by_model and row.edits is not None
+            await self.reply(tx, row, said, cast.id, meant_for=scope, in_place=in_place)
 
     async def tell_once(self, tx: Transaction, row: Waiting, key: str, text: str) -> None:
         """Say something about a row in its room, and never again under the same key."""

@@ -168,8 +168,9 @@ class Rooms:
             workers.create_task(self._trouble.run(self.wake))
             while True:
                 conversation_id = await self._woken.get()
-                await self._stop_if_asked(conversation_id)
-                await self._stop_if_edited(conversation_id)
+                if await self._stores.inbox.interrupts(conversation_id):
+                    await self._stop_if_asked(conversation_id)
+                    await self._stop_if_edited(conversation_id)
                 await self._stop_if_joined(conversation_id)
                 self._ask_anew_if_outdated(conversation_id)
                 await self._pass_by(conversation_id)
@@ -254,7 +255,8 @@ class Rooms:
         """Take no more time for what those who can read here now must not hear (F-004)."""
         taken, stop = self._running.get(conversation_id, (None, None))
         cast = await self._stores.casts.running(taken) if taken else None
-        if stop and cast and not await self._stores.casts.in_scope(cast.branch_id):
+        stores = self._stores
+        if stop and cast and not await stores.casts.in_scope(stores.database, cast.branch_id):
             stop.press()
 
     def _ask_anew_if_outdated(self, conversation_id: str) -> None:
@@ -347,7 +349,10 @@ class Rooms:
 
     async def _forget_first(self, row: Waiting) -> None:
         """Carry out what people of a scope want forgotten, before anything is shown there (U-015)."""
-        stores, scope = self._stores, await self._casting.scope(row)
+        stores = self._stores
+        if not await stores.jobs.is_forgetting(stores.database):
+            return
+        scope = await self._casting.scope(row)
         if not await stores.jobs.is_forgetting(stores.database, scope):
             return
         await self._sub_sessions.finish(FORGET, self.wake)

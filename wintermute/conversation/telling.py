@@ -75,7 +75,7 @@ class Telling:
     async def keep(self, running: CastState, text: str) -> str:
         """Store the block that stands at the end now; returns it as it is kept, without secrets."""
         turn = running.newest
-        async with self._database.transaction() as tx:
+        async with self._database.transaction(late=True) as tx:
             kept = await self._casts.tell(tx, running.cast.id, turn.id if turn else None, text)
         running.told(kept)
         return kept

@@ -417,12 +417,12 @@ class Trouble:
         part = await self._health.part("model")
         return f"outage {part.since.isoformat()}" if part else "outage"
 
-    async def ended(self, row: Waiting, outcome: Outcome) -> Outcome:
-        """What is to come of a message whose cast has ended so."""
+    async def ended(self, row: Waiting, outcome: Outcome, asked: str | None) -> Outcome:
+        """What is to come of a message whose cast has ended so. `asked`: the model chosen for it."""
         self.works(row)
         failing = self._failing.get(row.event_id)
         if outcome.reason in ANSWERED:
-            await self._answered(row)
+            await self._answered(row, asked)
         if outcome.reason in UNFIT:
             self._was_unfit = True
             await self._health.note("prompt", "fail", outcome.text)
@@ -473,9 +473,9 @@ class Trouble:
     def _forget(self, row: Waiting) -> None:
         self._failing.pop(row.event_id, None)
 
-    async def _answered(self, row: Waiting) -> None:
+    async def _answered(self, row: Waiting, asked: str | None) -> None:
         """Note that a message has its answer."""
-        if await self.chosen(row) is None:
+        if asked is None:
             await self._back()
         if self._was_unfit:
             async with self._database.transaction() as tx:

@@ -140,8 +140,8 @@ def answered(casts: Sequence[Cast]) -> Iterator[Cast]:
     newest = {cast.key: turn.id for cast in casts for turn in filter(is_shown, cast.turns)}
     for cast in map(bared, casts):
         last = newest.get(cast.key) if ends[cast.key] in UNSEEN else None
-        turns = (_bare(turn) if turn.id == last else turn for turn in cast.turns)
-        yield replace(cast, turns=tuple(turns))
+        turns = tuple(_bare(turn) if turn.id == last else turn for turn in cast.turns)
+        yield replace(cast, turns=turns) if last else cast
 
 
 def _bare(turn: Turn) -> Turn:

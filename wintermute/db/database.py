@@ -40,6 +40,7 @@ from wintermute.errors import (
 )
 
 log = logging.getLogger(__name__)
+driver_log = logging.getLogger("aiosqlite")
 
 NO_ROOM = ("disk is full", "disk I/O error")  # the second when its log cannot grow
 LOCKED = ("database is locked", "database table is locked", "database schema is locked")
@@ -51,6 +52,8 @@ UPGRADE_LOOKS = 10
 GENERATED = b"# generated:"
 """The beginning of a MEMORIES.txt that we wrote (M-016)."""
 Parameters = Sequence[Any] | Mapping[str, Any]
+Statement = tuple[str, Parameters]
+BEGIN = "BEGIN IMMEDIATE"
 T = TypeVar("T")
 
 
@@ -70,17 +73,53 @@ class Row(Protocol):
     def keys(self) -> list[str]: ...
 
 
+class Writer(aiosqlite.Connection):
+    """The connection that writes: of the way to its thread, several statements take one."""
+
+    async def together(self, statements: Sequence[Statement]) -> tuple[list[Row], int]:
+        """Run them in order until one fails; the rows of the last one, and how many it changed."""
+        found = await self._execute(_one_by_one, self._conn, statements)  # type: ignore[no-untyped-call]  # aiosqlite's
+        return cast("tuple[list[Row], int]", found)
+
+
+def _one_by_one(connection: Any, statements: Sequence[Statement]) -> tuple[list[Row], int]:
+    for sql, parameters in statements:
+        step = partial(connection.execute, sql, parameters)
+        driver_log.debug("executing %s", step)  # as of a statement that goes alone
+        cursor = step()
+        rows = cursor.fetchall()
+        driver_log.debug("operation %s completed", step)
+    return rows, cursor.rowcount
+
+
 class Transaction:
     """An open write transaction. Stores take it as an argument, so that rows change together."""
 
-    def __init__(self, connection: aiosqlite.Connection) -> None:
+    def __init__(self, connection: Writer, unlocked: Callable[..., Awaitable[Any]]) -> None:
+        """`unlocked` waits for locks of others, which a transaction meets as it begins."""
         self._connection = connection
+        self._unlocked = unlocked
+        self._later: list[Statement] = [(BEGIN, ())]
+
+    async def flush(self) -> None:
+        """Run now what was to run later."""
+        if self._later:
+            await self._run(*self._later.pop())
+
+    def later(self, sql: str, parameters: Parameters = ()) -> None:
+        """Run a statement with the next one, or with the commit: nobody waits for what it gives."""
+        self._later.append((sql, parameters))
 
     async def execute(self, sql: str, parameters: Parameters = ()) -> int:
         """Run one statement; the number of rows it changed."""
-        # Not closed: that would be a second way through the driver's thread for nothing.
-        cursor = await self._connection.execute(sql, cast("Iterable[Any]", parameters))
-        return cursor.rowcount
+        return (await self._run(sql, parameters))[1]
+
+    async def _run(self, sql: str, parameters: Parameters) -> tuple[list[Row], int]:
+        statements, self._later = [*self._later, (sql, parameters)], []
+        attempt = partial(self._connection.together, statements)
+        if statements[0][0] != BEGIN:
+            return await attempt()
+        return cast("tuple[list[Row], int]", await self._unlocked(attempt, tell=True))
 
     @asynccontextmanager
     async def kept_if(self, worth: Callable[[], Awaitable[bool]]) -> AsyncIterator[None]:
@@ -94,12 +133,12 @@ class Transaction:
     async def execute_many(self, sql: str, rows: Sequence[Parameters]) -> None:
         """Run one statement for each row, in one go through the driver's thread."""
         if rows:
+            await self.flush()
             await self._connection.executemany(sql, rows)
 
     async def rows(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """All rows of a query, as this transaction sees them."""
-        found = await self._connection.execute_fetchall(sql, cast("Iterable[Any]", parameters))
-        return cast("list[Row]", list(found))
+        return (await self._run(sql, parameters))[0]
 
     async def row(self, sql: str, parameters: Parameters = ()) -> Row | None:
         """The first row of a query, or None."""
@@ -121,7 +160,7 @@ class Database:
     def __init__(
         self,
         path: Path,
-        writer: aiosqlite.Connection,
+        writer: Writer,
         reader: aiosqlite.Connection,
         patience: Patience | None,
         *,
@@ -140,17 +179,20 @@ class Database:
         return self._knows_vectors
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Transaction]:
+    async def transaction(self, *, late: bool = False) -> AsyncIterator[Transaction]:
         """All statements inside become durable together, or none does.
 
-        Not to be nested within one task: the inner one would wait for the outer for ever.
+        Not to be nested within one task: the inner one would wait for the outer for ever. `late`:
+        it begins with its first statement, before which nothing is looked at that a command could
+        change.
 
         Raises: StorageBlocked, and then nothing of it remains.
         """
         async with self._lock:
-            tx = Transaction(self._writer)
+            tx = Transaction(self._writer, self._unlocked)
             try:
-                await self._unlocked(partial(tx.execute, "BEGIN IMMEDIATE"), tell=True)
+                if not late:
+                    await tx.flush()
                 yield tx
                 await tx.execute("COMMIT")
             except BaseException as error:
@@ -276,7 +318,7 @@ async def open_database(
         known = await asyncio.to_thread(_prepare, path, open_one, read_only=read_only)
     except driver.Error as error:
         raise _unusable(path, error) from error
-    writer = aiosqlite.Connection(partial(open_one, read_only=read_only), iter_chunk_size=64)
+    writer = Writer(partial(open_one, read_only=read_only), iter_chunk_size=64)
     async with writer, aiosqlite.Connection(partial(open_one, read_only=True), 64) as reader:
         yield Database(path, writer, reader, patience, knows_vectors=known)
 

@@ -254,11 +254,11 @@ class Endpoint:
     async def _answer(
         self, client: "Client", body: Json, request: Request, listener: Listener, longest: int
     ) -> Answer:
-        aloud = self.thinks_aloud or await self._aloud.known()
+        known = self.thinks_aloud or await self._aloud.known()
         gathering = Gathering(
             self._redact,
             offered(request),
-            aloud=aloud,
+            aloud=known,
             spells=await self._spells(),
             view=context_of(request),
         )
@@ -294,11 +294,11 @@ class Endpoint:
         answer = gathering.answer(self._new_id, longest, named=named)
         self._show(gathering, shown, listener)
         shown.end()
-        await self._learn(aloud=gathering.aloud, said=bool(answer.text.strip()))
+        await self._learn(known, aloud=gathering.aloud, said=bool(answer.text.strip()))
         return answer
 
-    async def _learn(self, *, aloud: bool, said: bool) -> None:
-        known = self.thinks_aloud or await self._aloud.known()
+    async def _learn(self, known: bool, *, aloud: bool, said: bool) -> None:
+        known = known or self.thinks_aloud
         self._plain = 0 if aloud else self._plain + said
         still = aloud or (known and self._plain < PLAIN_MOST)
         if still is not known:

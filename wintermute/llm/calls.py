@@ -89,7 +89,7 @@ class Budget:
             "ON CONFLICT (id) DO UPDATE SET call_id = excluded.call_id, tokens = excluded.tokens,"
             " usd = excluded.usd, settled = excluded.settled",
         )
-        await tx.execute(*statement)
+        tx.later(*statement)
 
     async def spent_today(self) -> Amount:
         """What counts against the ceilings now."""
@@ -277,7 +277,7 @@ class ModelCalls:
         """
         call_id, sources = self._new_id("ask"), attempt.sources
         values = columns(attempt, "number", "usage", "reply", "sources") | columns(attempt.usage)
-        async with self._database.transaction() as tx:
+        async with self._database.transaction(late=True) as tx:
             now = self._clock.now()
             is_kept = self._record and attempt.reply is not None
             if is_kept and sources is not None:
@@ -290,7 +290,7 @@ class ModelCalls:
                 "answer": replace(attempt.reply, kept="") if attempt.reply and is_kept else None,
                 "sources": sources.ids if is_kept and sources else None,
             }
-            await tx.execute(*insert("model_calls", values | {"created_at": now}))
+            tx.later(*insert("model_calls", values | {"created_at": now}))
             await settle(tx, call_id)
 
     async def refused(self, role: str, reason: str) -> None:

@@ -148,4 +148,4 @@ class TokenCounts:
             "ON CONFLICT (model, base_url) DO UPDATE SET estimated = excluded.estimated,"
             " reported = excluded.reported",
         )
-        await tx.execute(*statement)
+        tx.later(*statement)

@@ -189,7 +189,7 @@ class Casts:
             bare=bare,
             taint=taint,
         )
-        await tx.execute(*insert("casts", columns(cast, "turns")))
+        tx.later(*insert("casts", columns(cast, "turns")))
         return cast
 
     async def end(
@@ -206,7 +206,7 @@ class Casts:
         )
         if ended == 0:
             return False
-        await tx.execute(
+        tx.later(
             "WITH RECURSIVE below (id) AS (SELECT :cast UNION SELECT k.id FROM below"
             " JOIN conversations c ON c.parent_cast = below.id AND NOT c.outlives"
             " JOIN branches b ON b.conversation_id = c.id JOIN casts k ON k.branch_id = b.id)"
@@ -235,7 +235,7 @@ class Casts:
                 "INSERT INTO prompt_parts (hash, text) VALUES (?, ?) ON CONFLICT DO NOTHING",
                 [(digest, text) for _, digest, text in hashed],
             )
-        await tx.execute(
+        tx.later(
             "UPDATE casts SET prompt_hash = :hash WHERE id = :cast AND prompt_hash IS NOT :hash",
             {"hash": whole, "cast": cast_id},
         )
@@ -257,7 +257,7 @@ class Casts:
                 "UPDATE turns SET context_block = :block WHERE id = :turn AND context_block <> :block"
                 " AND EXISTS (SELECT 1 FROM casts WHERE id = :cast AND state = 'running')"
             )
-        await tx.execute(change, given)
+        tx.later(change, given)
         return kept
 
     async def strip(self, tx: Transaction, cast_id: str) -> None:
@@ -568,12 +568,12 @@ class Casts:
         )
         return (bool(row["runs"]), not row["has_moved"]) if row else (False, True)
 
-    async def in_scope(self, branch_id: str) -> bool:
+    async def in_scope(self, source: Transaction | Database, branch_id: str) -> bool:
         """Whether nobody came or went, since a branch began, for whom its memory is or is not (F-004).
 
         Who was there for a moment only counts as well: what is said now goes on in another branch.
         """
-        return not await self._database.exists(
+        return not await source.exists(
             "SELECT 1 FROM branches b JOIN branches n ON n.conversation_id = b.conversation_id"
             " AND n.seq > b.seq AND n.reason = 'scope' WHERE b.id = ?",
             (branch_id,),

@@ -56,7 +56,7 @@ class Exchanges:
     async def store_exchange(self, tx: Transaction, room_id: str, exchange: TalkPace) -> None:
         """Remember it."""
         kept = json.dumps(asdict(exchange))
-        await tx.execute("UPDATE rooms SET exchange = ? WHERE room_id = ?", (kept, room_id))
+        tx.later("UPDATE rooms SET exchange = ? WHERE room_id = ?", (kept, room_id))
 
     async def take_held(self, now: float) -> set[str]:
         """Have the newest message answered that was held long enough, with those before it.

@@ -283,7 +283,7 @@ class Inbox:
         self, tx: Transaction, event_id: str, state: InboxState, not_before: float | None = None
     ) -> None:
         """Move an event on; `not_before`, by the steady clock, delays the next attempt (L-034)."""
-        await tx.execute(
+        tx.later(
             "UPDATE inbox SET state = ?, not_before = ? WHERE event_id = ?",
             (state, not_before, event_id),
         )
@@ -304,6 +304,12 @@ class Inbox:
             {"conversation": conversation_id, "aside": json.dumps(sorted(aside))},
         )
         return [row for row in map(_waiting, rows) if not row.is_stop]
+
+    async def interrupts(self, conversation_id: str) -> bool:
+        """Tell if a command or an edit waits, which may end what is at work."""
+        waits = "SELECT 1 FROM inbox WHERE conversation_id = ? AND state = 'waiting'"
+        query = f"{waits} AND (kind = 'command' OR edits IS NOT NULL)"
+        return await self._database.exists(query, (conversation_id,))
 
     async def stops(self, conversation_id: str) -> list[Waiting]:
         """Unanswered `/stop`s."""

@@ -93,19 +93,20 @@ class Notices:
             changed += 1
         return bool(changed)
 
-    async def end_waits(self) -> None:
-        """Notices whose messages have their answers, sent or growing, are taken away.
+    async def end_waits(self) -> bool:
+        """Notices whose messages have their answers, sent or growing, are taken away, if there are any.
 
         Also where there will be none: it was stopped, taken back or said otherwise.
         """
         if not await self._database.rows(OVER):
-            return
+            return False
         async with self._database.transaction() as tx:
             for row in await tx.rows(OVER):
                 await tx.execute("UPDATE outbox SET awaits = NULL WHERE id = ?", (row["id"],))
                 for edit in await tx.rows(EDITS, (row["room_id"], row["event_id"])):
                     await self._change(tx, edit, "")
                 await self._change(tx, row, "")
+        return True
 
     async def noticed(self, tx: Transaction, prefix: str) -> list[str]:
         """The keys of notices that begin so."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
@@ -34,10 +34,8 @@ ASKED = (
 HELD = "outbox.unsolicited AND NOT EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id)"
 """Nobody asked for it, and nothing of it has begun: in quiet hours it waits."""
 NEXT = (
-    "SELECT outbox.seq, outbox.id, outbox.room_id, outbox.kind, outbox.body,"
-    " outbox.late_after AS after, outbox.late_note AS mark,"
-    " outbox.meant_for, outbox.reacts_to, outbox.apart, outbox.answers, outbox.cause, outbox.changes,"
-    " outbox.grows, outbox.continues, outbox.edits_of, outbox.conversation_id,"
+    "SELECT outbox.*, outbox.late_after AS after, outbox.late_note AS mark,"
+    " EXISTS (SELECT 1 FROM outbox_parts p WHERE p.outbox_id = outbox.id) AS is_split,"
     " iif(c.room_id = outbox.room_id AND c.thread_id GLOB '$*', c.thread_id, NULL) AS thread,"
     f" iif({ASKED} AND NOT i.direct, i.sender, NULL) AS mentions,"
     f" iif({ASKED} AND (NOT i.direct OR c.thread_id <> '' OR (SELECT reason FROM casts"
@@ -112,6 +110,7 @@ class Outgoing:
     """No row of its own, but more of the answer that grows in `changes`: its transaction id."""
     edits_of: str | None = None
     """In place of signs: an event whose edits go, or the row of a draft that does (`retractions`)."""
+    is_split: bool = field(default=False, compare=False)  # its events are stored
 
     @property
     def redacts(self) -> bool:
@@ -334,7 +333,7 @@ class Outbox:
             "state": "waiting",
             "created_at": self._clock.now(),
         }
-        await tx.execute(*insert("outbox", values | more))
+        tx.later(*insert("outbox", values | more))
         return outbox_id
 
     async def change(
@@ -346,7 +345,7 @@ class Outbox:
 
     async def _drop_notices(self, tx: Transaction, event_id: str) -> None:
         """What was to be said until there is an answer need not be said any more."""
-        await tx.execute(
+        tx.later(
             "UPDATE outbox SET state = 'sent', body = '' WHERE awaits = ? AND state IN"
             " ('waiting', 'stuck') AND NOT EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id)",
             (event_id,),
@@ -427,20 +426,20 @@ class Outbox:
             )
             for n, (txn_id, content) in enumerate(contents)
         ]
-        async with self._database.transaction() as tx:
+        async with self._database.transaction(late=True) as tx:
             waits = "SELECT 1 FROM outbox WHERE id = ? AND state = 'waiting'"
             if not (await tx.exists(waits, (outbox_id,)) and await still(tx)):
                 return []
             for part in parts:
                 values = columns(part, "of", "sent") | {"state": "waiting"}
-                await tx.execute(*insert("outbox_parts", values))
+                tx.later(*insert("outbox_parts", values))
         return parts
 
     async def attempt(self, part: OutboxPart, device_id: str) -> OutboxPart:
         """Note that a part is about to be sent for the first time, before it is."""
         now = self._clock.now()
-        async with self._database.transaction() as tx:
-            await tx.execute(
+        async with self._database.transaction(late=True) as tx:
+            tx.later(
                 "UPDATE outbox_parts SET attempts = 1, device_id = ?, first_attempt_at = ?"
                 " WHERE outbox_id = ? AND n = ?",
                 (device_id, stamp(now), part.outbox_id, part.n),
@@ -461,8 +460,8 @@ class Outbox:
 
         Without an event it was refused, and is not worth another word.
         """
-        async with self._database.transaction() as tx:
-            await tx.execute(
+        async with self._database.transaction(late=True) as tx:
+            tx.later(
                 "UPDATE outbox_parts SET state = 'sent', event_id = ? WHERE outbox_id = ? AND n = ?",
                 (event_id, part.outbox_id, part.n),
             )

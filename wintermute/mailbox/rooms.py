@@ -189,7 +189,7 @@ class KnownRooms:
 
     async def seen(self, tx: Transaction, room_id: str, encrypted: bool, last: str = "") -> None:
         """We are in this room; once encrypted it counts as encrypted for ever. `last`: its newest event."""
-        await tx.execute(
+        tx.later(
             "INSERT INTO rooms (room_id, encrypted, state, last_event) VALUES (?, ?, 'joined', ?)"
             " ON CONFLICT (room_id) DO UPDATE SET encrypted = max(encrypted, excluded.encrypted),"
             " state = 'joined', last_event = coalesce(nullif(excluded.last_event, ''), last_event)",

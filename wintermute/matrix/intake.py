@@ -151,7 +151,7 @@ class Intake:
     ) -> set[str]:
         """Keep a whole sync with its token; the conversations in which something waits now."""
         woken = await self._moves.follow(batch)
-        async with self._stores.database.transaction() as tx:
+        async with self._stores.database.transaction(late=True) as tx:
             for room in rooms:
                 woken |= await self._room(tx, room)
             for room_id, state in batch.invited:
@@ -198,7 +198,8 @@ class Intake:
             elif event["event_id"] not in gone:
                 conversation = await self._event(tx, event, then)
                 woken |= {conversation} if conversation else set()
-        woken |= await self._rescope(tx, view)
+        if view is not last:
+            woken |= await self._rescope(tx, view)
         if room.retry or any(event["type"] in READERS for event in room.events):
             scope = scope_of(view, self._client.account, self._policy)
             await self._stores.outbox.release_for(tx, scope)
@@ -539,7 +540,9 @@ class Intake:
         return await self.reconsider() if await self.trust.settle() else set()
 
     async def reconsider(self) -> set[str]:
-        """Look again at what could not be trusted; the conversations in which something waits now."""
+        """Look again at what could not be decrypted or trusted; the conversations in which something
+        waits now.
+        """
         async with self._stores.database.transaction():
             pass  # what is being stored by the verdict of before is there then
         rows, last = await self._stores.inbox.locked(), 0
@@ -552,16 +555,12 @@ class Intake:
         async with self._stores.database.transaction() as tx:
             await self._stores.inbox.discard_untrusted(tx, self._clock.now() - UNTRUSTED_DAYS * DAY)
 
-    async def unlock(self, *, new_keys: bool) -> set[str]:
-        """Try again what could not be decrypted; the conversations in which something waits now.
-
-        Without new keys only the person is told, when it is time.
-        """
-        if new_keys:  # also of what waits: whoever vouches for it may have been heard only now
-            return await self.reconsider()
-        for row in await self._stores.inbox.locked():
+    async def tell_locked(self) -> bool:
+        """Tell people, when it is time, of what cannot be decrypted; False: nothing is locked."""
+        rows = await self._stores.inbox.locked()
+        for row in rows:
             await self._complaints.about(row)
-        return set()
+        return bool(rows)
 
     async def _tried(self, rows: Sequence[Locked]) -> set[str]:
         return {tried for row in rows if (tried := await self._try(row)) is not None}

@@ -89,6 +89,7 @@ log = logging.getLogger(__name__)
 
 REMEMBERED = timedelta(hours=23)  # Synapse forgets transaction ids after 24 (notes/matrix §7)
 SKEW = timedelta(minutes=5)  # between our clock and the homeserver's
+SHORT = 1000  # characters that are rendered sooner than another thread would begin to
 SHORTEST_WAIT = 0.5
 LONGEST_WAIT = 5.0
 TOLD_SECONDS = 60.0
@@ -216,7 +217,6 @@ class Sender:
         async with asyncio.TaskGroup() as conversations:
             while True:
                 self._bell.clear()
-                await self._stores.notices.end_waits()
                 waiting = await self._stores.outbox.conversations_waiting()
                 for where in dict.fromkeys([*waiting, *self._drafts.growing()]):
                     if where in self._busy:
@@ -224,6 +224,8 @@ class Sender:
                     else:
                         self._busy[where] = asyncio.Event()
                         conversations.create_task(self._say(where))
+                if await self._stores.notices.end_waits():
+                    continue
                 await self._news()
 
     async def _news(self) -> None:
@@ -407,7 +409,7 @@ class Sender:
         if row.live:
             await self._edit(row)
             return
-        found = await self._stores.outbox.parts(row.id) or await self._split(row)
+        found = (row.is_split and await self._stores.outbox.parts(row.id)) or await self._split(row)
         for part in found:
             if not part.sent and (self._closing or not await self._send(row, part)):
                 return
@@ -463,7 +465,10 @@ class Sender:
                 await self._close(tx, row, words.BELOW)
             return True
 
-        events = await asyncio.to_thread(events_of, row, event_id)  # long Markdown takes its time
+        if len(row.body) <= SHORT:
+            events = events_of(row, event_id)
+        else:  # long Markdown takes its time
+            events = await asyncio.to_thread(events_of, row, event_id)
         if not events:
             await stores.outbox.stuck(row.id, "nothing in it can be shown")
         device_id = self._client.account.device_id
@@ -627,7 +632,9 @@ class Sender:
                 encrypted = row.room_id in await self._stores.known.encrypted()
                 sealed = encrypted or self._client.room(row.room_id).encrypted
                 await self._copies.before_sending(encrypted=sealed)
-                content = await asyncio.to_thread(content_now, row, part, now)
+                content = part.content
+                if row.late is not None:
+                    content = await asyncio.to_thread(content_now, row, part, now)
                 view = self._client.room(row.room_id)
                 if not self._may_read(row, view) or self._home(row) != row.room_id:
                     raise AudienceChanged(row.room_id)

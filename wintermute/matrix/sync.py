@@ -187,8 +187,10 @@ class Sync:
             for room in batch.joined
         ]
         woken = await self._intake.store(batch, rooms, self._restored.settle if first else None)
-        woken |= await self._intake.unlock(new_keys=first or batch.to_device > 0)
-        self._wake_all(woken)
+        new_keys = first or batch.to_device > 0
+        self._wake_all(woken | await self._intake.reconsider() if new_keys else woken)
+        if not new_keys and await self._intake.tell_locked():  # those who are answered do not wait
+            self._progress.stored()
         self._token_refusals = 0
         self.caught_up.set()
         await self._copies.heard(batch, first=first)

@@ -407,6 +407,7 @@ class Oversize:
         self._places = stores.places
         self._health = stores.health
         self._clock = clock
+        self._fits: set[str] = set()  # lists of which that is known since this process began
 
     async def sizes(self, scope: str) -> Mapping[Component, int]:
         """How long the parts of this scope are now, in characters."""
@@ -437,9 +438,12 @@ class Oversize:
         """Note how many memories of a list did not fit, for a status and for `/why` (M-092)."""
         name = self._places.shown_memories(scope)
         if left_out:
+            self._fits.discard(name)
             await self._health.note(name, "warn", LIST_TOO_LONG.format(n=left_out))
-        elif await self._health.part(name):
-            await self._health.note(name, "ok")
+        elif name not in self._fits:
+            self._fits.add(name)
+            if await self._health.part(name):
+                await self._health.note(name, "ok")
 
     def _text(self, component: Component, size: int, scope: str) -> str:
         values = {"size": str(size), "limit": str(self._limits[component])}
