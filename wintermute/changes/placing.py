@@ -37,6 +37,13 @@ class FileItems(Protocol):
         """Give the item as it is now; None: it does not exist."""
         ...
 
+    async def mend(self) -> None:
+        """Finish what a kill left half in place, which they know themselves.
+
+        Raises: WintermuteError where nobody can tell what they are now.
+        """
+        ...
+
     def prepared(self, changes: Sequence[Change]) -> AbstractAsyncContextManager[PutInPlace]:
         """Do all that may fail on a full disk; what is given then makes the items what they become.
 
@@ -139,6 +146,8 @@ class Placing:
             log.warning("a change is half in place reason=%s", problem)
 
     async def _finish(self, found: Unplaced) -> None:
+        for kind in sorted({each.kind for each in found.changes}):
+            await self.files[kind].mend()
         edited = await self.are_edited(found.changes)
         if edited or not found.is_wanted:
             return await self._put_back(found, edited=edited)

@@ -6,7 +6,13 @@ texts, and passed over (`changes.undo.standing`).
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from functools import partial
 
 from wintermute.changes.change_sets import Change
@@ -22,14 +28,21 @@ class TextItems:
         self,
         text: Callable[[str], str | None],
         prepared: Callable[[Sequence[Change]], AbstractContextManager[Callable[[], None]]],
+        settled: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """`prepared`: writes all new texts, and gives what puts them in place."""
+        """`prepared`: writes all new texts, and gives what puts them in place. `settled`: see `mend`."""
         self._text = text
         self._prepared = prepared
+        self._settled = settled
 
     async def state(self, item: str) -> Json | None:
         """Give what a change set holds of an item: its whole text."""
         return state_of(await to_its_end(partial(self._text, item)))
+
+    async def mend(self) -> None:
+        """Finish what a kill left half in place."""
+        async with entered(self._settled()):
+            pass
 
     @asynccontextmanager
     async def prepared(self, changes: Sequence[Change]) -> AsyncIterator[PutInPlace]:

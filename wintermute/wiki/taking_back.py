@@ -219,7 +219,7 @@ def _report(back: WayBack) -> str:
 
 def page_items(files: StoreFolder) -> TextItems:
     """Give the pages as items that can be undone: kind `page`, by their paths in the store."""
-    return TextItems(partial(text_at, files), partial(_prepared, files))
+    return TextItems(partial(text_at, files), partial(_prepared, files), files.reading)
 
 
 @contextmanager
