@@ -23,7 +23,9 @@ from wintermute.clock import CheckedClock
 from wintermute.commands.tasks import back_lines, change_line
 from wintermute.errors import StoreBusy, ToolFailed
 from wintermute.files import LOCK_FILE, locked
+from wintermute.forgetting.forget_jobs import forget_owed, owe_forgetting
 from wintermute.ids import new_id
+from wintermute.jobs import FORGET
 from wintermute.messages import Json
 from wintermute.night.expiry import DAY, Expiry
 from wintermute.owner import Owner
@@ -301,6 +303,26 @@ async def test_while_a_store_is_away_its_changes_stay_on_record(
         [found] = await stores.changes.history(("page",))
         assert len((await stores.undo.run(found)).back) == 2
         assert [(root / each.item).read_text() for each in PAGES] == ["old\n", "old\n"]
+
+
+async def test_an_undo_that_waited_for_forgetting_brings_nothing_back(tmp_path: Path) -> None:
+    """M-030: what it undoes is as it is on record when its turn has come, not when it was asked for."""
+    said, page = "The bird is a zimtkanarie", tmp_path / "wiki" / "semantic" / "Bird.md"
+    async with _stores(tmp_path) as stores:
+        page.parent.mkdir(parents=True)
+        page.write_text(f"{said}\n\nRest\n")
+        states = {"text": page.read_text()}, {"text": "Rest\n"}
+        change, scope = Change("page", "semantic/Bird.md", *states), stores.owner.scope
+        wanted = await stores.changes.get(
+            await stores.placing.write(Reason("edit", scope), [change])
+        )
+        assert wanted
+        async with stores.database.transaction() as tx:
+            await owe_forgetting(stores, tx, ["$bird"], [said], scope=scope)
+            [job] = await stores.jobs.begin(tx, FORGET, 1)
+        await forget_owed(stores, None, FakeClock(), job)
+        await stores.undo.run(wanted)
+        assert said not in page.read_text()
 
 
 def test_a_change_of_what_a_memory_is_says_which_memory_and_what() -> None:

@@ -220,8 +220,12 @@ class Undo:
         Raises: WintermuteError for a file that cannot be put in place: it is as it was.
         """
         async with self._placing.settled(), AsyncExitStack() as stack:
+            # As it is by now: while this waited, words of it may have been forgotten.
+            known = await self._changes.get(wanted.id)
+            if known is None:
+                return Undone(None)
             async with self._database.transaction() as tx:
-                undone = await self.within(tx, wanted, items, key)
+                undone = await self.within(tx, known, items, key)
                 places = await self._placing.prepared(stack, undone.back)
             if places and undone.set_id:
                 await self._placing.put(places, undone.set_id)
