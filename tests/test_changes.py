@@ -5,7 +5,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import date, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.world.clock import WITHIN, FakeClock, HeldClock
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import KEPT, Change, ChangeSets, Reason
+from wintermute.changes.decisions import Decision, text_wish
 from wintermute.changes.placing import LOCK, Placing, PutInPlace
 from wintermute.changes.undo import Merged, Undo, without
 from wintermute.clock import CheckedClock
@@ -28,6 +29,8 @@ from wintermute.ids import new_id
 from wintermute.jobs import FORGET
 from wintermute.messages import Json
 from wintermute.night.expiry import DAY, Expiry
+from wintermute.night.programme import deeds
+from wintermute.night.questions import Questions
 from wintermute.owner import Owner
 from wintermute.stores import Stores
 from wintermute.tasks.tasks import Target
@@ -323,6 +326,30 @@ async def test_an_undo_that_waited_for_forgetting_brings_nothing_back(tmp_path: 
         await forget_owed(stores, None, FakeClock(), job)
         await stores.undo.run(wanted)
         assert said not in page.read_text()
+
+
+async def test_a_yes_that_is_said_twice_at_once_is_done_once(tmp_path: Path) -> None:
+    """M-079: also where the second was read before the first was done, or cut off."""
+    async with _stores(tmp_path) as stores:
+        (tmp_path / "core.md").write_text("- tea\n")
+        wish = text_wish("core", stores.owner.scope, "- tea\n- milk\n", "it is said often")
+        wish.plan["files"][0]["was"] = "- tea\n"
+        item = await _asked(stores, wish)
+        questions, done = Questions(stores), deeds(stores)
+        both = await asyncio.gather(questions.yes(item, done), questions.yes(item, done))
+        assert [each.problem for each in both] == ["", ""]
+        assert (tmp_path / "core.md").read_text() == "- tea\n- milk\n"
+        assert len(await stores.changes.history(("core",))) == 1
+
+
+async def _asked(stores: Stores, wanted: Decision) -> Decision:
+    """It, as a night that is over has it."""
+    async with stores.database.transaction() as tx:
+        night = await stores.nights.begin(tx, date(2026, 5, 4), "asked")
+        assert night
+        [item] = await stores.decisions.number(tx, (night.id, stores.owner.scope, "any"), [wanted])
+        await stores.nights.end(tx, night.id)
+    return item
 
 
 def test_a_change_of_what_a_memory_is_says_which_memory_and_what() -> None:

@@ -123,6 +123,8 @@ class Deeds:
         except _Over:
             return await stores.decisions.is_done(item)
         except WintermuteError:
+            if await stores.decisions.is_done(item):  # somebody else said yes, or was killed at it
+                return True
             if not await stores.placing.are_edited(changes):
                 raise
             async with stores.database.transaction() as tx:
