@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.world.clock import WITHIN, FakeClock, HeldClock
 from tests.world.schema import open_migrated
 from wintermute.changes.change_sets import KEPT, Change, ChangeSets, Reason
-from wintermute.changes.decisions import Decision, text_wish
+from wintermute.changes.decisions import Decision, DecisionState, text_wish
 from wintermute.changes.placing import LOCK, Placing, PutInPlace
 from wintermute.changes.undo import Merged, Undo, without
 from wintermute.clock import CheckedClock
@@ -29,6 +29,7 @@ from wintermute.ids import new_id
 from wintermute.jobs import FORGET
 from wintermute.messages import Json
 from wintermute.night.expiry import DAY, Expiry
+from wintermute.night.night_undo import undo_items
 from wintermute.night.programme import deeds
 from wintermute.night.questions import Questions
 from wintermute.owner import Owner
@@ -40,6 +41,7 @@ ANN = "person:@ann:test"
 BEN = "person:@ben:test"
 WHY = Reason("tool", ANN)
 
+DONE: tuple[DecisionState, ...] = ("done",)
 TEXT = "one\ntwo\nthree\nfour\nfive\n"
 
 
@@ -340,6 +342,24 @@ async def test_a_yes_that_is_said_twice_at_once_is_done_once(tmp_path: Path) -> 
         assert [each.problem for each in both] == ["", ""]
         assert (tmp_path / "core.md").read_text() == "- tea\n- milk\n"
         assert len(await stores.changes.history(("core",))) == 1
+
+
+async def test_an_item_that_was_put_back_by_hand_is_undone_all_the_same(tmp_path: Path) -> None:
+    """M-079: a person said that they do not want it, so it is not asked again."""
+    async with _stores(tmp_path) as stores:
+        scope = stores.owner.scope
+        item = await _asked(stores, Decision("task", ("tea",), "", "done", {"task": 1}))
+        async with stores.database.transaction() as tx:
+            task = await stores.tasks.add(tx, Reason("tool", scope), "tea", scope=scope)
+            into = await stores.changes.record(tx, Reason("night", scope), [])
+            why = Reason("night", scope, decision=item.seq, into=into)
+            await stores.tasks.complete(tx, Target(task.id, scope, why), "done")
+            await stores.decisions.move(tx, item, "done", into)
+            await stores.tasks.resume(tx, Target(task.id, scope, Reason("command", scope)))
+        [done] = await stores.decisions.listed(stores.database, states=DONE)
+        undone = await undo_items(stores, [done], whole=False)
+        assert (undone.is_nothing, [each.seq for each in undone.items]) == (True, [item.seq])
+        assert (await stores.decisions.answered(scope)).knows(item)
 
 
 async def _asked(stores: Stores, wanted: Decision) -> Decision:

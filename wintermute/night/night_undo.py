@@ -61,7 +61,14 @@ async def undo_items(stores: Stores, items: Sequence[Decision], *, whole: bool) 
             raise WintermuteError(EXPIRED)
         of_set = [item for item in done if item.change_set == set_id]
         names = {name for item in of_set for _, name in item.names}
-        back.append(await stores.undo.run(wanted, None if whole else names))
+        undone = await stores.undo.run(wanted, None if whole else names)
+        back.append(undone)
+        held = {kept.item for kept in undone.kept}
+        async with stores.database.transaction() as tx:
+            for item in of_set:  # of what somebody had put back by hand nothing is on record
+                still = await stores.decisions.current(tx, item)
+                if still and held.isdisjoint(name for _, name in item.names):
+                    await stores.decisions.move(tx, still, "refused")
     for scope in {item.scope for item in done if item.scope}:
         await stores.memories.text(scope)
     left = [await stores.decisions.current(stores.database, item) for item in done]
