@@ -23,6 +23,8 @@ from tests.world.shelf import Json, Shelf, page
 from tests.world.tidied import Tidied, open_nights
 from tests.world.web import Served, web_served
 from wintermute.changes.decisions import text_wish
+from wintermute.forgetting.forget_jobs import forget_owed, owe_forgetting
+from wintermute.jobs import FORGET
 from wintermute.wiki.page_jobs import WikiJob, begin, note
 
 # After a night there is one tool more.
@@ -133,7 +135,7 @@ async def test_a_proposal_is_answered_once_anywhere(tmp_path: Path, model: Model
 
 
 async def test_a_proposal_before_its_night_is_answered(tmp_path: Path, model: ModelServer) -> None:
-    """V-023: a page that changed since it was shown is not overwritten."""
+    """V-023: a page that changed since it was shown is not overwritten. M-030."""
     async with answering(tmp_path, model) as desk:
         house = desk.night.house
         desk.shelf.write(POND, THEIRS)
@@ -155,6 +157,14 @@ async def test_a_proposal_before_its_night_is_answered(tmp_path: Path, model: Mo
         assert (await desk.post("undo", {"change": newest.id}))[0] == 200
         assert desk.shelf.read(POND) == f"{THEIRS}More.\n"
         assert await desk.asked() == []
+        said = "with a heron that Anna saw"  # quoted as what would go, and a reason is on record
+        assert said in newest.summary
+        async with house.database.transaction() as tx:
+            scope = house.stores.owner.scope
+            await owe_forgetting(house.stores, tx, ["$heron"], [said], scope=scope)
+            [job] = await house.stores.jobs.begin(tx, FORGET, 1)
+        await forget_owed(house.stores, None, house.checked, job)
+        assert said not in str(await house.rows("SELECT summary FROM change_sets"))
 
 
 async def test_many_differences_and_two_answers_at_once(tmp_path: Path, model: ModelServer) -> None:

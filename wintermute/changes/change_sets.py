@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from wintermute.clock import Clock, stamp
 from wintermute.db import Database, Row, Transaction
-from wintermute.db.text_search import SCOPES, Kept
+from wintermute.db.text_search import OURS_SINCE, SCOPES, Kept
 from wintermute.db.values import columns, insert, insert_many, reader
 from wintermute.ids import NewId
 from wintermute.messages import Json
@@ -122,6 +122,13 @@ CHANGES = Kept(
     of="kind = 'skill' OR"
     f" (SELECT s.scope FROM change_sets s WHERE s.id = change_set_id) IN {SCOPES}",
 )
+SUMMARIES = Kept(
+    *("change_sets", ("summary",)),
+    where="summary <> ''",
+    of=f"scope IN {SCOPES}",
+    ours=OURS_SINCE,
+)
+"""Words of what was changed, such as the lines that a page would lose."""
 _change = reader(Change)
 _set = reader(ChangeSet, "changes", "undone")
 _version = reader(ItemVersion)

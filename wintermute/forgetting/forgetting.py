@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from wintermute.changes.change_sets import CHANGES
+from wintermute.changes.change_sets import CHANGES, SUMMARIES
 from wintermute.changes.decisions import DECISIONS
 from wintermute.changes.nights import NOTES, TOLD_AGAIN
 from wintermute.clock import stamp
@@ -77,7 +77,7 @@ EDITS = 3
 
 SPOKEN: Sequence[Kept] = (
     *(*casts.LOOM, conversations.EDITS, SESSIONS, RECEIVED, ANSWERS),
-    *(OWED, OCCURRENCES, CHANGES, TASKS, DECISIONS, NOTES),
+    *(OWED, OCCURRENCES, CHANGES, SUMMARIES, TASKS, DECISIONS, NOTES),
 )
 
 REPEATED: Sequence[Kept] = [
@@ -96,7 +96,7 @@ STEPS: Sequence[Sequence[Kept]] = (
     casts.PROMPTS,
     (conversations.EDITS, SESSIONS, RECEIVED),
     (
-        *(*ERASED_JOBS, OCCURRENCES, CHANGES, TASKS, DECISIONS, NOTES),
+        *(*ERASED_JOBS, OCCURRENCES, CHANGES, SUMMARIES, TASKS, DECISIONS, NOTES),
         replace(ANSWERS, hangs=(*ANSWERS.hangs, *TOLD_AGAIN)),
     ),
 )
