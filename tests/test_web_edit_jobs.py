@@ -157,14 +157,14 @@ async def test_a_proposal_before_its_night_is_answered(tmp_path: Path, model: Mo
         assert (await desk.post("undo", {"change": newest.id}))[0] == 200
         assert desk.shelf.read(POND) == f"{THEIRS}More.\n"
         assert await desk.asked() == []
-        said = "with a heron that Anna saw"  # quoted as what would go, and a reason is on record
-        assert said in newest.summary
+        heron = "with a heron that Anna saw"  # quoted as what would go, and a reason is on record
+        assert heron in newest.summary
         async with house.database.transaction() as tx:
             scope = house.stores.owner.scope
-            await owe_forgetting(house.stores, tx, ["$heron"], [said], scope=scope)
+            await owe_forgetting(house.stores, tx, ["$heron"], [heron], scope=scope)
             [job] = await house.stores.jobs.begin(tx, FORGET, 1)
         await forget_owed(house.stores, None, house.checked, job)
-        assert said not in str(await house.rows("SELECT summary FROM change_sets"))
+        assert heron not in str(await house.rows("SELECT summary FROM change_sets"))
 
 
 async def test_many_differences_and_two_answers_at_once(tmp_path: Path, model: ModelServer) -> None:

@@ -619,7 +619,7 @@ class FlatFile:
             )
             file = self._places.shown_memories(scope)
             reason = LINES_LOST.format(n=len(planned.held), file=file)
-            plan = {"do": LINES, "ids": [*planned.held]}
+            plan = {"ids": [*planned.held]}
             wanted = Decision(LINES, (), "", reason, plan, state="open")
             await self._decisions.propose(tx, scope, wanted)
 

@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 
 from wintermute.changes.change_sets import Change, Reason
-from wintermute.changes.decisions import Decision
+from wintermute.changes.decisions import PAGE_LINES, Decision
 from wintermute.changes.texts import state_of, text_in
 from wintermute.errors import StoreChanged
 from wintermute.night.programme import deeds
@@ -35,7 +35,6 @@ MOST_JOBS = 50
 MOST_QUESTIONS = 20
 MOST_ROWS = 1_000
 """Lines of several differences on one page: so many are rendered within 30 ms."""
-PAGE_LINES = "page lines"
 HEAD = re.compile(r"^--- (.*)\n\+\+\+ (.*)\n(?=@@ )", re.MULTILINE)
 LineKind = Literal["new", "gone", "same", "gap"]
 DifferenceRows = Sequence[Difference] | None
