@@ -35,7 +35,7 @@ from wintermute.night.questions import Questions
 from wintermute.owner import Owner
 from wintermute.stores import Stores
 from wintermute.tasks.tasks import Target
-from wintermute.wiki.folder import StoreFolder
+from wintermute.wiki.folder import APPLYING, FileChange
 
 ANN = "person:@ann:test"
 BEN = "person:@ben:test"
@@ -258,53 +258,41 @@ async def test_a_process_that_was_stopped_while_it_placed_files_is_waited_for_no
 PAGES = [Change("page", f"semantic/{n}.md", {"text": "old\n"}, {"text": "new\n"}) for n in "AB"]
 
 
-class Killed(BaseException):
-    """The end of the program, at this place."""
-
-
 @asynccontextmanager
-async def _pages_cut_off(
-    folder: Path, patch: pytest.MonkeyPatch, of: type, name: str
-) -> AsyncIterator[tuple[Stores, Path]]:
-    """Two pages of a store that a kill left on record and half in place."""
-
-    def cut(*_: object) -> None:
-        raise Killed
-
+async def _pages_on_record(folder: Path, text: str) -> AsyncIterator[tuple[Stores, Path]]:
+    """A store with two pages of this text, and their change as a kill leaves it."""
     async with _stores(folder) as stores:
         root = stores.wiki.root
         for path in ("meta/Index.md", *(change.item for change in PAGES)):
             (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_text("old\n")
-        with patch.context() as within:
-            within.setattr(of, name, cut)
-            with pytest.raises(Killed):
-                await stores.placing.write(Reason("edit", stores.owner.scope), PAGES)
+            (root / path).write_text(text)
+        async with stores.database.transaction() as tx:
+            await stores.changes.record(tx, Reason("edit", stores.owner.scope), PAGES, placed=False)
         yield stores, root
 
 
 async def test_pages_that_a_kill_left_half_in_place_are_finished_before_they_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """V-032: nothing is in place that is not on record, also where somebody edited one since."""
-    async with _pages_cut_off(tmp_path, monkeypatch, StoreFolder, "_place") as (stores, root):
+    async with _pages_on_record(tmp_path, "old\n") as (stores, root):
+        files = stores.wiki.files
+        files.stage("job", [FileChange(each.item, "old\n", "new\n") for each in PAGES])
+        files.put(APPLYING, "job")
         (root / PAGES[1].item).write_text("theirs\n")
         await stores.placing.finish()
-        with stores.wiki.files.reading():
+        with files.reading():
             pass
         assert [(root / each.item).read_text() for each in PAGES] == ["old\n", "theirs\n"]
         assert await stores.changes.history(("page",)) == ()
 
 
-async def test_while_a_store_is_away_its_changes_stay_on_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_while_a_store_is_away_its_changes_stay_on_record(tmp_path: Path) -> None:
     """V-032: a page of a folder that is not there was edited by nobody."""
-    away = tmp_path / "away"
-    async with _pages_cut_off(tmp_path, monkeypatch, ChangeSets, "mark_placed") as (stores, root):
-        root.rename(away)
+    async with _pages_on_record(tmp_path, "new\n") as (stores, root):
+        root.rename(tmp_path / "away")
         await stores.placing.finish()
-        away.rename(root)
+        (tmp_path / "away").rename(root)
         [found] = await stores.changes.history(("page",))
         assert len((await stores.undo.run(found)).back) == 2
         assert [(root / each.item).read_text() for each in PAGES] == ["old\n", "old\n"]

@@ -49,6 +49,9 @@ class TornSkills:
     async def state(self, item: str) -> Json | None:
         return await self.skills.state(item)
 
+    async def mend(self) -> None:
+        await self.skills.mend()
+
     @asynccontextmanager
     async def prepared(self, changes: Sequence[Change]) -> AsyncIterator[PutInPlace]:
         async with AsyncExitStack() as stack:

@@ -162,8 +162,8 @@ async def test_a_proposal_before_its_night_is_answered(tmp_path: Path, model: Mo
         async with house.database.transaction() as tx:
             scope = house.stores.owner.scope
             await owe_forgetting(house.stores, tx, ["$heron"], [heron], scope=scope)
-            [job] = await house.stores.jobs.begin(tx, FORGET, 1)
-        await forget_owed(house.stores, None, house.checked, job)
+            [owed] = await house.stores.jobs.begin(tx, FORGET, 1)
+        await forget_owed(house.stores, None, house.checked, owed)
         assert heron not in str(await house.rows("SELECT summary FROM change_sets"))
 
 
