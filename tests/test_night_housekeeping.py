@@ -11,6 +11,8 @@ from tests.world.model import ModelServer
 from tests.world.shelf import Shelf
 from tests.world.tidied import DAY, OWNER, Tidied, open_nights, tally
 from wintermute.changes.change_sets import Reason
+from wintermute.changes.decisions import Decision, text_wish
+from wintermute.night.expiry import Expiry
 from wintermute.tasks.tasks import Target
 
 WHY = Reason("command", OWNER)
@@ -63,17 +65,26 @@ async def test_what_can_be_undone_no_more_goes(tmp_path: Path, model: ModelServe
             await stores.tasks.add(tx, WHY, "Buy cake", scope=OWNER)
             await stores.tasks.complete(tx, Target(done.id, OWNER, WHY), "done")
             await stores.facts.supersede(tx, WHY, (), dict.fromkeys([fact]))
+            await stores.decisions.propose(tx, OWNER, text_wish("core", OWNER, "- tea\n", "why"))
         old = '{"name": "x", "agent": "hand", "start": "2020-05-04T10:15:00+00:00", "status": "failed"}'
         shelf.write("sleep/20200504-101500/job.json", old)
         shelf.write("sleep/20200504-101500/diff.patch", "+tea")
         shelf.write("sleep/mine/notes.md", "stays")
-        first = tally(await night.night("housekeeping"), "housekeeping", "")
+        begun = await night.night("housekeeping")
+        first = tally(begun, "housekeeping", "")
         assert (first.note, first.before) == ("gone: 1 job folder", 1)
+        async with stores.database.transaction() as tx:
+            asked = Decision("skill", ("x",), "", "why", {"files": []}, state="open")
+            await stores.decisions.number(tx, (begun.id, OWNER, "skills"), [asked])
         assert not (shelf.root / "sleep/20200504-101500").exists()
         assert shelf.read("sleep/mine/notes.md") == "stays"
         night.clock.advance(timedelta(days=30).total_seconds())
         second = tally(await night.night("housekeeping"), "housekeeping", "")
-        assert second.note == "gone: 1 completed task"
+        assert second.note == "gone: 1 completed task, 1 question"
+        states = "SELECT kind, state FROM decisions"
+        assert await night.house.rows(states) == [{"kind": "skill", "state": "outdated"}]
+        await Expiry(stores, night.house.checked).purge()  # where no night comes any more
+        assert await night.house.rows(states) == []
         assert [row["content"] for row in await night.house.rows("SELECT content FROM tasks")] == [
             "Buy cake"
         ]

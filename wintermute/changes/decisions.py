@@ -297,23 +297,21 @@ class Decisions:
 
         It waits from the end of its night on: nobody is asked before.
         """
-        oldest = {"oldest": self._before(WAITS)}
-        await tx.execute(
-            "UPDATE decisions SET state = 'outdated' WHERE state = 'open' AND night IS NULL"
-            " AND at <= :oldest",
-            oldest,
-        )
         return await tx.execute(
             "UPDATE decisions SET state = 'outdated' WHERE state = 'open'"
-            " AND (SELECT ended_at FROM nights WHERE id = night) <= :oldest",
-            oldest,
+            " AND (SELECT ended_at FROM nights WHERE id = night) <= ?",
+            (self._before(WAITS),),
         )
 
     async def expire(self, tx: Transaction) -> None:
-        """Remove those of which nothing can be undone any more.
+        """Remove those of which nothing can be undone any more, and what no night has asked in time.
 
         What a person said yes to later can be undone for as long after that.
         """
+        await tx.execute(
+            "DELETE FROM decisions WHERE state = 'open' AND night IS NULL AND at <= ?",
+            (self._before(WAITS),),
+        )
         await tx.execute(
             "DELETE FROM decisions WHERE at <= ? AND state NOT IN ('open', 'planned')"
             " AND NOT EXISTS (SELECT 1 FROM change_sets WHERE id = change_set)",

@@ -36,7 +36,7 @@ async def purge_expired(stores: Stores, now: datetime) -> None:
     async with stores.database.transaction() as tx:
         await stores.facts.expire(tx, now - KEPT)
         await stores.changes.expire(tx)
-        await stores.decisions.outdate(tx)
+        await stores.decisions.expire(tx)
     await stores.database.expire_copies(now)
     for conversation_id in await stores.inbox.groups():
         await _purge_lines(stores, conversation_id, now - LINES_KEPT)

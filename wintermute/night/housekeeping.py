@@ -48,7 +48,6 @@ class Housekeeping:
         async with self._stores.database.transaction() as tx:
             questions = await self._stores.decisions.outdate(tx)
             await self._stores.nights.expire(tx)
-            await self._stores.decisions.expire(tx)
             await self._stores.nights.expire_judged(tx)
             tasks = await purge_completed(tx, before)
         folders = await to_its_end(partial(_drop_jobs, self._stores.wiki.files, before))
