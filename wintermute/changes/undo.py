@@ -196,6 +196,13 @@ class Undone:
     merges: tuple["Undone", ...] = ()
     """What had put others in the place of its items, and was taken back first, newest first."""
 
+    @property
+    def memory_scopes(self) -> set[str]:
+        """The scopes whose memories it changed."""
+        changes = [change for one in (self, *self.merges) for change in one.back]
+        states = [each for c in changes if c.kind == "fact" for each in (c.before, c.after) if each]
+        return {state["scope"] for state in states}
+
 
 class Undo:
     """Takes a change set back, item by item. The undo is a change set too, so it can be undone."""

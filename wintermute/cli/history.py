@@ -11,6 +11,7 @@ from wintermute.config.schema import Config
 from wintermute.errors import WintermuteError
 from wintermute.forgetting.forget_jobs import refuse_meanwhile
 from wintermute.stores import Stores
+from wintermute.verbs.undo import undo as take_back
 
 WOULD = "`undo` would undo this:"
 CONFIRM = (
@@ -55,10 +56,7 @@ def undo_command(kind: ItemKind) -> click.Command:
             wanted = await _wanted(stores, kind, batch)
             if last and not yes and (asked := await stores.undo.to_confirm(wanted)):
                 return asked, False
-            undone = await stores.undo.run(wanted)
-            for scope in _scopes(undone):
-                await stores.memories.text(scope)
-            return undone, True
+            return await take_back(stores, wanted), True
 
         undone, is_done = with_stores(ctx, work)
         lines = back_lines(undone, shell=True)
@@ -101,12 +99,6 @@ async def _take_hand_edits(stores: Stores, kind: ItemKind) -> None:
     if kind == "fact":
         for scope in await stores.facts.scopes():
             await stores.memories.text(scope)
-
-
-def _scopes(undone: Undone) -> set[str]:
-    changes = [change for one in (undone, *undone.merges) for change in one.back]
-    states = [state for change in changes for state in (change.before, change.after) if state]
-    return {state["scope"] for state in states if "scope" in state and "text" in state}
 
 
 def _noun(kind: ItemKind) -> str:

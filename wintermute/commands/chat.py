@@ -32,6 +32,7 @@ from wintermute.owner import is_owner
 from wintermute.prompt.edited import unusable_files
 from wintermute.stores import Stores
 from wintermute.text import EMPTY_LISTS, one_line, plain
+from wintermute.verbs.undo import undo
 from wintermute.wiki.finding import wiki_finding
 
 OBJECTIVE_CHARACTERS = 100
@@ -271,7 +272,7 @@ class ChatCommands:
             if row.edits is None:  # else its earlier wording is undone first
                 self._agreed[row.event_id] = wanted.id
             return None
-        return back_words(await self._stores.undo.run(wanted, key=row.event_id))
+        return back_words(await undo(self._stores, wanted, key=row.event_id))
 
     async def _wanted(self, tx: Transaction, row: Waiting, scope: str) -> ChangeSet | None:
         """The change set that is named, if it is of this scope; else the last one that was asked for."""

@@ -9,9 +9,9 @@ from wintermute.changes.decisions import Decision
 from wintermute.changes.nights import Night
 from wintermute.changes.undo import Undone
 from wintermute.errors import WintermuteError
-from wintermute.forgetting.forget_jobs import refuse_meanwhile
 from wintermute.night.report import is_forgotten
 from wintermute.stores import Stores
+from wintermute.verbs.undo import undo
 
 AT_WORK = "that night is still running: undo it when it is over"
 EXPIRED = f"it is too late to undo that: changes are kept for {KEPT.days} days"
@@ -48,12 +48,9 @@ async def undo_items(stores: Stores, items: Sequence[Decision], *, whole: bool) 
     What was changed again since stays, and is named. Raises: WintermuteError when it is too long ago.
     """
     done = [i for i in items if i.state == "done" and i.change_set and not is_forgotten(i)]
-    await refuse_meanwhile(stores)
     at_work = {night.id for night in await stores.nights.running(stores.database)}
     if any(item.night in at_work for item in done):
         raise WintermuteError(AT_WORK)
-    for scope in {item.scope for item in done if item.scope}:
-        await stores.memories.text(scope)  # with what was edited by hand
     back = list[Undone]()
     for set_id in dict.fromkeys(str(item.change_set) for item in reversed(done)):
         wanted = await stores.changes.get(set_id)
@@ -61,7 +58,7 @@ async def undo_items(stores: Stores, items: Sequence[Decision], *, whole: bool) 
             raise WintermuteError(EXPIRED)
         of_set = [item for item in done if item.change_set == set_id]
         names = {name for item in of_set for _, name in item.names}
-        undone = await stores.undo.run(wanted, None if whole else names)
+        undone = await undo(stores, wanted, None if whole else names)
         back.append(undone)
         held = {kept.item for kept in undone.kept}
         async with stores.database.transaction() as tx:
@@ -69,8 +66,6 @@ async def undo_items(stores: Stores, items: Sequence[Decision], *, whole: bool) 
                 still = await stores.decisions.current(tx, item)
                 if still and held.isdisjoint(name for _, name in item.names):
                     await stores.decisions.move(tx, still, "refused")
-    for scope in {item.scope for item in done if item.scope}:
-        await stores.memories.text(scope)
     left = [await stores.decisions.current(stores.database, item) for item in done]
     gone = [item for item, still in zip(done, left, strict=True) if still is None]
     return NightUndone(tuple(gone), tuple(back))

@@ -13,8 +13,8 @@ from wintermute.changes.decisions import Decision
 from wintermute.changes.texts import state_of
 from wintermute.db import Transaction
 from wintermute.errors import PageRefused, StoreChanged, StoreUnusable, WintermuteError
-from wintermute.forgetting.forget_jobs import refuse_meanwhile
 from wintermute.messages import Json
+from wintermute.verbs.undo import undo as take_back
 from wintermute.web.parts import WebParts
 from wintermute.web.views import Refusal, Viewing, Views, address
 from wintermute.web.wiki import differences, in_store, page_html
@@ -146,8 +146,7 @@ async def undo(views: Viewing, change: ChangeSetId) -> dict[str, list[str]]:
     kinds = {each.kind for each in found.changes} if found else set()
     if found is None or found.scope != stores.owner.scope or kinds != {"page"}:
         raise WintermuteError(UNKNOWN)
-    await refuse_meanwhile(stores)
-    undone = await stores.undo.run(found)
+    undone = await take_back(stores, found)
     if not undone.back:
         raise WintermuteError(NOT_UNDONE)
     return {"back": [c.item for c in undone.back], "kept": [c.item for c in undone.kept]}

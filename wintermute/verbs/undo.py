@@ -1,0 +1,27 @@
+"""Undo, the same at every door: not beside forgetting, after what was edited by hand, and files follow."""
+
+from collections.abc import Collection
+
+from wintermute.changes.change_sets import ChangeSet
+from wintermute.changes.undo import Undone
+from wintermute.forgetting.forget_jobs import refuse_meanwhile
+from wintermute.stores import Stores
+
+
+async def undo(
+    stores: Stores,
+    wanted: ChangeSet,
+    items: Collection[str] | None = None,
+    key: str | None = None,
+) -> Undone:
+    """Undo a change set, or only some of its items. `key`: the command, which finds it again.
+
+    Raises: WintermuteError while something is forgotten, and for a file that cannot be put in place.
+    """
+    await refuse_meanwhile(stores)
+    if any(change.kind == "fact" for change in wanted.changes):
+        await stores.memories.text(wanted.scope)
+    undone = await stores.undo.run(wanted, items, key)
+    for scope in undone.memory_scopes:
+        await stores.memories.text(scope)
+    return undone
