@@ -18,6 +18,7 @@ from wintermute.config.schema import WIKI, Config, Memory, QuietHours
 from wintermute.config.secrets import UNHIDDEN, Redaction
 from wintermute.config.wiki import WikiSettings, with_model
 from wintermute.db import Database
+from wintermute.errors import StoreBusy
 from wintermute.files import mend
 from wintermute.health.health import ClockMarks, EditedFiles, Health
 from wintermute.ids import NewId
@@ -225,7 +226,8 @@ async def prepare(stores: Stores) -> None:
     places = stores.places
     for folder in {places.skills(), *(file.path.parent for file in places.files())}:
         await asyncio.to_thread(mend, folder)
-    await stores.placing.finish()
+    with suppress(StoreBusy):  # then whoever places next finishes what a kill left
+        await stores.placing.finish()
     await stores.facts.words.prove(stores.database)
     if not stores.memories.ranked:
         await stores.memories.refresh()
