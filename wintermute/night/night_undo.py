@@ -49,6 +49,7 @@ async def undo_items(stores: Stores, items: Sequence[Decision], *, whole: bool) 
     """
     done = [i for i in items if i.state == "done" and i.change_set and not is_forgotten(i)]
     await refuse_meanwhile(stores)
+    await stores.placing.finish()  # of an undo before, which a kill came into
     at_work = {night.id for night in await stores.nights.running(stores.database)}
     if any(item.night in at_work for item in done):
         raise WintermuteError(AT_WORK)
