@@ -31,6 +31,7 @@ from wintermute.errors import DatabaseLocked, ToolFailed
 from wintermute.forgetting.deeds import Deeds
 from wintermute.messages import Json
 from wintermute.night.dedup import merge_facts
+from wintermute.night.night_undo import undo_items
 from wintermute.stores import Stores
 
 TWO = {"one": "How the fax is fed.\n\nFace down.\n", "two": "How the fax is fed, again.\n\nUp.\n"}
@@ -104,6 +105,37 @@ def skills(night: Tidied) -> dict[str, str]:
 
 async def states(night: Tidied) -> list[str]:
     return [item.state for item in await night.items()]
+
+
+class Killed(Exception):
+    """The process is gone: nothing of ours catches that."""
+
+
+async def test_what_a_kill_came_into_is_done_by_saying_it_again(
+    tmp_path: Path, model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M-079, M-065: between the record and the files; a yes, and an undo, by a process of its own."""
+
+    async def killed(*_: object) -> None:
+        raise Killed
+
+    async with open_nights(tmp_path, model) as night:
+        item = await asked_to_merge(night)
+        stores = night.house.stores
+        with monkeypatch.context() as patched:
+            patched.setattr(Placing, "put", killed)
+            with pytest.raises(Killed):
+                await night.yes(item)
+        assert skills(night) == TWO
+        assert await night.yes(item)
+        assert skills(night) == {"one": ONE}
+        [done] = await night.items("done")
+        with monkeypatch.context() as patched:
+            patched.setattr(Placing, "put", killed)
+            with pytest.raises(Killed):
+                await undo_items(stores, [done], whole=True)
+        assert (await undo_items(stores, await night.items(), whole=True)).is_nothing
+        assert skills(night) == TWO
 
 
 @pytest.mark.parametrize("first", [1, 2], ids=["the first file", "the second file"])

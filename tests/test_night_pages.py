@@ -17,6 +17,7 @@ from tests.world.house import ANN, PROMPTS
 from tests.world.model import Fail, ModelServer, Seen, Step, Text
 from tests.world.shelf import Shelf, page
 from tests.world.tidied import DAY, OWNER, Tidied, open_nights, tally
+from wintermute.changes.change_sets import ItemKind
 from wintermute.changes.decisions import text_wish
 from wintermute.config.schema import Context
 from wintermute.forgetting.forget_pages import CONSOLIDATE_AGAIN
@@ -211,6 +212,26 @@ async def test_a_question_about_a_page_that_is_another_by_now_is_none(
         assert "Mine." in shelf.read(POND)
         assert [each.state for each in await night.items()] == ["outdated"]
         assert await stores.decisions.waiting(OWNER, "page") == []
+
+
+async def test_what_waits_already_is_told_in_the_order_of_its_numbers(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    """M-079: a number is that of the newest night, however long what it names had waited before."""
+    async with chats(tmp_path, model) as night:
+        shelf, stores = Shelf.make(night.house.stores.wiki.root), night.house.stores
+
+        async def proposed(kind: ItemKind, item: str, text: str) -> None:
+            async with stores.database.transaction() as tx:
+                await stores.decisions.propose(tx, OWNER, text_wish(kind, item, text, "why"))
+
+        await proposed("core", OWNER, "# USER\n- Swims\n")
+        await proposed("page", POND, page("# Pond\n\nNew."))
+        shelf.write(POND, page("# Pond\n\n[[Garden]]"))
+        await night.night("pages")
+        assert [item.n for item in await night.items()] == [1, 2]
+        shown = await answered(night, "/night")
+        assert shown.index("- `1`") < shown.index("- `2`")
 
 
 async def test_what_was_decided_elsewhere_is_no_question_of_a_night_any_more(

@@ -225,7 +225,7 @@ class Decisions:
             "SELECT * FROM answered_decisions WHERE night <> ''"
             " AND (:night IS NULL OR night = :night) AND (:scope IS NULL OR scope = :scope)"
             " AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))"
-            " ORDER BY seq",
+            " ORDER BY (SELECT seq FROM nights WHERE id = night), n",
             {"night": night, "scope": scope, "states": json.dumps([*states])},
         )
         return [_decision(row) for row in rows]

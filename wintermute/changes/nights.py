@@ -217,7 +217,7 @@ class Nights:
             "  ON (t.night, t.scope) = (i.night, i.scope)"
             " JOIN nights n ON n.id = i.night AND n.ended_at > ?"
             " WHERE i.night = ? AND i.scope <> '' AND i.state IN ('done', 'open')"
-            " AND t.outbox_id IS NULL ORDER BY i.seq",
+            " AND t.outbox_id IS NULL ORDER BY i.n",
             (stamp(self._clock.now() - WEEK), night.id),
         )
         return [_decision(row) for row in rows]
@@ -242,7 +242,7 @@ class Nights:
             " LEFT JOIN night_reports_sent t ON t.night = i.night AND t.scope = i.scope"
             " WHERE i.scope = :scope AND n.state <> 'running' AND n.ended_at > :oldest"
             " AND i.state IN ('done', 'open', 'undone') AND (t.event_id IS NULL"
-            "  OR t.event_id IN (SELECT value FROM json_each(:events))) ORDER BY i.seq",
+            "  OR t.event_id IN (SELECT value FROM json_each(:events))) ORDER BY n.seq, i.n",
             {
                 "scope": scope,
                 "oldest": stamp(self._clock.now() - WEEK),

@@ -110,6 +110,8 @@ class Deeds:
     async def _placed(self, item: Decision, cause: Cause) -> bool:
         stores, changes = self._stores, item.file_changes()
         await stores.placing.finish()
+        if await stores.decisions.is_done(item):  # a kill had come between
+            return True
         async with stores.database.transaction() as tx:
             why = await self._why(tx, item, cause)
 

@@ -48,6 +48,7 @@ async def undo_items(stores: Stores, items: Sequence[Decision], *, whole: bool) 
     What was changed again since stays, and is named. Raises: WintermuteError when it is too long ago.
     """
     done = [i for i in items if i.state == "done" and i.change_set and not is_forgotten(i)]
+    await stores.placing.finish()  # of an undo before, which a kill came into
     at_work = {night.id for night in await stores.nights.running(stores.database)}
     if any(item.night in at_work for item in done):
         raise WintermuteError(AT_WORK)
