@@ -21,7 +21,6 @@ from wintermute.changes.change_sets import ItemKind
 from wintermute.changes.decisions import text_wish
 from wintermute.config.schema import Context
 from wintermute.forgetting.forget_pages import CONSOLIDATE_AGAIN
-from wintermute.night.expiry import purge_expired
 
 pytestmark = pytest.mark.breaks("edited wiki", "redaction", "forgetting", perhaps=True)
 
@@ -259,7 +258,7 @@ async def test_what_was_decided_elsewhere_is_no_question_of_a_night_any_more(
         assert await stores.decisions.waiting(OWNER, "core") == []
         await proposed("# USER\n- Sings\n")
         night.clock.advance(15 * DAY)
-        await purge_expired(stores, night.clock.now())
+        await night.night("housekeeping")
         assert [item.state for item in await night.items()] == ["outdated", "refused", "outdated"]
         assert "1 question" not in await answered(night, "/status all")
 
