@@ -25,6 +25,7 @@ from wintermute.changes.change_sets import Cause, Change, Reason
 from wintermute.changes.decisions import Decision, text_wish
 from wintermute.changes.nights import Night, PhaseTally
 from wintermute.changes.placing import FileItems, Placing, PutInPlace
+from wintermute.changes.undo import Undo
 from wintermute.config.schema import Llm, Roles
 from wintermute.db import Transaction
 from wintermute.errors import DatabaseLocked, ToolFailed
@@ -107,33 +108,44 @@ async def states(night: Tidied) -> list[str]:
     return [item.state for item in await night.items()]
 
 
-class Killed(Exception):
+class Killed(BaseException):
     """The process is gone: nothing of ours catches that."""
 
 
+@dataclass
+class DyingSkills(TornSkills):
+    """A process that dies before it puts the first file in place."""
+
+    @asynccontextmanager
+    async def prepared(self, changes: Sequence[Change]) -> AsyncIterator[PutInPlace]:
+        async def killed() -> None:
+            raise Killed
+
+        yield killed
+
+
+def dying(stores: Stores) -> Stores:
+    """The stores of such a process."""
+    skills = DyingSkills(stores.placing.files["skill"], ())
+    placing = Placing(stores.database, stores.changes, {"skill": skills}, stores.data_dir)
+    undo = Undo(stores.database, stores.changes, {}, placing)
+    return replace(stores, placing=placing, undo=undo)
+
+
 async def test_what_a_kill_came_into_is_done_by_saying_it_again(
-    tmp_path: Path, model: ModelServer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, model: ModelServer
 ) -> None:
     """M-079, M-065: between the record and the files; a yes, and an undo, by a process of its own."""
-
-    async def killed(*_: object) -> None:
-        raise Killed
-
     async with open_nights(tmp_path, model) as night:
-        item = await asked_to_merge(night)
-        stores = night.house.stores
-        with monkeypatch.context() as patched:
-            patched.setattr(Placing, "put", killed)
-            with pytest.raises(Killed):
-                await night.yes(item)
+        item, stores = await asked_to_merge(night), night.house.stores
+        with pytest.raises(Killed):
+            await Deeds(dying(stores), {}).apply(item, "command")
         assert skills(night) == TWO
         assert await night.yes(item)
         assert skills(night) == {"one": ONE}
         [done] = await night.items("done")
-        with monkeypatch.context() as patched:
-            patched.setattr(Placing, "put", killed)
-            with pytest.raises(Killed):
-                await undo_items(stores, [done], whole=True)
+        with pytest.raises(Killed):
+            await undo_items(dying(stores), [done], whole=True)
         assert (await undo_items(stores, await night.items(), whole=True)).is_nothing
         assert skills(night) == TWO
 

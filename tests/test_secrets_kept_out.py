@@ -33,7 +33,7 @@ STORED = re.compile(
     r'|(?:INSERT INTO |insert(?:_many)?\(\s*"|insert_many, ")(?:facts|folds|tasks|decisions)\b'
 )
 AS_SAID = "casts turns observations edits inbox outbox sub_sessions jobs occurrences model_calls edited_files"
-COPIES = "changes night_phases prompt_parts"
+COPIES = "changes change_sets night_phases prompt_parts"
 OTHERS = {
     "files.py": "puts any file in place",
     "wiki/page_jobs.py": "the journal: consolidation.py asks before its diff and reports are made",
