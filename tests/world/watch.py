@@ -78,6 +78,11 @@ class Sent:
     body: str | None
     event_id: str = ""
 
+    @property
+    def known(self) -> frozenset[str]:
+        """All who may have been given its key: an answer is taken in a moment before the next is asked for."""
+        return self.heard.users | self.given.users
+
 
 @dataclass(slots=True)
 class Asked:
@@ -213,7 +218,7 @@ class Watch:
             for body in {sent.body, *(_opened(p, sent) for p in readers)} - {None}:
                 wrong = self._wrong(str(body), sent)
                 found += [f"{sent.txn} in {sent.room}: {word}" for word in wrong]
-            meant = {user for each in self._attempts(sent.txn) for user in each.heard.users}
+            meant = {user for each in self._attempts(sent.txn) for user in each.known}
             strangers = {p.user_id for p in readers} - meant
             if sent.body is None and strangers:
                 found.append(f"{sent.txn} in {sent.room} can be read by {strangers}")
