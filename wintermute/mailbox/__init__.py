@@ -1,1 +1,1 @@
-"""The durable inbox and outbox: what came in once, and what must go out once."""
+"""The durable inbox and outbox: an event is stored once on arrival, and a message is sent once."""

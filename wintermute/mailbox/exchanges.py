@@ -1,6 +1,7 @@
-"""Programs that answer each other at once: such a sender is answered once a minute (F-048).
+"""Rate limit for programs that answer each other at once: such a sender gets one answer a minute (F-048).
 
-What comes meanwhile is kept as lines of context; the newest becomes a message when the minute is over.
+Messages that arrive in between are kept as lines of context. The newest becomes a message when the
+minute is over.
 """
 
 import json
@@ -16,10 +17,10 @@ HELD = "kind = 'context' AND not_before IS NOT NULL"
 
 @dataclass(frozen=True, slots=True)
 class TalkPace:
-    """The end of what was said in a room. `said_ms`: when we spoke last, by the homeserver's clock.
+    """The recent exchange in a room. `said_ms`: our last message, in the homeserver's time.
 
-    `streak`: quick answers of the `sender` in a row, the last to what we said at `answered_ms`;
-    `paced`: who is answered once a minute.
+    `streak`: consecutive quick answers of `sender`, the last one to our message of `answered_ms`.
+    `paced`: the sender who is answered once a minute.
     """
 
     said_ms: int = 0
@@ -30,41 +31,42 @@ class TalkPace:
 
 
 def heard_after(before: TalkPace, sender: str, at_ms: int) -> TalkPace:
-    """The exchange once somebody has spoken."""
+    """Return the exchange after a message of `sender`."""
     gap = at_ms - before.said_ms
     if sender == before.paced:
         return TalkPace(before.said_ms) if gap > SLOW_MS else before
     quick = 0 <= gap <= QUICK_MS
     if quick and (sender, before.said_ms) == (before.sender, before.answered_ms):
-        return before  # several lines at once answer us once
+        return before  # several lines sent at once count as one answer
     streak = before.streak + 1 if quick and sender == before.sender else int(quick)
     paced = sender if streak >= MOST_QUICK else before.paced
     return TalkPace(before.said_ms, sender, streak, before.said_ms, paced)
 
 
 class Exchanges:
-    """The store of exchanges, and of the messages that are held."""
+    """The store of the exchange of each room, and of the messages that wait for the minute to end."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def of_room(self, tx: Transaction, room_id: str) -> TalkPace:
-        """Return the pace of the talk there."""
-        found = await tx.scalars("SELECT exchange FROM rooms WHERE room_id = ?", (room_id,))
-        return TalkPace(**json.loads(found[0])) if any(found) else TalkPace()
+        """Return the exchange of a room."""
+        rows = await tx.scalars("SELECT exchange FROM rooms WHERE room_id = ?", (room_id,))
+        return TalkPace(**json.loads(rows[0])) if any(rows) else TalkPace()
 
     async def store_exchange(self, tx: Transaction, room_id: str, exchange: TalkPace) -> None:
-        """Remember it."""
-        kept = json.dumps(asdict(exchange))
-        tx.later("UPDATE rooms SET exchange = ? WHERE room_id = ?", (kept, room_id))
+        """Store the exchange of a room."""
+        values = (json.dumps(asdict(exchange)), room_id)
+        tx.later("UPDATE rooms SET exchange = ? WHERE room_id = ?", values)
 
     async def take_held(self, now: float) -> set[str]:
-        """Have the newest message answered that was held long enough, with those before it.
+        """Release the newest message of each conversation whose minute is over, with those before it.
 
-        Not if somebody has spoken since: they are shown with that. The conversations to wake.
+        If a message has come since, the held ones are shown as context of that. Returns the
+        conversations to wake.
         """
         due = f"SELECT conversation_id FROM inbox WHERE {HELD} AND CAST(not_before AS REAL)"
-        range_ = (now, now + PACE_SECONDS)  # after a start of the machine the clock began anew
+        range_ = (now, now + PACE_SECONDS)  # a reboot resets the monotonic clock
         found = await self._database.scalars(f"{due} NOT BETWEEN ? AND ?", range_)
         if not found:
             return set()

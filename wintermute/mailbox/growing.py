@@ -1,7 +1,7 @@
-"""Answers that grow: the rows of drafts, and which event a later text takes the place of (X-036).
+"""Streamed answers: the rows of drafts, and the event that the final text replaces (X-036).
 
-A draft `grows` for a message, as it was first written. The answer `continues` the row that owns the
-event: the draft, or the answer to an earlier wording (X-062).
+A draft `grows` for a message, named by its original event. The answer `continues` the row that
+owns the event: the draft, or the answer to the message before its edit (X-062).
 """
 
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from wintermute.db import Database, Transaction
 from wintermute.db.values import reader
 
 RINGS_AFTER = timedelta(seconds=60)
-"""An answer that ends later than this after it began to grow is a message of its own (X-038)."""
+"""Longest streaming after which the answer still edits the draft; later it is a new message (X-038)."""
 REFUSED_EDIT = "an edit of it was refused"
 TAKEN_AWAY = "it was taken away"
 ENDED = "its answer is a message of its own"
-"""The `problem` of a row whose text nothing may take the place of."""
+"""The `problem` of a row whose event must not be edited any more."""
 DRAFT = (
     "SELECT o.id, o.meant_for, o.body, EXISTS (SELECT 1 FROM outbox_parts p WHERE p.outbox_id = o.id"
     "  AND p.attempts > 0) AS attempted FROM outbox o WHERE grows ="
@@ -24,7 +24,7 @@ DRAFT = (
     f" AND body <> '' AND coalesce(problem, '') NOT IN ('{TAKEN_AWAY}', '{ENDED}')"
     " AND NOT EXISTS (SELECT 1 FROM outbox c WHERE c.continues = o.id) ORDER BY seq DESC LIMIT 1"
 )
-FORMER = (  # the answer to an earlier wording, which nothing but signs and edits has followed
+FORMER = (  # the answer to the message before its edit; only reactions and edits may have followed
     "SELECT coalesce(o.continues, o.id) AS id FROM inbox i"
     " JOIN inbox v ON (v.event_id = i.edits OR v.edits = i.edits) AND v.seq < i.seq"
     " JOIN outbox o ON o.answers = v.event_id WHERE i.event_id = :event AND i.edits IS NOT NULL"
@@ -42,7 +42,7 @@ FORMER = (  # the answer to an earlier wording, which nothing but signs and edit
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """The row of ours whose event an answer takes the place of. `attempted`: it may be in its room."""
+    """The row whose event an answer replaces. `attempted`: the event may be in its room already."""
 
     id: str
     attempted: bool
@@ -52,15 +52,16 @@ _former = reader(Former, "attempted")
 
 
 async def open_draft(tx: Transaction, event_id: str) -> tuple[str, str] | None:
-    """The beginning of an answer that may be growing in its room, and for whom it is made."""
+    """Return the text of an unfinished draft for a message, and the scope it was made for."""
     draft = await tx.row(DRAFT, {"event": event_id})
     return (draft["body"], draft["meant_for"]) if draft else None
 
 
 async def former_row(tx: Transaction, event_id: str, scope: str | None) -> Former | None:
-    """The row whose event the answer to a message may take the place of.
+    """Find the row whose event the answer to a message may replace.
 
-    `scope`: for whom the answer is; None: it takes the place of no answer to an earlier wording.
+    `scope`: for whom the answer is; with None only a draft is found, no answer to an earlier
+    version.
     """
     draft = await tx.row(DRAFT, {"event": event_id})
     if draft is not None:
@@ -70,7 +71,7 @@ async def former_row(tx: Transaction, event_id: str, scope: str | None) -> Forme
 
 
 async def taken_over(tx: Transaction, event_id: str, scope: str | None) -> str | None:
-    """The row that the answer to a message continues. A draft that nobody can have seen is dropped."""
+    """Return the row that the answer to a message continues; a draft that was never sent is dropped."""
     former = await former_row(tx, event_id, scope)
     if former is None or former.attempted:
         return former.id if former else None
@@ -79,7 +80,7 @@ async def taken_over(tx: Transaction, event_id: str, scope: str | None) -> str |
 
 
 async def drop_draft(tx: Transaction, outbox_id: str) -> None:
-    """A draft is not said any more, or keeps its text no longer."""
+    """Stop sending a draft and erase its text."""
     query = "UPDATE outbox SET state = 'sent', body = '' WHERE id = ? AND grows IS NOT NULL"
     if await tx.execute(query, (outbox_id,)):
         query = "UPDATE outbox_parts SET state = 'sent', content = '{}' WHERE outbox_id = ?"
@@ -87,7 +88,7 @@ async def drop_draft(tx: Transaction, outbox_id: str) -> None:
 
 
 async def open_event(source: Transaction | Database, outbox_id: str, room_id: str) -> str | None:
-    """The event of a row in this room that another text may take the place of; None: not any more."""
+    """Return the event of a row in this room that may still be edited; None if there is none."""
     found = await source.scalars(
         "SELECT p.event_id FROM outbox o JOIN outbox_parts p ON p.outbox_id = o.id AND p.n = 0"
         " WHERE o.id = ? AND o.room_id = ? AND o.problem IS NULL AND p.event_id IS NOT NULL",
@@ -102,9 +103,9 @@ async def may_continue(
     room_id: str,
     now: datetime,
 ) -> str | None:
-    """The event that the first part of an answer is an edit of; None: it is a message of its own.
+    """Return the event that the first part of an answer edits; None: it is sent as a new message.
 
-    Asked when its parts are stored. `outbox_id`: the row that it continues.
+    To be called when the parts are stored. `outbox_id`: the row that the answer continues.
     """
     began = await source.scalars(
         "SELECT p.first_attempt_at FROM outbox o JOIN outbox_parts p ON p.outbox_id = o.id"
@@ -118,7 +119,7 @@ async def may_continue(
 
 
 async def refuse_edits(tx: Transaction, outbox_id: str, answer_id: str | None = None) -> None:
-    """No text takes the place of this row's event any more; an answer that was to is split anew."""
+    """Mark a row's event as not editable; the parts of `answer_id`, which would edit it, are made anew."""
     query = "UPDATE outbox SET problem = ? WHERE id = ? AND problem IS NULL"
     await tx.execute(query, (REFUSED_EDIT, outbox_id))
     await tx.execute("DELETE FROM outbox_parts WHERE outbox_id = ?", (answer_id,))

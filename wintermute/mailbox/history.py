@@ -1,4 +1,4 @@
-"""Conversations as their owner reads them: what was said in one, newest first, page by page."""
+"""Conversations as the web door shows them to their owner: messages in pages, newest first."""
 
 import re
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ SAID_TO_US = (
     " AND sender = :owner AND kind IN ('message', 'command') AND edits IS NULL AND body <> '' AND state IN"
     " ('waiting', 'casting', 'answered')) ORDER BY seq DESC LIMIT :most"
 )
-SAID_BY_US = (  # as it reads by now: what was reworded or taken away in its room, or is over
+SAID_BY_US = (  # the current text: without messages that were removed or whose wait is over
     "SELECT * FROM (SELECT seq, id, 1 AS ours, created_at AS at, answers, cast_id, coalesce((SELECT"
     " c.body FROM outbox_parts p JOIN outbox c ON c.changes = p.event_id WHERE p.outbox_id = o.id"
     "  ORDER BY c.seq DESC LIMIT 1), body || iif(coalesce(sent_at, '') > coalesce(late_after, '~'),"
@@ -56,7 +56,7 @@ LAST_SAID = (
 
 
 class MessageKey(NamedTuple):
-    """A place in a conversation: the rows of both boxes before which an older page begins."""
+    """A position in a conversation: an older page begins before these rows of inbox and outbox."""
 
     heard: int = LAST
     spoken: int = LAST
@@ -66,7 +66,7 @@ class MessageKey(NamedTuple):
 
     @classmethod
     def from_page(cls, text: str) -> "MessageKey | None":
-        """Read a key as a page has it, "" for the end; None: it is none of ours."""
+        """Parse a key from a page; "" is the end of the conversation. None: the text is not a key."""
         found = KEY.fullmatch(text)
         known = cls(*(min(int(each), LAST) for each in found.groups())) if found else None
         return known if text else cls()
@@ -77,7 +77,7 @@ NEWEST = MessageKey()
 
 @dataclass(frozen=True, slots=True)
 class ShownMessage:
-    """One message as people see it. `ours`: the assistant said it, in answer to `answers`."""
+    """One message as people see it. `ours`: the assistant wrote it, in answer to `answers`."""
 
     seq: int
     id: str
@@ -90,7 +90,7 @@ class ShownMessage:
 
 @dataclass(frozen=True, slots=True)
 class HeldConversation:
-    """A conversation that its owner may read. `words`: its first message, or else command."""
+    """A conversation that its owner may read. `words`: its first message, else its first command."""
 
     id: str
     room_id: str
@@ -104,8 +104,8 @@ _held = reader(HeldConversation)
 
 
 class MailboxReader:
-    """Questions of a page; nothing here changes anything. All of it is the owner's, also where a
-    room was another's or a group's before.
+    """Read-only queries of the web door. It shows the owner's conversations, also those of a room
+    that belonged to somebody else or to a group before.
     """
 
     def __init__(self, database: Database, owner: Owner) -> None:
@@ -113,7 +113,7 @@ class MailboxReader:
         self._owner = {"owner": owner.user_id, "scope": owner.scope}
 
     async def held(self, conversation_id: str, room_id: str = "") -> HeldConversation | None:
-        """Find a conversation by its id or its room; None: it is not there, or not the owner's."""
+        """Find a conversation by its id or its room; None if it does not exist or is not the owner's."""
         row = await self._database.row(
             f"SELECT c.id, c.room_id, c.thread_id <> '' AS is_thread, {FIRST_WORDS}, {LAST_SAID}"
             f" FROM conversations c WHERE (c.id = :id OR c.room_id = :room AND c.thread_id = '')"
@@ -125,9 +125,9 @@ class MailboxReader:
     async def conversations(
         self, most: int, rooms: str = "*", before: tuple[str, str] = ("~", "")
     ) -> list[HeldConversation]:
-        """List those with the newest messages, newest first; `rooms`: a pattern of theirs.
+        """List the conversations with the newest messages, newest first; `rooms`: a GLOB pattern.
 
-        `before`: the time and the id of the last one that is known.
+        `before`: the time and the id of the last conversation of the page before.
         """
         last, conversation_id = before
         rows = await self._database.rows(
@@ -140,16 +140,16 @@ class MailboxReader:
         return [_held(row) for row in rows]
 
     async def erased(self) -> int:
-        """Count the messages, of all conversations, of which nothing is kept any more."""
+        """Count the messages of all conversations whose text was erased."""
         (count,) = await self._database.scalars(ERASED)
         return int(count)
 
     async def page(
         self, conversation_id: str, most: int, before: MessageKey = NEWEST
     ) -> tuple[list[ShownMessage], MessageKey | None]:
-        """Read the newest messages before a place, oldest first, and the key of those before them.
+        """Return the newest messages before a position, oldest first, and the key of the next page.
 
-        Each box keeps its own order, whatever the clock showed.
+        Each box keeps its own order, also if the clock was set back.
         """
         asked = self._owner | {"conversation": conversation_id, "most": most + 1}
         boxes = [

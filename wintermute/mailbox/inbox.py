@@ -1,4 +1,4 @@
-"""What reached us. An event is stored once; its state says how far we are with it."""
+"""The store of incoming events. Each is stored once; its state says how far it has been dealt with."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -16,22 +16,41 @@ from wintermute.messages import InboxKind, Incoming, Json, Origin
 SEED = "seed_"
 SYNC = "sync token"
 LAST = 2**63 - 1
-"""A place behind all rows."""
+"""A position after all rows."""
 OVERSIZE = "oversize_"
-"""How the ids of such events begin, followed by their branch; the homeserver's begin with `$`."""
+"""Beginning of the ids of events about oversize sections; their branch follows. Matrix ids begin with `$`."""
 RESULT = "result_"
-"""How the id of a sub-session's event begins, followed by the turn that spawned it and its own."""
+"""Beginning of the id of a sub-session's event; the turn that spawned it and its own id follow."""
 
-HELD = (  # both states are named for the index of both
+HELD = (  # names both states, so that SQLite uses their partial index
     "SELECT seq, conversation_id, room_id, raw, received_at, state FROM inbox"
     " WHERE state IN ('locked', 'untrusted')"
 )
 InboxState = Literal["locked", "untrusted", "waiting", "casting", "answered", "ignored"]
+RECEIVED = Kept(
+    "inbox",
+    ("body", "raw"),
+    fixed=True,
+    of=OF_TALKS,
+    ours="kind = 'event' AND received_at >= :since",
+    came=f"event_id {OF_EVENTS}",
+    waits="iif(state IN ('answered', 'ignored'), NULL, event_id)",
+)
+WRITTEN = Kept(  # by people and other bots
+    *("inbox", ("body",)),
+    where="body <> '' AND (kind = 'message' AND state <> 'ignored' OR kind IN ('context', 'command'))",
+    of=OF_TALKS,
+)
+SAID = replace(  # by people only
+    WRITTEN,
+    where=f"{WRITTEN.where} AND NOT by_bot AND NOT (kind = 'command'"
+    " AND substr(body, 1, 7) IN ('/forget', '/memory'))",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An inbox row that still wants something done."""
+    """An inbox row that is not dealt with yet."""
 
     seq: int
     event_id: str
@@ -57,35 +76,35 @@ class Waiting:
 
     @property
     def is_open(self) -> bool:
-        """Whether this still wants something done."""
+        """True if the row is not dealt with yet."""
         return self.state in ("waiting", "casting")
 
     @property
     def is_stop(self) -> bool:
-        """Whether this does not wait in the queue (L-072)."""
+        """True for `/stop`, which does not wait in the queue (L-072)."""
         return self.kind == "command" and self.word == "/stop"
 
     @property
     def is_seed(self) -> bool:
-        """Whether this opens its branch and goes before everything else in it (P-055)."""
+        """True for the seed that opens a branch and goes before everything else in it (P-055)."""
         return self.event_id.startswith(SEED)
 
     @property
     def turn_id(self) -> str | None:
-        """The turn whose sub-session this is the end of."""
+        """The turn that started the sub-session whose end this row reports."""
         if not self.event_id.startswith(RESULT):
             return None
         return self.event_id.removeprefix(RESULT).split("/")[0]
 
     @property
     def is_unasked(self) -> bool:
-        """Whether nobody misses its answer: a seed, or a request to shorten something."""
+        """True if nobody waits for the answer: a seed, or a request to shorten a section."""
         return self.event_id.startswith((SEED, OVERSIZE))
 
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """An event as it came that could not be decrypted yet, or not be trusted yet."""
+    """The raw event of a message that cannot be decrypted, or not be trusted, yet."""
 
     seq: int
     conversation_id: str
@@ -97,7 +116,7 @@ class Locked:
 
 @dataclass(frozen=True, slots=True)
 class OpenRow:
-    """An inbox row that still wants something done. `edits`: the event whose text it replaces."""
+    """An inbox row that is not dealt with yet. `edits`: the event whose text it replaces."""
 
     seq: int
     event_id: str
@@ -112,25 +131,6 @@ class OpenRow:
     edits: str | None
 
 
-RECEIVED = Kept(
-    "inbox",
-    ("body", "raw"),
-    fixed=True,
-    of=OF_TALKS,
-    ours="kind = 'event' AND received_at >= :since",
-    came=f"event_id {OF_EVENTS}",
-    waits="iif(state IN ('answered', 'ignored'), NULL, event_id)",
-)
-WRITTEN = Kept(  # by anybody but us
-    *("inbox", ("body",)),
-    where="body <> '' AND (kind = 'message' AND state <> 'ignored' OR kind IN ('context', 'command'))",
-    of=OF_TALKS,
-)
-SAID = replace(  # by people
-    WRITTEN,
-    where=f"{WRITTEN.where} AND NOT by_bot AND NOT (kind = 'command'"
-    " AND substr(body, 1, 7) IN ('/forget', '/memory'))",
-)
 _waiting = reader(Waiting)
 _open_row = reader(OpenRow)
 _locked = reader(Locked)
@@ -140,7 +140,7 @@ class Inbox:
     """The store of incoming events and of the sync token."""
 
     def __init__(self, database: Database, clock: Clock, redact: Redaction = UNHIDDEN) -> None:
-        """`redact` hides our own secrets, should somebody post one (L-089)."""
+        """`redact` hides our own secrets if somebody posts one (L-089)."""
         self._database = database
         self._clock = clock
         self._redact = redact
@@ -148,7 +148,7 @@ class Inbox:
     async def store(
         self, tx: Transaction, conversation_id: str, incoming: Incoming, state: InboxState
     ) -> bool:
-        """Keep an event; False when it was stored before (L-073)."""
+        """Store an event; False if it was stored before (L-073)."""
         values = self._columns(incoming) | {
             "conversation_id": conversation_id,
             "received_at": self._clock.now(),
@@ -160,7 +160,7 @@ class Inbox:
     async def store_event(
         self, tx: Transaction, cause: Waiting, event_id: str, body: str, origin: Origin = "system"
     ) -> bool:
-        """Keep an event of our own in the conversation of `cause`; False when it was there (L-070)."""
+        """Store an event of our own in the conversation of `cause`; False if it was there (L-070)."""
         event = Incoming(
             event_id=event_id,
             room_id=cause.room_id,
@@ -183,7 +183,7 @@ class Inbox:
         raw: Json,
         state: InboxState = "locked",
     ) -> None:
-        """Keep an event that could not be decrypted or trusted, with its raw form (X-021, X-034)."""
+        """Store the raw form of an event that cannot be decrypted or trusted yet (X-021, X-034)."""
         now, sender = stamp(self._clock.now()), str(raw.get("sender"))
         await tx.execute(
             "INSERT INTO inbox (event_id, conversation_id, room_id, sender, sender_name, origin,"
@@ -198,7 +198,7 @@ class Inbox:
     async def unlock(
         self, tx: Transaction, seq: int, incoming: Incoming, state: InboxState
     ) -> None:
-        """Put the decrypted event in the place of its locked row; what was private stays that."""
+        """Replace a locked row by its decrypted event; a row of a direct chat stays private."""
         await tx.execute(
             "UPDATE inbox SET sender = :sender, sender_name = :sender_name, origin = :origin,"
             " kind = :kind, body = :body, direct = max(direct, :direct), by_bot = :by_bot,"
@@ -215,7 +215,7 @@ class Inbox:
         }
 
     async def discard_locked(self, tx: Transaction, seq: int) -> None:
-        """The decrypted event turned out to be nothing for us."""
+        """Drop a locked row whose decrypted event needs no answer."""
         await tx.execute(
             "UPDATE inbox SET state = 'ignored', raw = '' WHERE seq = ?"
             " AND state IN ('locked', 'untrusted')",
@@ -223,7 +223,7 @@ class Inbox:
         )
 
     async def discard_untrusted(self, tx: Transaction, before: datetime) -> None:
-        """Nobody vouched for them in all that time."""
+        """Drop untrusted events received before a time: their devices were not verified until then."""
         await tx.execute(
             "UPDATE inbox SET state = 'ignored', raw = '' WHERE state IN ('locked', 'untrusted')"
             " AND state = 'untrusted' AND received_at < ?",
@@ -231,12 +231,12 @@ class Inbox:
         )
 
     async def untrusted(self, after: int, limit: int = 200) -> list[Locked]:
-        """The first events behind row `after` that could not be trusted yet, oldest first."""
+        """Return the first untrusted events after row `after`, oldest first."""
         query = f"{HELD} AND state = 'untrusted' AND seq > ? ORDER BY seq LIMIT ?"
         return [_locked(row) for row in await self._database.rows(query, (after, limit))]
 
     async def locked(self, limit: int = 200) -> list[Locked]:
-        """The newest undecrypted events, oldest of them first."""
+        """Return the newest undecrypted events, oldest first."""
         query = f"{HELD} AND state = 'locked' ORDER BY seq DESC LIMIT ?"
         return [_locked(row) for row in await self._database.rows(query, (limit,))][::-1]
 
@@ -249,11 +249,11 @@ class Inbox:
         taken: str | None,
         also_new: bool,
     ) -> list[str]:
-        """Drop what was said before row `before` and is at work or waits for the model.
+        """Give up what was said before row `before` and is being answered or waits for the model.
 
-        At work is also the event `taken`, whose cast has not begun, and the message that waits for
-        a seed. With `also_new` messages that were not tried yet are dropped too. Returns the ids
-        of the dropped events.
+        This includes the event `taken`, whose cast has not begun, and the message that waits for a
+        seed. With `also_new` messages that were not tried yet are dropped, too. Returns the ids of
+        the dropped events.
         """
         return await tx.scalars(
             "UPDATE inbox SET state = 'answered' WHERE conversation_id = :conversation"
@@ -271,7 +271,7 @@ class Inbox:
         )
 
     async def begin(self, tx: Transaction, event_id: str) -> bool:
-        """A cast for this event begins; False when it was given up meanwhile."""
+        """Mark an event as being answered; False if it was given up meanwhile."""
         begun = await tx.execute(
             "UPDATE inbox SET state = 'casting', not_before = NULL"
             " WHERE event_id = ? AND state IN ('waiting', 'casting')",
@@ -282,17 +282,17 @@ class Inbox:
     async def mark(
         self, tx: Transaction, event_id: str, state: InboxState, not_before: float | None = None
     ) -> None:
-        """Move an event on; `not_before`, by the steady clock, delays the next attempt (L-034)."""
+        """Set the state of an event; `not_before`, by the monotonic clock, delays the next attempt (L-034)."""
         tx.later(
             "UPDATE inbox SET state = ?, not_before = ? WHERE event_id = ?",
             (state, not_before, event_id),
         )
 
     async def open_rows(self, conversation_id: str, aside: Collection[str] = ()) -> list[Waiting]:
-        """What could be next in one conversation, in order; without `/stop`, see `stops`.
+        """List the rows that may be next in a conversation, in order; for `/stop` see `stops`.
 
-        That is the first message, and what may pass it: untried first, should there be very many.
-        The messages `aside` are passed.
+        These are the first message and all rows that need not wait for it; at most 200, untried
+        ones first. The messages `aside` are not counted as the first.
         """
         is_aside = "event_id IN (SELECT value FROM json_each(:aside))"
         rows = await self._database.rows(
@@ -306,13 +306,13 @@ class Inbox:
         return [row for row in map(_waiting, rows) if not row.is_stop]
 
     async def interrupts(self, conversation_id: str) -> bool:
-        """Tell if a command or an edit waits, which may end what is at work."""
+        """Check if a command or an edit waits, which may end the running cast."""
         waits = "SELECT 1 FROM inbox WHERE conversation_id = ? AND state = 'waiting'"
         query = f"{waits} AND (kind = 'command' OR edits IS NOT NULL)"
         return await self._database.exists(query, (conversation_id,))
 
     async def stops(self, conversation_id: str) -> list[Waiting]:
-        """Unanswered `/stop`s."""
+        """Return the unanswered `/stop`s."""
         rows = await self._database.rows(
             "SELECT * FROM inbox WHERE conversation_id = ? AND state = 'waiting'"
             " AND kind = 'command' ORDER BY seq",
@@ -321,12 +321,12 @@ class Inbox:
         return [row for row in map(_waiting, rows) if row.is_stop]
 
     async def find(self, tx: Transaction, event_id: str) -> Waiting | None:
-        """The row of an event in whatever state, if we keep one."""
+        """Find the row of an event in any state."""
         row = await tx.row("SELECT * FROM inbox WHERE event_id = ?", (event_id,))
         return _waiting(row) if row else None
 
     async def newest_version(self, tx: Transaction, event_id: str) -> Waiting | None:
-        """The row of an event as it reads by now, edits of it included, if we keep one."""
+        """Find the row with the current text of an event, which may be an edit of it."""
         row = await tx.row(
             "SELECT * FROM inbox WHERE event_id = :event OR edits = :event"
             " ORDER BY kind = 'locked', body = '', seq DESC LIMIT 1",
@@ -335,7 +335,7 @@ class Inbox:
         return _waiting(row) if row else None
 
     async def address(self, tx: Transaction, seq: int) -> None:
-        """A line of a group turns out to be a message to us: an edit of it is answered (F-025)."""
+        """Turn a line of a group into a message to us; from now on an edit of it is answered (F-025)."""
         await tx.execute(
             "UPDATE inbox SET kind = 'message', state = 'answered'"
             " WHERE seq = ? AND kind = 'context'",
@@ -343,7 +343,7 @@ class Inbox:
         )
 
     async def is_open(self, tx: Transaction, room_id: str, event_id: str) -> bool:
-        """Whether a message, or an edit of it, still wants something done in this room."""
+        """Check if a message of this room, or an edit of it, is not dealt with yet."""
         return await tx.exists(
             "SELECT 1 FROM inbox WHERE (event_id = :event OR edits = :event) AND room_id = :room"
             " AND state IN ('waiting', 'casting') LIMIT 1",
@@ -351,14 +351,14 @@ class Inbox:
         )
 
     async def is_waiting(self, tx: Transaction, event_id: str) -> bool:
-        """Whether this very row still wants something done."""
+        """Check if this row itself is not dealt with yet; its edits do not count."""
         return await tx.exists(
             "SELECT 1 FROM inbox WHERE event_id = ? AND state IN ('waiting', 'casting')",
             (event_id,),
         )
 
     async def waits_before(self, tx: Transaction, row: Waiting) -> bool:
-        """Whether something before this one still waits for an answer of the model."""
+        """Check if something before this row still waits for the model."""
         return await tx.exists(
             "SELECT 1 FROM inbox WHERE conversation_id = ? AND state IN ('waiting', 'casting')"
             " AND kind IN ('message', 'event') AND seq < ? LIMIT 1",
@@ -366,7 +366,7 @@ class Inbox:
         )
 
     async def around(self, row: Waiting, most: int) -> tuple[list[Waiting], list[Waiting]]:
-        """What else people said in a conversation before and after a message, oldest first."""
+        """Return the messages before and after a message in its conversation, oldest first."""
         query = (
             "SELECT * FROM inbox WHERE conversation_id = ? AND seq {} ? AND kind = 'message'"
             " AND body <> '' AND state IN ('waiting', 'casting', 'answered') ORDER BY seq {} LIMIT ?"
@@ -379,7 +379,7 @@ class Inbox:
     async def newest_message(
         self, tx: Transaction, conversation_id: str, kind: InboxKind = "message"
     ) -> Waiting | None:
-        """The last that was said to us here, edits of it included, whether answered or not."""
+        """Find the newest message to us in a conversation, edits included, answered or not."""
         row = await tx.row(
             "SELECT * FROM inbox WHERE conversation_id = ? AND kind = ? AND state <> 'ignored'"
             " ORDER BY seq DESC LIMIT 1",
@@ -388,14 +388,14 @@ class Inbox:
         return _waiting(row) if row else None
 
     async def last_said(self) -> datetime | None:
-        """When somebody last said something to us anywhere; None: nobody has."""
+        """Return the time of the last message to us in any room; None if there is none."""
         row = await self._database.row(
             "SELECT received_at FROM inbox WHERE kind IN ('message', 'command') ORDER BY seq DESC LIMIT 1"
         )
         return moment(row["received_at"]) if row else None
 
     async def last_said_in(self, tx: Transaction, scope: str) -> datetime | None:
-        """When somebody last said something to us in a chat of a scope; None: nobody has."""
+        """Return the time of the last message to us in a chat of this scope; None if there is none."""
         (said,) = await tx.scalars(
             "SELECT max((SELECT received_at FROM inbox WHERE conversation_id = c.id"
             " AND kind IN ('message', 'command') ORDER BY seq DESC LIMIT 1))"
@@ -405,7 +405,7 @@ class Inbox:
         return moment(said) if said else None
 
     async def last_before(self, tx: Transaction, conversation_id: str, seq: int) -> Waiting | None:
-        """The message before row `seq`; None: there is none."""
+        """Find the message before row `seq`."""
         row = await tx.row(
             "SELECT * FROM inbox WHERE conversation_id = ? AND seq < ?"
             " AND kind = 'message' ORDER BY seq DESC LIMIT 1",
@@ -414,7 +414,7 @@ class Inbox:
         return _waiting(row) if row else None
 
     async def new_waits(self, tx: Transaction, conversation_id: str, after: int) -> bool:
-        """Whether behind row `after` there is a `/new` that has not been followed yet."""
+        """Check if a `/new` after row `after` is still waiting."""
         rows = await tx.rows(
             "SELECT * FROM inbox WHERE conversation_id = ? AND seq > ? AND kind = 'command'"
             " AND state = 'waiting'",
@@ -423,7 +423,7 @@ class Inbox:
         return any(row.word == "/new" for row in map(_waiting, rows))
 
     async def edits_waiting(self, conversation_id: str) -> list[Waiting]:
-        """Edits that are still to be answered, oldest first (L-054)."""
+        """Return the edits that are still to be answered, oldest first (L-054)."""
         rows = await self._database.rows(
             "SELECT * FROM inbox WHERE conversation_id = ? AND state = 'waiting'"
             " AND edits IS NOT NULL ORDER BY seq",
@@ -432,16 +432,16 @@ class Inbox:
         return [_waiting(row) for row in rows]
 
     async def versions(self, event_id: str) -> list[str]:
-        """The ids of a message and of those of its edits that are rows, oldest first."""
+        """Return the ids of a message and of its stored edits, oldest first."""
         return await self._database.scalars(
             "SELECT event_id FROM inbox WHERE event_id = :event OR edits = :event ORDER BY seq",
             {"event": event_id},
         )
 
     async def give_up_versions(self, tx: Transaction, edited: str, before_seq: int) -> list[str]:
-        """Drop the message `edited` and those of its edits that came before row `before_seq`.
+        """Give up the message `edited` and its edits before row `before_seq`, if still unanswered.
 
-        Only while they still want an answer. Returns the ids of the dropped events.
+        Returns the ids of the dropped events.
         """
         return await tx.scalars(
             "UPDATE inbox SET state = 'answered' WHERE (event_id = :event OR edits = :event)"
@@ -452,9 +452,9 @@ class Inbox:
     async def of_events(
         self, tx: Transaction, room_id: str, events: Collection[str]
     ) -> list[Waiting]:
-        """The rows of these events of a room and of edits of them, in order.
+        """Return the rows of these events of a room and of their edits, in order.
 
-        None of a sign, nor of a stop that was not followed yet: taking one back undoes nothing
+        Reactions are left out, and a `/stop` that still waits: redacting one undoes nothing
         (X-026).
         """
         rows = await tx.rows(
@@ -467,7 +467,7 @@ class Inbox:
         return [row for row in found if not (row.is_stop and row.state == "waiting")]
 
     async def take_back(self, tx: Transaction, events: Sequence[str]) -> list[str]:
-        """Keep no more of these events than that they came (F-027); which wanted an answer yet."""
+        """Erase the content of these events (F-027). Returns the ids of those that were unanswered."""
         asked = (json.dumps(list(events)),)
         rows = await tx.rows(
             "SELECT event_id FROM inbox WHERE event_id IN (SELECT value FROM json_each(?))"
@@ -482,7 +482,7 @@ class Inbox:
         return [row["event_id"] for row in rows]
 
     async def said_in(self, conversation_id: str, limit: int) -> list[str]:
-        """The newest messages and commands of a conversation, oldest of them first."""
+        """Return the newest messages and commands of a conversation, oldest first."""
         return await self._database.scalars(
             "SELECT body FROM (SELECT seq, body FROM inbox WHERE conversation_id = ? AND body <> ''"
             " AND kind IN ('message', 'command') ORDER BY seq DESC LIMIT ?) ORDER BY seq",
@@ -490,7 +490,7 @@ class Inbox:
         )
 
     async def hurry(self) -> None:
-        """Try again now what waits for its time: after a start the reason may be gone (L-086)."""
+        """Retry delayed events now: after a restart the reason for the delay may be gone (L-086)."""
         async with self._database.transaction() as tx:
             await tx.execute(
                 "UPDATE inbox SET not_before = NULL"
@@ -498,7 +498,7 @@ class Inbox:
             )
 
     async def bodies(self, events: Sequence[str]) -> list[str]:
-        """The texts of these events."""
+        """Return the texts of these events."""
         return await self._database.scalars(
             "SELECT body FROM inbox WHERE event_id IN (SELECT value FROM json_each(?))",
             (json.dumps(list(events)),),
@@ -507,7 +507,7 @@ class Inbox:
     async def wordings(
         self, tx: Transaction, events: Collection[str]
     ) -> dict[str, tuple[str, str]]:
-        """For each of these events that has a row, its message, and how that reads by now."""
+        """Map each of these events that has a row to the id and the current text of its message."""
         rows = await tx.rows(
             "SELECT e.event_id, coalesce(e.edits, e.event_id) AS message, coalesce((SELECT i.body"
             "  FROM inbox i WHERE i.body <> '' AND coalesce(e.edits, e.event_id) IN (i.event_id, i.edits)"
@@ -520,9 +520,9 @@ class Inbox:
     async def saying(
         self, events: Sequence[str], traces: Traces, but: str | None = None
     ) -> list[Row]:
-        """Find the messages of people that hold one of the `traces`, but for these events.
+        """Find the messages of people that contain one of the `traces`, except for these events.
 
-        `but`: leave out this person. `message` is the message whose wording the row is.
+        `but`: leave out this person. `message` is the id of the original message of an edit.
         """
         return await self._database.rows(
             "SELECT seq, event_id, coalesce(edits, event_id) AS message, sender, direct, body"
@@ -535,9 +535,9 @@ class Inbox:
     async def words_elsewhere(
         self, words: Sequence[str], events: Sequence[str], scopes: Sequence[str]
     ) -> set[str]:
-        """Those of these words, in lower case, that people there have said, but in these messages.
+        """Return those of `words` (lower case) that people of these scopes said in other messages.
 
-        Who quotes a line does not say it; and their names are as good as said.
+        A quoted line does not count; a display name or user id that contains the word does.
         """
         asked = {"events": json.dumps(list(events)), "scopes": json.dumps(list(scopes))}
         names = await self._database.scalars(
@@ -559,7 +559,7 @@ class Inbox:
         return found
 
     async def since(self, events: Sequence[str]) -> str | None:
-        """When the first of these events came; None: none is known."""
+        """Return the time when the first of these events came; None if none is known."""
         (at,) = await self._database.scalars(
             "SELECT min(received_at) FROM inbox WHERE event_id IN (SELECT value FROM json_each(?))",
             (json.dumps(list(events)),),
@@ -567,7 +567,7 @@ class Inbox:
         return str(at) if at else None
 
     async def command_before(self, tx: Transaction, row: Waiting, of: str = "/") -> Waiting | None:
-        """The last command that the same person gave here before this one; `of`: its beginning."""
+        """Find the previous command of the same person here; `of`: the text it begins with."""
         found = await tx.row(
             "SELECT * FROM inbox WHERE conversation_id = ? AND sender = ? AND kind = 'command'"
             " AND seq < ? AND body LIKE ? || '%' ORDER BY seq DESC LIMIT 1",
@@ -576,7 +576,7 @@ class Inbox:
         return _waiting(found) if found else None
 
     async def reports(self, turns: Sequence[str]) -> list[str]:
-        """The events that tell how the sub-sessions of these turns ended."""
+        """Return the events that report the end of the sub-sessions of these turns."""
         return await self._database.scalars(
             "SELECT event_id FROM inbox JOIN json_each(?) turn"
             f" ON event_id >= '{RESULT}' || turn.value || '/'"
@@ -585,7 +585,7 @@ class Inbox:
         )
 
     async def open_conversations(self) -> list[tuple[str, str]]:
-        """Conversations in which something waits, each with its room."""
+        """List the conversations with unfinished rows, each with its room."""
         query = "SELECT DISTINCT conversation_id, room_id FROM inbox WHERE state IN ('waiting', 'casting')"
         rows = await self._database.rows(query)
         return [(row["conversation_id"], row["room_id"]) for row in rows]
@@ -593,10 +593,7 @@ class Inbox:
     async def context(
         self, conversation_id: str, before: int, since: datetime, limit: int = 20
     ) -> list[Waiting]:
-        """Lines said in a group without addressing us, since we were last addressed (X-002).
-
-        Only what came after `since`.
-        """
+        """Return the group lines not addressed to us since our last message there, and after `since` (X-002)."""
         rows = await self._database.rows(
             "SELECT * FROM (SELECT * FROM inbox WHERE conversation_id = :conversation"
             " AND kind = 'context' AND body <> '' AND seq < :before"
@@ -609,7 +606,7 @@ class Inbox:
         return [_waiting(row) for row in rows]
 
     async def followers(self, tx: Transaction, line: Waiting) -> set[str]:
-        """The message before which a line was said, and the edits of it."""
+        """Return the event ids of the first message after a line, and of the edits of that message."""
         rows = await tx.rows(
             "SELECT i.event_id FROM inbox i JOIN (SELECT event_id FROM inbox WHERE kind = 'message'"
             "  AND conversation_id = ? AND seq > ? ORDER BY seq LIMIT 1) first"
@@ -619,7 +616,7 @@ class Inbox:
         return {row["event_id"] for row in rows}
 
     async def groups(self) -> list[str]:
-        """Conversations of which lines are kept that nobody addressed to us."""
+        """List the conversations with stored group lines that were not addressed to us."""
         return await self._database.scalars(
             "SELECT DISTINCT conversation_id FROM inbox WHERE kind = 'context' AND body <> ''"
         )
@@ -627,9 +624,9 @@ class Inbox:
     async def expire_context(
         self, tx: Transaction, conversation_id: str, before: datetime, upto: int, limit: int = 500
     ) -> int:
-        """Keep no more than the ids of lines from before then, of rows before `upto` (F-030).
+        """Erase group lines that are older than `before` and come before row `upto` (F-030).
 
-        Not of too many at once: how many it was.
+        At most `limit` at once. Returns the number of erased lines.
         """
         return await tx.execute(
             "UPDATE inbox SET body = '', raw = '', sender_name = '' WHERE seq IN (SELECT seq"
@@ -639,7 +636,7 @@ class Inbox:
         )
 
     async def bot_streak(self, tx: Transaction, conversation_id: str) -> int:
-        """Count the messages of bots taken in a room, in whatever thread, since a person last spoke (X-004)."""
+        """Count the messages of bots in a room, in all its threads, since a person last wrote (X-004)."""
         (streak,) = await tx.scalars(
             "WITH held (id) AS (SELECT :c UNION SELECT o.id FROM conversations v"
             "  JOIN conversations o ON o.room_id = v.room_id WHERE v.id = :c)"
@@ -651,22 +648,22 @@ class Inbox:
         return int(streak)
 
     async def token(self, account: str) -> str | None:
-        """The sync token of this account; None before its first sync."""
+        """Return the sync token of this account; None before its first sync."""
         found = await single(self._database, SYNC)
         return found["token"] if found and found["account"] == account else None
 
     async def store_token(self, tx: Transaction, account: str, token: str) -> None:
-        """Remember where the next sync begins, in the transaction of what the last one brought."""
+        """Store the sync token in the transaction that stores the events of that sync."""
         now = stamp(self._clock.now())
         await put_single(tx, SYNC, {"account": account, "token": token, "stored_at": now})
 
     async def last_sync(self, account: str) -> datetime | None:
-        """When these data were last in use; None: never, with this account."""
+        """Return the time of the last sync of this account; None if there was none."""
         found = await single(self._database, SYNC)
         return moment(found["stored_at"]) if found and found["account"] == account else None
 
     async def all_open(self, tx: Transaction) -> list[OpenRow]:
-        """All that is not dealt with anywhere, in order."""
+        """Return all unfinished rows of all conversations, in order."""
         rows = await tx.rows(
             "SELECT *, 0 AS is_locked FROM inbox WHERE state IN ('waiting', 'casting') UNION ALL"
             " SELECT *, 1 FROM inbox WHERE state IN ('locked', 'untrusted') ORDER BY seq"
@@ -674,7 +671,10 @@ class Inbox:
         return [_open_row(row) for row in rows]
 
     async def close(self, tx: Transaction, rows: Sequence[OpenRow]) -> None:
-        """These were answered by a run whose database is gone (F-009); of those that cannot be read nothing is kept."""
+        """Mark rows as done that were answered by a run whose database is lost (F-009).
+
+        Undecryptable ones are erased and ignored.
+        """
         await tx.execute(
             "UPDATE inbox SET raw = iif(kind = 'locked', '', raw), not_before = NULL,"
             " state = iif(kind = 'locked', 'ignored', 'answered')"

@@ -1,4 +1,4 @@
-"""Notices: what is said once, or until a message has its answer."""
+"""Notices: messages sent once per key, or shown until a message has its answer."""
 
 from datetime import datetime, timedelta
 
@@ -9,7 +9,7 @@ from wintermute.mailbox.growing import TAKEN_AWAY
 from wintermute.mailbox.outbox import ANYBODY, Outbox
 
 EVER = timedelta(days=3650)
-"""For a notice that is said once."""
+"""The period of a notice that is sent only once."""
 SHOWN = (
     "SELECT o.id, o.conversation_id, o.room_id, p.event_id FROM outbox o JOIN outbox_parts p"
     " ON p.outbox_id = o.id AND p.event_id IS NOT NULL WHERE o.awaits = ?"
@@ -24,7 +24,7 @@ GREW = (
     " WHERE d.seq > o.seq AND d.grows = coalesce((SELECT edits FROM inbox WHERE event_id = o.awaits),"
     "  o.awaits))"
 )
-"""An answer to the message has begun to grow since."""
+"""SQL: an answer to the message has begun to grow since."""
 OVER = SHOWN.replace("o.awaits = ?", "o.awaits IS NOT NULL") + (
     " AND NOT EXISTS (SELECT 1 FROM inbox i WHERE i.event_id = o.awaits"
     f"  AND i.state IN ('waiting', 'casting') AND NOT {GREW})"
@@ -34,7 +34,7 @@ OVER = SHOWN.replace("o.awaits = ?", "o.awaits IS NOT NULL") + (
 
 
 class Notices:
-    """The store of what was said once, and of notices among what must be said."""
+    """The store of sent notices."""
 
     def __init__(
         self, outbox: Outbox, database: Database, clock: Clock, redact: Redaction = UNHIDDEN
@@ -55,7 +55,7 @@ class Notices:
         meant_for: str = ANYBODY,
         unasked: bool = False,
     ) -> bool:
-        """Say a notice unless the same `key` was said within `every`; `unasked`: not in quiet hours."""
+        """Send a notice unless one with this `key` was sent within `every`; `unasked`: not in quiet hours."""
         now = self._clock.now()
         fresh = await tx.execute(
             "INSERT INTO notices (key, said_at) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET"
@@ -71,18 +71,18 @@ class Notices:
     async def say_until_answered(
         self, tx: Transaction, conversation_id: str, event_id: str, body: str
     ) -> None:
-        """Say a notice that goes once a message has its answer."""
+        """Send a notice that is removed when a message has its answer."""
         notice = await self._outbox.enqueue(
             tx, conversation_id, body, kind="notice", meant_for=ANYBODY
         )
         await tx.execute("UPDATE outbox SET awaits = ? WHERE id = ?", (event_id, notice))
 
     async def waits_for(self, tx: Transaction, event_id: str) -> bool:
-        """Whether there is such a notice."""
+        """Check if there is a notice about this unanswered message."""
         return await tx.row("SELECT 1 FROM outbox WHERE awaits = ?", (event_id,)) is not None
 
     async def reword(self, tx: Transaction, event_id: str, body: str) -> bool:
-        """Such a notice has another text; False: it is just on its way into its room."""
+        """Change the text of such a notice; False if it is just being sent."""
         changed = await tx.execute(
             "UPDATE outbox SET body = ? WHERE awaits = ? AND state = 'waiting' AND NOT EXISTS"
             " (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id)",
@@ -94,9 +94,9 @@ class Notices:
         return bool(changed)
 
     async def end_waits(self) -> bool:
-        """Notices whose messages have their answers, sent or growing, are taken away, if there are any.
+        """Remove notices whose messages are answered, sent or growing; return True if there were any.
 
-        Also where there will be none: it was stopped, taken back or said otherwise.
+        Also if there will be no answer: the message was stopped, redacted or edited.
         """
         if not await self._database.rows(OVER):
             return False
@@ -109,7 +109,7 @@ class Notices:
         return True
 
     async def noticed(self, tx: Transaction, prefix: str) -> list[str]:
-        """The keys of notices that begin so."""
+        """Return the keys of sent notices that begin with `prefix`."""
         return await tx.scalars(
             "SELECT key FROM notices WHERE substr(key, 1, ?) = ? ORDER BY key",
             (len(prefix), prefix),
@@ -118,7 +118,7 @@ class Notices:
     async def notice_again(
         self, tx: Transaction, prefix: str, before: datetime | None = None
     ) -> None:
-        """The notices whose keys begin so are news again; with `before`, those said until then."""
+        """Allow notices with this key prefix to be sent again; `before`: only those sent until then."""
         await tx.execute(
             "DELETE FROM notices WHERE substr(key, 1, ?) = ? AND said_at < coalesce(?, '~')",
             (len(prefix), prefix, stamp(before) if before else None),

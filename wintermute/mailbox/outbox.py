@@ -1,4 +1,4 @@
-"""What we say. A row holds Markdown; its parts hold the events it becomes, each sent once."""
+"""The store of outgoing messages. A row holds Markdown; its parts hold the events, each sent once."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,22 +17,22 @@ from wintermute.messages import REFUSED, Json
 
 OutKind = Literal["reply", "notice", "event"]
 ANYBODY = ""
-"""The scope of what may be read by whoever is in its room: a notice, a sign."""
+"""The scope of messages that everybody in the room may read, such as a notice or a reaction."""
 Purpose = Literal["answer", "occurrence", "notice", "other"]
-"""What something is said for: an event, a due moment of a task, a notice, or nothing of these."""
+"""The cause of a message: an event, a due moment of a task, a notice, or another one."""
 TERMINAL = "terminal"
 """The room of `wintermute chat`."""
 WEB = "web:"
-"""Beginning of the room of a conversation in the browser; its own name follows."""
+"""Beginning of the room id of a conversation in the browser; its own id follows."""
 UNTRIED = (0, None, None)
 NOT_ALONE = "made for others than those who can read there now"
-"""Why a message is kept back."""
+"""The `problem` of a message that is kept back."""
 ASKED = (
     "i.event_id GLOB '$*' AND iif(json_valid(i.raw), i.raw ->> '$.type', '') IS NOT 'm.reaction'"
 )
-"""A message of a person that is answered: no sign, and no event of ours."""
+"""SQL: the row answers a message of a person, no reaction and no event of ours."""
 HELD = "outbox.unsolicited AND NOT EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id)"
-"""Nobody asked for it, and nothing of it has begun: in quiet hours it waits."""
+"""SQL: an unsolicited message of which nothing is sent yet; in quiet hours it waits."""
 NEXT = (
     "SELECT outbox.*, outbox.late_after AS after, outbox.late_note AS mark,"
     " EXISTS (SELECT 1 FROM outbox_parts p WHERE p.outbox_id = outbox.id) AS is_split,"
@@ -47,107 +47,6 @@ NEXT = (
     f" AND outbox.state = 'waiting' AND NOT (:quiet AND {HELD})"
     " ORDER BY outbox.apart DESC, outbox.reacts_to IS NOT NULL, outbox.seq LIMIT 1"
 )
-
-
-def is_matrix(room_id: str) -> bool:
-    """Tell a room of Matrix from the terminal, the browser and the folders of the wiki (V-017)."""
-    return room_id.startswith("!")
-
-
-@dataclass(frozen=True, slots=True)
-class OutboxPart:
-    """One event of an outgoing message, which has `of`. `txn_id` never changes, whatever happens."""
-
-    outbox_id: str
-    n: int
-    of: int
-    txn_id: str
-    content: Json
-    sent: bool
-    attempts: int
-    device_id: str | None
-    first_attempt_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class Late:
-    """From when on a message is late, and what it then ends with (T-038)."""
-
-    after: datetime
-    mark: str
-
-
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """One thing to say in a room, or signs to put on the event `reacts_to`, parted by blanks."""
-
-    seq: int
-    id: str
-    room_id: str
-    kind: OutKind
-    body: str
-    late: Late | None = None
-    meant_for: str = ""
-    reacts_to: str | None = None
-    apart: bool = False
-    """In an encryption session of its own, before all that waits (X-035)."""
-    answers: str | None = None
-    cause: str | None = None
-    changes: str | None = None
-    """An event of ours that has this text from now on; without a text it is taken away."""
-    replies_to: str | None = None
-    """The message that it is in answer to, where people must see which one it is."""
-    thread: str | None = None
-    """The root of the thread that it is said in."""
-    mentions: str | None = None
-    """The person who asked, where others read it as well."""
-    grows: str | None = None
-    """The message whose answer begins here, as it was first written: a draft (X-036)."""
-    continues: str | None = None
-    """The row whose event says this from now on, by an edit, if `may_continue` says so."""
-    conversation_id: str = ""
-    live: str = ""
-    """No row of its own, but more of the answer that grows in `changes`: its transaction id."""
-    edits_of: str | None = None
-    """In place of signs: an event whose edits go, or the row of a draft that does (`retractions`)."""
-    is_split: bool = field(default=False, compare=False)  # its events are stored
-
-    @property
-    def redacts(self) -> bool:
-        """Whether this takes an event of ours away."""
-        return self.changes is not None and not self.body
-
-    @property
-    def made_for(self) -> tuple[Purpose, str]:
-        """What this is said for, and its name: the same again after our data went back to a copy."""
-        if self.cause is not None:
-            return "occurrence", self.cause
-        if self.answers is not None:
-            return "answer", self.answers
-        return "notice" if self.kind == "notice" else "other", self.id
-
-    def mark(self, now: datetime) -> str:
-        """What is to be added to the end when it is said now."""
-        return self.late.mark if self.late and now > self.late.after else ""
-
-    def text(self, now: datetime) -> str:
-        """The whole of it as it is said now."""
-        return self.body + self.mark(now)
-
-
-@dataclass(frozen=True, slots=True)
-class Spoken:
-    """A message of ours that is in a room. `cast_id`: the work it is the answer of, if any.
-
-    `body`: the text of the one event that was asked for, "" once it was erased.
-    """
-
-    id: str
-    cast_id: str | None
-    body: str
-    meant_for: str
-
-
 ANSWERS = Kept(
     *("outbox", ("body",)),
     fixed=True,
@@ -162,26 +61,128 @@ ANSWERS = Kept(
     ),
 )
 MEANT_FOR_THEM = replace(ANSWERS, of=f"meant_for IN {SCOPES}")
+AfterSending = Callable[[Transaction, str], Awaitable[Sequence[str]]]
+"""Completes, in the transaction that marks a message as sent, what it was for; returns reactions to add to it.
+"""
+
+
+def is_matrix(room_id: str) -> bool:
+    """Return True for a Matrix room, False for the terminal, the browser and wiki folders (V-017)."""
+    return room_id.startswith("!")
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxPart:
+    """One of the `of` events of an outgoing message. Its `txn_id` never changes."""
+
+    outbox_id: str
+    n: int
+    of: int
+    txn_id: str
+    content: Json
+    sent: bool
+    attempts: int
+    device_id: str | None
+    first_attempt_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """The time from which a message is late, and the note `mark` that it then ends with (T-038)."""
+
+    after: datetime
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One message for a room; or reactions, separated by blanks, for the event `reacts_to`."""
+
+    seq: int
+    id: str
+    room_id: str
+    kind: OutKind
+    body: str
+    late: Late | None = None
+    meant_for: str = ""
+    reacts_to: str | None = None
+    apart: bool = False
+    """True: sent in an encryption session of its own, before all other waiting messages (X-035)."""
+    answers: str | None = None
+    cause: str | None = None
+    changes: str | None = None
+    """Our event that gets this text; with an empty text it is redacted."""
+    replies_to: str | None = None
+    """The message to reply to, where people must see which one is answered."""
+    thread: str | None = None
+    """The root event of the thread for this message."""
+    mentions: str | None = None
+    """The user to mention: who asked, in a room with other readers."""
+    grows: str | None = None
+    """For a draft: the original event of the message whose answer it shows (X-036)."""
+    continues: str | None = None
+    """The row whose event gets this text by an edit, if `may_continue` allows it."""
+    conversation_id: str = ""
+    live: str = ""
+    """The transaction id of an update of the streamed answer `changes`, which has no row of its own."""
+    edits_of: str | None = None
+    """Instead of reactions: an event whose edits are to be redacted, or a draft's row (`retractions`)."""
+    is_split: bool = field(default=False, compare=False)  # its events are stored
+
+    @property
+    def redacts(self) -> bool:
+        """True if this redacts an event of ours."""
+        return self.changes is not None and not self.body
+
+    @property
+    def made_for(self) -> tuple[Purpose, str]:
+        """The purpose and the id of its cause; both are the same again after a restore from a backup."""
+        if self.cause is not None:
+            return "occurrence", self.cause
+        if self.answers is not None:
+            return "answer", self.answers
+        return "notice" if self.kind == "notice" else "other", self.id
+
+    def mark(self, now: datetime) -> str:
+        """Return the note to add when the message is said at `now`: it may be late."""
+        return self.late.mark if self.late and now > self.late.after else ""
+
+    def text(self, now: datetime) -> str:
+        """Return the whole text as it is said at `now`."""
+        return self.body + self.mark(now)
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A message of ours that is in a room. `cast_id`: the cast that it answers for, if any.
+
+    `body`: the text of the one event that was asked for, "" once it was erased.
+    """
+
+    id: str
+    cast_id: str | None
+    body: str
+    meant_for: str
+
+
 _part = reader(OutboxPart, "of")
 _late = reader(Late)
 _outgoing = reader(Outgoing, "late", "live")
 _spoken = reader(Spoken)
-AfterSending = Callable[[Transaction, str], Awaitable[Sequence[str]]]
-"""What else is over in the transaction that notes a message as said; signs to put on it."""
 
 
 async def always(_tx: Transaction) -> bool:
-    """Nothing has changed."""
+    """Return True: the message is still to be sent."""
     return True
 
 
 async def nothing_more(_tx: Transaction, _outbox_id: str) -> Sequence[str]:
-    """Nothing else is over."""
+    """Return no reactions."""
     return ()
 
 
 class Outbox:
-    """The store of what must be said, in order per conversation."""
+    """The store of outgoing messages, in order per conversation."""
 
     def __init__(
         self,
@@ -192,7 +193,7 @@ class Outbox:
         said: AfterSending = nothing_more,
         quiet: Callable[[datetime], datetime | None] = lambda _now: None,
     ) -> None:
-        """`quiet`: when the quiet hours end that a moment is in."""
+        """`quiet`: returns the end of the quiet hours that a time lies in."""
         self._quiet = quiet
         self._said = said
         self._redact = redact
@@ -217,12 +218,12 @@ class Outbox:
         in_place: bool = False,
         unasked: bool = False,
     ) -> str:
-        """Promise to say something in a conversation; from the commit on it will be said, once.
+        """Enqueue a message for a conversation; once committed it will be sent, exactly once.
 
-        `meant_for`: the scope it was made of, which all must fit who can read it when it is sent
-        (F-002). `apart`: before all that waits, in an encryption session of its own. `cause`: the
-        due moment it is of. `signs`: what is put on it once it is said. `in_place`: it may take
-        the place of the answer to an earlier wording, too (X-062). `unasked`: it waits in quiet hours.
+        `meant_for`: the scope it was made of; all readers of the room must fit it when it is sent
+        (F-002). `apart`: send it before all others, in an encryption session of its own. `cause`:
+        the due moment it is for. `signs`: reactions to add to it. `in_place`: it may also edit the
+        answer to an earlier version of the message (X-062). `unasked`: it waits in quiet hours.
         """
         row = await tx.row("SELECT room_id FROM conversations WHERE id = ?", (conversation_id,))
         if row is None:
@@ -252,10 +253,10 @@ class Outbox:
     async def begin_draft(
         self, tx: Transaction, where: tuple[str, str], event_id: str, body: str, scope: str
     ) -> tuple[str, bool]:
-        """The draft that shows the answer to a message while it grows, and whether its event is new.
+        """Return the draft that shows the growing answer to a message, and True if its event is new.
 
-        An earlier cast may have begun it. What grows in the place of an answer to an earlier wording
-        is a draft that has the same event.
+        An earlier cast may have begun it. If an answer to an earlier version of the message
+        exists, the draft takes over its event.
         """
         if (draft := await former_row(tx, event_id, None)) is not None:
             return draft.id, False
@@ -282,7 +283,7 @@ class Outbox:
         return outbox_id, former is None
 
     async def close_draft(self, tx: Transaction, outbox_id: str, body: str) -> None:
-        """A draft whose answer is a message of its own says so, once; a former answer stays."""
+        """Edit an unfinished draft once if its answer is a message of its own; a former answer stays."""
         rows = await tx.rows(
             "UPDATE outbox SET problem = ? WHERE id = ? AND coalesce(problem, ?) = ?"
             " AND grows IS NOT NULL AND body <> '' RETURNING conversation_id, room_id",
@@ -310,7 +311,7 @@ class Outbox:
         event_id: str,
         keys: Sequence[str],
     ) -> str:
-        """Put signs on an event of ours, after all else that waits in its room (T-063)."""
+        """Add reactions to an event of ours, after all else that waits in its room (T-063)."""
         signs = " ".join(keys)
         return await self._add(tx, conversation_id, room_id, "event", signs, reacts_to=event_id)
 
@@ -339,12 +340,12 @@ class Outbox:
     async def change(
         self, tx: Transaction, conversation_id: str, room_id: str, event_id: str, body: str
     ) -> None:
-        """Give an event of ours another text, after all else that waits; "": take it away."""
+        """Give an event of ours another text, after all else that waits; "": redact it."""
         body = self._redact(body)
         await self._add(tx, conversation_id, room_id, "event", body, changes=event_id)
 
     async def _drop_notices(self, tx: Transaction, event_id: str) -> None:
-        """What was to be said until there is an answer need not be said any more."""
+        """Drop unsent notices about a message that has its answer now."""
         tx.later(
             "UPDATE outbox SET state = 'sent', body = '' WHERE awaits = ? AND state IN"
             " ('waiting', 'stuck') AND NOT EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id)",
@@ -352,10 +353,10 @@ class Outbox:
         )
 
     async def take_back(self, tx: Transaction, events: Sequence[str]) -> list[str]:
-        """What waits to be said in answer to these events is not said; which of them had an answer.
+        """Drop unsent answers to these events. Returns the events whose answers were dropped.
 
-        Unless its room has the beginning of it. Its row stays, for an attempt under way may reach
-        the room, and what we said is known again by its row.
+        An answer that is partly in its room is still sent. The rows stay: an attempt under way may
+        reach the room, and our own message is recognised by its row.
         """
         rows = await tx.rows(
             "UPDATE outbox SET state = 'sent', body = '', problem = NULL WHERE state <> 'sent'"
@@ -372,7 +373,7 @@ class Outbox:
         return [row["answers"] for row in rows]
 
     async def conversations_waiting(self) -> list[tuple[str, str]]:
-        """Conversations with something to be said in a Matrix room, each with that room."""
+        """List the conversations with unsent messages for a Matrix room, each with that room."""
         rows = await self._database.rows(
             "SELECT DISTINCT conversation_id, room_id FROM outbox WHERE state = 'waiting'"
             f" AND room_id GLOB '!*' AND NOT (? AND {HELD})",
@@ -381,25 +382,25 @@ class Outbox:
         return [(row["conversation_id"], row["room_id"]) for row in rows]
 
     def quiet_until(self) -> datetime | None:
-        """The end of the quiet hours that it is in; None outside of them."""
+        """Return the end of the current quiet hours; None outside of them."""
         return self._quiet(self._clock.now())
 
     async def waiting_for_pages(self) -> list[str]:
-        """Messages to be said in the browser, whose list of messages is this store."""
+        """List the unsent messages for the browser."""
         return await self._database.scalars(
             "SELECT id FROM outbox WHERE state = 'waiting' AND room_id GLOB ? ORDER BY seq",
             (f"{WEB}*",),
         )
 
     async def next(self, conversation_id: str, room_id: str) -> Outgoing | None:
-        """What a conversation has to say next in a room; signs when there is nothing else."""
+        """Return the next message of a conversation in a room; reactions come last."""
         quiet = is_matrix(room_id) and self.quiet_until() is not None
         asked = {"room": room_id, "conversation": conversation_id, "quiet": quiet}
         row = await self._database.row(NEXT, asked)
         return _outgoing(row, late=_late(row) if row["after"] else None) if row else None
 
     async def parts(self, outbox_id: str) -> list[OutboxPart]:
-        """The events of a message, in order; empty until it was rendered."""
+        """Return the events of a message, in order; empty until it is rendered."""
         rows = await self._database.rows(
             "SELECT *, state = 'sent' AS sent FROM outbox_parts WHERE outbox_id = ? ORDER BY n",
             (outbox_id,),
@@ -413,10 +414,10 @@ class Outbox:
         device_id: str,
         still: Callable[[Transaction], Awaitable[bool]] = always,
     ) -> list[OutboxPart]:
-        """Fix how a message is split and under which transaction ids it is sent.
+        """Store the parts of a message with their transaction ids.
 
-        The first part counts as attempted with this: one commit less before it goes out. Nothing is
-        stored of what waits no longer, or is not to be sent like this any more (`still`).
+        The first part counts as attempted with this, which saves a commit. Nothing is stored if
+        the message is no longer waiting or `still` returns False.
         """
         now, of = self._clock.now(), len(contents)
         parts = [
@@ -436,7 +437,7 @@ class Outbox:
         return parts
 
     async def attempt(self, part: OutboxPart, device_id: str) -> OutboxPart:
-        """Note that a part is about to be sent for the first time, before it is."""
+        """Store that a part is about to be sent for the first time."""
         now = self._clock.now()
         async with self._database.transaction(late=True) as tx:
             tx.later(
@@ -447,7 +448,7 @@ class Outbox:
         return replace(part, attempts=1, device_id=device_id, first_attempt_at=now)
 
     async def shown(self, outbox_id: str) -> None:
-        """A person at the terminal, or at a page, has it before their eyes."""
+        """Mark a message as sent because a person at the terminal or in the browser sees it."""
         async with self._database.transaction() as tx:
             await tx.execute(
                 "UPDATE outbox SET state = 'sent', sent_at = ? WHERE id = ?",
@@ -456,9 +457,9 @@ class Outbox:
             await self._said(tx, outbox_id)
 
     async def sent(self, part: OutboxPart, event_id: str | None) -> None:
-        """The homeserver named the event: this part is said; with the last one the row is.
+        """Mark a part as sent; with the last part the message is sent.
 
-        Without an event it was refused, and is not worth another word.
+        `event_id`: the event named by the homeserver; None if it refused the part for good.
         """
         async with self._database.transaction(late=True) as tx:
             tx.later(
@@ -475,10 +476,10 @@ class Outbox:
         parts: Mapping[int, tuple[str, str]],
         of: int,
     ) -> None:
-        """Parts of a message were said by a run of which nothing is known here (F-009).
+        """Mark parts as sent that a run whose database is lost had sent (F-009).
 
-        `parts`: of each its transaction and event. With the last of them the whole is said, in that
-        room, also if it was never split here.
+        `parts`: transaction id and event by number. Once all are known the message counts as sent
+        in that room, even if it was not split here yet.
         """
         for n, (txn_id, event_id) in parts.items():
             await tx.execute(
@@ -498,7 +499,7 @@ class Outbox:
             await self._end(tx, outbox_id, parts[max(parts)][1])
 
     async def _end(self, tx: Transaction, outbox_id: str, event_id: str | None) -> None:
-        """A message is said with its last part, and so is what it was said for."""
+        """Mark a message as sent with its last part, and complete what it was for."""
         row = await tx.row(
             "UPDATE outbox SET state = 'sent', sent_at = ?, problem = NULL WHERE id = ?"
             " AND state <> 'sent' AND NOT EXISTS (SELECT 1 FROM outbox_parts"
@@ -513,21 +514,21 @@ class Outbox:
             await self.react(tx, row["conversation_id"], row["room_id"], event_id, signs)
 
     async def promised(self, source: Transaction | Database, outbox_ids: Sequence[str]) -> set[str]:
-        """Which of these messages we know of."""
+        """Return those of these messages that have a row."""
         query = "SELECT id FROM outbox WHERE id IN (SELECT value FROM json_each(?))"
         return set(await source.scalars(query, (json.dumps([*outbox_ids]),)))
 
     async def seen(self, tx: Transaction, txn_id: str, event_id: str) -> None:
-        """A part is in its room, although nobody told the sender yet: people may answer it."""
+        """Store the event of a part that is in its room before the sender has its answer."""
         await tx.execute(
             "UPDATE outbox_parts SET event_id = ? WHERE txn_id = ? AND state = 'waiting'",
             (event_id, txn_id),
         )
 
     async def sent_event(self, tx: Transaction, room_id: str, event_id: str) -> Spoken | None:
-        """The message of ours that an event of a room is a part of (X-026).
+        """Find the message of ours that an event of a room belongs to (X-026).
 
-        An event whose text another row has taken over stands for the newest that did.
+        For an event that a later row has edited, it is the newest such row.
         """
         row = await tx.row(
             "SELECT o.id, o.cast_id, o.meant_for, coalesce(p.content ->> '$.\"m.new_content\".body',"
@@ -543,14 +544,14 @@ class Outbox:
         return _spoken(row) if row else None
 
     async def answer_to(self, tx: Transaction, event_id: str, by: datetime | None = None) -> str:
-        """Find our answer to an event, of whatever kind; `by`: if it was on its way by then."""
+        """Return the text of our answer to an event; `by`: only if it was being sent by then."""
         begun = "(SELECT first_attempt_at FROM outbox_parts WHERE outbox_id = id AND n = 0)"
         query = f"(?2 IS NULL OR coalesce({begun}, sent_at) <= ?2) ORDER BY seq DESC LIMIT 1"
         query = f"SELECT body FROM outbox WHERE answers = ?1 AND {query}"
         return "".join(await tx.scalars(query, (event_id, by and stamp(by))))
 
     async def answers_to(self, events: Sequence[str]) -> dict[str, str]:
-        """What we said in answer to these events, as far as it is kept."""
+        """Return our stored answers to these events."""
         rows = await self._database.rows(
             "SELECT answers, body FROM outbox WHERE answers IN (SELECT value FROM json_each(?))"
             " AND kind = 'reply' AND body <> '' ORDER BY seq",
@@ -559,7 +560,7 @@ class Outbox:
         return {row["answers"]: row["body"] for row in rows}
 
     async def last_answer(self, tx: Transaction, conversation_id: str, scope: str) -> str | None:
-        """The cast of the last answer that was given here to those of a scope."""
+        """Return the cast of the last answer in a conversation that was made for this scope."""
         found = await tx.scalars(
             "SELECT cast_id FROM outbox WHERE conversation_id = ? AND meant_for = ?"
             " AND kind = 'reply' AND cast_id IS NOT NULL ORDER BY seq DESC LIMIT 1",
@@ -568,9 +569,9 @@ class Outbox:
         return found[0] if found else None
 
     async def relabel(self, tx: Transaction, outbox_id: str, late: Late, cause: str) -> None:
-        """What waits to be said is late by now, and ends with something else (T-043).
+        """Change the late note of an unsent message (T-043).
 
-        It is said for the due moment `cause` as well, the one that a copy would look for (F-009).
+        If it was not attempted yet, it then counts as said for the due moment `cause` (F-009).
         """
         await tx.execute(
             "UPDATE outbox SET late_after = ?, late_note = ?, cause = iif(EXISTS (SELECT 1 FROM"
@@ -582,10 +583,10 @@ class Outbox:
     async def refused(
         self, tx: Transaction, outbox_ids: Sequence[str], unserved: str | None
     ) -> dict[str, str]:
-        """Which of these messages will not be said where they were to be; each with that room.
+        """Return those of these messages that cannot be sent to their rooms, each with that room.
 
-        They were refused for good, or are for an `unserved` room, and are in no room for certain.
-        With "" for the room: it may take them when whoever came in has left.
+        They were refused for good or are for the `unserved` room, and are certainly in no room.
+        The room is "" if it may take the message once another member has left.
         """
         rows = await tx.rows(
             "SELECT o.id, iif(o.problem = :not_alone, '', o.room_id) AS room_id"
@@ -600,7 +601,7 @@ class Outbox:
     async def move(
         self, tx: Transaction, outbox_id: str, conversation_id: str, heading: str = ""
     ) -> None:
-        """What was refused is said there instead, below a heading, once, split and sent anew."""
+        """Move a refused message to another conversation, below a heading; it is split and sent anew."""
         await tx.execute("DELETE FROM outbox_parts WHERE outbox_id = ?", (outbox_id,))
         await tx.execute(
             "UPDATE outbox SET conversation_id = :conversation,"
@@ -613,9 +614,9 @@ class Outbox:
     async def follow(
         self, tx: Transaction, outbox_id: str, room_id: str, contents: Sequence[tuple[str, Json]]
     ) -> None:
-        """What was not said in a room that is over goes out in the one that follows (F-013).
+        """Send the unsent parts of a message to the room that replaces its own (F-013).
 
-        A part that is said stays where it is. `contents`: all parts as they are in that room.
+        Sent parts stay where they are. `contents`: all parts as rendered for the new room.
         """
         query = "UPDATE outbox SET room_id = ?, problem = NULL WHERE id = ? AND state = 'waiting'"
         await tx.execute(query, (room_id, outbox_id))
@@ -626,9 +627,9 @@ class Outbox:
         )
 
     async def keep_back(self, tx: Transaction, outbox_id: str) -> None:
-        """It waits until who can read in its room may read it, or another room is found for it.
+        """Keep a message back until all readers of its room may read it or another room is found.
 
-        What has not begun is split anew then: an edit would not ring (X-052).
+        If nothing is sent yet it is split anew then: an edit would not notify people (X-052).
         """
         await tx.execute(
             "DELETE FROM outbox_parts WHERE outbox_id = :id AND NOT EXISTS (SELECT 1"
@@ -641,9 +642,9 @@ class Outbox:
     async def stuck(
         self, outbox_id: str, problem: str, still: Callable[[], bool] = lambda: True
     ) -> bool:
-        """The homeserver refuses this message for good; it is kept and named in `status`.
+        """Keep a message that the homeserver refuses for good; `status` names it.
 
-        False, and it goes on waiting, when that is not `still` so by the time it can be noted.
+        Returns False, and the message goes on waiting, if `still` is False by then.
         """
         async with self._database.transaction() as tx:
             if not still():
@@ -654,12 +655,12 @@ class Outbox:
             return True
 
     async def rename(self, tx: Transaction, was: str, scope: str) -> None:
-        """A scope has another name by now: what is still to be said in it is meant for that."""
+        """Give unsent messages of a renamed scope its new name."""
         query = "UPDATE outbox SET meant_for = ? WHERE meant_for = ? AND state <> 'sent'"
         await tx.execute(query, (scope, was))
 
     async def release_for(self, tx: Transaction, scope: str) -> None:
-        """Try again what was kept back: there is a room now where this scope may be read."""
+        """Retry messages that were kept back: there is a room now where this scope may be read."""
         await tx.execute(
             "UPDATE outbox SET state = 'waiting' WHERE state = 'stuck' AND problem = ?"
             " AND meant_for = ? AND body <> ''",
@@ -667,7 +668,7 @@ class Outbox:
         )
 
     async def release(self, tx: Transaction, room_id: str) -> None:
-        """Try again what was stuck in a room (we were let in again), unless it was erased since."""
+        """Retry the stuck messages of a room that let us in again, unless they were erased since."""
         await tx.execute(
             "UPDATE outbox SET state = 'waiting' WHERE room_id = ? AND state = 'stuck'"
             " AND (body <> '' OR edits_of IS NOT NULL OR changes IS NOT NULL)",
@@ -675,13 +676,13 @@ class Outbox:
         )
 
     async def drop(self, tx: Transaction, outbox_id: str) -> None:
-        """Keep nothing of what we said, and say no more of it."""
+        """Erase the text of a message and send no more of it."""
         await tx.execute("UPDATE outbox SET body = '' WHERE id = ?", (outbox_id,))
         parts = "UPDATE outbox_parts SET content = '{}', state = 'sent' WHERE outbox_id = ?"
         await tx.execute(parts, (outbox_id,))
         await self._end(tx, outbox_id, None)
 
     async def withdraw(self, tx: Transaction, conversation_id: str, room_id: str, of: str) -> None:
-        """Take away the edits of an event of ours, or a draft by its row, as signs are put (X-054)."""
+        """Enqueue the redaction of all edits of an event of ours, or of a draft by its row (X-054)."""
         more = {"reacts_to": of, "edits_of": of}
         await self._add(tx, conversation_id, room_id, "event", "", **more)

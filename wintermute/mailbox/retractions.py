@@ -1,10 +1,10 @@
-"""Takes messages of ours away with their edits, which stay readable where only the event goes (X-054).
+"""Removal of our own messages with their edits, which stay readable if only the event is redacted (X-054).
 
-    a person redacts an event of ours   ─▶ nothing of its rows is kept or sent, its edits go
-    we take an event away               ─▶ a redaction of it (`Outbox.change`), its edits go
-    a draft that may be on its way      ─▶ a row that names the draft, until its event is known
+    a person redacts an event of ours   ─▶ its rows are erased, nothing more is sent, its edits are redacted
+    we remove an event                  ─▶ it is redacted (`Outbox.change`), its edits are redacted
+    a draft that may be on its way      ─▶ a row names the draft until its event is known
 
-Edits go by a row with `edits_of`, one after the other until there are none: a kill leaves none behind.
+A row with `edits_of` redacts the edits one by one until there are none: after a kill it goes on.
 """
 
 import json
@@ -17,7 +17,7 @@ from wintermute.mailbox.growing import TAKEN_AWAY
 from wintermute.mailbox.outbox import ANSWERS, Outbox, Spoken
 from wintermute.text import plain
 
-PLACE = (  # which row owns an event, or the one that it edits
+PLACE = (  # the row that owns an event, or the event that it edits
     "SELECT w.conversation_id, p.n, coalesce("
     " (SELECT outbox_id FROM outbox_parts WHERE event_id = w.changes AND w.body <> ''),"
     " iif(p.n = 0 AND p.content ->> '$.\"m.relates_to\".rel_type' = 'm.replace', w.continues, NULL),"
@@ -25,18 +25,18 @@ PLACE = (  # which row owns an event, or the one that it edits
     " WHERE p.event_id = ? AND w.room_id = ? ORDER BY w.seq DESC LIMIT 1"
 )
 OWNERS = "(SELECT outbox_id FROM outbox_parts WHERE event_id = :event UNION SELECT :owner)"
-SHOWN = (  # the rows whose text an event of ours has had: an answer below its draft is none
+SHOWN = (  # the rows whose text our event has shown; not an answer sent below its draft
     f"SELECT id, cast_id, body, meant_for FROM outbox WHERE id IN {OWNERS} OR changes = :event"
     f" OR continues IN {OWNERS} AND NOT EXISTS (SELECT 1 FROM outbox_parts WHERE outbox_id = outbox.id"
     "  AND n = 0 AND content ->> '$.\"m.relates_to\".rel_type' IS NOT 'm.replace')"
 )
-GROWING = (  # drafts of messages whose answer has no other text in the room yet
+GROWING = (  # drafts of messages whose final answer is not in the room yet
     "SELECT id, grows FROM outbox o WHERE (id = :owner OR grows IN (SELECT value FROM json_each(:events)"
     "  UNION SELECT edits FROM inbox WHERE event_id IN (SELECT value FROM json_each(:events))))"
     f" AND grows IS NOT NULL AND problem IS NOT '{TAKEN_AWAY}' AND NOT EXISTS (SELECT 1 FROM outbox a"
     "  JOIN outbox_parts p ON p.outbox_id = a.id AND p.event_id IS NOT NULL WHERE a.continues = o.id)"
 )
-ANEW = (  # messages whose answer may be growing in that of an earlier wording
+ANEW = (  # edited messages whose answer may be growing in the event of an earlier answer
     "SELECT DISTINCT i.event_id FROM outbox a JOIN inbox v ON v.event_id = a.answers"
     " JOIN inbox i ON i.edits = coalesce(v.edits, v.event_id) AND i.seq > v.seq"
     " WHERE coalesce(a.continues, a.id) = ? AND i.state = 'casting'"
@@ -46,13 +46,14 @@ LISTS = (
     f"SELECT seq FROM outbox WHERE cast_id IS NULL AND {ANSWERS.of} AND EXISTS (SELECT 1"
     "  FROM json_each(:lines) WHERE instr(char(10) || body || char(10), value))"
 )
+_spoken = reader(Spoken)
 
 
 @dataclass(frozen=True, slots=True)
 class Retracted:
-    """Rows of ours that somebody took back. `growing`: the message that they were about to answer.
+    """Rows of ours that somebody redacted. `growing`: the message that they were about to answer.
 
-    `perhaps`: messages of which that is so if any of their answer is to be seen.
+    `perhaps`: messages for which that is true if a part of their answer is in the room.
     """
 
     conversation_id: str
@@ -61,20 +62,17 @@ class Retracted:
     perhaps: tuple[str, ...] = ()
 
 
-_spoken = reader(Spoken)
-
-
 class Retractions:
-    """The store of what is to be taken away, among what must be said."""
+    """The store of removals, which are rows of the outbox."""
 
     def __init__(self, outbox: Outbox, database: Database) -> None:
         self._outbox = outbox
         self._database = database
 
     async def redacted(self, tx: Transaction, room_id: str, event_id: str) -> Retracted | None:
-        """Somebody redacted an event of ours: keep nothing of its rows, and take its edits away.
+        """Erase the rows of our event that somebody redacted, and redact its edits.
 
-        Whoever redacts the newest of its edits means its text, so the event goes as well.
+        Whoever redacts the newest edit means its text, so the original event is redacted as well.
         """
         place = await tx.row(PLACE, (event_id, room_id))
         if place is None:
@@ -94,30 +92,30 @@ class Retractions:
         if event != event_id:
             await self._outbox.change(tx, *where, event, "")
         await self._outbox.withdraw(tx, *where, event)
-        found = "".join(row["grows"] for row in growing)
-        kept = tuple(each for each in said if each.body)
-        return Retracted(where[0], kept, found, tuple(anew))
+        message = "".join(row["grows"] for row in growing)
+        readable = tuple(each for each in said if each.body)
+        return Retracted(where[0], readable, message, tuple(anew))
 
     async def take_away(
         self, tx: Transaction, conversation_id: str, room_id: str, event_id: str
     ) -> None:
-        """Take an event of ours away, and its edits, also one that was to close it."""
+        """Redact an event of ours and all its edits, including an unsent one."""
         for row in await tx.scalars("SELECT id FROM outbox WHERE changes = ?", (event_id,)):
             await self._outbox.drop(tx, row)
         await self._outbox.change(tx, conversation_id, room_id, event_id, "")
         await self._outbox.withdraw(tx, conversation_id, room_id, event_id)
 
     async def take_drafts(self, tx: Transaction, events: Sequence[str]) -> None:
-        """Take away what was growing for these messages, and was taken back.
+        """Remove the drafts of answers to these redacted messages.
 
-        Where it grew in the answer to an earlier wording, that has its text again.
+        A draft that had taken over the event of an earlier answer gives that its text back.
         """
         asked = {"owner": None, "events": json.dumps(list(events))}
         for row in await tx.rows(GROWING, asked):
             await self.take_draft(tx, row["id"])
 
     async def take_draft(self, tx: Transaction, outbox_id: str) -> None:
-        """Take a draft away, also one of which is not known yet if it came into its room."""
+        """Remove a draft, even if it is unknown yet whether it reached its room."""
         await self._outbox.drop(tx, outbox_id)
         rows = await tx.rows(
             "UPDATE outbox SET problem = ? WHERE id = ? RETURNING conversation_id, room_id,"
@@ -133,19 +131,19 @@ class Retractions:
             await take(tx, row["conversation_id"], row["room_id"], row["event"])
 
     async def lists(self, texts: Sequence[str], scopes: Sequence[str]) -> list[tuple[int]]:
-        """Find answers to commands in which one of these memories ends a line, however short (M-030)."""
+        """Find answers to commands that list one of these memories at a line's end, however short (M-030)."""
         around = (("\n- ", "\n"), ("\n- ", " ("), (": ", "\n"), ("memory ", "\n"))
         lines = [f"{before}{plain(text)}{after}" for text in texts for before, after in around]
         asked = {"lines": json.dumps(lines), "scopes": json.dumps(list(scopes))}
         return [(int(row["seq"]),) for row in await self._database.rows(LISTS, asked)]
 
     async def event_of(self, outbox_id: str) -> str | None:
-        """The event that a row has become, as far as that is known."""
+        """Return the event of a row, if it is known."""
         query = "SELECT event_id FROM outbox_parts WHERE outbox_id = ? AND n = 0"
         return "".join(filter(None, await self._database.scalars(query, (outbox_id,)))) or None
 
     async def stays(self, event_id: str) -> bool:
-        """Decide if an edit is what we say there, and not a step on the way to that."""
+        """Check if an edit holds our final text, not a step on the way to it."""
         query = (
             "SELECT 1 FROM outbox_parts p JOIN outbox o ON o.id = p.outbox_id"
             " WHERE p.event_id = ? AND p.content <> '{}' AND o.body <> '' AND o.grows IS NULL"
@@ -153,10 +151,7 @@ class Retractions:
         return bool(await self._database.scalars(query, (event_id,)))
 
     async def done(self, outbox_id: str, event_id: str | None = None) -> None:
-        """A row that names a draft is over; the draft's event, if there is one, goes with its edits.
-
-        So is a row of which no edits are left.
-        """
+        """Mark a removal as done when no edits are left; remove the draft's event, if it has one."""
         async with self._database.transaction() as tx:
             query = (
                 "UPDATE outbox SET state = 'sent' WHERE id = ? RETURNING conversation_id, room_id"

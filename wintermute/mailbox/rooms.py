@@ -1,7 +1,7 @@
-"""What must be known about rooms before the first sync: invitations, encryption, who follows whom.
+"""The store of rooms: invitations, encryption, and which room replaces which.
 
-A room follows another when both say so: the tombstone of the old names it, and its own creation
-names the old (F-013). Either alone anybody can write.
+A room replaces another only if both say so: the tombstone of the old one names it, and its own
+creation event names the old one (F-013). Either alone could be forged.
 """
 
 import json
@@ -17,10 +17,10 @@ from wintermute.messages import ROOM
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What is known of a room that follows another or is followed; "": nothing.
+    """A room that replaces another or is replaced; "" for unknown.
 
-    `successor` and `predecessor` are what is said, `moved_to` is what was done; `scope` is the name
-    of what lives there, unless it is called after this room.
+    `successor` and `predecessor` are what the rooms' state says, `moved_to` is what was done.
+    `scope`: the name of the room's scope, unless it is named after this room.
     """
 
     room_id: str
@@ -33,7 +33,7 @@ class Link:
 
 
 class Move(NamedTuple):
-    """One room that gave way to another."""
+    """One room that is replaced by another."""
 
     old: str
     new: str
@@ -41,37 +41,37 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Where what was in rooms goes on."""
+    """The rooms in which conversations of replaced rooms continue."""
 
     homes: Mapping[str, str] = field(default_factory=dict)
-    """Of each room that has moved: where its conversation is by now."""
+    """The current room of each conversation, by the room it began in."""
     scopes: Mapping[str, str] = field(default_factory=dict)
-    """Of each room that follows another: the name of the scope that lives there."""
+    """The name of the scope of each room that replaces another."""
     closed: frozenset[str] = frozenset()
-    """Rooms that are over: nobody looks there any more, wherever the conversation is."""
+    """Replaced rooms: messages there are not read any more."""
     barred: frozenset[str] = frozenset()
-    """Rooms in clear that follow an encrypted one: nothing from elsewhere is said there."""
+    """Unencrypted rooms that replace an encrypted one: no message is sent there for another room."""
 
     def home(self, room_id: str) -> str:
-        """Where the conversation of a room is now."""
+        """Return the room where the conversation of a room continues."""
         return self.homes.get(room_id, room_id)
 
     def left_for(self, room_id: str) -> list[str]:
-        """The rooms of which all goes on in this one."""
+        """Return the rooms whose conversations continue in this one."""
         return [old for old, home in self.homes.items() if home == room_id]
 
     def scope(self, room_id: str) -> str:
-        """The name of what lives in a room, as a room of many."""
+        """Return the name of a room's scope, as of a group."""
         return self.scopes.get(room_id, f"{ROOM}{room_id}")
 
     def named(self, scope: str) -> str:
-        """The name of the scope that a person means: they may call a room's by any of its rooms."""
+        """Return the real name of a scope that a person names by any of its rooms."""
         room_id = self.home(scope.removeprefix(ROOM))
         return self.scope(room_id) if scope.startswith(ROOM) else scope
 
 
 def moves_of(links: Sequence[Link]) -> Moves:
-    """What these rooms come to."""
+    """Summarise these rooms."""
     known = {link.room_id: link for link in links}
     moved = {link.room_id: link.moved_to for link in links if link.moved_to}
     named = {link.room_id: link.successor for link in links if link.successor}
@@ -86,7 +86,7 @@ def moves_of(links: Sequence[Link]) -> Moves:
 
 
 def wanted(links: Sequence[Link]) -> list[Move]:
-    """What is to move, and where to, in this order; what only goes round in a circle stays."""
+    """Return the moves to make, in order; rooms that replace each other in a circle do not move."""
     left, homes = _pairs(links), moves_of(links).homes
     found: list[Move] = []
     while ready := [pair for pair in left if pair.old not in {other.new for other in left}]:
@@ -97,7 +97,7 @@ def wanted(links: Sequence[Link]) -> list[Move]:
 
 
 def _pairs(links: Sequence[Link]) -> list[Move]:
-    """The rooms that did not move yet, each with the one that follows it and that we are in."""
+    """Return the rooms that have not moved yet, each with its confirmed and joined successor."""
     known = {link.room_id: link for link in links}
     pairs = [Move(link.room_id, link.successor) for link in links if not link.moved_to]
     return [
@@ -108,7 +108,7 @@ def _pairs(links: Sequence[Link]) -> list[Move]:
 
 
 def _end(steps: Mapping[str, str], room_id: str) -> str:
-    """Where the steps from a room end; "" when they never do."""
+    """Follow the moves from a room to the last one; "" if they form a circle."""
     passed = {room_id}
     while (room_id := steps[room_id]) in steps:
         if room_id in passed:
@@ -120,7 +120,7 @@ def _end(steps: Mapping[str, str], room_id: str) -> str:
 async def people(
     database: Database, conversation_ids: Sequence[str]
 ) -> tuple[tuple[str, str], ...]:
-    """Matrix id and display name of everybody, in the order in which they first wrote."""
+    """Return Matrix id and display name of all senders, in the order of their first messages."""
     rows = await database.rows(
         "SELECT sender, sender_name FROM inbox WHERE conversation_id IN"
         " (SELECT value FROM json_each(?)) GROUP BY sender, sender_name ORDER BY min(seq)",
@@ -131,7 +131,7 @@ async def people(
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """Somebody asked us into a room. `welcome`: the inviter is allowed to."""
+    """An invitation into a room. `welcome`: the inviter is allowed to invite us."""
 
     room_id: str
     inviter: str
@@ -145,14 +145,14 @@ _invitation = reader(Invitation)
 
 
 class KnownRooms:
-    """The store of invitations and of what is known of rooms."""
+    """The store of invitations and rooms."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     async def invited(self, tx: Transaction, room_id: str, inviter: str, welcome: bool) -> None:
-        """Keep an invitation: the homeserver delivers it once."""
+        """Store an invitation: the homeserver delivers it once."""
         await tx.execute(
             "INSERT INTO invitations (room_id, inviter, welcome, state, received_at)"
             " VALUES (?, ?, ?, 'pending', ?) ON CONFLICT (room_id) DO UPDATE SET"
@@ -162,21 +162,21 @@ class KnownRooms:
         )
 
     async def invitations(self) -> list[Invitation]:
-        """Invitations not yet followed by the room's first sync, those of strangers last."""
+        """Return the invitations without a first sync of their room, those of strangers last."""
         rows = await self._database.rows(
             "SELECT * FROM invitations ORDER BY welcome DESC, received_at"
         )
         return [_invitation(row) for row in rows]
 
     async def joined(self, invitation: Invitation) -> None:
-        """We went in; the invitation stays until the room's first messages are stored."""
+        """Mark an invitation as accepted; it stays until the room's first messages are stored."""
         async with self._database.transaction() as tx:
             await tx.execute(
                 "UPDATE invitations SET state = 'joined' WHERE room_id = ?", (invitation.room_id,)
             )
 
     async def declined(self, invitation: Invitation) -> None:
-        """We said no, or the invitation is void; a newer one into the same room stays."""
+        """Delete an invitation that was declined or is void; a newer one into the same room stays."""
         async with self._database.transaction() as tx:
             await tx.execute(
                 "DELETE FROM invitations WHERE room_id = ? AND received_at = ?",
@@ -184,11 +184,11 @@ class KnownRooms:
             )
 
     async def settled(self, tx: Transaction, room_id: str) -> None:
-        """An invitation is done with, in the transaction that stores its room's first messages."""
+        """Delete an invitation in the transaction that stores its room's first messages."""
         await tx.execute("DELETE FROM invitations WHERE room_id = ?", (room_id,))
 
     async def seen(self, tx: Transaction, room_id: str, encrypted: bool, last: str = "") -> None:
-        """We are in this room; once encrypted it counts as encrypted for ever. `last`: its newest event."""
+        """Store that we are in a room, and its newest event; once encrypted it counts as encrypted for ever."""
         tx.later(
             "INSERT INTO rooms (room_id, encrypted, state, last_event) VALUES (?, ?, 'joined', ?)"
             " ON CONFLICT (room_id) DO UPDATE SET encrypted = max(encrypted, excluded.encrypted),"
@@ -197,36 +197,36 @@ class KnownRooms:
         )
 
     async def read_up_to(self) -> dict[str, set[str]]:
-        """Find, for each room that we are in, the event up to which everything was taken in."""
+        """Return, for each joined room, the event up to which everything was stored."""
         query = "SELECT room_id, last_event FROM rooms WHERE state = 'joined'"
         return {row["room_id"]: {row["last_event"]} for row in await self._database.rows(query)}
 
     async def left(self, tx: Transaction, room_id: str) -> None:
-        """We are no longer in this room."""
+        """Store that we are no longer in this room."""
         await tx.execute("UPDATE rooms SET state = 'left' WHERE room_id = ?", (room_id,))
 
     async def gone(self, tx: Transaction) -> frozenset[str]:
-        """Rooms that we are no longer in, or that are over."""
+        """Return the rooms that we have left, or that are replaced."""
         left = await tx.scalars("SELECT room_id FROM rooms WHERE state = 'left'")
         return (await self.moves(tx)).closed.union(left)
 
     async def replaced(self, tx: Transaction, room_id: str, successor: str) -> None:
-        """A tombstone names the room that follows this one; the newest one counts."""
+        """Store the successor that a room's tombstone names; the newest tombstone counts."""
         query = "UPDATE rooms SET successor = ? WHERE room_id = ?"
         await tx.execute(query, (successor, room_id))
 
     async def follows(self, tx: Transaction, room_id: str, predecessor: str) -> None:
-        """A room says of itself which one it follows."""
+        """Store the predecessor that a room's creation event names."""
         query = "UPDATE rooms SET predecessor = ? WHERE room_id = ?"
         await tx.execute(query, (predecessor, room_id))
 
     async def moved(self, tx: Transaction, move: Move, scope: str) -> None:
-        """What was in the old room goes on in the new one, under its name."""
+        """Store that a room was replaced: its conversation and scope go on in the new one."""
         await tx.execute("UPDATE rooms SET moved_to = ? WHERE room_id = ?", move[::-1])
         await tx.execute("UPDATE rooms SET scope = ? WHERE room_id = ?", (scope, move.new))
 
     async def links(self, source: Database | Transaction | None = None) -> list[Link]:
-        """The rooms that follow another or are followed, in the order in which we came to know them."""
+        """Return the rooms that replace another or are replaced, in the order in which we met them."""
         rows = await (source or self._database).rows(
             "SELECT *, state = 'joined' AS joined FROM rooms WHERE successor <> '' OR predecessor <> '' OR moved_to <> ''"
             " OR scope <> '' ORDER BY rowid"
@@ -234,13 +234,13 @@ class KnownRooms:
         return [_link(row) for row in rows]
 
     async def moves(self, source: Database | Transaction | None = None) -> Moves:
-        """Where what was in rooms goes on."""
+        """Return the current rooms and scopes of all moved conversations."""
         return moves_of(await self.links(source))
 
     async def is_encrypted(self, tx: Transaction, room_id: str) -> bool:
-        """Whether a room was ever seen as encrypted."""
+        """Check if a room was ever encrypted."""
         return await tx.exists("SELECT 1 FROM rooms WHERE room_id = ? AND encrypted", (room_id,))
 
     async def encrypted(self) -> frozenset[str]:
-        """Rooms in which nothing may ever be sent in clear."""
+        """Return the rooms in which nothing may ever be sent unencrypted."""
         return frozenset(await self._database.scalars("SELECT room_id FROM rooms WHERE encrypted"))

@@ -1,1 +1,1 @@
-"""The door of time: what is due is claimed here, said, or worked on."""
+"""The door of time: due tasks are claimed, and a reminder is sent or a run is started."""

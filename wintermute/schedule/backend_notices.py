@@ -1,4 +1,4 @@
-"""The owner hears which model refuses to work, and `status` names it, until it has answered again."""
+"""Notices to the owner about a model that refuses to work; `status` shows it until it answers again."""
 
 from wintermute.conversation.state import Speaker
 from wintermute.health.health import HealthState
@@ -12,7 +12,7 @@ NOTICE = "{problem}. Until that is fixed, I ask the other models of the list; `/
 
 
 class BackendNotices:
-    """Looks whenever a question was answered. Tells once for each backend and cause (F-039)."""
+    """Writes a notice once for each backend and cause (F-039). It checks after every model call."""
 
     def __init__(self, stores: Stores, models: Models, speaker: Speaker) -> None:
         self._stores = stores
@@ -20,39 +20,39 @@ class BackendNotices:
         self._speaker = speaker
 
     async def run(self) -> None:
-        """Look, until cancelled."""
+        """Update notices and health after each model call, until cancelled."""
         answered: dict[str, str] = {}
-        for each in await self._stores.health.parts():
-            if each.part.removeprefix("backend ") not in (*self._models.names, each.part):
-                await self._stores.health.note(each.part, "ok", "no longer in config.yaml")
+        for entry in await self._stores.health.parts():
+            if entry.part.removeprefix("backend ") not in (*self._models.names, entry.part):
+                await self._stores.health.note(entry.part, "ok", "no longer in config.yaml")
         while True:
             await self._models.news.wait()
             self._models.news.clear()
-            for name, (cause, told) in [*self._models.standings.items()]:
-                if cause:  # again each time: its owner may have had no chat
+            for name, (cause, detail) in [*self._models.standings.items()]:
+                if cause:  # tried each time: the owner may not have had a chat before
                     answered.pop(name, None)
-                    await self._stores.health.note(f"backend {name}", "warn", told)
-                    await self._tell(f"backend {name}: {cause}", told)
-                elif answered.get(name) != told:
-                    answered[name] = told
-                    await self._answered(f"backend {name}", told)
+                    await self._stores.health.note(f"backend {name}", "warn", detail)
+                    await self._notify(f"backend {name}: {cause}", detail)
+                elif answered.get(name) != detail:
+                    answered[name] = detail
+                    await self._answered(f"backend {name}", detail)
 
-    async def _answered(self, part: str, learnt: str) -> None:
-        if learnt or await self._stores.health.part(part):
-            told = f"answers, asked {learnt}" if learnt else "answers"
-            state: HealthState = "warn" if CUTS in learnt else "ok"
-            await self._stores.health.note(part, state, told)
+    async def _answered(self, part: str, options: str) -> None:
+        if options or await self._stores.health.part(part):
+            detail = f"answers, asked {options}" if options else "answers"
+            state: HealthState = "warn" if CUTS in options else "ok"
+            await self._stores.health.note(part, state, detail)
             async with self._stores.database.transaction() as tx:
                 await self._stores.notices.notice_again(tx, f"{part}: ")
 
-    async def _tell(self, key: str, problem: str) -> None:
+    async def _notify(self, key: str, problem: str) -> None:
         stores, owner = self._stores, self._stores.owner.scope
         text = NOTICE.format(problem=problem)
         async with stores.database.transaction() as tx:
-            home = await (await Deliveries.now(tx, stores, self._speaker)).home(tx, owner, None)
-            if home:
+            target = await (await Deliveries.now(tx, stores, self._speaker)).home(tx, owner, None)
+            if target:
                 await stores.notices.notice_once(
-                    *(tx, key, EVER, home.id, text), meant_for=owner, unasked=True
+                    *(tx, key, EVER, target.id, text), meant_for=owner, unasked=True
                 )
-        if home:
-            self._speaker.speak(home.id)
+        if target:
+            self._speaker.speak(target.id)

@@ -1,4 +1,4 @@
-"""The owner hears what became of the files that people edit; what the prompts last held is kept."""
+"""Notices to the owner about files that people edit: errors in them, and memories that were not removed."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -35,72 +35,85 @@ LOST = (
 
 
 class EditedNotices:
-    """Looks now and then. The owner hears once of each file until it is good again (F-031), and
-    once of each memory that stayed although a file was saved without it (F-032).
+    """Checks the edited files every few seconds.
+
+    The owner gets one notice for each unusable file until it is good again (F-031), and one for
+    each memory that was kept although its file was saved without it (F-032).
     """
 
     def __init__(self, stores: Stores, speaker: Speaker, clock: Clock) -> None:
         self._stores = stores
-        self._look = EditedLook(stores.places, stores.prompts)
+        self._files = EditedLook(stores.places, stores.prompts)
         self._speaker = speaker
         self._clock = clock
         self._before: Mapping[str, str] = {}
 
     async def run(self) -> None:
-        """Look, until cancelled."""
-        told = await self._stores.edited.told()
+        """Check the files, until cancelled."""
+        reported = await self._stores.edited.told()
         while True:
-            told = await self._told(told)
+            reported = await self._notify(reported)
             await self._clock.sleep(PAUSE)
 
-    async def _told(self, told: set[str]) -> set[str]:
-        """Say what is new; of which files the owner knows then that they cannot be used."""
+    async def _notify(self, reported: set[str]) -> set[str]:
+        """Send the new notices. Returns the unusable files that the owner knows of by now."""
         stores, owner = self._stores, self._stores.owner.scope
         problems, lasting = await self._problems()
-        news = [name for name in problems if name in lasting and name not in told]
-        known = told & problems.keys()
+        new_problems = [name for name in problems if name in lasting and name not in reported]
+        known = reported & problems.keys()
         kept = await stores.versions.untold()
-        lost = [wish for wish in await stores.decisions.waiting(None, LINES) if not wish.night]
-        if not news and not kept and not lost and known == told:
-            return told
+        lost = [
+            question
+            for question in await stores.decisions.waiting(None, LINES)
+            if not question.night
+        ]
+        if not new_problems and not kept and not lost and known == reported:
+            return reported
         texts = [
             next(said for end, said in SAID.items() if end in name).format(problem=problems[name])
-            for name in news
+            for name in new_problems
         ]
         async with stores.database.transaction() as tx:
-            home = await (await Deliveries.now(tx, stores, self._speaker)).home(tx, owner, None)
-            if home is not None:  # else as soon as there is a chat with nobody else in it
-                for text in [*texts, *_kept(kept, stores.places)]:
+            target = await (await Deliveries.now(tx, stores, self._speaker)).home(tx, owner, None)
+            if target is not None:  # otherwise later, when the owner has a direct chat
+                for text in [*texts, *_kept_notices(kept, stores.places)]:
                     await stores.outbox.enqueue(
-                        *(tx, home.id, text), kind="notice", meant_for=owner, unasked=True
+                        *(tx, target.id, text), kind="notice", meant_for=owner, unasked=True
                     )
-                known |= set(news)
+                known |= set(new_problems)
                 await stores.versions.tell(tx, kept)
-                for wish in lost:
-                    await self._ask(tx, home, wish)
+                for question in lost:
+                    await self._ask(tx, target, question)
             await stores.edited.tell(tx, known)
-        if home is not None:
-            self._speaker.speak(home.id)
+        if target is not None:
+            self._speaker.speak(target.id)
         return known
 
-    async def _ask(self, tx: Transaction, home: Conversation, wish: Decision) -> None:
-        """Ask once about lines that are missing: people of other chats hear of it in the morning."""
+    async def _ask(self, tx: Transaction, target: Conversation, question: Decision) -> None:
+        """Ask once about missing lines; people of other chats are asked in the daily report."""
         stores = self._stores
-        item = await ask_about_lines(tx, stores, wish)
-        if item is None or not stores.owner.owns(wish.scope):
+        item = await ask_about_lines(tx, stores, question)
+        if item is None or not stores.owner.owns(question.scope):
             return
         text = LOST.format(asked=item_words(item), id=item.id)
         outbox_id = await stores.outbox.enqueue(
-            *(tx, home.id, text), kind="notice", meant_for=wish.scope, signs=SIGNS, unasked=True
+            *(tx, target.id, text),
+            kind="notice",
+            meant_for=question.scope,
+            signs=SIGNS,
+            unasked=True,
         )
-        await stores.nights.tell(tx, item.night, wish.scope, outbox_id, item.n)
+        await stores.nights.tell(tx, item.night, question.scope, outbox_id, item.n)
 
     async def _problems(self) -> tuple[Mapping[str, str], set[str]]:
-        """What is wrong with which file, and which were found so twice: others may be just being saved."""
-        looked = await asyncio.to_thread(self._look.look)
-        if looked.prompts:
-            await self._stores.edited.keep(looked.prompts.items())
-        problems = dict(looked.problems)
+        """Return the problem of each file, and the files whose problem was there at the last check, too.
+
+        A problem that is found only once may come from a file that is just being saved.
+        """
+        checked = await asyncio.to_thread(self._files.look)
+        if checked.prompts:
+            await self._stores.edited.keep(checked.prompts.items())
+        problems = dict(checked.problems)
         for part in await self._stores.health.parts():
             if part.part.endswith(MEMORIES) and part.state == "warn":  # M-092
                 problems[f"{part.part}{TOO_LONG}"] = f"{part.part}: {part.detail}"
@@ -108,15 +121,15 @@ class EditedNotices:
         return problems, {name for name, _ in before.items() & problems.items()}
 
 
-def _kept(lines: Sequence[KeptLine], places: Places) -> list[str]:
-    """A text for each file that was saved without these memories."""
+def _kept_notices(lines: Sequence[KeptLine], places: Places) -> list[str]:
+    """Return a notice for each file that was saved without these memories."""
     texts = []
     for scope, found in groupby(
         sorted(lines, key=lambda line: line.scope), lambda line: line.scope
     ):
         kept, owns = [*found], scope == places.owner_scope
         more = f" and {len(kept) - MOST_NAMED} more" if len(kept) > MOST_NAMED else ""
-        told = quoted(line.text for line in kept[:MOST_NAMED]) + more
-        told, how = (told, FORGET) if owns else (f"{len(kept)} memories", FORGET_ELSEWHERE)
-        texts.append(KEPT.format(file=places.shown_memories(scope), texts=told, how=how))
+        named = quoted(line.text for line in kept[:MOST_NAMED]) + more
+        named, how = (named, FORGET) if owns else (f"{len(kept)} memories", FORGET_ELSEWHERE)
+        texts.append(KEPT.format(file=places.shown_memories(scope), texts=named, how=how))
     return texts

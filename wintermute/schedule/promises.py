@@ -1,6 +1,6 @@
-"""Keeps what is promised: looks at the tables whenever something may be due.
+"""The loop that fires due tasks: it reads the tables whenever something may be due.
 
-APScheduler only wakes us: it knows no tasks, the tables are the truth (DESIGN A-5).
+APScheduler only wakes it and knows no tasks; the tables are the truth (DESIGN A-5).
 """
 
 import asyncio
@@ -22,28 +22,33 @@ from wintermute.work.runner import guarded
 HEARTBEAT_SECONDS = 30
 DUE = "due"
 HEARTBEAT = "heartbeat"
+log = logging.getLogger(__name__)
+LOOK_SECONDS = 2.0
+"""Longest time until a change of the tables by another process is noticed (T-040)."""
+KEEP_SECONDS = 3600.0
+"""Time between records of the trusted clock; a wait counted from the last one is exact enough."""
 
 
 class Delay(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
-    """Fires once, so many seconds from when APScheduler first asks, by the clock it asks itself."""
+    """A trigger that fires once, after the given seconds on the clock that APScheduler itself uses."""
 
     def __init__(self, seconds: float) -> None:
         self._pause = timedelta(seconds=seconds)
 
     def get_next_fire_time(self, previous: datetime | None, now: datetime) -> datetime | None:
-        """The first moment to ring, and None after that."""
+        """Return the time to fire, and None after that."""
         return None if previous else now + self._pause
 
 
 class Alarm:
-    """One job for the next due moment, and a heartbeat in case that was wrong.
+    """One APScheduler job for the next due moment, and a heartbeat in case that was computed wrongly.
 
-    APScheduler keeps them in memory. It asks the machine's own clock, which may not be believed:
-    so it gets the seconds to wait, and looks again after a jump: `reset`.
+    APScheduler keeps them in memory. It uses the machine's clock, which may be wrong. So it gets
+    seconds to wait, not times, and `reset` starts the heartbeat anew after a jump.
     """
 
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self._ring = ring
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
         self._scheduler = AsyncIOScheduler(
             timezone=UTC,
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
@@ -51,7 +56,7 @@ class Alarm:
 
     @contextmanager
     def ticking(self) -> Iterator[None]:
-        """At work until the block is left."""
+        """Run the scheduler until the block is left."""
         self._scheduler.start()
         try:
             self.reset()
@@ -60,34 +65,26 @@ class Alarm:
             self._scheduler.shutdown(wait=False)
 
     def reset(self) -> None:
-        """Count the heartbeat from now, by whatever the clock says now."""
+        """Start the heartbeat anew from the current time of the clock."""
         self._scheduler.add_job(
-            self._rings, "interval", seconds=HEARTBEAT_SECONDS, id=HEARTBEAT, replace_existing=True
+            self._wake, "interval", seconds=HEARTBEAT_SECONDS, id=HEARTBEAT, replace_existing=True
         )
         self._scheduler.wakeup()
 
     def after(self, seconds: float | None) -> None:
-        """Ring when so many have passed; None: nothing is due."""
+        """Wake up after this many seconds; None: nothing is due."""
         if seconds is not None:
-            self._scheduler.add_job(self._rings, Delay(seconds), id=DUE, replace_existing=True)
+            self._scheduler.add_job(self._wake, Delay(seconds), id=DUE, replace_existing=True)
         elif self._scheduler.get_job(DUE):
             self._scheduler.remove_job(DUE)
 
-    async def _rings(self) -> None:
-        """As a coroutine, so that it runs in the loop and in no thread of APScheduler's."""
-        self._ring()
-
-
-log = logging.getLogger(__name__)
-
-LOOK_SECONDS = 2.0
-"""How soon a change of the tables is noticed, whoever made it (T-040)."""
-KEEP_SECONDS = 3600.0
-"""How often it is noted that the clock was believed: a wait counted from there is exact enough."""
+    async def _wake(self) -> None:
+        """Wake up. A coroutine, so that APScheduler runs it in the event loop, not in a thread."""
+        self._notify()
 
 
 class Promises:
-    """The one task that fires what is due; everything else only changes rows."""
+    """The one task that fires due tasks; all other code only changes rows."""
 
     def __init__(
         self,
@@ -97,43 +94,43 @@ class Promises:
         speaker: Speaker,
         clock: CheckedClock,
     ) -> None:
-        """`rung`: whenever something has changed, and there may be work to begin."""
+        """`rung`: events to set when something has changed and there may be work to begin."""
         self._stores = stores
         self._firing = firing
-        self._rung = rung
+        self._wakeups = rung
         self._speaker = speaker
         self._clock = clock
-        self._bell = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._since = clock.now()
         self._ahead = self._offset()
         self._recounted = False
-        self._kept = -math.inf
+        self._recorded_at = -math.inf
 
     async def run(self) -> None:
-        """Fire until cancelled, beginning with what was missed."""
+        """Fire due tasks until cancelled, beginning with missed ones."""
         async with self._stores.database.transaction() as tx:
             moved = await self._stores.tasks.rezone(tx)
         if moved:
             log.info("schedules moved to zone=%s tasks=%s", self._stores.tasks.zone.key, moved)
-        alarm = Alarm(self._bell.set)
+        alarm = Alarm(self._wakeup.set)
         with alarm.ticking():
             while True:
-                self._bell.clear()
+                self._wakeup.clear()
                 version = await self._stores.database.version()
                 fired = await guarded(self.fire(), "schedule")
                 await self._note(fired)
-                await self._keep_mark()
+                await self._record_clock()
                 alarm.after(fired.seconds if fired else None)
-                for bell in self._rung:
-                    bell.set()
-                await self._changed(version, alarm, fired)
+                for wakeup in self._wakeups:
+                    wakeup.set()
+                await self._wait_for_change(version, alarm, fired)
 
     async def fire(self) -> Fired:
-        """Look once at what is due, and let it be said; nothing while the time is not known."""
+        """Claim due tasks and have their messages sent; do nothing while the clock is in doubt."""
         doubt = self._clock.doubt
         if doubt is not None and doubt.waits:
             return Fired(frozenset(), None)
-        self._since = min(self._since, self._clock.now())  # else a clock that was set back is late
+        self._since = min(self._since, self._clock.now())  # the clock may have been set back
         if self._has_jumped or not self._recounted:
             await self._recount()
         fired = await self._firing.fire(self._since)
@@ -150,29 +147,33 @@ class Promises:
             await self._stores.health.note("schedule", "ok", "wakes up for due tasks")
 
     async def _recount(self) -> None:
-        """The clock has jumped, or nobody has looked since the start whether it had."""
+        """Recompute the schedules after a jump of the clock, and once after the start."""
         if self._has_jumped:
             log.warning("clock jumped seconds=%.0f", self._offset() - self._ahead)
         async with self._stores.database.transaction() as tx:
             counted = await self._stores.tasks.recount(tx)
         if counted:
             log.info("schedules counted anew tasks=%s", counted)
-        self._ahead, self._recounted, self._kept = self._offset(), True, -math.inf
+        self._ahead, self._recounted, self._recorded_at = self._offset(), True, -math.inf
 
-    async def _keep_mark(self) -> None:
-        """For a start in which the clock may be wrong."""
+    async def _record_clock(self) -> None:
+        """Record the trusted clock, for a start at which the clock may be wrong."""
         mark = self._clock.last
-        if mark is None or self._clock.doubt is not None or mark.steady < self._kept + KEEP_SECONDS:
+        if (
+            mark is None
+            or self._clock.doubt is not None
+            or mark.steady < self._recorded_at + KEEP_SECONDS
+        ):
             return
         await self._stores.clock_marks.keep(mark)
-        self._kept = mark.steady
+        self._recorded_at = mark.steady
 
-    async def _changed(self, version: int, alarm: Alarm, fired: Fired | None) -> None:
+    async def _wait_for_change(self, version: int, alarm: Alarm, fired: Fired | None) -> None:
         """Wait until something is due, the tables have changed, or the clock has jumped."""
         doubts, seconds = self._clock.doubt is not None, fired.seconds if fired else None
         due = math.inf if seconds is None else self._clock.monotonic() + seconds
-        while not self._bell.is_set():
-            await until_set(self._bell, self._clock, LOOK_SECONDS)
+        while not self._wakeup.is_set():
+            await until_set(self._wakeup, self._clock, LOOK_SECONDS)
             if self._has_jumped:
                 alarm.reset()
                 return
@@ -186,5 +187,5 @@ class Promises:
         return abs(self._offset() - self._ahead) > JUMP_SECONDS
 
     def _offset(self) -> float:
-        """Where the clock is beside one that never jumps, in seconds."""
+        """Return the seconds between the clock and one that never jumps."""
         return self._clock.now().timestamp() - self._clock.monotonic()

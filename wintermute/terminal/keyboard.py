@@ -1,4 +1,4 @@
-"""A person at a keyboard: history, several lines, completion of commands. Only `chat` loads this."""
+"""Input from a keyboard: history, several lines, completion of commands. Only `chat` loads this."""
 
 import sys
 import termios
@@ -16,20 +16,20 @@ from prompt_toolkit.patch_stdout import patch_stdout
 PROMPT = "you> "
 SECOND = 1.0
 LEAVES = ("/quit", "/exit", "quit", "exit")
-"""Lines that leave, as in other shells; no assistant needs them."""
+"""Lines that end the chat, as in other shells; they are never sent to the assistant."""
 
 
 class Keyboard:
-    """Lines as somebody types them. Enter sends, Alt-Enter begins a new line, /quit or Ctrl-D leaves."""
+    """Lines typed by a person. Enter sends, Alt-Enter begins a new line, /quit or Ctrl-D ends the chat."""
 
     patient = True
 
     def __init__(
         self, typed: Iterable[str], commands: Mapping[str, str], waiting: Callable[[], str]
     ) -> None:
-        """`typed`: earlier lines, oldest first; `commands`: what each command does.
+        """`typed`: earlier lines, oldest first; `commands`: the help text of each command.
 
-        `waiting`: what is waited for, to be said beside the line; "" for nothing.
+        `waiting`: returns the text to show beside the line about a wait; "" for nothing.
         """
         self._waiting = waiting
         history = InMemoryHistory()
@@ -43,14 +43,14 @@ class Keyboard:
             key_bindings=_keys(),
             prompt_continuation="     ",
             reserve_space_for_menu=4,
-            rprompt=self._beside,
+            rprompt=self._wait_text,
             refresh_interval=SECOND,
         )
 
     async def next(self, *, waits: bool) -> str | None:
-        """The next line, which may have several; None after /quit or Ctrl-D. Ctrl-C clears it.
+        """Return the next input, which may have several lines; None after /quit or Ctrl-D. Ctrl-C clears it.
 
-        `waits`: for an answer, which Ctrl-C stops where no line has begun.
+        `waits`: an answer is awaited, so Ctrl-C on an empty line returns `/stop`.
         """
         while True:
             self._session.app.erase_when_done = False
@@ -65,19 +65,19 @@ class Keyboard:
                 return None
 
     def leave(self) -> None:
-        """Ask for no line now, if none was begun: it is blank then."""
+        """End the prompt with a blank line if nothing is typed yet."""
         app = self._session.app
         if app.is_running and not app.is_done and not self._session.default_buffer.text:
             app.erase_when_done = True
             app.exit(result="")
 
-    def _beside(self) -> StyleAndTextTuples:
+    def _wait_text(self) -> StyleAndTextTuples:
         return [("ansibrightblack", "" if self._session.app.is_done else self._waiting())]
 
 
 @contextmanager
 def unechoed() -> Iterator[None]:
-    """What is typed while an answer is drawn stands in the next line, not within the answer."""
+    """Hide typed characters while an answer is drawn; the next prompt shows them."""
     before = termios.tcgetattr(sys.stdin)
     quiet = termios.tcgetattr(sys.stdin)
     quiet[3] &= ~termios.ECHO
@@ -89,7 +89,7 @@ def unechoed() -> Iterator[None]:
 
 
 class _Commands(Completer):
-    """The commands that begin like the line does."""
+    """Completion of the command that the line begins with."""
 
     def __init__(self, commands: Mapping[str, str]) -> None:
         self._commands = commands

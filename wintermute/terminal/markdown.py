@@ -1,6 +1,6 @@
-"""Answers as a person at a terminal reads them best: Markdown, drawn while it comes (F-037).
+"""Markdown drawn in a terminal while it is being streamed (F-037).
 
-Only `chat` and `demo` load this: rich is nothing that a daemon should carry.
+Only `chat` and `demo` load this, so that the daemon does not load rich.
 """
 
 import os
@@ -21,21 +21,23 @@ from wintermute.terminal.screen import DIM, PLAIN, Screen
 from wintermute.text import harmless, with_math
 
 MOST = 12_000
-"""Characters of a block that is drawn; the parser is quadratic in places, so more is shown as it is."""
+"""Characters of the longest block that is drawn. The parser is quadratic in places, so longer ones stay plain.
+"""
 NARROWEST = 20
 UNKNOWN = os.terminal_size((80, 24))
-# HTML is text here: a terminal has no use for it, and what a model writes must not vanish.
+# HTML is shown as text: a terminal cannot render it, and nothing that a model writes may vanish.
 PARSER = MarkdownIt("commonmark", {"html": False, "maxNesting": 20})
 PARSER.enable(["table", "strikethrough"]).disable("image")
 COLOURS = Theme({"markdown.code": "cyan", "markdown.hr": "dim"})
 QUICK, IDLE, LONGEST_IDLE = 0.02, 4.0, 0.5
-"""Where drawing took more than the first, it rests the second times what was more, and the third at
-most, all in seconds: a long block that grows must not keep us busy.
+"""Seconds. If drawing took longer than QUICK, it pauses IDLE times the excess, at most LONGEST_IDLE.
+
+Otherwise a long block that grows would keep the process busy.
 """
 
 
 def terminal_size() -> os.terminal_size:
-    """Of the standard output; one that was never set counts as usual."""
+    """Return the size of the standard output; 80 by 24 if it is unknown."""
     try:
         found = os.get_terminal_size(1)
     except OSError:
@@ -44,12 +46,12 @@ def terminal_size() -> os.terminal_size:
 
 
 def can_draw() -> bool:
-    """Whether this is a terminal that has a cursor to move."""
+    """Check if the terminal can move its cursor."""
     return not Console(force_terminal=True).is_dumb_terminal
 
 
 class _Heading(Heading):
-    """To the left, as everything else."""
+    """A heading that is aligned left, as all other text."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         self.text.justify = "left"
@@ -57,7 +59,7 @@ class _Heading(Heading):
 
 
 class _Code(CodeBlock):
-    """Set in, without a background of its own."""
+    """A code block that is indented and has no background."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         code = Syntax(
@@ -79,7 +81,7 @@ class _Markdown(Markdown):
 
 
 def blocks(text: str) -> list[str]:
-    """Markdown in parts that can be drawn one by one; list items each are one."""
+    """Split Markdown into parts that can be drawn one by one; each list item is a part."""
     if len(text) > MOST:
         return [text]
     lines = text.splitlines(keepends=True)
@@ -88,31 +90,31 @@ def blocks(text: str) -> list[str]:
 
 
 def _starts(tokens: Sequence[Token]) -> list[int]:
-    """The lines at which a top level block, or an item of a list there, begins."""
+    """Return the lines at which a top level block, or an item of a top level list, begins."""
     lists = [token for token in tokens if token.level == 0 and token.map]
     items = [token for token in tokens if token.level == 1 and token.type == "list_item_open"]
     return [token.map[0] for token in (*lists, *items) if token.map]
 
 
 class Renderer:
-    """Draws Markdown as lines with colours, for a terminal as wide as it is by then."""
+    """Draws Markdown as coloured lines for the current width of the terminal."""
 
     def __init__(self, size: Callable[[], os.terminal_size] = terminal_size) -> None:
         self._console = Console(force_terminal=True, legacy_windows=False, theme=COLOURS)
         self._size = size
-        self.lines("`the first one loads what drawing needs`")
+        self.lines("`the first line loads the modules that drawing needs`")
 
     def lines(self, text: str) -> list[str]:
-        """The lines of one block, with a blank one where one follows it in the text."""
+        """Return the lines of one block, and a blank one if another block follows."""
         if not text.strip():
             return []
-        drawn = self._drawn(text) if len(text) <= MOST else []
-        drawn = drawn or self._cut(text)  # too long, too deep, or what Markdown does not show
+        drawn = self._render(text) if len(text) <= MOST else []
+        drawn = drawn or self._cut(text)  # too long, nested too deeply, or invisible in Markdown
         follows = text[len(text.rstrip()) :].count("\n") > 1
         return [*drawn, ""] if follows else drawn
 
     def whole(self, text: str) -> str:
-        """A text that is all there, as it is drawn."""
+        """Return a complete text as it is drawn."""
         return "\n".join(line for block in blocks(text.rstrip()) for line in self.lines(block))
 
     def _cut(self, text: str) -> list[str]:
@@ -122,17 +124,17 @@ class Renderer:
             line[at : at + width] for line in lines for at in range(0, max(1, len(line)), width)
         ]
 
-    def _drawn(self, text: str) -> list[str]:
+    def _render(self, text: str) -> list[str]:
         markdown = _Markdown("", hyperlinks=False)
         markdown.parsed = PARSER.parse(with_math(text))
         width = max(NARROWEST, self._size().columns - 1)
         rows = self._console.render_lines(
             markdown, self._console.options.update_width(width), pad=False
         )
-        return _bare([self._line(row) for row in rows])
+        return _strip_blank_lines([self._line(row) for row in rows])
 
     def _line(self, row: Sequence[Segment]) -> str:
-        # Harmless here and not before: what Markdown writes as `&#x202e;` is a mark only now.
+        # Made harmless here, not before: only the parser turns `&#x202e;` into a control character.
         parts = [Segment(harmless(part.text), part.style) for part in row if not part.control]
         while parts and not parts[-1].text.strip():
             parts.pop()
@@ -143,16 +145,16 @@ class Renderer:
         return drawn.get()
 
 
-def _bare(lines: list[str]) -> list[str]:
-    """Without the blank lines around."""
+def _strip_blank_lines(lines: list[str]) -> list[str]:
+    """Remove blank lines at the beginning and the end."""
     full = [number for number, line in enumerate(lines) if line]
     return lines[full[0] : full[-1] + 1] if full else []
 
 
 class MarkdownPage:
-    """An answer as it grows. What is finished is written once; the rest is drawn anew below it.
+    """An answer while it is streamed. Finished blocks are written once; the rest is redrawn below them.
 
-    What is drawn anew is never higher than the screen, so that nothing else is ever erased.
+    The redrawn part is never higher than the screen, so nothing else is erased.
     """
 
     def __init__(
@@ -162,8 +164,9 @@ class MarkdownPage:
         monotonic: Callable[[], float],
         size: Callable[[], os.terminal_size] = terminal_size,
     ) -> None:
-        """`watched`: whether the cursor is ours; else only what is finished is written.
-        `monotonic`: seconds, by which it is decided how often to draw.
+        """`watched`: True while the cursor is ours; otherwise only finished blocks are written.
+
+        `monotonic`: seconds, which limit how often the rest is drawn.
         """
         self._screen = screen
         self._watched = watched
@@ -174,18 +177,18 @@ class MarkdownPage:
         self._loose = False
         self._finished: list[str] = []  # while loose
         self._tail = ""
-        self._waits = ""
+        self._wait_text = ""
         self._shown: list[str] = []
-        self._above = 0.0  # lines written above those shown, which can go with them
-        self._behind = False
-        self._rests_until = 0.0
+        self._above = 0.0  # finished lines of this answer above those shown
+        self._is_stale = False
+        self._idle_until = 0.0
 
     def begin(self, *, loose: bool) -> None:
-        """Something new. `loose`: only its end is shown until it is there, so that it can go."""
+        """Start an answer. `loose`: show only its end until it is complete, so that it can be removed."""
         self._loose = loose
 
     def add(self, text: str) -> None:
-        """One more piece."""
+        """Add a piece of the answer and draw it."""
         self._tail += harmless(text)
         if "\n" in text:
             end = self._tail.rfind("\n") + 1
@@ -195,13 +198,13 @@ class MarkdownPage:
             else:
                 self._write(finished)
             self._tail = last + self._tail[end:]
-        self._behind = True
-        if self._monotonic() >= self._rests_until:
+        self._is_stale = True
+        if self._monotonic() >= self._idle_until:
             self._draw()
 
     def end(self, rest: str = "") -> None:
-        """The last piece."""
-        self._waits = ""
+        """Add the last piece and finish the answer."""
+        self._wait_text = ""
         tail, self._tail = (self._tail + harmless(rest)).rstrip(), ""
         finished, self._finished = self._finished, []
         self._write([*finished, *(blocks(tail) if tail else [])])
@@ -209,7 +212,7 @@ class MarkdownPage:
         self._loose, self._above = False, 0
 
     def take_back(self) -> bool:
-        """Forget what was begun, and take it from the screen if it is all still there."""
+        """Discard the unfinished answer; True if it could be removed from the screen completely."""
         rows = self._above + len(self._shown)
         is_there = rows < self._size().lines and self._drawn_at == self._size()
         self._tail, self._finished = "", []
@@ -220,41 +223,41 @@ class MarkdownPage:
         return is_there
 
     def beside(self, text: str) -> None:
-        """Something else, above what is not finished."""
+        """Write another text above the unfinished part."""
         above = self._above
         self._write(blocks(harmless(text).rstrip()))
         self._above = inf if above else 0
         self._draw()
 
     def wait(self, text: str) -> None:
-        """Say below it what is waited for; "" for nothing."""
-        if text != self._waits or (self._behind and self._monotonic() >= self._rests_until):
-            self._waits = text
+        """Show below the answer what is awaited; "" for nothing."""
+        if text != self._wait_text or (self._is_stale and self._monotonic() >= self._idle_until):
+            self._wait_text = text
             self._draw()
 
     def _write(self, finished: Sequence[str]) -> None:
         lines = [line for block in finished for line in self._renderer.lines(block)]
         if lines:
-            stood = self._drawn_at == self._size() and self._watched()
-            self._above += len(lines) if stood else inf
-            self._screen.write(self._to(lines) + "\n")
+            is_unmoved = self._drawn_at == self._size() and self._watched()
+            self._above += len(lines) if is_unmoved else inf
+            self._screen.write(self._redraw(lines) + "\n")
             self._shown = []
 
     def _draw(self) -> None:
         begun = self._monotonic()
         is_watched = self._watched()
-        lines = self._below() if is_watched else []
+        lines = self._unfinished_lines() if is_watched else []
         if self._drawn_at == self._size():
             lines = standing(self._shown, lines)
-        drawn = self._to(lines)
+        drawn = self._redraw(lines)
         if drawn:
             self._screen.write(drawn)
-        self._shown, self._behind = lines, not is_watched
+        self._shown, self._is_stale = lines, not is_watched
         ended = self._monotonic()
-        self._rests_until = ended + min(LONGEST_IDLE, IDLE * max(0.0, ended - begun - QUICK))
+        self._idle_until = ended + min(LONGEST_IDLE, IDLE * max(0.0, ended - begun - QUICK))
 
-    def _below(self) -> list[str]:
-        """What is not finished, as much of it as the screen has room for."""
+    def _unfinished_lines(self) -> list[str]:
+        """Return the lines of the unfinished part that fit on the screen."""
         lines: list[str] = []
         most = max(1, self._size().lines - 2)
         tail = self._tail if len(self._tail) <= MOST else ""
@@ -262,33 +265,33 @@ class MarkdownPage:
             if len(lines) < most:
                 lines[:0] = self._renderer.lines(block)
         if lines and tail.endswith(" "):
-            lines[-1] += " "  # what follows goes on in this line
-        if self._waits:
-            lines.append(f"{DIM}{self._waits[: max(1, self._size().columns - 1)]}{PLAIN}")
+            lines[-1] += " "  # the next piece goes on in this line
+        if self._wait_text:
+            lines.append(f"{DIM}{self._wait_text[: max(1, self._size().columns - 1)]}{PLAIN}")
         return lines[-most:]
 
-    def _to(self, lines: list[str]) -> str:
-        """What makes these lines of those that are shown; the cursor stays behind the last one."""
+    def _redraw(self, lines: list[str]) -> str:
+        """Return the output that replaces the shown lines; the cursor ends behind the last one."""
         shown, before = self._shown, self._drawn_at
         self._drawn_at = self._size()
-        if shown and before != self._drawn_at:  # who knows where they are now: they stay
+        if shown and before != self._drawn_at:  # resized: their position is unknown, so they stay
             return "\n" + "\n".join(lines)
         return changed(shown, lines)
 
 
 def standing(shown: Sequence[str], lines: Sequence[str]) -> list[str]:
-    """The lines as they stand there once they are drawn.
+    """Return the lines as the terminal shows them once they are drawn.
 
-    A blank at the end is shown so that a word may follow; it need not be taken away.
+    A blank at the end of a shown line stays: a word may follow it.
     """
     stays = [old if old.rstrip(" ") == new else new for old, new in zip(shown, lines, strict=False)]
     return [*stays, *lines[len(stays) :]]
 
 
 def changed(shown: Sequence[str], lines: Sequence[str]) -> str:
-    """What a terminal has to be told so that lines take the place of those before its cursor.
+    """Return the control sequence and text that replace the lines before the cursor.
 
-    What stays is not written again: that would flicker.
+    Unchanged lines are not written again: that would flicker.
     """
     lines = standing(shown, lines)
     pairs = zip(shown, lines, strict=False)
@@ -306,7 +309,7 @@ def changed(shown: Sequence[str], lines: Sequence[str]) -> str:
     )
     if left and not up:
         return rest
-    plain = left.isascii() and left.isprintable()  # else nobody knows how wide it is
+    plain = left.isascii() and left.isprintable()  # otherwise its width is unknown
     column = f"\x1b[{len(left)}C" if left and plain else ""
     rise = f"\x1b[{up}A" if up else ""
     return f"{rise}\r{column}\x1b[J{rest if plain else left + rest}"

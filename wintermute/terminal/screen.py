@@ -1,7 +1,7 @@
-"""The terminal: what a person types goes into the inbox, and what is said is shown.
+"""The terminal: typed lines go into the inbox, and messages of the outbox are shown.
 
-Answers are shown as they are written, tools in one dim line each. Lines come from a keyboard or
-through a pipe: `echo hi | wintermute chat`.
+Answers are shown while they are streamed, tools in one dim line each. Lines come from a keyboard
+or through a pipe: `echo hi | wintermute chat`.
 """
 
 import asyncio
@@ -24,9 +24,18 @@ from wintermute.messages import Incoming, Quote
 from wintermute.stores import Stores
 from wintermute.text import clean, display_name, harmless
 
+DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+VOID = "ignore the text above; here it is again"
+"""The line to write when an abandoned answer cannot be removed from the screen any more."""
+SECOND = 1.0
+LOOKS = 1.0
+"""Seconds between checks if the model has fallen silent, which sets no event."""
+NEWS = ("outage ", "budget ")
+"""Key prefixes of notices about waits: they are shown again to the person who opens a new chat."""
+
 
 class Pipe:
-    """Each line of a stream is a message, as if it were typed."""
+    """A stream whose lines are messages, as if they were typed."""
 
     patient = False
 
@@ -34,28 +43,22 @@ class Pipe:
         self._stream = stream
 
     def leave(self) -> None:
-        """Nothing: no line is typed here."""
+        """Do nothing: no line is being typed here."""
 
     async def next(self, *, waits: bool) -> str | None:
-        """The next line; None at the end of the stream."""
+        """Return the next line; None at the end of the stream."""
         line = await asyncio.to_thread(self._stream.readline)
         return line.decode("utf-8", "replace").rstrip("\r\n") if line else None
 
 
-DIM, PLAIN = "\x1b[2m", "\x1b[0m"
-VOID = "ignore the text above; here it is again"
-"""What takes the place of what was said in vain, where it can no more be taken from the screen."""
-SECOND = 1.0
-
-
 class Screen(Protocol):
-    """Where text goes, and whether somebody watches it being written."""
+    """An output for text."""
 
     live: bool
-    """Whether somebody watches; else only whole answers are worth writing."""
+    """True if a person watches the text being written; otherwise only complete answers are written."""
 
     def write(self, text: str) -> None:
-        """Show text as it is."""
+        """Write text unchanged."""
         ...
 
 
@@ -63,48 +66,48 @@ class Output:
     """The standard output as a screen."""
 
     def __init__(self, stream: Callable[[], TextIO | None]) -> None:
-        """`stream` is asked each time: a prompt may stand in for it meanwhile."""
+        """`stream` is called for every write: a prompt may replace the stream for a time."""
         self._stream = stream
         first = stream()
         self.live = first is not None and first.isatty()
 
     def write(self, text: str) -> None:
         stream = self._stream()
-        if stream is not None:  # closed by whoever started us
+        if stream is not None:  # the parent process may have closed it
             stream.write(text)
             stream.flush()
 
 
 class Page(Protocol):
-    """Where an answer is drawn as it grows."""
+    """A view of an answer that is being streamed."""
 
     def begin(self, *, loose: bool) -> None:
-        """Something new is said. `loose`: it may have to be taken back, however long it becomes."""
+        """Start an answer. `loose`: it must stay removable, however long it becomes."""
         ...
 
     def add(self, text: str) -> None:
-        """One more piece."""
+        """Add a piece of the answer."""
         ...
 
     def end(self, rest: str = "") -> None:
-        """The last piece; what comes next begins a line."""
+        """Add the last piece, and end the line."""
         ...
 
     def take_back(self) -> bool:
-        """Forget what was begun, and take it from the screen; False: some of it stays there."""
+        """Discard the unfinished answer; False if some of it stays on the screen."""
         ...
 
     def beside(self, text: str) -> None:
-        """Show something else, after which what was begun goes on."""
+        """Show another text, after which the unfinished answer goes on."""
         ...
 
     def wait(self, text: str) -> None:
-        """Show what is waited for until something else comes; "" for nothing."""
+        """Show a text about a wait until something else comes; "" for nothing."""
         ...
 
 
 class PlainPage:
-    """Text as it is: for pipes, and terminals that can do no more."""
+    """Plain text, for pipes and terminals without a movable cursor."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -113,7 +116,7 @@ class PlainPage:
         self._begun = False
 
     def begin(self, *, loose: bool) -> None:
-        self._held = [] if loose else None  # what is written stays written
+        self._held = [] if loose else None  # written text cannot be removed
         self._written = False
 
     def add(self, text: str) -> None:
@@ -142,7 +145,7 @@ class PlainPage:
         self._held, self._written = held, written
 
     def wait(self, text: str) -> None:
-        """Nothing: it could not be taken away again."""
+        """Show nothing: the text could not be removed again."""
 
     def _end_line(self) -> None:
         if self._begun:
@@ -151,83 +154,83 @@ class PlainPage:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Waits:
-    """That something is waited for, anew each time it is."""
+class _AwaitedName:
+    """One wait for something; two waits with the same name are not equal."""
 
     name: str
 
 
 class TerminalSpeaker:
-    """The way back to the terminal. `changed` is set by all that happens.
+    """The speaker that writes to the terminal. `changed` is set after every event.
 
-    `typed`: the events of what was typed here, by this chat.
+    `typed`: the ids of the messages typed in this chat.
     """
 
     waiting = ""
-    """What is waited for, and for how long."""
+    """The text about the current wait, with its seconds; "" for none."""
 
     def __init__(self, screen: Screen, page: Page | None = None) -> None:
         self._screen = screen
         self._page = page or PlainPage(screen)
         self._drafted = ""
-        self._waits: _Waits | None = None
-        self._wait: Wait | None = None  # as the model's server tells, before its first token
+        self._awaited: _AwaitedName | None = None
+        self._wait: Wait | None = None  # as reported by the model server before its first token
         self._is_known = False
-        self._named: set[str] = set()
+        self._named_events: set[str] = set()
         self.typed: list[str] = []
         self.changed = asyncio.Event()
         self.spoke = asyncio.Event()
 
     async def count(self, clock: Clock) -> None:
-        """Say what is waited for, and for how long, from the second second on (F-037)."""
+        """Show what is awaited and for how long, from the second second on (F-037)."""
         seen, since = None, 0.0
         while True:
             await clock.sleep(SECOND)
-            if self._waits is not seen:
-                seen, since = self._waits, clock.monotonic()
-                self._page.wait("")  # what came may still have to be drawn
+            if self._awaited is not seen:
+                seen, since = self._awaited, clock.monotonic()
+                self._page.wait("")  # draws pieces that are still pending
             elif seen:
                 seconds = 1 + round(clock.monotonic() - since)
                 self.waiting = waiting_for(seen.name, seconds, self._wait)
                 self._page.wait(self.waiting)
 
     def serves(self, room_id: str) -> bool:
-        """Only what was typed here: the rest is the daemon's."""
+        """Return True only for the terminal: the daemon serves the rooms."""
         return room_id == TERMINAL
 
     def fits(self, conversation: Conversation) -> bool:
-        """Only the owner sits here."""
+        """Return True only for the terminal, which only the owner reads."""
         return self.serves(conversation.room_id)
 
     def room_for(self, scope: str, *, encrypted: bool) -> str | None:
-        """The terminal has its conversation from the first word on."""
+        """Return None: the terminal has its conversation from the first message on."""
         return None
 
     def attend(self, row: Waiting) -> None:
-        """An answer begins with the model."""
+        """Show that the model is working on an answer."""
         self.name(row)
         self._wait_for(MODEL)
 
     def name(self, row: Waiting) -> None:
-        """Say what is answered, once, where an earlier chat left it and nobody sees it here."""
-        known = row.event_id in self._named or row.event_id in self.typed
+        """Name the message that is being answered, once, if it was typed in an earlier chat."""
+        known = row.event_id in self._named_events or row.event_id in self.typed
         if known or row.kind not in ("message", "command") or row.is_unasked:
             return
-        self._named.add(row.event_id)
+        self._named_events.add(row.event_id)
         if self._screen.live:
             words = display_name(row.body, MOST_WORDS)
             self._screen.write(f"{DIM}· answering: {words}{PLAIN}\n")
 
     def rest(self, row: Waiting) -> None:
-        """Somebody may look whether all is answered."""
+        """Wake up `Chat`, which checks if all is answered."""
         self._wait_for("")
         self.changed.set()
 
     def draft(self, conversation_id: str, piece: str) -> None:
-        """Write the piece at once; with a new attempt the one before is taken back.
+        """Write a piece of the answer; an empty piece begins a new attempt and discards the last one.
 
-        That is also how reasoning goes that was not known to be some (F-020). The model does not
-        surprise us so twice: what comes after its first utterance need not be kept loose.
+        This also removes text that turned out to be reasoning (F-020). A model does that only in
+        its first utterance, so that later ones need not stay removable.
         """
         if not self._screen.live:
             return
@@ -241,15 +244,15 @@ class TerminalSpeaker:
         self._page.begin(loose=not self._is_known)
 
     def retract(self, conversation_id: str) -> None:
-        """Take back what it said so far."""
+        """Discard the unfinished answer."""
         self.draft(conversation_id, "")
 
     def wait(self, conversation_id: str, wait: Wait) -> None:
-        """Say more of what is waited for, with the next second."""
+        """Use these details of the wait for the model from the next second on."""
         self._wait = wait
 
     def gate(self, conversation_id: str, name: str, doing: str) -> None:
-        """One dim line for a tool."""
+        """Write one dim line for a tool."""
         if self._screen.live:
             self._page.end()
             self._screen.write(f"{DIM}· {display_name(name)}{PLAIN}\n")
@@ -259,21 +262,21 @@ class TerminalSpeaker:
             self._wait_for(display_name(name))
 
     def shown(self, row: Waiting) -> str:
-        """Nothing that an answer would take the place of."""
+        """Return "": no event here could be edited into the answer."""
         return ""
 
     def speak(self, conversation_id: str) -> None:
-        """Something is in the outbox."""
+        """Wake up `Chat`: there is a new message in the outbox."""
         self.changed.set()
 
     async def quote(self, row: Waiting) -> Quote | None:
-        """Nothing: here nobody replies to one message among many."""
+        """Return None: there are no replies to single messages here."""
         return None
 
     def say(self, text: str, *, aside: bool = False) -> None:
-        """Write an answer, or what of it was not written while it was made.
+        """Write an answer, or the rest of it that was not streamed yet.
 
-        `aside`: it is a notice or a reminder, and the answer goes on after it.
+        `aside`: it is a notice or a reminder, and the unfinished answer goes on after it.
         """
         if aside:
             self._page.beside(text)
@@ -288,11 +291,11 @@ class TerminalSpeaker:
         self._drafted = ""
 
     def go_on(self) -> None:
-        """Nobody types now: show what has come meanwhile."""
+        """Draw pending pieces, as no line is being typed now."""
         self._page.wait("")
 
     def pause(self) -> None:
-        """Nothing is being said: what was begun broke off, and somebody may type until more comes."""
+        """Discard the unfinished answer and reset `spoke`; a line may be typed until more comes."""
         self._page.wait("")
         self._take_back()
         self.spoke.clear()
@@ -305,17 +308,11 @@ class TerminalSpeaker:
     def _wait_for(self, name: str) -> None:
         self.waiting, self._wait = "", None
         self._page.wait("")
-        self._waits = _Waits(name) if name else None
-
-
-LOOKS = 1.0
-"""Seconds between looks whether the model has fallen silent, which rings no bell."""
-NEWS = ("outage ", "budget ")
-"""Notices of a wait that an earlier chat was told of, but whoever opens this one was not."""
+        self._awaited = _AwaitedName(name) if name else None
 
 
 class Chat:
-    """The owner's own chat at this machine, beside the ones in Matrix."""
+    """The owner's own chat at this machine, besides those in Matrix."""
 
     def __init__(
         self, stores: Stores, rooms: Rooms, speaker: TerminalSpeaker, clock: Clock, new_id: NewId
@@ -328,13 +325,13 @@ class Chat:
         self._shown = asyncio.Event()
 
     async def run(self) -> None:
-        """Show the answers, until cancelled."""
-        await self._hear_again()
+        """Show messages of the outbox, until cancelled."""
+        await self._repeat_wait_notices()
         conversation = await self._conversation()
         while True:
             self._speaker.changed.clear()
             while row := await self._stores.outbox.next(conversation, TERMINAL):
-                # While the answer is waited for, what else is said is none, and ends nothing of it.
+                # While an answer is awaited, any other message is shown beside it.
                 aside = row.answers is None or self._rooms.waits(conversation) == 0
                 await self._name(row.answers)
                 self._speaker.say(row.text(self._clock.now()), aside=aside)
@@ -343,7 +340,7 @@ class Chat:
             await self._speaker.changed.wait()
 
     async def say(self, text: str) -> None:
-        """Take a message or a command of the owner."""
+        """Store a typed message or command in the inbox."""
         owner = self._stores.owner
         incoming = Incoming(
             event_id=self._new_id("typed"),
@@ -363,10 +360,10 @@ class Chat:
         self._rooms.wake(conversation)
 
     async def answered(self, *, attended: bool) -> bool:
-        """Wait until all is answered and shown; False: the rest waits for a model that is away.
+        """Wait until all is answered and shown; False if the rest waits for an unreachable model.
 
-        `attended`: somebody sits there who may type meanwhile, so that it is also False while a
-        model at work is silent (F-035).
+        `attended`: a person is there who may type meanwhile. Then it is also False while a busy
+        model is silent (F-035).
         """
         self._speaker.go_on()
         conversation = await self._conversation()
@@ -377,7 +374,7 @@ class Chat:
             is_shown = not stops and await self._all_shown(conversation)
             if is_shown and not rows:
                 return True
-            if is_shown and await self._waits(rows, attended=attended):
+            if is_shown and await self._awaited(rows, attended=attended):
                 return False
             if attended:
                 await until_set(self._shown, self._clock, LOOKS)
@@ -385,22 +382,22 @@ class Chat:
                 await self._shown.wait()
 
     async def in_vain(self) -> bool:
-        """Whether something that was typed here was told why it has no answer."""
+        """Check if a message typed here ended without an answer."""
         async with self._stores.database.transaction() as tx:
             reasons = await self._stores.casts.reasons(tx, self._speaker.typed)
         return any(reason not in ANSWERED for reason in reasons)
 
     async def goes_on(self) -> None:
-        """Wait until something is said in answer, after a wait for the model."""
+        """Wait until the model answers again, after a wait for it."""
         await self._speaker.spoke.wait()
 
     @property
     def waiting(self) -> str:
-        """What is waited for, and for how long; "" for nothing."""
+        """The text about the current wait; "" for none."""
         return self._speaker.waiting
 
     async def _name(self, event_id: str | None) -> None:
-        """Say what an answer answers that an earlier chat could not show."""
+        """Name the message that an answer belongs to, if it was typed in an earlier chat."""
         if event_id is not None and event_id not in self._speaker.typed:
             async with self._stores.database.transaction() as tx:
                 asked = await self._stores.inbox.find(tx, event_id)
@@ -411,7 +408,7 @@ class Chat:
         return await self._stores.outbox.next(conversation, TERMINAL) is None
 
     async def _waits(self, rows: Sequence[Waiting], *, attended: bool) -> bool:
-        """Whether nothing can be done now, and whoever is here was told why."""
+        """Check if nothing can be done now, and the reason is shown."""
         due, until = next_row(rows, self._clock.monotonic())
         is_away = due is None and until is not None
         if is_away or (attended and self._is_silent(rows)):
@@ -422,13 +419,13 @@ class Chat:
         return False
 
     def _is_silent(self, rows: Sequence[Waiting]) -> bool:
-        """Whether all there is waits for a model at work, and has for longer than a moment."""
+        """Check if all open messages wait for a busy model that has been silent for `SILENT` seconds."""
         waited = (self._clock.now() - rows[0].sent_at).total_seconds()
         is_silent = self._rooms.waits(rows[0].conversation_id) == 0 and waited >= SILENT
         return is_silent and not any(passes_by(row, rows) for row in rows)
 
-    async def _hear_again(self) -> None:
-        """Let this chat be told of what is still waited for."""
+    async def _repeat_wait_notices(self) -> None:
+        """Let notices about current waits be shown again in this chat."""
         async with self._stores.database.transaction() as tx:
             held = await self._stores.conversations.of_room(tx, TERMINAL)
             for news in NEWS if held else ():
@@ -437,7 +434,7 @@ class Chat:
                         await self._stores.notices.notice_again(tx, key)
 
     async def typed(self) -> list[str]:
-        """What was typed here before, oldest first."""
+        """Return the lines typed here before, oldest first."""
         return await self._stores.inbox.said_in(await self._conversation(), 200)
 
     async def _conversation(self) -> str:
@@ -448,24 +445,24 @@ class Chat:
 
 
 class LineSource(Protocol):
-    """Where lines come from."""
+    """A source of input lines."""
 
     patient: bool
-    """Whether somebody is there who can wait for a model that is away."""
+    """True if a person can wait for a model that is unreachable."""
 
     async def next(self, *, waits: bool) -> str | None:
-        """The next line; None: there are no more. `waits`: for an answer, which may be given up."""
+        """Return the next line; None at the end. `waits`: an answer is awaited, which Ctrl-C may stop."""
         ...
 
     def leave(self) -> None:
-        """Ask for no line now, if none was begun: it is blank then."""
+        """End the prompt with a blank line if nothing is typed yet."""
         ...
 
 
 async def talk(chat: Chat, lines: LineSource) -> bool:
-    """Take lines until there are no more; False when one of them got no answer.
+    """Send lines until there are no more; False if one of them got no answer.
 
-    Ctrl-C while an answer is made stops that answer.
+    Ctrl-C during an answer stops that answer.
     """
     answered = await _answered(chat, lines)  # what an earlier chat left
     while (line := await _next(chat, lines, waits=not answered)) is not None:
@@ -482,7 +479,7 @@ async def talk(chat: Chat, lines: LineSource) -> bool:
 
 
 async def _next(chat: Chat, lines: LineSource, *, waits: bool) -> str | None:
-    """The next line. The answer that is waited for takes the screen back when it comes (F-035)."""
+    """Return the next line; the prompt ends when the awaited answer comes (F-035)."""
     async with asyncio.TaskGroup() as group:
         leaving = group.create_task(_leave(chat, lines)) if waits else None
         line = await lines.next(waits=waits)
@@ -514,7 +511,7 @@ async def _stop(chat: Chat, pressed: asyncio.Event) -> None:
 
 @contextmanager
 def _interrupts(pressed: asyncio.Event) -> Iterator[asyncio.Event]:
-    """Ctrl-C sets the event instead of ending the program."""
+    """Set the event on Ctrl-C instead of ending the program."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, pressed.set)
     try:
